@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-records results-succession metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-eldr results-records results-token-budget-classifier results-succession metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -101,8 +101,15 @@ results-failover: setup ## Write docs/results/failover.md: what clients see when
 results-balanceroute: setup ## Write docs/results/balanceroute.md: the decode tier beside BalanceRoute's tables, in virtual time. TRACES=dir holds recorded traces; it resumes. ARGS=… such as --look.
 	nice $(BIN)/nightside results balanceroute $(if $(TRACES),--traces $(TRACES)) $(ARGS)
 
+results-eldr: setup ## Write docs/results/eldr.md: expert locality beside ELDR's figures, in virtual time. TRACES=dir holds recorded routing. Takes some minutes of one core.
+	nice $(BIN)/nightside results eldr $(if $(TRACES),--traces $(TRACES)) $(ARGS)
+
 results-records: setup setup-tests ## Write docs/results/failover_records.md: how soon a death is told by each provider of records, on what is started here. Takes three minutes. ARGS=… such as --rounds 1.
 	$(BIN)/python -m tests.cloud.measure_records -o docs/results/failover_records.md $(ARGS)
+
+results-token-budget-classifier: setup ## Write docs/results/token-budget-classifier.md: what texts are taken for, and how soon their tokens are known. Fetches texts and tokenizers; takes five minutes.
+	loadgen/evaluation/prompts/gather.sh build/prompts
+	nice $(BIN)/nightside results token-budget-classifier build/prompts/documents.jsonl $(ARGS)
 
 results-succession: setup ## Write docs/results/succession.md: how soon another controller leads. STORES="a.yaml b.yaml" are controllers' files, each with a store that is shared.
 	$(BIN)/nightside results succession $(STORES) $(ARGS)

@@ -15,8 +15,8 @@ SAMPLED = "sampled"
 """Ours."""
 
 Classifier = Callable[[bytes], Category]
-"""Told some windows of a text in UTF-8, at most a kilobyte together, never none. It is called for each request that is
-estimated, on the loop: it has microseconds. What it raises is an error of ours, and of that request alone."""
+"""Told some windows of a text in UTF-8, half a kilobyte together at most, never none. It is called for each request
+that is estimated, on the loop: it has microseconds. What it raises is an error of ours, and of that request alone."""
 
 
 @cache

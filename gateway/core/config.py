@@ -90,7 +90,7 @@ class PlacementConfig:
     spill_queue_length: int = 1
     """So many requests that are meant for one pool wait, and none of it is free, when the first of them goes to another
     pool that takes it and that nobody waits for."""
-    too_long_slack_share: float = 0.25
+    too_long_slack_share: float = 0.5
     """By this share of what the longest pool takes, a request may be over that and go there all the same: it is an
     estimate, on the high side, and the engine will count. What is over it by more is refused at once."""
     kept_gaps: float = 3.0

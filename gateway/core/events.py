@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.config import CoreConfig
+from gateway.core.decode.locality.nearness import Nearness
 from gateway.core.decode.predictors.arrays import ExactMatchArrays, LearnedArrays, PredictorArrays, SurvivalArrays
 from gateway.core.decode.predictors.history import Ended
 from gateway.core.residency import ResidencyPolicy
@@ -173,6 +174,8 @@ class LegEnded:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     detail: str = ""
+    nearness: Nearness | None = None
+    """Of a prompt that was read, to the experts of decode workers; None: nobody asks for it, or nothing was said."""
     too_long: TooLong | None = None
     """Set when `result` is TOO_LONG, and where a client error was about that."""
     rest: RequestProfile | None = None
@@ -232,6 +235,17 @@ class PredictorFitted:
 
 
 @value
+class ArtifactReady:
+    """What tells who is near to whose experts in a pool. Its arrays stay at the edge, where requests are compared with
+    them: of each of those the core is told cosines, and here how many."""
+
+    pool: PoolName
+    digest: str
+    """Empty: there is none any more."""
+    clusters: int
+
+
+@value
 class TokenBudgetRestored:
     """What was learnt of the tokens that requests come to before this process began."""
 
@@ -262,6 +276,7 @@ Event = (
     | ProgressSampled
     | DecodeHistoryRestored
     | PredictorFitted
+    | ArtifactReady
     | TokenBudgetRestored
     | TimePassed
 )

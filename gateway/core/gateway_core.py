@@ -27,6 +27,7 @@ from gateway.core.effects import (
     StopLeg,
 )
 from gateway.core.events import (
+    ArtifactReady,
     AssignmentApplied,
     ConfigApplied,
     DecodeHistoryRestored,
@@ -54,6 +55,7 @@ from gateway.core.lengths import Lengths, choice_of
 from gateway.core.peers import PeerState
 from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PlugIns, no_plug_ins
+from gateway.core.pools import PoolFit
 from gateway.core.prospects import waits_for, why_never_again
 from gateway.core.publishing import Publisher
 from gateway.core.replicas import ReplicaState
@@ -184,8 +186,14 @@ class GatewayCore(GatewayState):
                 self.draining = True
             case LockdownChanged():
                 self._lockdown_changed(event)
-            case ProgressSampled() | DecodeHistoryRestored() | PredictorFitted() | TokenBudgetRestored():
-                self._learnt(event)
+            case (
+                ProgressSampled()
+                | DecodeHistoryRestored()
+                | PredictorFitted()
+                | TokenBudgetRestored()
+                | ArtifactReady()
+            ):
+                self._learnt(event, now_ns)
             case TimePassed():
                 pass  # the timers have fired already
             case _ as never:
@@ -291,7 +299,7 @@ class GatewayCore(GatewayState):
             successor = self.waiting.head_of(request.request_class)
             if successor is not None:
                 heapq.heappush(heads, (successor.arrival_number, successor))
-            if blocked and fit is not None and not self.waiting.pool_length(request.profile.model, fit.preferred[0]):
+            if blocked and fit is not None and not self._is_waited_for(request.profile.model, fit):
                 for entry in blocked:
                     heapq.heappush(heads, entry)
                 blocked = []
@@ -299,6 +307,10 @@ class GatewayCore(GatewayState):
             self._place_held(now_ns)
         else:
             self.replicas.changed = 0
+
+    def _is_waited_for(self, model: ModelName, fit: PoolFit) -> bool:
+        """The pool of ours that such requests are meant for, if there is one."""
+        return bool(fit.preferred) and self.waiting.pool_length(model, fit.preferred[0]) > 0
 
     def _place_held(self, now_ns: int) -> None:
         """Look again at the first of those held for a replica that has changed, and at the first few of others in
@@ -754,7 +766,11 @@ class GatewayCore(GatewayState):
         else:
             self._start_decode(request, attempt, admission, now_ns)
 
-    def _learnt(self, event: ProgressSampled | DecodeHistoryRestored | PredictorFitted | TokenBudgetRestored) -> None:
+    def _learnt(
+        self,
+        event: ProgressSampled | DecodeHistoryRestored | PredictorFitted | TokenBudgetRestored | ArtifactReady,
+        now_ns: int,
+    ) -> None:
         match event:
             case TokenBudgetRestored():
                 self.token_budget.restore(event.snapshot)
@@ -762,6 +778,8 @@ class GatewayCore(GatewayState):
                 self.decode_pools.restore(event.pool, History(event.ended_max, event.ended, event.added))
             case PredictorFitted():
                 self.decode_pools.take(event.pool, event.arrays, event.until_ns)
+            case ArtifactReady():
+                self.decode_pools.take_artifact(event.pool, event.digest, event.clusters, now_ns)
             case ProgressSampled():
                 pool = self.decode_pools.get(event.pool)
                 for each in event.progress:
@@ -808,7 +826,7 @@ class GatewayCore(GatewayState):
         assert attempt.prefill is not None, "it has read the prompt"
         attempt.is_pooled = attempt.is_retained = True
         attempt.prefill.retained += 1
-        admission = self.decode_pools.read(pool, request.profile, event.prompt_tokens, now_ns)
+        admission = self.decode_pools.read(pool, request.profile, event, now_ns)
         if admission is not None:
             self._start_decode(request, attempt, admission, now_ns)
 

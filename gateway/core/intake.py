@@ -247,8 +247,7 @@ class Intake:
     ) -> RequestClass:
         """Without a usable policy, or in lockdown, nothing is forwarded, not even inside the region."""
         is_open = not self._core.policy.closed_reason and not self._core.locked_down
-        arrived_at = self.origin_that_counts(origin or self._core.place)
-        return RequestClass(
+        anyhow = RequestClass(
             model,
             rule,
             may_stay_in_region=is_open and hops.may_stay_in_region,
@@ -256,21 +255,14 @@ class Intake:
             pinned=pinned,
             is_control=is_control,
             connectors=connectors,
-            origin=arrived_at,
-            fit=None if budget is None else self._fit_of(budget, model, rule, arrived_at, connectors),
+            origin=self.origin_that_counts(origin or self._core.place),
             goes_on=goes_on,
         )
+        return anyhow if budget is None else replace(anyhow, fit=self._fit_of(budget, anyhow))
 
-    def _fit_of(
-        self,
-        budget: Estimate,
-        model: ModelName,
-        rule: PlaceRule,
-        origin: Place | None,
-        connectors: frozenset[Connector],
-    ) -> PoolFit | None:
+    def _fit_of(self, budget: Estimate, request_class: RequestClass) -> PoolFit | None:
         """Residency comes first: only pools count that it may go to."""
-        ladder = self._core.ladders.of(model, rule, origin, connectors)
+        ladder = self._core.ladder_of(request_class)
         if ladder is None:
             return None
         firm_tokens = budget.prompt_tokens if budget.is_soft else budget.total_tokens

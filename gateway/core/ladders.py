@@ -10,16 +10,18 @@ from typing import Final
 from gateway.core.peers import Peers
 from gateway.core.pools import Ladder
 from gateway.core.replicas import Replicas
-from gateway.core.vocabulary import Connector, ModelName, Place, PlaceRule
+from gateway.core.requests import RequestClass
+from gateway.core.vocabulary import Connector, ModelName, Place, PlaceRule, RegionName
 
 _LADDERS_MAX: Final = 256
-_Key = tuple[ModelName, PlaceRule, Place | None, frozenset[Connector]]
+_Key = tuple[ModelName, PlaceRule, Place | None, frozenset[Connector], bool, bool]
 
 
 class Ladders:
     """One gateway's."""
 
-    def __init__(self, replicas: Replicas, peers: Peers) -> None:
+    def __init__(self, region: RegionName, replicas: Replicas, peers: Peers) -> None:
+        self._region = region
         self._replicas = replicas
         self._peers = peers
         self._ladders: dict[_Key, Ladder] = {}
@@ -38,19 +40,23 @@ class Ladders:
         """Change whenever a ladder may have."""
         return self._replicas.version, self._peers.served_version
 
-    def of(
-        self, model: ModelName, rule: PlaceRule, origin: Place | None, connectors: frozenset[Connector]
-    ) -> Ladder | None:
-        """For those that may go to the same places. None: pools of this model are not told apart by budgets."""
+    def of(self, wanted: RequestClass, *, overflows: bool) -> Ladder | None:
+        """For those that may go to the same places. `overflows`: such requests may leave the region. None: pools of
+        this model are not told apart by budgets."""
+        model, rule, origin, connectors = wanted.model, wanted.rule, wanted.origin, wanted.connectors
         if not self.are_wanted(model):
             return None
+        may_stay, may_cross = wanted.may_stay_in_region, wanted.may_cross_regions and overflows
         versions = self.versions
         if versions != self._versions or len(self._ladders) >= _LADDERS_MAX:
             self._versions = versions
             self._ladders.clear()
-        key = (model, rule, origin, connectors)
+        key = (model, rule, origin, connectors, may_stay, may_cross)
         ladder = self._ladders.get(key)
         if ladder is None:
             ours = self._replicas.bounds(model, rule, origin, connectors)
-            ladder = self._ladders[key] = Ladder(ours, self._peers.bounds(model, rule, connectors))
+            others = self._peers.bounds(
+                model, rule, connectors, home=self._region, may_stay=may_stay, may_cross=may_cross
+            )
+            ladder = self._ladders[key] = Ladder(ours, others)
         return ladder

@@ -19,6 +19,7 @@ from gateway.core.requests import LegState, RequestState
 from gateway.core.state import GatewayState
 from gateway.core.value import value
 from gateway.core.vocabulary import (
+    Category,
     Extra,
     LegResult,
     LegRole,
@@ -70,6 +71,8 @@ class PoolFigures:
     preempted: dict[PoolName, int]
     learnt: dict[ReplicaId, int]
     """What replicas take, where that is less than was written down."""
+    ratios: dict[tuple[ModelName, Category], float]
+    """Bytes a token that are reckoned with, where something has been learnt."""
 
 
 class Lengths:
@@ -88,6 +91,7 @@ class Lengths:
             dict.fromkeys(self.counts, 0) | core.waiting.pool_lengths(),
             core.replicas.preempted,
             {state.spec.replica_id: state.context_seen for state in core.replicas if state.context_seen},
+            core.token_budget.ratios(),
         )
 
     def on_order(self, order: StartLeg, request: RequestState, state: ReplicaState | PeerState) -> StartLeg:
@@ -152,7 +156,7 @@ class Lengths:
     def _has_longer(self, request: RequestState, state: ReplicaState | PeerState) -> bool:
         """Is there a pool that may take what this target does not?"""
         wanted = request.request_class
-        ladder = self._core.ladders.of(wanted.model, wanted.rule, wanted.origin, wanted.connectors)
+        ladder = self._core.ladder_of(wanted)
         if ladder is None or wanted.fit is None:
             return False
         if isinstance(state, PeerState):

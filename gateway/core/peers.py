@@ -21,6 +21,7 @@ from gateway.core.vocabulary import (
     PeerSpec,
     PlaceRule,
     PoolName,
+    RegionName,
     Standing,
     peer_target,
 )
@@ -170,11 +171,22 @@ class Peers(Targets[PeerState, PeerSpec]):
                 mask |= 1 << state.slot
         return mask
 
-    def bounds(self, model: ModelName, rule: PlaceRule, connectors: frozenset[Connector]) -> list[PoolBounds]:
-        """Of the pools that such requests may be forwarded to, as far as we ever heard."""
+    def bounds(
+        self,
+        model: ModelName,
+        rule: PlaceRule,
+        connectors: frozenset[Connector],
+        *,
+        home: RegionName,
+        may_stay: bool,
+        may_cross: bool,
+    ) -> list[PoolBounds]:
+        """Of the pools that such requests may be forwarded to, in our own region and in others, as far as we ever
+        heard."""
         found: list[PoolBounds] = []
         for state in self:
-            if rule.allows(state.spec.place):
+            is_within_reach = may_stay if state.spec.place.region == home else may_cross
+            if is_within_reach and rule.allows(state.spec.place):
                 found += bounds_in([each for each in state.served if _fits(each, model, rule, connectors)], model)
         return found
 

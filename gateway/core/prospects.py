@@ -137,7 +137,7 @@ def _too_long(core: GatewayState, request_class: RequestClass) -> Refusal | None
         request_class.model, request_class.rule, connectors=request_class.connectors, fit=fit
     ):
         return None  # a lockdown that ends would let it go
-    ladder = core.ladders.of(request_class.model, request_class.rule, request_class.origin, request_class.connectors)
+    ladder = core.ladder_of(request_class)
     longest = "less" if ladder is None else f"at most {ladder.longest_tokens} tokens"
     told = f"prompt and answer together may come to {fit.need_tokens} tokens or more, and `{request_class.model}` takes"
     return Outcome.REJECTED_TOO_LONG, f"{told} {longest} where it is served"

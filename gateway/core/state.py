@@ -6,14 +6,15 @@ from __future__ import annotations
 import random
 
 from gateway.core.admission import WaitingRoom
-from gateway.core.config import CoreConfig
+from gateway.core.config import CoreConfig, OverflowMode
 from gateway.core.decode_pools import DecodePools
 from gateway.core.ladders import Ladders
 from gateway.core.peers import Peers
 from gateway.core.placement.placer import Placer
 from gateway.core.placement.policy import PlugIns
+from gateway.core.pools import Ladder
 from gateway.core.replicas import Replicas
-from gateway.core.requests import RequestState
+from gateway.core.requests import RequestClass, RequestState
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.stored_responses import StoredResponses
 from gateway.core.timers import Timers
@@ -40,7 +41,7 @@ class GatewayState:
         self.timers = Timers()
         self.replicas = Replicas(self.config, self.timers)
         self.peers = Peers(self.config, self.timers)
-        self.ladders = Ladders(self.replicas, self.peers)
+        self.ladders = Ladders(place.region, self.replicas, self.peers)
         self.token_budget = TokenBudget(self.config.token_budget)
         self.placer = Placer(
             place.region,
@@ -53,3 +54,8 @@ class GatewayState:
         )
         self.decode_pools = DecodePools(self.config.decode, self.replicas, self.timers, random.Random(seed))
         self.stored_responses = StoredResponses(self.config.placement.stored_responses_max)
+
+    def ladder_of(self, request_class: RequestClass) -> Ladder | None:
+        """The pools that such requests may go to; None where they are not told apart by budgets."""
+        overflows = self.config.placement.overflow_of(request_class.model) is OverflowMode.ON
+        return self.ladders.of(request_class, overflows=overflows)

@@ -212,6 +212,10 @@ class TokenBudget:
         if output_tokens is not None and output_tokens > 0 and profile.output_tokens_max is None:
             self._learn_output(profile, 2 * output_tokens if was_cut else output_tokens)
 
+    def ratios(self) -> dict[tuple[ModelName, Category], float]:
+        """What is reckoned with for tenants of whom nothing is known."""
+        return {key: ratio.cautious(self._config.caution) for key, ratio in self._shared.items()}
+
     def snapshot(self) -> TokenBudgetSnapshot:
         shared = [_learnt(model, NO_TENANT, category, each) for (model, category), each in self._shared.items()]
         own = [_learnt(model, tenant, category, each) for (model, tenant, category), each in self._own.items()]

@@ -207,6 +207,7 @@ class Ledger:
                 | events.DecodeHistoryRestored()
                 | events.TokenBudgetRestored()
                 | events.PredictorFitted()
+                | events.ArtifactReady()
             ):
                 pass
             case _ as never:

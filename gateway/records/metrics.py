@@ -260,6 +260,7 @@ class Metrics:
                 | events.DecodeHistoryRestored()
                 | events.TokenBudgetRestored()
                 | events.PredictorFitted()
+                | events.ArtifactReady()
             ):
                 pass
             case _ as never:

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from gateway.core.decode.admissions import AdmissionReason
 from gateway.core.description import ReplicaCondition
 from gateway.core.lengths import Misroute
-from gateway.core.vocabulary import LegResult, LegRole, Outcome, PlacementReason, PoolStep, RefusalReason, TargetKind
+from gateway.core.vocabulary import (
+    Category,
+    LegResult,
+    LegRole,
+    Outcome,
+    PlacementReason,
+    PoolStep,
+    RefusalReason,
+    TargetKind,
+)
 from gateway.ground.naming.counters import ANSWERS, TYPES
 from gateway.ground.naming.counters import OTHER as OTHER_TYPE
 from gateway.ground.series import Described
@@ -48,6 +57,7 @@ LABELS: dict[str, Label] = {
     "peer": Label(_PEER),
     "pool": Label("A pool that the region file names."),
     "step": Label("How a request came to its pool.", tuple(PoolStep)),
+    "category": Label("Of which kind a prompt's text is taken to be.", tuple(Category)),
     "how": Label("How it showed that the pool was too short.", tuple(Misroute)),
     "group": Label("Decode workers that step in time."),
     "replica": Label("The replica's `id`, with its rank where it has several."),

@@ -65,7 +65,15 @@ def _levels(figures: PoolFigures) -> Iterator[Metric]:
     )
     for (model, pool), length in figures.waiting.items():
         waiting.add_metric([model, pool], length)
+    ratios = GaugeMetricFamily(
+        "nightside_bytes_per_token",
+        "Bytes of a prompt's text that are reckoned as a token, by what engines counted.",
+        labels=["model", "category"],
+    )
     for replica_id, tokens in figures.learnt.items():
         learnt.add_metric([replica_id], tokens)
+    for (model, category), ratio in figures.ratios.items():
+        ratios.add_metric([model, category], ratio)
     yield waiting
     yield learnt
+    yield ratios

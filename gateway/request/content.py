@@ -47,7 +47,8 @@ _ITEMS_MAX: Final = 8192
 _WHOLE_BYTES_MAX: Final = 64 * 1024
 """A longer text's escapes are counted in a few windows."""
 _WINDOWS: Final = 4
-_ESCAPED_WINDOW: Final = 6 * SAMPLE_BYTES // _WINDOWS
+_WINDOW: Final = SAMPLE_BYTES // _WINDOWS
+_ESCAPED_WINDOW: Final = 6 * _WINDOW
 """So many bytes of JSON are enough for a window of text, if all of it is written in escapes."""
 _COUNTED_WINDOW: Final = 4096
 _ESCAPE: Final = b"\\"
@@ -213,22 +214,30 @@ def _is_number(beginning: memoryview) -> bool:
 def _measured(text: bytes, *, wants_sample: bool) -> tuple[int, bytes]:
     """How many bytes of UTF-8 this inside of JSON strings means, and some of them."""
     if _ESCAPE not in text:
-        return len(text), _sample(text) if wants_sample else b""
+        return len(text), sample_of(text) if wants_sample else b""
     if len(text) <= _WHOLE_BYTES_MAX:
         meant = _unescaped(text)
-        return len(meant), _sample(meant) if wants_sample else b""
+        return len(meant), sample_of(meant) if wants_sample else b""
     windows = _windows(text, _COUNTED_WINDOW)
     meant_bytes = sum(len(_unescaped(window)) for window in windows)
     share = meant_bytes / max(1, sum(map(len, windows)))
-    parts = [_unescaped(window)[: SAMPLE_BYTES // _WINDOWS] for window in _windows(text, _ESCAPED_WINDOW)]
+    parts = [_unescaped(window)[:_WINDOW] for window in _windows(text, _ESCAPED_WINDOW)]
     return round(share * len(text)), b"".join(parts)
 
 
-def _sample(text: bytes) -> bytes:
+def sample_of(text: bytes) -> bytes:
+    """What a classifier is shown of a text."""
     if len(text) <= SAMPLE_BYTES:
         return text
-    size = SAMPLE_BYTES // _WINDOWS
-    return b"".join([text[start : start + size] for start in _starts(len(text), size)])
+    at = (len(text) - _WINDOW) // (2 * _WINDOWS)
+    return b"".join(
+        (
+            text[at : at + _WINDOW],
+            text[3 * at : 3 * at + _WINDOW],
+            text[5 * at : 5 * at + _WINDOW],
+            text[7 * at : 7 * at + _WINDOW],
+        )
+    )
 
 
 def _starts(length: int, size: int) -> list[int]:

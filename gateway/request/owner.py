@@ -30,7 +30,7 @@ from gateway.request.legs import (
 )
 from gateway.request.mailbox import LegScope, cancelled
 from gateway.request.parts import PartFeed
-from gateway.request.relay import Feed, Relay, RelaySettings, leg_ended
+from gateway.request.relay import Compare, Feed, Relay, RelaySettings, leg_ended
 from gateway.request.transcript import Hold
 
 _CLOSE_WAIT_S = 5.0
@@ -51,6 +51,8 @@ class OwnerContext:
     """Told once about each request that was ours, whichever way it ended."""
     prompt_key: Callable[[RequestProfile], bytes] | None = None
     """What stands for a prompt in histories; None where nothing of ours keeps any."""
+    compare: Compare | None = None
+    """How near a prompt that was read for a pool is to the experts of its decode workers; None where no pool asks."""
     on_fault: Callable[[BaseException], None] | None = None
     """Told of every error of our own that a leg has met."""
 
@@ -103,6 +105,7 @@ class RequestOwner:
             outbound=outbound,
             summary=self._summary,
             arrived_ns=self._arrived_ns,
+            compare=context.compare,
             hold=hold,
         )
 

@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from gateway.core.decode.locality.nearness import Nearness
 from gateway.core.effects import StartLeg
 from gateway.core.events import FirstToken, LegAccepted, LegEnded, ResponseStored
 from gateway.core.stored_responses import stored_response_key
-from gateway.core.vocabulary import LegResult, LegRole, RefusalReason, RequestProfile, TargetKind
+from gateway.core.vocabulary import LegResult, LegRole, PoolName, RefusalReason, RequestProfile, TargetKind
 from gateway.ground.clock import Clock
 from gateway.request.answers import (
     USAGE_WITHIN_BYTES,
@@ -35,6 +36,9 @@ from gateway.request.resuming import Rest, rest_of
 from gateway.request.rewriting import Rewriter, rewriter_for
 from gateway.request.too_long import too_long_in
 from gateway.request.transcript import PATHS, Hold, Transcript, Unsound
+
+Compare = Callable[[PoolName, bytes], Nearness | None]
+"""Told what a prefill says of its experts, as it came or empty. It never raises."""
 
 EVENT_STREAM = "text/event-stream"
 JSON_HEADERS = (("content-type", "application/json"),)
@@ -62,6 +66,7 @@ class Relay:
     __slots__ = (
         "_arrived_ns",
         "_clock",
+        "_compare",
         "_driver",
         "_hold",
         "_renamed",
@@ -89,8 +94,10 @@ class Relay:
         summary: RequestSummary,
         arrived_ns: int,
         hold: Hold | None = None,
+        compare: Compare | None = None,
     ) -> None:
         """`hold`: where a transcript is counted. None: none is kept."""
+        self._compare = compare
         self._hold = hold
         self._transcript: Transcript | None = None
         self._rest: Rest | None = None
@@ -113,6 +120,10 @@ class Relay:
         self.summary = summary
         self.put: Callable[[bytes], bool] = sink.put if self._renamed is None else self._put_renamed
         """Sends whole events of an answer, as `Sink.put` does."""
+
+    def nearness_of(self, order: StartLeg, counts: bytes) -> Nearness | None:
+        """What is told of a prompt's experts. None where nobody asks for it."""
+        return None if self._compare is None or order.pool is None else self._compare(order.pool, counts)
 
     def named_as_asked(self, body: bytes) -> bytes:
         """Of an answer in one piece, before its length is told."""

@@ -27,6 +27,7 @@ from loadgen.engine.api_requests import GenerationRequest, check_least, check_le
 from loadgen.engine.choices import Choice, choices_of, collect_all, stream_all, voice_of
 from loadgen.engine.consumer import Consumer, Wanted
 from loadgen.engine.driver import EngineDriver, TokenFeed
+from loadgen.engine.expert_counts import COUNTS_KEY, told_counts
 from loadgen.engine.faults import GENERATION_FAULTS, Fault, FaultMode, FaultSwitch
 from loadgen.engine.fields import ApiError, bad_value, json_body
 from loadgen.engine.handoff import EngineDied, Fetch, HandOver, handed_over, handoff_of, prompt_digest
@@ -359,6 +360,8 @@ class Generation:
             prompt_tokens=engine_request.prompt_tokens,
             blocks=-(-engine_request.prompt_tokens // self._config.engine.block_tokens),
         )
+        if handoff.experts is not None and answer.handed_over is not None:
+            answer.handed_over[COUNTS_KEY] = told_counts(answer.request.prompt, handoff.experts, self._config.model)
 
     def _identity(self, http: web.Request, endpoint: Endpoint) -> tuple[str, int]:
         """Clients may name an answer, but not one that is kept."""

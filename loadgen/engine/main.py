@@ -13,7 +13,9 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from gateway.core.decode.locality.artifact import EXPERTS_MAX, LAYERS_MAX
 from gateway.core.vocabulary import Connector, ReplicaRole
+from loadgen.engine.expert_counts import ExpertShape
 from loadgen.engine.handoff import EngineDied, HandoffConfig
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import EngineServer, serve_engines
@@ -71,6 +73,11 @@ async def _all_dead(servers: list[EngineServer]) -> None:
 @click.option("--time-scale", type=click.FloatRange(0.001, 1000), default=1.0, show_default=True,
               help="Wall time over model time: 0.25 is four times as fast.")  # fmt: skip
 @click.option("--queued-requests-max", type=click.IntRange(1), help="Reject requests beyond this many waiting ones.")
+@click.option("--max-model-len", "context_tokens_max", type=click.IntRange(1),
+              help="Refuse requests that come to more tokens than this, if the preset takes more.")  # fmt: skip
+@click.option(
+    "--max-num-seqs", "sequences_max", type=click.IntRange(1), help="Requests that run at once; the preset's."
+)
 @click.option("--ignore-eos", is_flag=True, help="Make every answer as long as it may be.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the drawn lengths of answers.")
 @click.option("--faults", is_flag=True, help="Let POST /faults make an engine misbehave.")
@@ -84,6 +91,8 @@ async def _all_dead(servers: list[EngineServer]) -> None:
               help="What fetching a prompt takes.")  # fmt: skip
 @click.option("--kv-load-failure", type=click.Choice(["fail", "recompute"]), default="fail", show_default=True,
               help="What a decode worker does about a prompt that it cannot fetch.")  # fmt: skip
+@click.option("--experts", metavar="LxExK", help="A prefill worker tells of an emulated mixture of experts:"
+              " L layers of E, K picked for a token.")  # fmt: skip
 @click.option("--bootstrap-port", type=click.IntRange(0, 65_535), default=0, show_default=True,
               help="Where decode workers find a prefill worker of Mooncake or SGLang; 0: at its own port.")  # fmt: skip
 @click.option("--ranks", type=click.IntRange(1, 256), default=1, show_default=True,
@@ -103,6 +112,8 @@ def main(
     count: int,
     time_scale: float,
     queued_requests_max: int | None,
+    context_tokens_max: int | None,
+    sequences_max: int | None,
     ignore_eos: bool,
     seed: int,
     faults: bool,
@@ -111,6 +122,7 @@ def main(
     lease: float,
     transfer_ms: float,
     kv_load_failure: str,
+    experts: str | None,
     bootstrap_port: int,
     ranks: int,
     kv_token_ns: int,
@@ -120,16 +132,25 @@ def main(
     """Serve a modelled engine that speaks the API of a real one: same metrics, same errors, no GPU."""
     if step_trace is not None and ranks == 1 and not kv_token_ns:
         raise click.UsageError("--step-trace tells of ranks that wait for each other: give --ranks or --kv-token-ns")
+    sized = PRESETS[preset]
+    if sequences_max is not None and sequences_max >= sized.batch_tokens_max:
+        raise click.UsageError(f"--max-num-seqs should be below {sized.batch_tokens_max}, the tokens of one iteration")
     handoff = HandoffConfig(
         Connector(connector),
         ReplicaRole(role),
         lease_s=lease,
         transfer_s=transfer_ms / 1_000,
         recomputes=kv_load_failure == "recompute",
+        experts=None if experts is None else _shape_of(experts),
     )
     config = EngineServerConfig(
         model=model,
-        engine=replace(PRESETS[preset], queued_requests_max=queued_requests_max),
+        engine=replace(
+            sized,
+            queued_requests_max=queued_requests_max,
+            context_tokens_max=min(context_tokens_max or sized.context_tokens_max, sized.context_tokens_max),
+            sequences_max=sequences_max or sized.sequences_max,
+        ),
         adapters=adapters,
         host=host,
         time_scale=time_scale,
@@ -159,3 +180,13 @@ def main(
         if of_the_network is None or others is not None:
             raise
         raise click.ClickException(str(of_the_network.exceptions[0])) from failures
+
+
+def _shape_of(text: str) -> ExpertShape:
+    try:
+        layers, experts, picks = (int(each) for each in text.split("x"))
+        if layers < 1 or not 1 <= picks <= experts <= EXPERTS_MAX or layers > LAYERS_MAX:
+            raise ValueError
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: should be such as 48x128x8", param_hint="--experts") from None
+    return ExpertShape(layers, experts, picks)

@@ -372,6 +372,11 @@ class EngineModel:
         return len(self._running), self._waiters, self._blocks_held(self._iterations_ended()) / self._pool.total
 
     @property
+    def preemptions(self) -> int:
+        """So far."""
+        return self._preemptions
+
+    @property
     def _waiters(self) -> int:
         return len(self._waiting) + len(self._fetched)
 

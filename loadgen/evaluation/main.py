@@ -15,12 +15,14 @@ from gateway.ground.faults import ConfigError
 from loadgen.demo.processes import DemoFailure
 from loadgen.evaluation.balanceroute.command import balanceroute
 from loadgen.evaluation.cache import CellCache, code_version
+from loadgen.evaluation.eldr.command import eldr
 from loadgen.evaluation.experiments import all_cells
 from loadgen.evaluation.placement.command import placement
 from loadgen.evaluation.placement.live.command import live
 from loadgen.evaluation.placement.trial import trial
 from loadgen.evaluation.predictors.command import predictors
 from loadgen.evaluation.progress import played
+from loadgen.evaluation.prompts.command import token_budget_classifier
 from loadgen.evaluation.skywalker.page import page_of
 from loadgen.evaluation.skywalker.plan import evaluation, find_traces
 from loadgen.evaluation.skywalker.slots import SLOTS
@@ -116,6 +118,8 @@ results.add_command(live)
 results.add_command(trial)
 results.add_command(predictors)
 results.add_command(balanceroute)
+results.add_command(token_budget_classifier)
+results.add_command(eldr)
 
 
 def _others(folder: Path) -> dict[str, Figures]:

@@ -65,6 +65,11 @@ def endure_disaggregated(seed: int, on_line: Callable[[str], object] | None = No
     return _endure(seed, chaos_scenario(seed, is_disaggregated=True), on_line)
 
 
+def endure_pools(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
+    """The same where engines take requests of different lengths, in pools that are told apart by budgets."""
+    return _endure(seed, parse_scenario(pools_document(seed), Path(f"chaos-{seed}.yaml")), on_line)
+
+
 def endure_pair(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
     """The same with two controllers, of which one leads."""
     return _endure(seed, chaos_scenario(seed, has_controller=True, has_pair=True), on_line)
@@ -202,6 +207,36 @@ def _breaking_document(seed: int) -> dict[str, Any]:
         run["resume"] = {"resumes_max": rng.choice((1, 3)), "wait_max": rng.choice(("300ms", "10s"))}
         run["attempt"] |= {"retry_budget_min": 1000, "breaker_failures_in_row": 20}
     return document | {"resumes": True, "faults": [*document["faults"], *kills]}
+
+
+def pools_document(seed: int) -> dict[str, Any]:
+    """Some regions, and at least one, have pools beside their other replicas, or in place of them; now and then one is
+    shorter than was written down."""
+    document = _mesh_document(seed)
+    rng = random.Random(f"chaos/{seed}/pools")
+    names = list(document["regions"])
+    for name in rng.sample(names, rng.randint(1, len(names))):
+        region = document["regions"][name]
+        region["pools"] = _pools(rng)
+        if rng.random() < 0.7:
+            region["replicas"] = 0
+            region.pop("adopted", None)
+    placement = document["runs"][0]["placement"]
+    placement |= {"spill_queue_length": rng.choice((1, 1, 3)), "too_long_slack_share": rng.choice((0.5, 1.0))}
+    return document | {"faults": _faults(rng, document | {"faults": []})}
+
+
+def _pools(rng: random.Random) -> dict[str, Any]:
+    lengths = sorted(rng.sample((256, 512, 1024, 2048), rng.choice((1, 2, 2, 3))))
+    pools: dict[str, Any] = {}
+    for number, length in enumerate(lengths):
+        pool = {"replicas": rng.choice((1, 1, 2)), "context_tokens_max": length}
+        if number + 1 < len(lengths) or rng.random() < 0.3:
+            pool["threshold_tokens"] = length if rng.random() < 0.5 else length * 3 // 4
+        if rng.random() < 0.2:
+            pool["told_context_tokens_max"] = 2 * length
+        pools[f"p{length}"] = pool
+    return pools
 
 
 def _pool(rng: random.Random) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
     LegRole,
+    LoadReport,
     ModelCapacity,
     ModelName,
     Outcome,
@@ -44,6 +45,7 @@ from gateway.core.vocabulary import (
     TargetKind,
     TenantName,
 )
+from loadgen.engine.tokens import TOKEN_BYTES
 from loadgen.simulator.asks import Ask
 from loadgen.simulator.engines import SimReplica
 from loadgen.simulator.observers import GatewaySpec
@@ -94,6 +96,7 @@ class _Visit:
     came_across: bool = False
     follows: str = ""
     """The stored response that it goes on from."""
+    request_id: RequestId | None = None
     waits: bool = True
     is_ordinary: bool = True
     """It may go wherever its like may go, so it waits in their queue."""
@@ -174,6 +177,30 @@ class _View:
             pool = self.pools.get(spec.pool)
             return pool is not None and pool.connector in connectors
         return spec.role is ReplicaRole.UNIFIED
+
+    def alike(self, queue: _Queue, request_id: RequestId) -> dict[RequestId, int]:
+        """Those of a queue that fit into the same pools. What its budget is taken for, only the core knows."""
+        waiting, requests = self.waiting[queue], self.core.requests
+        mine = requests.get(request_id)
+        if mine is None or mine.request_class.fit is None:
+            return waiting
+        found = ((each, arrival, requests.get(each)) for each, arrival in waiting.items())
+        fit = mine.request_class.fit
+        return {
+            each: arrival for each, arrival, other in found if other is None or other.request_class.fit in (None, fit)
+        }
+
+    def too_short_for(self, visit: _Visit) -> set[str]:
+        """Ids of the replicas that do not take so much, as far as the core knows."""
+        request = None if visit.request_id is None else self.core.requests.get(visit.request_id)
+        fit = None if request is None else request.request_class.fit
+        if fit is None:
+            return set()
+        return {
+            str(state.spec.replica_id)
+            for state in self.core.replicas
+            if state.spec.pool not in fit.pools or 0 < self.core.replicas.context_of(state) < fit.need_tokens
+        }
 
     def takes_from(self, target_id: str, origin: Place | None) -> bool:
         accepts = self.accepts.get(target_id)
@@ -284,7 +311,10 @@ class Watch:
             if not waiters:
                 continue
             idle = {engine.replica_id for engine in self._own_engines(view, engines) if _is_long_idle(engine, now_ns)}
-            beside = sum(bool(self._open_to(view, visit, idle) - visit.failed_at) for visit in waiters)
+            beside = sum(
+                bool(self._open_to(view, visit, idle) - visit.failed_at - view.too_short_for(visit))
+                for visit in waiters
+            )
             self._expect("nobody waits beside an idle engine", not beside, f"{view.spec.gateway_id}: {beside} wait")
 
     def _has_waited(self, visit: _Visit, now_ns: int) -> bool:
@@ -416,6 +446,7 @@ class Watch:
     ) -> None:
         view.arrivals += 1
         visit = _Visit(view.arrivals, self._now_ns, profile.tenant, origin, came_across, profile.follows)
+        visit.request_id = profile.request_id
         visit.is_ordinary = not profile.follows
         visit.connectors = profile.connectors
         view.visits[profile.request_id] = visit
@@ -545,7 +576,7 @@ class Watch:
         is_in_turn = visit.is_pooled or not pool.connector.is_sequential
         self._expect("nothing is fetched before it was read", is_in_turn, where)
         decode = view.core.config.decode
-        beyond = decode.in_flight_margin if decode.bypass or not pool.connector.is_sequential else 0
+        beyond = decode.in_flight_margin if decode.sends_at_once or not pool.connector.is_sequential else 0
         has_slot = view.in_flight[spec.replica_id] < pool.decode_batch_max + beyond
         self._expect("no decode worker has more than its batch", has_slot, where)
         visit.is_pooled, visit.decodes = False, True
@@ -554,8 +585,8 @@ class Watch:
         """First come, first served among those who may go to the same targets; only those who wait for one replica, as
         it is cheapest for them, are overtaken by those who do not."""
         if visit.is_ordinary and view.core.placer.weighs_everybody:
-            waiting = view.waiting[visit.queue].items()
-            earlier = [request_id for request_id, arrival in waiting if arrival < visit.arrival]
+            waiting = view.alike(visit.queue, leg.request_id)
+            earlier = [request_id for request_id, arrival in waiting.items() if arrival < visit.arrival]
             blocked = [
                 each for each in earlier if (found := view.core.requests.get(each)) and not _may_be_passed(found)
             ]
@@ -563,7 +594,7 @@ class Watch:
             is_last = leg.role is LegRole.PREFILL and self._is_full(view, leg.target)  # nobody is held for it now
             self._expect("only who is held is overtaken", is_last or not blocked, detail)
         elif visit.is_ordinary:
-            first = min(view.waiting[visit.queue].values(), default=visit.arrival)
+            first = min(view.alike(visit.queue, leg.request_id).values(), default=visit.arrival)
             detail = f"{leg.request_id} is number {visit.arrival} at {view.spec.gateway_id}, number {first} waits"
             self._expect("who came first is served first", visit.arrival <= first, detail)
 
@@ -606,7 +637,7 @@ class Watch:
         stale_ns = max(3 * config.observation.keep_alive_ns, 2 * heard.rtt_p99_ns)
         self._expect("only fresh heartbeats count", self._now_ns - heard.generated_ns <= stale_ns, where)
         self._expect("only accepting peers are used", heard.report.accepting, where)
-        queue = sum(each.length for each in heard.report.queues)
+        queue = _queue_of(heard.report, is_pooled=leg.decision.pool is not None)
         is_short = bool(visit.follows) or queue <= config.placement.peer_queue_length_max
         self._expect("no peer with a long queue is used", is_short, where)
 
@@ -619,6 +650,8 @@ class Watch:
         self._expect("who goes out of service takes nothing new", is_over or not view.drains, where)
         if Outcome.REJECTED_RESIDENCY_PROCESSING in ends:
             self._expect("nobody is refused whom somebody may serve", not self._may_serve(view, event.profile), where)
+        elif Outcome.REJECTED_TOO_LONG in ends:
+            self._expect("nobody is too long who fits", not self._fits_somewhere(view, event.profile), where)
         elif Outcome.REJECTED_UNSUPPORTED in ends:
             serves = self._may_serve(view, event.profile, heard=True)
             self._expect("nobody is refused whom somebody may serve", not serves, where)
@@ -654,6 +687,18 @@ class Watch:
                 return True
         return False
 
+    def _fits_somewhere(self, view: _View, profile: RequestProfile) -> bool:
+        """By what it really comes to, into some pool here that it may go to, unless an engine has said that it takes
+        less than was written down. A prompt of no whole number of tokens may be one less."""
+        rule, replicas = view.rule_of(profile.tenant), view.core.replicas
+        told = [
+            replicas.context_of(state)
+            for state in replicas
+            if names_place(rule, state.spec.place) and view.takes_from(state.spec.replica_id, None)
+        ]
+        tokens = profile.prompt_bytes // TOKEN_BYTES + (profile.output_tokens_max or 0)
+        return tokens < max(told, default=0)
+
     def _check_acceptance(self, view: _View, event: events.ForwardArrived) -> None:
         origin, here = view.places[event.origin_gateway_id], view.spec.place
         where = f"{event.profile.request_id} of {origin.region} at {here.region}"
@@ -679,6 +724,14 @@ class Watch:
 
     def _broken(self, what: str, detail: str) -> Broken:
         return Broken(self._now_ns, what, detail)
+
+
+def _queue_of(report: LoadReport, *, is_pooled: bool) -> int:
+    """Those before whom a forward would come to stand at the least."""
+    by_pool = {each.pool: each.length for each in report.queues if each.pool is not None}
+    if is_pooled and by_pool:
+        return min(by_pool.get(each.pool, 0) for each in report.capacities)
+    return sum(each.length for each in report.queues if each.pool is None)
 
 
 def _is_long_idle(engine: SimReplica, now_ns: int) -> bool:

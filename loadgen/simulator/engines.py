@@ -191,7 +191,14 @@ class SimEngine(SimReplica):
             return ReplicaObservation(self.replica_id, sampled_ns, healthy=False, detail="connection refused")
         running, waiting, kv_usage = self._model.occupancy()
         return ReplicaObservation(
-            self.spec.replica_id, sampled_ns, True, running, waiting, kv_usage, self.config.kv_tokens
+            self.spec.replica_id,
+            sampled_ns,
+            True,
+            running,
+            waiting,
+            kv_usage,
+            self.config.kv_tokens,
+            preemptions=self._model.preemptions,
         )
 
     def prefix_tokens(self) -> PrefixTokens:

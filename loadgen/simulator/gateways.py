@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol, assert_never
 
@@ -209,18 +209,40 @@ class _Leg:
     def ended(self, outcome: Outcome, detail: str) -> None:
         """A peer's last word."""
         result, refusal, detail = leg_end_of(outcome, detail)
-        self.end(result, detail, refusal)
+        if result is LegResult.CLIENT_ERROR and detail == Rejection.TOO_LONG:
+            self._too_long(events.TooLong())
+        else:
+            prompt_tokens, output_tokens = self._usage() if result is LegResult.COMPLETED else (None, None)
+            self.end(result, detail, refusal, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
     def finished(self) -> None:
         ask = self.owner.ask
+        if self.order.role is LegRole.WHOLE:
+            prompt_tokens, output_tokens = self._usage()
+            self.end(LegResult.COMPLETED, "", prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+            return
         output_tokens = ask.output_tokens if self.order.role is LegRole.DECODE else None
         prompt_tokens = ask.prompt_tokens if self.order.role is LegRole.PREFILL else None
         self.end(LegResult.COMPLETED, "", prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
-    def rejected(self, rejection: Rejection) -> None:
+    def _usage(self) -> tuple[int | None, int | None]:
+        """What the engine counted, of prompt and answer: told where pools are told apart by it."""
+        if self.order.decision.pool is None:
+            return None, None
+        return self.owner.ask.prompt_tokens, self.owner.ask.output_tokens
+
+    def rejected(self, rejection: Rejection, limit_tokens: int) -> None:
         """An engine's own no: full is not broken, and too long is the client's fault."""
-        is_full = rejection is Rejection.QUEUE_FULL
-        self.end(LegResult.BUSY if is_full else LegResult.CLIENT_ERROR, rejection)
+        if rejection is Rejection.QUEUE_FULL:
+            self.end(LegResult.BUSY, rejection)
+        else:
+            ask = self.owner.ask
+            self._too_long(events.TooLong(limit_tokens, ask.prompt_tokens + ask.output_tokens))
+
+    def _too_long(self, told: events.TooLong) -> None:
+        """Unless a longer pool may take it, the client is told."""
+        result = LegResult.TOO_LONG if self.order.may_be_longer else LegResult.CLIENT_ERROR
+        self.end(result, Rejection.TOO_LONG, too_long=told)
 
     def broke(self, detail: str) -> None:
         self.end(LegResult.FAILED, detail)
@@ -242,6 +264,7 @@ class _Leg:
         *,
         prompt_tokens: int | None = None,
         output_tokens: int | None = None,
+        too_long: events.TooLong | None = None,
     ) -> None:
         if not self.is_alive:
             return
@@ -261,6 +284,7 @@ class _Leg:
             prompt_tokens,
             output_tokens,
             detail,
+            too_long=too_long,
             rest=self._rest() if may_go_on else None,
         )
         self.gateway.tell(ended)
@@ -534,8 +558,9 @@ class SimGateway:
             line.to_near(leg.forward_refused, RefusalReason.DUPLICATE, "a request of this id is here already")
             return
         self._owners[ask.request_id] = _Owner(ask, line, leg, leg.said)
-        origin = leg.gateway.gateway_id
-        profile = ask.rest(leg.said) if leg.said else ask.profile
+        origin, profile = leg.gateway.gateway_id, ask.rest(leg.said) if leg.said else ask.profile
+        if leg.order.budget_tokens:
+            profile = replace(profile, budget_tokens=leg.order.budget_tokens)
         self.tell(events.ForwardArrived(profile, self._agenda.now_ns + left_ns, origin, hops, stamp))
 
     def upstream_left(self, line: Line, request_id: RequestId) -> None:
@@ -594,7 +619,7 @@ class SimGateway:
             self._engine_request(leg, run_id),
             on_first_token=lambda run: self._begun(line, leg, engine, run),
             on_finished=lambda: line.to_near(leg.finished),
-            on_rejected=lambda rejection: line.to_near(leg.rejected, rejection),
+            on_rejected=lambda rejection: line.to_near(leg.rejected, rejection, engine.config.context_tokens_max),
             on_lost=line.close_far,
             is_followed=self._around.resumes and order.role is not LegRole.PREFILL,
         )

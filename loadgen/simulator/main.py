@@ -34,6 +34,8 @@ from loadgen.simulator.chaos import (
     endure_controlled,
     endure_disaggregated,
     endure_pair,
+    endure_pools,
+    pools_document,
 )
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.ray_cluster import connected
@@ -50,9 +52,10 @@ _APART = {
     "--chaos": ("--run", "--set", "--sweep", "--check"),
     "--trace": ("--out", "--json", "--sweep", "--jobs", "--ray", "--first"),
     "--ray": ("--jobs",),
-    "--controller": ("--disaggregated", "--breaking"),
-    "--disaggregated": ("--breaking",),
-    "SCENARIO": ("--runs", "--first", "--controller", "--pair", "--disaggregated", "--breaking"),
+    "--controller": ("--disaggregated", "--pools", "--breaking"),
+    "--disaggregated": ("--pools", "--breaking"),
+    "--pools": ("--breaking",),
+    "SCENARIO": ("--runs", "--first", "--controller", "--pair", "--disaggregated", "--pools", "--breaking"),
 }
 """What says nothing beside the other: chaos draws its own worlds, which are checked throughout; a trace is the story of
 one run, told here; a cluster says itself how many jobs it takes."""
@@ -72,6 +75,7 @@ one run, told here; a cluster says itself how many jobs it takes."""
 @click.option("--chaos", is_flag=True, help="Play worlds in which much goes wrong, drawn from seeds.")
 @click.option("--controller", is_flag=True, help="With --chaos, worlds with a controller, which has its share of it.")
 @click.option("--disaggregated", is_flag=True, help="With --chaos, worlds where one engine reads, and another answers.")
+@click.option("--pools", is_flag=True, help="With --chaos, worlds whose engines take requests of different lengths.")
 @click.option("--breaking", is_flag=True, help="With --chaos, worlds where answers break all the time, and go on.")
 @click.option("--pair", "is_pair", is_flag=True, help="With --controller, two on one store, of which one leads.")
 @click.option("--runs", type=click.IntRange(1), help=f"How many, with --chaos; {_CHAOS_RUNS} if not given.")
@@ -94,6 +98,7 @@ def sim(
     chaos: bool,
     controller: bool,
     disaggregated: bool,
+    pools: bool,
     breaking: bool,
     is_pair: bool,
     runs: int | None,
@@ -122,7 +127,7 @@ def sim(
         if scenario is None:
             seeds = range(1 if seed is None else seed, (1 if seed is None else seed) + (runs or _CHAOS_RUNS))
             with _spread_over(processes, ray) as spread:
-                ordeals = _Ordeals(seeds, controller, is_pair, disaggregated, breaking)
+                ordeals = _Ordeals(seeds, controller, is_pair, disaggregated, has_pools=pools, breaks=breaking)
                 context.exit(_endure_all(ordeals, spread, out, trace, first=first, as_json=as_json))
         changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
         if trace is not None:
@@ -302,12 +307,15 @@ class _Ordeals:
     has_controller: bool
     has_pair: bool
     is_disaggregated: bool
+    has_pools: bool
     breaks: bool
 
     @property
     def endure(self) -> Callable[..., Ordeal | Finding]:
         if self.breaks:
             return endure_breaking
+        if self.has_pools:
+            return endure_pools
         if self.is_disaggregated:
             return endure_disaggregated
         if self.has_pair:
@@ -315,6 +323,8 @@ class _Ordeals:
         return endure_controlled if self.has_controller else endure
 
     def document(self, seed: int) -> dict[str, Any]:
+        if self.has_pools:
+            return pools_document(seed)
         return chaos_document(
             seed,
             has_controller=self.has_controller,
@@ -325,7 +335,7 @@ class _Ordeals:
 
     def in_words(self, finding: Finding) -> str:
         kind = " --controller" if self.has_controller else " --disaggregated" if self.is_disaggregated else ""
-        kind += " --pair" if self.has_pair else " --breaking" if self.breaks else ""
+        kind += " --pair" if self.has_pair else " --pools" if self.has_pools else " --breaking" if self.breaks else ""
         replay = f"nightside sim --chaos{kind} --runs 1 --seed {finding.seed} --trace story.txt"
         return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"
 

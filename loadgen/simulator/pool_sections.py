@@ -1,10 +1,13 @@
-"""What a scenario says of a disaggregated pool in one of its regions: who reads prompts there, who writes answers, and
-what it takes to get from the one to the other.
+"""What a scenario says of pools in one of its regions. Of a disaggregated one: who reads prompts there, who writes
+answers, and what it takes to get from the one to the other; of others, how long a request they take, and which they are
+meant for.
 
 It decides nothing.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from gateway.core.vocabulary import (
     Connector,
@@ -23,6 +26,41 @@ from loadgen.simulator.decode_workers import TransferConfig
 from loadgen.simulator.sections import Count, CountOrNone, Duration, Moment, Section
 
 _MILLISECOND_NS = 1_000_000
+
+
+class UnifiedSection(Section):
+    """Engines that run whole requests, in a pool of their own."""
+
+    replicas: Count
+    slots: Count | None = None
+    """Requests that one of them runs at once, where that is not as many as the region's."""
+    kv_tokens: Count | None = None
+    """Room in the KV cache of one of them, where that is less than its preset has."""
+    context_tokens_max: Count | None = None
+    """What its engines take, where that is less than their preset does."""
+    told_context_tokens_max: Count | None = None
+    """What gateways are told of that, where it is something else: a fault of whoever wrote it down."""
+    threshold_tokens: CountOrNone = 0
+    """Requests that come to no more are meant for it; 0: whatever fits."""
+
+    def engine_of(self, engine: EngineConfig) -> EngineConfig:
+        blocks = engine.kv_blocks
+        if self.kv_tokens is not None:
+            blocks = min(blocks, max(1, self.kv_tokens // engine.block_tokens))
+        context = min(self.context_tokens_max or engine.context_tokens_max, blocks * engine.block_tokens)
+        return replace(
+            engine, kv_blocks=blocks, context_tokens_max=context, sequences_max=self.slots or engine.sequences_max
+        )
+
+    def spec_of(self, region: str, name: str, engine: EngineConfig) -> PoolSpec:
+        told = self.told_context_tokens_max or self.engine_of(engine).context_tokens_max
+        return PoolSpec(
+            unified_pool_name(region, name), context_tokens_max=told, threshold_tokens=self.threshold_tokens
+        )
+
+    def specs(self, region: str, name: str, place: Place, model: ModelName) -> list[ReplicaSpec]:
+        pool = unified_pool_name(region, name)
+        return [ReplicaSpec(ReplicaId(f"{pool}{number}"), place, (model,), pool) for number in range(self.replicas)]
 
 
 class DisaggregatedSection(Section):
@@ -89,6 +127,10 @@ class DisaggregatedSection(Section):
             for rank in range(self.decode)
         ]
         return [*readers, *writers]
+
+
+def unified_pool_name(region: str, name: str) -> PoolName:
+    return PoolName(f"{region}/{name}")
 
 
 def pool_name(region: str) -> PoolName:

@@ -50,7 +50,7 @@ from loadgen.simulator.control_sections import ControllerSection, NamesSection
 from loadgen.simulator.decode_workers import TransferConfig
 from loadgen.simulator.faults import CONTROLLER, STANDBY, Fault, FaultKind
 from loadgen.simulator.network import NetworkConfig, Way
-from loadgen.simulator.pool_sections import DisaggregatedSection, pool_name
+from loadgen.simulator.pool_sections import DisaggregatedSection, UnifiedSection
 from loadgen.simulator.sections import Count as _Count
 from loadgen.simulator.sections import CountOrNone as _CountOrNone
 from loadgen.simulator.sections import Duration as _Duration
@@ -96,6 +96,7 @@ def _is_preset(name: str) -> str:
     return name
 
 
+_PoolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 _Preset = Annotated[str, AfterValidator(_is_preset)]
 
 
@@ -199,6 +200,8 @@ class RegionSection(_Section):
     adopted: tuple[AdoptedSection, ...] = ()
     disaggregated: DisaggregatedSection | None = None
     """A pool beside those, where prompts are read in one place and answered in another; it is the first gateway's."""
+    pools: Annotated[dict[_PoolName, UnifiedSection], Field(max_length=16)] = Field(default_factory=dict)
+    """Further engines, in pools that take requests of different lengths; shared out among the region's gateways."""
     preset: _Preset | None = None
     """Of its engines, where they differ from the scenario's."""
     slots: _Count | None = None
@@ -599,6 +602,8 @@ class Scenario(_Section):
     def _pool_faults(self) -> Iterator[str]:
         for name, region in self.regions.items():
             pool = region.disaggregated
+            if region.pools and self.controller is not None:
+                yield f"regions.{name}.pools: go without a `controller`: no pool moves in a simulation"
             if pool is not None and self.controller is not None:
                 yield f"regions.{name}.disaggregated: goes without a `controller`: no pool moves in a simulation"
             if pool is not None and 0 < pool.kv_tokens < self._engine_of(region).context_tokens_max:
@@ -632,17 +637,29 @@ class Scenario(_Section):
         for region, section in self.regions.items():
             shares = _shared_out(self._replicas_of(region, section), section.gateways)
             shares[0] += self._pool_of(region, section)
+            for name, pool in section.pools.items():
+                engine = pool.engine_of(self._engine_of(section))
+                specs = pool.specs(region, name, self.place(region), ModelName(self.model))
+                members = _shared_out([(spec, engine) for spec in specs], section.gateways)
+                for share, own in zip(shares, members, strict=True):
+                    share.extend(own)
             for number, owned in enumerate(shares):
                 fleet[GatewayId(f"{region}/gw{number}" if section.gateways > 1 else f"{region}/gw")] = owned
         return fleet
 
     def pools(self) -> dict[PoolName, PoolSpec]:
-        """The disaggregated ones."""
-        return {
-            pool_name(region): section.disaggregated.pool_of(region, self._engine_of(section))
+        """Those of which there is more to say than their names."""
+        specs = [
+            section.disaggregated.pool_of(region, self._engine_of(section))
             for region, section in self.regions.items()
             if section.disaggregated is not None
-        }
+        ]
+        specs += [
+            pool.spec_of(region, name, self._engine_of(section))
+            for region, section in self.regions.items()
+            for name, pool in section.pools.items()
+        ]
+        return {spec.name: spec for spec in specs}
 
     def decode_groups(self) -> dict[str, tuple[DecodeGroupConfig, TransferConfig]]:
         """By the name that their workers have for them."""

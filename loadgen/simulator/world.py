@@ -18,6 +18,7 @@ from gateway.core.vocabulary import (
     GatewayId,
     ModelName,
     PeerSpec,
+    PoolKind,
     RegionName,
     ReplicaId,
     ReplicaRole,
@@ -274,7 +275,7 @@ class World:
             scenario.prefix_block // block_bytes,
             scenario.duration,
             scenario.pause_after_failure,
-            has_disaggregated=bool(scenario.pools()),
+            has_disaggregated=any(pool.kind is PoolKind.DISAGGREGATED for pool in scenario.pools().values()),
         )
 
     def _ingress_of(self, region: RegionName) -> SimGateway | None:

@@ -209,9 +209,9 @@ def prefill_worker(log: Path, model: Model = DENSE) -> Engine:
     return _nixl(log, role, model, _BEHIND)
 
 
-def decode_worker(log: Path, model: Model = DENSE) -> Engine:
+def decode_worker(log: Path, model: Model = DENSE, role: str = "kv_consumer") -> Engine:
     """Fetches what another one has read. What it cannot fetch is a failure, as by default."""
-    return _nixl(log, {"kv_role": "kv_consumer"}, model)
+    return _nixl(log, {"kv_role": role}, model)
 
 
 def experts(log: Path, model: Model, more: Mapping[str, object], *flags: str) -> Engine:

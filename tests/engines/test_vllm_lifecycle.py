@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -150,18 +150,16 @@ async def test_what_an_engine_cuts_off_at_its_end_is_not_passed_off_as_complete(
     stop reason. A response it may call completed (0.32), which nobody can see through. Or, its engine core being gone
     first, it says nothing more and keeps the streams open; then they end with the request's deadline."""
     async with two_regions(engines, mesh, limits={"request_deadline": "30s"}) as (_, eu):
-        all_under_way = asyncio.Barrier(len(LONG_CALLS) + 1)
-
-        async def cut_off(path: str) -> bytes:
-            async with under_way(session, eu.url, path) as answer:
-                await all_under_way.wait()
-                return await answer.content.read()
-
-        async with asyncio.TaskGroup() as tasks:
-            reading = {path: tasks.create_task(cut_off(path)) for path in LONG_CALLS}
-            await all_under_way.wait()
+        async with AsyncExitStack() as stack:
+            answers = {}
+            for path in reversed(
+                LONG_CALLS
+            ):  # those whose first token takes long to come first: they may end meanwhile
+                answers[path] = await stack.enter_async_context(under_way(session, eu.url, path))
             engines.two.terminate()
-        ended = {path: task.result() for path, task in reading.items()}
+            async with asyncio.TaskGroup() as tasks:
+                reading = {path: tasks.create_task(answer.content.read()) for path, answer in answers.items()}
+            ended = {path: task.result() for path, task in reading.items()}
         response = ended.pop("/v1/responses")
         assert _says_that_it_failed(last_event(response)) or last_event(response)["response"]["status"] == "completed"
         for path, each in ended.items():

@@ -65,3 +65,20 @@ def test_overflow_lands_on_a_disaggregated_region_and_leaves_it() -> None:
     assert story.outcomes == {"completed": len(story.records)}
     assert any(target == "us-east-1" for _, target in ways)
     assert any(origin == "us-east-1" for origin, _ in ways)
+
+
+def test_short_requests_and_long_ones_go_to_pools_of_their_own() -> None:
+    scenario = load_scenario(FOLDER / "two_pools.yaml", {"duration": "12s", "warm_up": "2s"})
+    placed: Counter[str] = Counter()
+
+    def follow(line: str) -> None:
+        for pool in ("short", "long"):
+            placed[pool] += line.count(f"/{pool}")
+
+    world = World(
+        scenario, scenario.runs[0], every_invariant=True, on_line=lambda line: follow(line.partition("->")[2])
+    )
+    story = world.play()
+    world.check_the_end()
+    assert story.outcomes.get("completed", 0) > 50
+    assert placed["short"] > 2 * placed["long"] > 0

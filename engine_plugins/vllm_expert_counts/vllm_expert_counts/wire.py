@@ -53,6 +53,11 @@ def calibration_line(
     return json.dumps(line, separators=(",", ":"))
 
 
+def adds_up(counts: NDArray[np.uint32], tokens: int, top_k: int) -> bool:
+    """Has each layer as many picks as that many tokens make? A prompt that grew since it was counted has more."""
+    return bool((counts.sum(axis=1) == tokens * top_k).all())
+
+
 def is_asked_for(kv_transfer_params: object) -> bool:
     """Whoever hands over gets counts, and whoever asks for them by name; nobody else pays for them."""
     is_handed_over = isinstance(kv_transfer_params, dict) and kv_transfer_params.get("do_remote_decode") is True

@@ -258,6 +258,19 @@ def test_a_pool_comes_with_those_who_are_of_it(local: GatewayConfig) -> None:
     assert (spec.name, spec.connector, spec.decode_batch_max) == (f"chat@{grants[0].home}", Connector.NIXL, 8)
 
 
+def test_limits_and_thresholds_come_with_those_who_are_of_a_pool(local: GatewayConfig) -> None:
+    """Our own as they stand in the document, an adopted one's under its name."""
+    pool = {"name": "short", "context_tokens_max": 8192, "threshold_tokens": 8000}
+    own = ReplicaGrant(document("own", US, pool=pool | {"threshold_tokens": 6000}), OURS, US, None)
+    other = adopted(document("theirs", pool=pool))
+    found = orders(local, replicas=(own, other))
+    assert {(each.name, each.context_tokens_max, each.threshold_tokens) for each in found.pools} == {
+        ("short", 8192, 6000),
+        (f"short@{other.home}", 8192, 8000),
+    }
+    assert {each.spec.pool for each in found.replicas} == {"short", f"short@{other.home}"}
+
+
 _MEETING = {"name": "chat", "kind": "disaggregated", "connector": "mooncake", "decode_batch_max": 8}
 
 

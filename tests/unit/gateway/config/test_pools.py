@@ -43,9 +43,23 @@ def test_whoever_adopts_a_replica_is_told_of_its_pool(tmp_path: Path) -> None:
     assert [each["pool"] for each in told] == [_CHAT, _CHAT]
 
 
+def test_a_limit_and_a_threshold_are_read_and_told(tmp_path: Path) -> None:
+    pool = {"name": "short", "context_tokens_max": 8192, "threshold_tokens": 8000}
+    document = _document(pools=[pool], replicas=[_engine("s", pool="short")])
+    config = load_config(region_at(tmp_path, yaml.safe_dump(document)), environ={})
+    assert [(each.name, each.context_tokens_max, each.threshold_tokens) for each in config.pools] == [
+        ("short", 8192, 8000)
+    ]
+    assert json.loads(config.replica_documents[0])["pool"] == pool
+
+
 @pytest.mark.parametrize(
     "changed,fault",
     [
+        (
+            {"pools": [_CHAT | {"context_tokens_max": 4096, "threshold_tokens": 8192}]},
+            "pools[0].threshold_tokens: is above context_tokens_max, 4096: nothing so long fits",
+        ),
         ({"pools": [_CHAT | {"connector": None}]}, "pools[0].connector: a disaggregated pool needs it"),
         ({"pools": [{"name": "chat"}]}, "replicas[0].role: prefill is for a disaggregated pool, and chat is not one"),
         ({"pools": [{"name": "chat", "connector": "nixl"}]}, "pools[0].connector: belongs to a disaggregated pool"),

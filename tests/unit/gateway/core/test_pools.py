@@ -243,7 +243,7 @@ class TestAPoolIsGone:
     def test_and_out_of_the_assignment_it_is_too_long(self) -> None:
         core = pooled()
         core.probe("l0", waiting=1)
-        ask(core, "a", 12_000)
+        ask(core, "a", 13_000)
         effects = assigned(core, REPLICAS[:2], POOLS, version=2)
         assert ended(effects) == [("a", Outcome.REJECTED_TOO_LONG)]
 

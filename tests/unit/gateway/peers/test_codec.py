@@ -20,6 +20,7 @@ from gateway.core.vocabulary import (
     ModelQueue,
     Outcome,
     PlaceRule,
+    PoolName,
     RefusalReason,
     RegionsWithin,
     ReplicaId,
@@ -60,8 +61,11 @@ REPORT = LoadReport(
     accepting=True,
     assignment_version=3,
     policy_digest="abc",
-    capacities=(ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2, load=17, backlog_bytes=70_000, free_tokens=0),),
-    queues=(ModelQueue(MODEL, 9),),
+    capacities=(
+        ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2, load=17, backlog_bytes=70_000, free_tokens=0),
+        ModelCapacity(MODEL, PoolName("short"), EU, 1, 1, context_tokens_max=8192, threshold_tokens=8000),
+    ),
+    queues=(ModelQueue(MODEL, 4, PoolName("short")), ModelQueue(MODEL, 9)),
     control=ControlVersion(2, 2**40),
 )
 
@@ -86,6 +90,16 @@ def test_a_forward_arrives_as_it_was_sent_with_its_deadline_on_the_receivers_clo
     assert arrived.event.origin_gateway_id == "us-1"
     assert arrived.event.hops == Hops(0, 1)
     assert arrived.event.stamp == STAMP
+
+
+def test_what_its_origin_takes_it_to_come_to_travels_with_it() -> None:
+    message = codec.forward_to_pb(replace(ORDER, budget_tokens=9000), REQUEST, GatewayId("us-1"), now_ns=2 * SECOND)
+    assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.budget_tokens == 9000
+
+
+def test_whoever_does_not_know_pools_reads_the_whole_queue() -> None:
+    """By model, of several the last counts."""
+    assert {each.model: each.length for each in load().queues} == {MODEL: 9}
 
 
 def control_forward(tenant: TenantName = PROFILE.tenant) -> pb.ForwardRequest:
@@ -136,7 +150,7 @@ def test_a_gateway_of_an_older_version_tells_no_load() -> None:
     for name in ("load", "backlog_bytes", "free_tokens"):
         message.capacities[0].ClearField(name)
     report, _ = codec.read_load(message)
-    assert report.capacities == (ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2),)
+    assert report.capacities[0] == ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2)
     assert report.capacities[0].free_tokens is None, "which is not a cache without room"
 
 
@@ -304,6 +318,9 @@ BAD_LOADS: list[tuple[Callable[[pb.SubscribeResponse], object], str]] = [
     (lambda message: setattr(message.capacities[0].place, "region", ""), "capacity place"),
     (lambda message: message.queues.extend([pb.ModelQueue(model="m")] * 5000), "too many queues"),
     (lambda message: message.queues.add(), "model"),
+    (lambda message: setattr(message.queues[0], "pool", "no pool"), "pool"),
+    (lambda message: setattr(message.capacities[1], "context_tokens_max", 2**62), "no engine has such a context"),
+    (lambda message: setattr(message.capacities[1], "threshold_tokens", 2**62), "no request comes to"),
     (lambda message: setattr(message, "policy_digest", "d" * 300), "policy_digest"),
 ]
 

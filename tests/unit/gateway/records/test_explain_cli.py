@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from gateway.core.vocabulary import PlacementReason, Standing
+from gateway.core.vocabulary import PlacementReason, PoolStep, Standing
 from gateway.records.decisions import (
     ExplainedCandidate,
     ExplainedCosts,
     ExplainedPlacement,
+    ExplainedPool,
     ExplainedRefusal,
     ExplainedRequest,
     Explanation,
@@ -132,6 +134,35 @@ def test_a_sentence_says_where_it_ran_and_what_was_tried_before() -> None:
         " nearest (70 ms); it ended as busy: 9 wait. It ran in eu-west-1 (replica eu-a) because no replica here serves"
         " the model; eu-west-1 was nearest (70 ms)."
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {},
+            "It was taken to come to 300 tokens (200 of prompt, 100 asked for), which pool short is meant for.",
+        ),
+        (
+            {"pool": "long", "step": PoolStep.SPILLED, "is_soft": True},
+            "(200 of prompt, 100 as others come to), which pool short is meant for: that was full, and nobody waited"
+            " for long.",
+        ),
+        (
+            {"pool": "long", "step": PoolStep.STOOD_IN},
+            "which pool short is meant for: nobody there answered, and long takes it.",
+        ),
+        (
+            {"pool": "", "step": PoolStep.REMOTE, "refused_tokens": 128},
+            ", after an engine that takes 128 had refused it, and goes into the pool there that is meant for so many.",
+        ),
+        ({"pool": "long", "step": "of_a_newer_version"}, "which came to pool long as of_a_newer_version."),
+    ],
+)
+def test_the_pool_is_told_with_what_that_rested_on(changes: dict[str, Any], words: str) -> None:
+    choice = ExplainedPool(PoolStep.PREFERRED, "short", "short", 8192, 200, 100, False, 0)
+    placed = placement(replica("a"), pool=replace(choice, **changes))
+    assert words in sentence(request(placed))
 
 
 def test_legs_of_one_attempt_are_told_apart() -> None:

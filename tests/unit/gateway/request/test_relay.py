@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.core.effects import StartLeg
-from gateway.core.events import Event, FirstToken, LegEnded, RequestArrived
+from gateway.core.events import AssignmentApplied, Event, FirstToken, LegEnded, RequestArrived, TooLong
 from gateway.core.vocabulary import (
     Decision,
     LegResult,
@@ -26,6 +26,7 @@ from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, USAGE, token
 from tests.support.core import profile
 from tests.support.gateways import until
 from tests.support.owning import FAILED, GOOD, JSON, Reply, Scene, ScriptedLeg
+from tests.support.pools import LONG, POOLS, SHORT, member
 from tests.support.second_legs import OpensLegs
 
 DECISION = Decision(PlacementReason.LOCAL_POLICY, 0, 0, 1, 0)
@@ -225,6 +226,48 @@ async def test_every_leg_is_ended_before_the_request_is_given_up() -> None:
     scene.check()
     (abandoned,) = (index for index, event in enumerate(scene.events) if isinstance(event, LegEnded) and event.leg == 2)
     assert scene.events[abandoned - 1 : abandoned + 1] == scene.attempts_ended
+
+
+LONGER_THAN_IT_TAKES = (
+    b'{"error":{"message":"This model\'s maximum context length is 8192 tokens. However, your prompt contains at least '
+    b'8193 input tokens.","type":"BadRequestError","param":"input_tokens","code":400}}'
+)
+IN_A_STREAM = b"data: " + LONGER_THAN_IT_TAKES + b"\n\n"
+AS_A_STATUS = Reply((LONGER_THAN_IT_TAKES,), status=400, headers=JSON)
+AS_AN_EVENT = Reply((IN_A_STREAM, b"data: [DONE]\n\n"))
+
+
+def two_pools() -> Scene:
+    """`a` is short, `b` is long."""
+    scene = Scene()
+    members = (member("a", SHORT), member("b", LONG))
+    scene.driver.submit(AssignmentApplied(2, members, (), pools=POOLS))
+    scene.probe(waiting=0)
+    return scene
+
+
+@pytest.mark.parametrize("refusal", [AS_A_STATUS, AS_AN_EVENT])
+async def test_what_is_too_long_for_one_pool_is_had_from_a_longer_one(refusal: Reply) -> None:
+    scene = two_pools()
+    assert await scene.play(refusal, Reply()) is Outcome.COMPLETED
+    assert scene.sink.body == GOOD
+    assert scene.results == [LegResult.TOO_LONG, LegResult.COMPLETED]
+    assert scene.attempts_ended[0].too_long == TooLong(8192, 8193)
+    assert scene.finished[0][2].attempts == ["replica:a: too_long", "replica:b: completed"]
+
+
+async def test_and_the_last_one_to_refuse_it_tells_the_client_in_its_own_words() -> None:
+    scene = two_pools()
+    assert await scene.play(AS_A_STATUS, AS_A_STATUS) is Outcome.CLIENT_ERROR
+    assert scene.results == [LegResult.TOO_LONG, LegResult.CLIENT_ERROR]
+    assert scene.sink.body == LONGER_THAN_IT_TAKES
+    assert scene.attempts_ended[1].too_long is not None
+
+
+async def test_where_pools_are_not_told_apart_it_is_the_clients_at_once() -> None:
+    scene = Scene()
+    assert await scene.play(AS_A_STATUS) is Outcome.CLIENT_ERROR
+    assert scene.sink.body == LONGER_THAN_IT_TAKES
 
 
 class TestCountedByAPeer:

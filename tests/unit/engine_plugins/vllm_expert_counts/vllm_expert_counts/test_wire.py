@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.expert_counts import unpacked
-from vllm_expert_counts.wire import KEY, calibration_line, handed_over, is_asked_for
+from vllm_expert_counts.wire import KEY, adds_up, calibration_line, handed_over, is_asked_for
 
 
 def test_a_hand_over_carries_the_counts_as_they_are() -> None:
@@ -56,3 +56,10 @@ def test_a_line_of_calibration_is_one_line_of_json() -> None:
 )
 def test_counts_are_for_who_hands_over_or_asks(params: object, asked: bool) -> None:
     assert is_asked_for(params) is asked
+
+
+def test_counts_of_another_prompt_do_not_add_up() -> None:
+    counts = np.array([[3, 1], [2, 2]], dtype=np.uint32)
+    assert adds_up(counts, tokens=2, top_k=2)
+    assert not adds_up(counts, tokens=3, top_k=2)
+    assert not adds_up(np.array([[3, 1], [2, 1]], dtype=np.uint32), tokens=2, top_k=2)
