@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-records results-token-budget-classifier results-succession metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-records results-token-budget-classifier results-succession metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -54,7 +54,7 @@ check-deploy: setup setup-tests ## Check what deploys Nightside, without a cloud
 	@PYTHON="$(PYTHON)" .ci/setup-deploy
 	@PYTHON="$(PYTHON)" .ci/setup-kubernetes
 	@.ci/setup-tests .ci/deploy-programs
-	nice $(BIN)/python -m pytest tests/deploy -n 2 --dist loadgroup $(ARGS)
+	nice $(BIN)/python -m pytest tests/deploy -n 2 --dist loadgroup --timeout=900 $(ARGS)
 
 bench: setup ## Measure the parts that every request passes through.
 	$(BIN)/nightside bench
@@ -77,10 +77,11 @@ mutants: setup ## Seed defects into the core, one at a time, and see that chaos,
 soak: setup ## Send an hour's worth of a region's requests in minutes, with faults mixed in: nothing may grow.
 	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000
 
-nightly: test fuzz test-engines test-cloud test-clients bench mutants soak ## Every check that takes long: all tests, real engines, clients in a browser, benches, mutants, soak, 10,000 seeds of chaos, 1,000 with a controller, with two and with disaggregated pools, the compiled core.
+nightly: test fuzz test-engines test-cloud test-clients bench mutants soak ## Every check that takes long: all tests, real engines, clients in a browser, benches, mutants, soak, 10,000 seeds of chaos, 1,000 with a controller, with two, with disaggregated pools and with answers that break, the compiled core.
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 	$(BIN)/nightside sim --chaos --controller --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos --disaggregated --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos --breaking --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos --controller --pair --runs 1000 --seed 1000
 	@.ci/compile && .ci/test-compiled || [ $$? = 69 ]
 
@@ -105,6 +106,9 @@ results-token-budget: setup ## Write docs/results/token-budget.md: pools by leng
 
 results-token-budget-live: setup ## Write docs/results/token-budget-live.md: a burst of long prompts beside short chat, live on this machine. Takes four minutes. ARGS=… such as --rounds 1.
 	$(BIN)/nightside results token-budget-live $(ARGS)
+
+results-eldr: setup ## Write docs/results/eldr.md: expert locality beside ELDR's figures, in virtual time. TRACES=dir holds recorded routing. Takes some minutes of one core.
+	nice $(BIN)/nightside results eldr $(if $(TRACES),--traces $(TRACES)) $(ARGS)
 
 results-records: setup setup-tests ## Write docs/results/failover_records.md: how soon a death is told by each provider of records, on what is started here. Takes three minutes. ARGS=… such as --rounds 1.
 	$(BIN)/python -m tests.cloud.measure_records -o docs/results/failover_records.md $(ARGS)

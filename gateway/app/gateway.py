@@ -17,6 +17,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.app.accounts import Accounts
 from gateway.app.control import Control
 from gateway.app.desk import LAST_BYTES_S, Desk
+from gateway.app.expert_locality import ExpertLocality
 from gateway.app.fleet import Fleet
 from gateway.app.in_force import InForce
 from gateway.app.listening import listen
@@ -167,6 +168,7 @@ async def serve_gateway(
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
         engines = await stack.enter_async_context(_engine_client(config, fleet, clock))
+        locality = ExpertLocality(config, desk, loops)
         owners = OwnerContext(
             desk.driver,
             clock,
@@ -175,6 +177,7 @@ async def serve_gateway(
             RelaySettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
             on_finished=desk.on_finished,
             prompt_key=PromptKeys(config, log).of if _keeps_histories(config) else None,
+            compare=locality.compare if config.locality.pools else None,
             on_fault=desk.request_failed,
         )
         peer_server = make_peer_server(config, desk, owners, roster, control)
@@ -187,15 +190,16 @@ async def serve_gateway(
         _run_loops(config, loops, desk, certificates, accounts)
         in_force.begin(orders)
         await fleet.start(loops)
-        in_force.predict()
+        _begin_predicting(in_force, locality)
         control.precedence.start(in_force.apply)
         _add_region(reloader, region, control, desk)
-        _add_parts(reloader, desk, accounts.keyring, certificates)
-        loops.run("reloader", reloader.run)
+        _add_parts(reloader, desk, accounts.keyring, certificates, loops)
 
         stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
         handle.peers_address = await _listen_for_peers(peer_server, config.listen.peers)
-        described = _described(certificates=certificates, control=control, predictors=in_force.predictors)
+        described = _described(
+            certificates=certificates, control=control, predictors=in_force.predictors, locality=locality
+        )
         admin = accounts.with_routes(_admin_app(config, desk, roster, described))
         await _open_doors(
             stack, handle, desk, admin=admin, api=_api(desk, owners, accounts, in_force), certificates=certificates
@@ -333,6 +337,12 @@ def _in_force(
     return InForce(config, orders, desk, fleet=fleet, roster=roster, names=names, predictors=predictors)
 
 
+def _begin_predicting(in_force: InForce, locality: ExpertLocality) -> None:
+    """Once the core has the first pools."""
+    in_force.predict()
+    locality.begin()
+
+
 def _described(**parts: Describes) -> Mapping[str, Describes]:
     return parts
 
@@ -365,12 +375,15 @@ async def _reload(control: Control, log: FilteringBoundLogger, config: GatewayCo
     warn_of_open_files(config, log)
 
 
-def _add_parts(reloader: Reloader, desk: Desk, keyring: Keyring | None, certificates: Certificates) -> None:
+def _add_parts(
+    reloader: Reloader, desk: Desk, keyring: Keyring | None, certificates: Certificates, loops: Supervisor
+) -> None:
     reloader.add("policy", desk.policy.reload, desk.policy.files)
     if keyring is not None:
         reloader.add("keys", keyring.reload, keyring.files)
     for holder in certificates.holders:
         reloader.add(f"certificate_of_{holder.role}", holder.reload, holder.files)
+    loops.run("reloader", reloader.run)
 
 
 def _admin_app(

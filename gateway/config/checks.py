@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.config.content import content_faults, threshold_faults
+from gateway.config.locality import check_locality
 from gateway.config.names import PROMPT_BLOCKS_MAX
 from gateway.config.placement_plug_ins import placement_faults
 from gateway.config.pools import pool_faults
@@ -187,6 +188,14 @@ def _pool_faults(file: RegionFile) -> Iterator[Fault]:
     except ValueError as error:
         key, _, what = str(error).partition(": ")
         yield Fault(f"prediction.{key}", what) if what else Fault("prediction", key)
+    try:
+        check_locality(file.sections.locality)
+    except ValueError as error:
+        key, _, what = str(error).partition(": ")
+        yield Fault(f"locality.{key}", what)
+    for index, told in enumerate(file.sections.locality.pools):
+        if told.pool not in pools or pools[told.pool].connector is None:
+            yield Fault(f"locality.pools[{index}].pool", f"{told.pool!r} is no disaggregated pool of this file")
     for spec in pools.values():
         if spec.connector is not None:
             yield from _decode_faults(file.core, spec.connector)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from gateway.config.content import ContentConfig
+from gateway.config.locality import LocalityConfig
 from gateway.config.prediction import PredictionConfig
 from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
@@ -349,6 +350,7 @@ class Sections:
     engine_cache: EngineCacheConfig = field(default_factory=EngineCacheConfig)
     dns: DnsConfig = field(default_factory=DnsConfig)
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
+    locality: LocalityConfig = field(default_factory=LocalityConfig)
     content: ContentConfig = field(default_factory=ContentConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 

@@ -16,11 +16,13 @@ from gateway.core.attempts import BreakerState
 from gateway.core.bits import slots_of
 from gateway.core.decode.admissions import Admission
 from gateway.core.decode.config import DecodeConfig
+from gateway.core.decode.locality.nearness import Nearness
 from gateway.core.decode.predictor import Facts
 from gateway.core.decode.predictors.arrays import PredictorArrays
 from gateway.core.decode.predictors.fitted import FittedPredictor
 from gateway.core.decode.predictors.history import History
 from gateway.core.decode.tier import DecodeTier
+from gateway.core.events import LegEnded
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import (
@@ -88,6 +90,8 @@ class DecodePools:
         """Mask of those that may be sent only so many, or of which something was heard since they were looked at."""
         self._predictors: dict[PoolName, FittedPredictor] = {}
         """Of each pool, and of those that are gone, or not here yet, whose history was told."""
+        self._artifacts: dict[PoolName, tuple[str, int]] = {}
+        """Digest and clusters of those in force, also of pools that come later."""
 
     def __bool__(self) -> bool:
         return bool(self._pools)
@@ -141,6 +145,7 @@ class DecodePools:
         for name in fresh:
             predictor = self._predictor_of(name)
             self._pools[name] = DecodePool(wanted[name], self._config, self._rng, predictor, now_ns)
+            self._pools[name].tier.seats.take(*self._artifacts.get(name, ("", 0)))
         self._forget_predictors()
         is_changed = bool(fresh) or any(state.spec.role is not ReplicaRole.UNIFIED for state in joined)
         readers = self._readers() if is_changed else {}
@@ -168,6 +173,18 @@ class DecodePools:
         predictor = self._predictors.get(name)
         if predictor is not None:
             predictor.take(arrays, until_ns)
+
+    def take_artifact(self, name: PoolName, digest: str, clusters: int, now_ns: int) -> None:
+        """Who is near to whose experts is told by this one from now on; an empty digest: by none."""
+        self._artifacts.pop(name, None)
+        if digest:
+            self._artifacts[name] = digest, clusters
+            for oldest in list(self._artifacts)[: max(0, len(self._artifacts) - _HISTORIES_MAX - len(self._pools))]:
+                del self._artifacts[oldest]
+        pool = self._pools.get(name)
+        if pool is not None:
+            pool.tier.take_artifact(digest, clusters, now_ns)
+            self.look_again(now_ns)
 
     def observe(self, observations: Iterable[ReplicaObservation], now_ns: int) -> None:
         """What decode workers say of themselves: all that a gateway knows of requests that it took over. What they were
@@ -212,12 +229,11 @@ class DecodePools:
 
     # A request passes through
 
-    def read(
-        self, pool: DecodePool, profile: RequestProfile, prompt_tokens: int | None, now_ns: int
-    ) -> Admission | None:
+    def read(self, pool: DecodePool, profile: RequestProfile, prefilled: LegEnded, now_ns: int) -> Admission | None:
         """Its prompt has been read, and the prefill worker keeps it for the lease's time. Whoever is sent on at once is
         told of; anybody else waits for a tick."""
-        return pool.tier.add(_facts_of(profile, prompt_tokens), now_ns, now_ns + pool.spec.lease_ns)
+        facts = _facts_of(profile, prefilled.prompt_tokens, prefilled.nearness)
+        return pool.tier.add(facts, now_ns, now_ns + pool.spec.lease_ns)
 
     def commit(self, pool: DecodePool, profile: RequestProfile, now_ns: int) -> Admission:
         """Both of its legs start now. There is room, or it would not have been placed."""
@@ -293,6 +309,6 @@ def _legs_max(state: ReplicaState) -> int | None:
     return 1 if state.breaker.state is _HALF_OPEN else state.ramp.limit
 
 
-def _facts_of(profile: RequestProfile, prompt_tokens: int | None) -> Facts:
+def _facts_of(profile: RequestProfile, prompt_tokens: int | None, nearness: Nearness | None = None) -> Facts:
     tokens = prompt_tokens or max(1, profile.prompt_bytes // _BYTES_A_TOKEN)
-    return Facts(RequestId(profile.request_id), tokens, profile.prompt_key)
+    return Facts(RequestId(profile.request_id), tokens, profile.prompt_key, nearness)

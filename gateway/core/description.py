@@ -191,6 +191,7 @@ def _describe_pool(pool: DecodePool, now_ns: int) -> dict[str, object]:
                 "free_slots": group.free_slots,
                 "load_max": group.load_max,
                 "imbalance": group.imbalance,
+                "seat": pool.tier.seats.seat_of(group.name),
             }
             for group in figures.groups
         ],

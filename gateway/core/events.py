@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.config import CoreConfig
+from gateway.core.decode.locality.nearness import Nearness
 from gateway.core.decode.predictors.arrays import ExactMatchArrays, LearnedArrays, PredictorArrays, SurvivalArrays
 from gateway.core.decode.predictors.history import Ended
 from gateway.core.residency import ResidencyPolicy
@@ -173,8 +174,16 @@ class LegEnded:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     detail: str = ""
+    nearness: Nearness | None = None
+    """Of a prompt that was read, to the experts of decode workers; None: nobody asks for it, or nothing was said."""
     too_long: TooLong | None = None
     """Set when `result` is TOO_LONG, and where a client error was about that."""
+    rest: RequestProfile | None = None
+    """Of an answer that broke: what is left to do, as a request. None: nobody could go on with it."""
+    is_final: bool = False
+    """A peer has tried in vain to go on with it, and says that nobody should."""
+    has_reached: bool = True
+    """False: the target has seen nothing of it, since nobody took the connection."""
 
 
 @value
@@ -226,6 +235,17 @@ class PredictorFitted:
 
 
 @value
+class ArtifactReady:
+    """What tells who is near to whose experts in a pool. Its arrays stay at the edge, where requests are compared with
+    them: of each of those the core is told cosines, and here how many."""
+
+    pool: PoolName
+    digest: str
+    """Empty: there is none any more."""
+    clusters: int
+
+
+@value
 class TokenBudgetRestored:
     """What was learnt of the tokens that requests come to before this process began."""
 
@@ -256,6 +276,7 @@ Event = (
     | ProgressSampled
     | DecodeHistoryRestored
     | PredictorFitted
+    | ArtifactReady
     | TokenBudgetRestored
     | TimePassed
 )

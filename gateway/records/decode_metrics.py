@@ -53,6 +53,18 @@ def _levels(figures: Figures) -> Iterator[Metric]:
             lambda f: f.is_degraded,
         ),
     ]
+    told += [
+        (
+            "decode_locality_clusters",
+            "Clusters of the artifact that tells whose experts are near; 0 while there is none.",
+            lambda f: f.clusters,
+        ),
+        (
+            "decode_locality_unseated",
+            "Groups of decode workers that the artifact in force has no cluster for.",
+            lambda f: f.unseated,
+        ),
+    ]
     for name, words, value in told:
         family = GaugeMetricFamily(f"nightside_{name}", words, labels=["pool"])
         for pool, each in figures.items():
@@ -89,7 +101,15 @@ def _counts(figures: Figures) -> Iterator[Metric]:
     degraded = CounterMetricFamily(
         "nightside_decode_ticks_degraded", "Ticks that went on without the policy's predictor.", labels=["pool"]
     )
+    signatures = CounterMetricFamily(
+        "nightside_decode_signatures",
+        "Requests sent to a decode worker by a policy of expert locality, by what became of their signatures; all but "
+        "`used` joined the shortest queue.",
+        labels=["pool", "state"],
+    )
     for pool, each in figures.items():
+        for state, count in each.signatures.items():
+            signatures.add_metric([pool, state], count)
         for reason, count in each.admitted.items():
             admitted.add_metric([pool, reason], count)
         expired.add_metric([pool], each.expired)
@@ -97,3 +117,4 @@ def _counts(figures: Figures) -> Iterator[Metric]:
     yield admitted
     yield expired
     yield degraded
+    yield signatures

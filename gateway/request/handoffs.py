@@ -20,6 +20,10 @@ from gateway.request.engine_errors import decode
 from gateway.request.legs import LegFailure
 from gateway.request.sse import events, fields
 
+OUR_PREFIX = "nightside"
+"""So begin the names under which engines that run something of ours say something inside a hand-off. No decode engine
+is told of it."""
+COUNTS_KEY = "nightside_expert_counts"
 HANDOFF_BYTES_MAX = 1 << 19
 """Of what a prefill says to its decode: a million tokens in blocks of 16 are some 440 KiB of block numbers."""
 
@@ -132,6 +136,9 @@ class Handoff:
     """A JSON object, as it came; empty where the two meet by other means."""
     answer: bytes = b""
     """What the prefill answered besides: `assembling.py` goes by it."""
+    counts: bytes = b""
+    """What it says of its experts, as JSON that nobody has looked at; empty: nothing. It derives from the prompt, and
+    goes into no event, log or record."""
 
 
 class _Prefilled(msgspec.Struct):
@@ -139,6 +146,7 @@ class _Prefilled(msgspec.Struct):
 
 
 _PREFILLED = msgspec.json.Decoder(_Prefilled)
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def handoff_in(answer: bytes, connector: Connector) -> Handoff:
@@ -156,7 +164,26 @@ def handoff_in(answer: bytes, connector: Connector) -> Handoff:
     if bytes(told[:1]) != b"{":
         raise LegFailure(LegResult.FAILED, "the prefill hands nothing over: its answer has no kv_transfer_params")
     handed = bytes(told)
-    return Handoff(handed, answer.replace(handed, b"null", 1))
+    rest = answer.replace(handed, b"null", 1)
+    if OUR_PREFIX.encode() not in handed and b"\\u" not in handed:
+        return Handoff(handed, rest)
+    return Handoff(*_apart(handed, rest))
+
+
+def _apart(handed: bytes, rest: bytes) -> tuple[bytes, bytes, bytes]:
+    """Engines are told nothing of what is ours; all else of it stays as it is."""
+    try:
+        members = _MEMBERS.decode(handed)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise LegFailure(LegResult.FAILED, "the prefill's kv_transfer_params are no JSON object") from error
+    kept = [
+        b"%b:%b" % (msgspec.json.encode(name), bytes(raw))
+        for name, raw in members.items()
+        if not name.startswith(OUR_PREFIX)
+    ]
+    if len(kept) == len(members):
+        return handed, rest, b""
+    return b"{%b}" % b",".join(kept), rest, bytes(members.get(COUNTS_KEY, msgspec.Raw()))
 
 
 def _check_soundness(answer: bytes) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+from gateway.core.decode.locality.nearness import Nearness
 from gateway.core.events import LegEnded
 from gateway.core.vocabulary import LegResult, LegRole
 from gateway.request.answers import Answer, inspect_answer
@@ -39,12 +40,15 @@ class PartFeed(Feed):
         answer = Answer(None) if media_type(head).startswith(EVENT_STREAM) else inspect_answer(body)
         if answer.fault is not None:
             return await self._answer_fault(head, answer.fault)
+        nearness: Nearness | None = None
         if self._order.connector is not None:
             handed = handoff_in(body, self._order.connector)
             self._relay.handed_over = handed.told
             self._relay.assembler = self._assembler(handed) if self._order.connector.is_sequential else None
+            nearness = self._relay.nearness_of(self._order, handed.counts)
         prompt_tokens = None if answer.usage is None else answer.usage.prompt_tokens
-        return replace(leg_ended(self._order, LegResult.COMPLETED, ""), prompt_tokens=prompt_tokens)
+        ended = leg_ended(self._order, LegResult.COMPLETED, "")
+        return replace(ended, prompt_tokens=prompt_tokens, nearness=nearness)
 
     def _assembler(self, handed: Handoff) -> Assembler | None:
         """None where the decode has to be asked for the whole answer."""

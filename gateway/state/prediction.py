@@ -7,8 +7,6 @@ predictor goes on with what it has, until that is too old; then requests are pla
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,18 +32,14 @@ from gateway.state.predictor_files import (
     read_history,
     write_history,
 )
+from gateway.state.processes import ProcessFailed, run_process
 
 _SECOND_NS = 1_000_000_000
-_SAID_BYTES_MAX = 2000
 
 Take = Callable[[PredictorArrays, int], None]
 """Told arrays, and until when they may be used. Raises UnusableArrays."""
 Live = Callable[[], History | None]
 """Gives the history that requests are added to now: after it was restored, that is another one. None: there is none."""
-
-
-class _Failed(Exception):
-    """Why nothing was fitted, in words."""
 
 
 class PredictorKeeper:
@@ -132,7 +126,7 @@ class PredictorKeeper:
         try:
             artifact = await self._made(snapshot)
             self._hand_over(artifact, take)
-        except (_Failed, StateUnusable, UnusableArrays, OSError) as error:
+        except (ProcessFailed, StateUnusable, UnusableArrays, OSError) as error:
             self.failures += 1
             self._tell("no predictor was fitted for the decode pool", str(error))
             return
@@ -160,13 +154,13 @@ class PredictorKeeper:
         matter: there will be."""
         if self._artifact_path is None or self._config.kind is not PredictorKind.LEARNED or self._config.artifact:
             return
-        with suppress(StateUnusable, UnusableArrays, _Failed):
+        with suppress(StateUnusable, UnusableArrays, ProcessFailed):
             self._hand_over(await finish_in_thread(_artifact_at, self._artifact_path), take)
 
     def _hand_over(self, artifact: Artifact, take: Take) -> None:
         fresh_ns = artifact.fresh_for_ns(self._clock.wall_ns(), self._config.stale_after_ns)
         if not fresh_ns:
-            raise _Failed("what was fitted is too old")
+            raise ProcessFailed("what was fitted is too old")
         take(artifact.arrays, self._clock.now_ns() + fresh_ns)
 
     def _is_worth_fitting(self, snapshot: Snapshot) -> bool:
@@ -188,12 +182,12 @@ class PredictorKeeper:
     async def _grown(self, snapshot: Snapshot) -> Artifact:
         history, artifact = self._history_path, self._artifact_path
         if history is None or artifact is None:
-            raise _Failed("no state.folder is configured")
+            raise ProcessFailed("no state.folder is configured")
         await finish_in_thread(write_history, history, snapshot, self._wall_ahead_ns())
         self._saved = snapshot.added
         command = [sys.executable, "-m", "nightside", "fit", "predictor", "--background", "--kind", self._config.kind]
         command += ["--horizon", str(self._horizon), "--history", str(history), "-o", str(artifact), "--held-out", "0"]
-        await _run(command, self._config.refit_timeout_ns / _SECOND_NS)
+        await run_process(command, self._config.refit_timeout_ns / _SECOND_NS)
         return await finish_in_thread(_artifact_at, artifact)
 
     def _wall_ahead_ns(self) -> int:
@@ -215,31 +209,3 @@ def _sorted(snapshot: Snapshot, config: PredictionConfig) -> PredictorArrays:
     if config.kind is PredictorKind.EXACT_MATCH:
         return fit_exact_match(snapshot.ended, config.key)
     return fit_survival(each.output_tokens for each in snapshot.ended)
-
-
-async def _run(command: list[str], timeout_s: float) -> None:
-    """Ends with the time, or with whoever waits for it: then it is killed, with all that it has started."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    said = bytearray()
-    try:
-        async with asyncio.timeout(timeout_s):
-            assert process.stderr is not None, "it was asked for"
-            while chunk := await process.stderr.read(4096):
-                said += chunk
-                del said[:-_SAID_BYTES_MAX]
-            status = await process.wait()
-    except TimeoutError:
-        raise _Failed(f"it took longer than {timeout_s:g} s") from None
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    if status:
-        raise _Failed(f"exit status {status}: {said.decode(errors='replace').strip()}")

@@ -98,6 +98,7 @@ class Barrier:
             [0 if load is None else load.running for load in loads],
             [0 if load is None else load.kv_tokens for load in loads],
             Envelope([end_ns - self.begin_ns], [0], 1),
+            [],
         )
 
     def _forget(self) -> None:

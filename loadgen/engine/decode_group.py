@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from loadgen.engine.envelope import Envelope
+from loadgen.engine.experts import ExpertLoad, Packed
 from loadgen.engine.model import Finished, FirstToken
 from loadgen.engine.vocabulary import FinishReason, Rejection
 
@@ -56,6 +57,8 @@ class Steps:
     """What each rank read in the first of them; in each further one it was one more for each that runs."""
     envelope: Envelope
     """How long they took, each of them."""
+    experts: list[float]
+    """Distinct ones that each rank's batch read, a step and layer; empty of a model that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class _Begun:
     envelope: Envelope
     running: list[int]
     kv_tokens: list[int]
+    experts: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ DecodeOutput = Pulled | FirstToken | Finished
 
 class _Request:
     __slots__ = (
+        "absence",
         "final_tokens",
         "is_alive",
         "is_held",
@@ -91,6 +96,8 @@ class _Request:
     )
 
     def __init__(self, request_id: str, rank: int, prompt_tokens: int, output_tokens: int, transfer_ns: int) -> None:
+        self.absence: Packed | None = None
+        """Of experts: what it adds to its batch."""
         self.request_id = request_id
         self.rank = rank
         self.output_tokens = output_tokens
@@ -117,6 +124,7 @@ class _Rank:
         "pulling",
         "ready",
         "running",
+        "slowed_percent",
     )
 
     def __init__(self, config: DecodeGroupConfig) -> None:
@@ -132,6 +140,7 @@ class _Rank:
         self.parked_tokens = 0
         """Of prompts that are held and do not run."""
         self.is_up = True
+        self.slowed_percent = 100
 
 
 class DecodeGroup:
@@ -141,9 +150,19 @@ class DecodeGroup:
     there, also if `advance` has come that far.
     """
 
-    def __init__(self, config: DecodeGroupConfig, on_steps: Callable[[Steps], object] | None = None) -> None:
-        """`on_steps` is told of all that is over, stretch by stretch."""
+    def __init__(
+        self,
+        config: DecodeGroupConfig,
+        on_steps: Callable[[Steps], object] | None = None,
+        experts: list[ExpertLoad] | None = None,
+    ) -> None:
+        """`on_steps` is told of all that is over, stretch by stretch. `experts`: of each rank; ranks that share theirs
+        have the same. None: the model has none."""
         self.config = config
+        self._experts = experts
+        assert experts is None or len(experts) == config.ranks, "one for each rank"
+        self._have_experts_changed = False
+        self._read_experts: list[float] = []
         self.steps = 0
         """That are over."""
         self._on_steps = on_steps
@@ -183,9 +202,11 @@ class DecodeGroup:
         now_ns: int,
         *,
         transfer_ns: int = 0,
+        absence: Packed | None = None,
     ) -> Rejection | None:
         """Take a request whose prompt has been read elsewhere, and whose KV cache needs so long to come over once there
-        is room for it; or say why not."""
+        is room for it; or say why not. `absence`: of experts, as `experts.log_absence` has it."""
+        assert (absence is None) == (self._experts is None), "experts are of all requests or of none"
         assert request_id not in self._requests, "request id in use"
         assert prompt_tokens > 0
         assert output_tokens > 0
@@ -194,6 +215,7 @@ class DecodeGroup:
         if self.config.kv_tokens and prompt_tokens + output_tokens > self.config.kv_tokens:
             return Rejection.TOO_LONG
         request = _Request(request_id, rank, prompt_tokens, output_tokens, transfer_ns)
+        request.absence = absence
         self._requests[request_id] = request
         self._ranks[rank].arrived.append(request)
         self._pull(rank)
@@ -240,6 +262,7 @@ class DecodeGroup:
         self._move_to(now_ns)
         self._pin()
         self._ranks[rank].is_up = True
+        self._ranks[rank].base_ns = self._base_ns(rank)
         self._first_ns[rank] = self._ranks[rank].base_ns
 
     def slow_down(self, rank: int, percent: int, now_ns: int) -> None:
@@ -249,11 +272,28 @@ class DecodeGroup:
         self._pin()
         state = self._ranks[rank]
         tokens = self.kv_tokens(rank)
-        state.base_ns = max(1, self.config.base_ns * percent // 100)
+        state.slowed_percent = percent
+        state.base_ns = self._base_ns(rank)
         state.kv_token_ns = max(1, self.config.kv_token_ns * percent // 100)
         if state.is_up:
             self._first_ns[rank] = state.base_ns + tokens * state.kv_token_ns
             self._growth_ns[rank] = state.running * state.kv_token_ns
+
+    def _base_ns(self, rank: int) -> int:
+        """What a step takes there whatever it reads of keys and values."""
+        experts_ns = 0 if self._experts is None else self._experts[rank].step_ns()
+        return max(1, (self.config.base_ns + experts_ns) * self._ranks[rank].slowed_percent // 100)
+
+    def _weigh_experts(self) -> None:
+        """Somebody has entered or left: what the next steps read has changed with the batches."""
+        assert self._experts is not None, "asked only where there are some"
+        self._have_experts_changed = False
+        for rank, state in enumerate(self._ranks):
+            if state.is_up:
+                base_ns = self._base_ns(rank)
+                self._first_ns[rank] += base_ns - state.base_ns
+                state.base_ns = base_ns
+        self._read_experts = [load.active_mean() for load in self._experts]
 
     # What it looks like, as of the last call that carried a time
 
@@ -280,6 +320,9 @@ class DecodeGroup:
     def held_tokens(self, rank: int) -> int:
         """Room in its cache that is spoken for."""
         return self._ranks[rank].held_tokens
+
+    def has(self, request_id: str) -> bool:
+        return request_id in self._requests
 
     def generated(self, request_id: str) -> int:
         """Tokens of an answer that exist."""
@@ -356,7 +399,8 @@ class DecodeGroup:
         begun = self._begun
         running = self._batches() if begun is None else begun.running
         kv_tokens = self._reads() if begun is None else begun.kv_tokens
-        return Steps(self.steps, steps, self._begin_ns, end_ns, running, kv_tokens, envelope)
+        experts = self._read_experts if begun is None else begun.experts
+        return Steps(self.steps, steps, self._begin_ns, end_ns, running, kv_tokens, envelope, experts)
 
     def _batches(self) -> list[int]:
         return [rank.running for rank in self._ranks]
@@ -371,6 +415,8 @@ class DecodeGroup:
         if self._begun is not None:
             return self._begun.envelope
         if self._envelope is None:
+            if self._have_experts_changed:
+                self._weigh_experts()
             self._envelope = Envelope(self._first_ns, self._growth_ns, self._horizon())
         return self._envelope
 
@@ -396,7 +442,8 @@ class DecodeGroup:
         """Something changes: the step in flight takes what it takes, and all after it is to be seen anew."""
         if self._is_stepping and self._begun is None and self._begin_ns < self._now_ns:
             lasts_ns = self._known_envelope().duration_ns(1)
-            self._begun = _Begun(Envelope([lasts_ns], [0], 1), self._batches(), self._reads())
+            batches, reads = self._batches(), self._reads()
+            self._begun = _Begun(Envelope([lasts_ns], [0], 1), batches, reads, self._read_experts)
         self._envelope = None
 
     # Requests
@@ -466,6 +513,9 @@ class DecodeGroup:
         self._growth_ns[request.rank] += state.kv_token_ns
         self._entered.append(request)
         self._envelope = None
+        if self._experts is not None and request.absence is not None:
+            self._experts[request.rank].enter(request.request_id, request.absence)
+            self._have_experts_changed = True
 
     def _leave(self, request: _Request) -> None:
         """It runs, and is out of the batch from the next step on."""
@@ -475,6 +525,9 @@ class DecodeGroup:
         self._growth_ns[request.rank] -= state.kv_token_ns
         state.running -= 1
         self._running -= 1
+        if self._experts is not None:
+            self._experts[request.rank].leave(request.request_id)
+            self._have_experts_changed = True
         self._forget(request)
 
     def _drop(self, request: _Request) -> None:

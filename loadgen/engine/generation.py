@@ -27,6 +27,7 @@ from loadgen.engine.api_requests import GenerationRequest, check_least, check_le
 from loadgen.engine.choices import Choice, choices_of, collect_all, stream_all, voice_of
 from loadgen.engine.consumer import Consumer, Wanted
 from loadgen.engine.driver import EngineDriver, TokenFeed
+from loadgen.engine.expert_counts import COUNTS_KEY, told_counts
 from loadgen.engine.faults import GENERATION_FAULTS, Fault, FaultMode, FaultSwitch
 from loadgen.engine.fields import ApiError, bad_value, json_body
 from loadgen.engine.handoff import EngineDied, Fetch, HandOver, handed_over, handoff_of, prompt_digest
@@ -36,7 +37,7 @@ from loadgen.engine.producer import Offer, Producer
 from loadgen.engine.responses import ResponsesAnswer, ResponsesRequest, ResponseStore, parse_responses
 from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.server_config import EngineServerConfig
-from loadgen.engine.tokens import TOKEN_BYTES, block_names, continuation, token_count
+from loadgen.engine.tokens import TOKEN_BYTES, block_names, continuation, continued_tokens, token_count
 from loadgen.engine.tools import call_arguments, json_text
 from loadgen.engine.vocabulary import Endpoint, FinishReason, Rejection
 
@@ -359,6 +360,8 @@ class Generation:
             prompt_tokens=engine_request.prompt_tokens,
             blocks=-(-engine_request.prompt_tokens // self._config.engine.block_tokens),
         )
+        if handoff.experts is not None and answer.handed_over is not None:
+            answer.handed_over[COUNTS_KEY] = told_counts(answer.request.prompt, handoff.experts, self._config.model)
 
     def _identity(self, http: web.Request, endpoint: Endpoint) -> tuple[str, int]:
         """Clients may name an answer, but not one that is kept."""
@@ -405,14 +408,18 @@ class Generation:
 
     def _output_length(self, request: GenerationRequest, prompt_tokens: int) -> tuple[int, FinishReason]:
         limit = self._output_limit(request, prompt_tokens)
+        said = request.said_tokens
+        if not said and request.endpoint is Endpoint.COMPLETION:
+            said = continued_tokens(voice_of(request), request.prompt)
         if request.ignore_eos or self._config.ignore_eos:
             return limit, FinishReason.LENGTH
-        chance = random.Random(xxhash.xxh3_64_intdigest(request.prompt, seed=self._config.seed))
+        asked = request.prompt[: len(request.prompt) - said * TOKEN_BYTES]
+        chance = random.Random(xxhash.xxh3_64_intdigest(asked, seed=self._config.seed))
         drawn = chance.lognormvariate(math.log(self._config.output_tokens_median), self._config.output_tokens_sigma)
         least = request.output_tokens_min
         if least >= limit:  # who may not stop before ends by length
             return limit, FinishReason.LENGTH
-        return _cut(max(1, least, round(drawn)), limit)
+        return _cut(max(1, least, max(1, round(drawn)) - said), limit)
 
 
 def _formed(request: GenerationRequest, voice: str) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any, assert_never
 import xxhash
 
 from gateway.core.vocabulary import Connector, ReplicaRole
+from loadgen.engine.expert_counts import ExpertShape
 from loadgen.engine.fields import ApiError, Fields, invalid
 from loadgen.engine.vocabulary import FinishReason
 
@@ -40,6 +41,8 @@ class HandoffConfig:
     """... and for each of its tokens."""
     recomputes: bool = False
     """Whether what cannot be fetched is read here (`kv_load_failure_policy: recompute`) or fails."""
+    experts: ExpertShape | None = None
+    """A prefill worker's, of an emulated mixture of experts: it tells which ones read the prompt."""
     bootstrap_port: int = 0
     """Where whoever decodes finds a prefill worker, beside its own port; 0: at its own."""
 

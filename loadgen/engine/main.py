@@ -13,7 +13,9 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from gateway.core.decode.locality.artifact import EXPERTS_MAX, LAYERS_MAX
 from gateway.core.vocabulary import Connector, ReplicaRole
+from loadgen.engine.expert_counts import ExpertShape
 from loadgen.engine.handoff import EngineDied, HandoffConfig
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import EngineServer, serve_engines
@@ -89,6 +91,8 @@ async def _all_dead(servers: list[EngineServer]) -> None:
               help="What fetching a prompt takes.")  # fmt: skip
 @click.option("--kv-load-failure", type=click.Choice(["fail", "recompute"]), default="fail", show_default=True,
               help="What a decode worker does about a prompt that it cannot fetch.")  # fmt: skip
+@click.option("--experts", metavar="LxExK", help="A prefill worker tells of an emulated mixture of experts:"
+              " L layers of E, K picked for a token.")  # fmt: skip
 @click.option("--bootstrap-port", type=click.IntRange(0, 65_535), default=0, show_default=True,
               help="Where decode workers find a prefill worker of Mooncake or SGLang; 0: at its own port.")  # fmt: skip
 @click.option("--ranks", type=click.IntRange(1, 256), default=1, show_default=True,
@@ -118,6 +122,7 @@ def main(
     lease: float,
     transfer_ms: float,
     kv_load_failure: str,
+    experts: str | None,
     bootstrap_port: int,
     ranks: int,
     kv_token_ns: int,
@@ -136,6 +141,7 @@ def main(
         lease_s=lease,
         transfer_s=transfer_ms / 1_000,
         recomputes=kv_load_failure == "recompute",
+        experts=None if experts is None else _shape_of(experts),
     )
     config = EngineServerConfig(
         model=model,
@@ -174,3 +180,13 @@ def main(
         if of_the_network is None or others is not None:
             raise
         raise click.ClickException(str(of_the_network.exceptions[0])) from failures
+
+
+def _shape_of(text: str) -> ExpertShape:
+    try:
+        layers, experts, picks = (int(each) for each in text.split("x"))
+        if layers < 1 or not 1 <= picks <= experts <= EXPERTS_MAX or layers > LAYERS_MAX:
+            raise ValueError
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: should be such as 48x128x8", param_hint="--experts") from None
+    return ExpertShape(layers, experts, picks)

@@ -15,6 +15,7 @@ from gateway.ground.faults import ConfigError
 from loadgen.demo.processes import DemoFailure
 from loadgen.evaluation.balanceroute.command import balanceroute
 from loadgen.evaluation.cache import CellCache, code_version
+from loadgen.evaluation.eldr.command import eldr
 from loadgen.evaluation.experiments import all_cells
 from loadgen.evaluation.placement.command import placement
 from loadgen.evaluation.placement.live.command import live
@@ -122,6 +123,7 @@ results.add_command(balanceroute)
 results.add_command(token_budget)
 results.add_command(token_budget_live)
 results.add_command(token_budget_classifier)
+results.add_command(eldr)
 
 
 def _others(folder: Path) -> dict[str, Figures]:

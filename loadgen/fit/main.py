@@ -1,4 +1,4 @@
-"""`nightside fit`: fits what predicts how long requests still decode, says how good it is, and writes an artifact.
+"""`nightside fit predictor`: fits what predicts how long requests still decode, says how good it is, and writes it.
 
 A gateway runs it as well, as a process of its own, where a predictor takes more than sorting.
 """
@@ -19,6 +19,7 @@ from gateway.core.decode.predictors.history import Snapshot
 from gateway.ground.clock import Clock
 from gateway.ground.state_files import StateUnusable
 from gateway.state.predictor_files import artifact_file, artifact_of
+from loadgen.fit.eldr import eldr
 from loadgen.fit.sources import TOKEN_S, history_from, history_of_trace
 from loadgen.pages.predictors import predictor_page
 from loadgen.traces.files import Draw, TraceError, read_trace
@@ -33,6 +34,9 @@ _HORIZON_MAX = 4096
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def fit() -> None:
     """Fit offline what a gateway then reads."""
+
+
+fit.add_command(eldr)
 
 
 @fit.command()

@@ -385,3 +385,40 @@ def clock(at_s: float, end_s: float) -> str:
     if end_s < 600:
         return f"{at_s:g} s"
     return f"{at_s / 60:.3g} min" if end_s < 7200 else f"{at_s / 3600:.3g} h"
+
+
+# Clouds
+
+
+def cloud(title: str, groups: Sequence[Line], marked: Sequence[Point]) -> Picture:
+    """Points of a plane whose axes mean nothing by themselves, each group in a colour; `marked` ones as crosses."""
+    left, top, right, bottom = 20.0, 36.0, 620.0, 436.0
+    heading = _text(8, 18, title, class_="title")
+    points = [point for group in groups for point in group.points] + list(marked)
+    if not points:
+        return Picture(right + 20, top, title, heading)
+
+    def placed(at: int, low_to: float, high_to: float) -> Callable[[Point], float]:
+        low, high = min(point[at] for point in points), max(point[at] for point in points)
+        return lambda point: low_to + (point[at] - low) / ((high - low) or 1.0) * (high_to - low_to)
+
+    across, up = placed(0, left, right), placed(1, bottom, top)
+    marks = [heading]
+    key_x, key_y = left, bottom + 24
+    for number, group in enumerate(groups):
+        marks += [
+            _mark("circle", cx=across(point), cy=up(point), r="2.2", fill=_colour(number), opacity="0.6")
+            for point in group.points
+        ]
+        width = 40 + 6.8 * len(group.name)
+        if key_x > left and key_x + width > right:
+            key_x, key_y = left, key_y + 18
+        marks.append(_mark("circle", cx=key_x + 5, cy=key_y - 4, r="4", fill=_colour(number)))
+        marks.append(_text(key_x + 14, key_y, group.name, class_="name"))
+        key_x += width
+    for point in marked:
+        x, y = across(point), up(point)
+        marks.append(_line(x - 5, y - 5, x + 5, y + 5, stroke="var(--ink)", stroke_width=2))
+        marks.append(_line(x - 5, y + 5, x + 5, y - 5, stroke="var(--ink)", stroke_width=2))
+    said = f"{title}: {len(points) - len(marked)} points in {len(groups)} groups, {len(marked)} crosses"
+    return Picture(right + 20, key_y + 12, said, Markup("").join(marks))

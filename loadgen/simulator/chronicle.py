@@ -91,7 +91,7 @@ def _event_in_words(event: Event) -> str:  # noqa: PLR0911 - one line for each e
             return f"assignment {event.version}"
         case events.ProgressSampled():
             return f"progress {event.pool} {sum(each.output_tokens for each in event.progress)}"
-        case events.DecodeHistoryRestored() | events.PredictorFitted():
+        case events.DecodeHistoryRestored() | events.PredictorFitted() | events.ArtifactReady():
             return f"{type(event).__name__} {event.pool}"
         case events.TokenBudgetRestored():
             return f"{type(event).__name__} {len(event.snapshot.ratios)}"

@@ -27,7 +27,7 @@ VLLM_FOLDER: Final = ROOT / ".venv-engines"
 ORACLE_FOLDER: Final = ROOT / ".venv-engines-oracle"
 """An older vLLM, which tells of every token which experts it picked."""
 LLAMACPP_FOLDER: Final = ROOT / ".venv-llamacpp"
-START_S = 240.0
+START_S = 600.0
 END_S = 30.0
 _POLL_S = 0.1
 
@@ -209,9 +209,9 @@ def prefill_worker(log: Path, model: Model = DENSE) -> Engine:
     return _nixl(log, role, model, _BEHIND)
 
 
-def decode_worker(log: Path, model: Model = DENSE) -> Engine:
+def decode_worker(log: Path, model: Model = DENSE, role: str = "kv_consumer") -> Engine:
     """Fetches what another one has read. What it cannot fetch is a failure, as by default."""
-    return _nixl(log, {"kv_role": "kv_consumer"}, model)
+    return _nixl(log, {"kv_role": role}, model)
 
 
 def experts(log: Path, model: Model, more: Mapping[str, object], *flags: str) -> Engine:

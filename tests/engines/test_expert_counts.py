@@ -8,6 +8,7 @@ import base64
 import io
 import json
 import random
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.engines.calls import FETCHED
 from tests.engines.conftest import Pair, needs
 from tests.engines.real import (
     KV_BLOCK_TOKENS,
@@ -221,6 +223,46 @@ class TestCounts:
             assert on["usage"] == off["usage"]
 
 
+class TestOnAnAccelerator:
+    def test_rows_there_are_rows_here(self, request: pytest.FixtureRequest, plugin: Path) -> None:
+        """Where there is no accelerator, what would run on one runs on the host, beside what does run there."""
+        needs(VLLM_FOLDER, request.config)
+        python = VLLM_FOLDER / "bin/python"
+        done = subprocess.run(
+            [python, "-c", COMPARE], env={"PYTHONPATH": str(plugin)}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "equal\n"
+
+
+COMPARE = """
+import numpy as np, torch
+from vllm_expert_counts.device_rows import DeviceRows
+from vllm_expert_counts.rows import HostRows
+
+rng = np.random.default_rng(0)
+for block_tokens in (16, 300):
+    shape = (40, block_tokens, 3, 7)
+    here, there = HostRows(*shape), DeviceRows(*shape, torch.device("cpu"))
+    for step in range(60):
+        tokens = int(rng.integers(1, 200))
+        picks = np.stack([rng.permuted(np.arange(7, dtype=np.int32)[None].repeat(tokens, 0), axis=1)[:, :2]] * 3, 1)
+        some = np.flatnonzero(rng.random(tokens) < 0.8)
+        blocks = rng.integers(0, 40, len(some))
+        fresh = np.unique(blocks)
+        for rows, seen in ((here, picks), (there, torch.from_numpy(picks))):
+            rows.clear(fresh)
+            rows.add(blocks, some, seen)
+            rows.copy(1, 2)
+        asked = rng.integers(0, 40, 9)
+        assert (here.total(asked)() == there.total(asked)()).all()
+        assert (here.of_tokens(some, picks)() == there.of_tokens(some, torch.from_numpy(picks))()).all()
+        assert there.total(asked)().dtype == np.uint32
+    assert here.nbytes == there.nbytes
+print("equal")
+"""
+
+
 class TestRecording:
     async def test_prompts_and_answers_are_recorded(
         self, counting: Counting, session: aiohttp.ClientSession, calibration: Path
@@ -255,7 +297,8 @@ def running_moe_pair(
     needs(VLLM_FOLDER, request.config)
     folder = tmp_path_factory.mktemp("moe-pair")
     model = Model("tiny-moe", plugins=(plugin,))
-    pair = Pair(prefill_worker(folder / "prefill.log", model), decode_worker(folder / "decode.log", model))
+    both = decode_worker(folder / "decode.log", model, role="kv_both")  # one that only decodes would not count at all
+    pair = Pair(prefill_worker(folder / "prefill.log", model), both)
     try:
         asyncio.run(all_up(pair))
         yield pair
@@ -276,25 +319,32 @@ class TestPair:
             await complete(session, pair.prefill, prompt[:170])
         said = await complete(session, pair.prefill, prompt, kv_transfer_params=HAND_OVER)
         assert read(said, prompt) == await expected(session, counting.oracle, prompt)
-        params = said["kv_transfer_params"]
-        assert params.pop(KEY)
+        params = said["kv_transfer_params"]  # whole: not every gateway takes out what it does not know
         assert params["do_remote_prefill"] is True
+        fetched = (await pair.decode.counters())[FETCHED]
         decoded = await complete(
             session, pair.decode, prompt, max_tokens=TOKENS, kv_transfer_params=params, stream=False
         )
         alone = await complete(session, counting.off, prompt, max_tokens=TOKENS)
         assert decoded["choices"] == alone["choices"]
+        assert (await pair.decode.counters())[FETCHED] == fetched + len(prompt)
 
     async def test_what_came_from_elsewhere_is_not_counted(
         self, running_moe_pair: Pair, session: aiohttp.ClientSession
     ) -> None:
-        """The decode worker knows nothing of the experts of a prompt that it has fetched, and says nothing."""
+        """Who has fetched a prompt knows nothing of its experts, and says nothing, then or when it meets it again."""
         pair = running_moe_pair
         prompt = words(random.Random(9), 5 * KV_BLOCK_TOKENS + 3)
         handed = await complete(session, pair.prefill, prompt, kv_transfer_params=HAND_OVER)
-        params = {**handed["kv_transfer_params"], KEY: True}
-        decoded = await complete(session, pair.decode, prompt, kv_transfer_params=params)
+        decoded = await complete(
+            session, pair.decode, prompt, kv_transfer_params={**handed["kv_transfer_params"], KEY: True}
+        )
         assert KEY not in (decoded["kv_transfer_params"] or {})
+        longer = [*prompt, *words(random.Random(10), 20)]
+        for again in (prompt, longer):
+            said = await complete(session, pair.decode, again, kv_transfer_params={KEY: True})
+            assert KEY not in (said["kv_transfer_params"] or {})
+        assert await counted(session, pair.decode, longer[::-1]) == await counted(session, pair.prefill, longer[::-1])
 
 
 class TestNeverInTheWay:
@@ -307,38 +357,34 @@ class TestNeverInTheWay:
         assert KEY not in (said["kv_transfer_params"] or {})
         assert "expert counts are made for vLLM 0.32" in oracle.log.read_text()
 
-    @pytest.mark.parametrize(
-        "broken",
-        [
-            ("vllm_expert_counts.worker_hooks:_set_up",),
-            ("vllm.model_executor.layers.fused_moe.routed_experts_capturer:RoutedExpertsCapturer.capture",),
-            ("vllm_expert_counts.counting:Counter.step", "vllm_expert_counts.scheduler_hooks:_take"),
-        ],
-        ids=["while it starts", "inside a layer", "after a step"],
-    )
     async def test_a_plug_in_that_fails_is_off_and_the_engine_serves(
-        self,
-        running_counting: Counting,
-        session: aiohttp.ClientSession,
-        plugin: Path,
-        tmp_path: Path,
-        broken: tuple[str, ...],
+        self, running_counting: Counting, session: aiohttp.ClientSession, plugin: Path, tmp_path: Path
     ) -> None:
-        saboteur = sabotage(tmp_path / "saboteur", broken)
-        engine = experts(tmp_path / "broken.log", Model("tiny-moe", plugins=(plugin, saboteur)), {})
+        """While it starts and in the scheduler, and in the midst of a layer."""
+        broken = [
+            ("vllm_expert_counts.worker_hooks:_set_up", "vllm_expert_counts.scheduler_hooks:_take"),
+            ("vllm.model_executor.layers.fused_moe.routed_experts_capturer:RoutedExpertsCapturer.capture",),
+        ]
+        models = [
+            Model("tiny-moe", plugins=(plugin, sabotage(tmp_path / str(number), each)))
+            for number, each in enumerate(broken)
+        ]
+        engines = [experts(tmp_path / f"{number}.log", model, {}) for number, model in enumerate(models)]
         try:
-            await engine.be_up()
-            for length in (5, 150, 150):
-                prompt = words(random.Random(length), length)
-                said = await complete(session, engine, prompt, max_tokens=TOKENS, kv_transfer_params={KEY: True})
-                alone = await complete(session, running_counting.off, prompt, max_tokens=TOKENS)
-                assert said["choices"] == alone["choices"]
-                assert KEY not in (said["kv_transfer_params"] or {})
+            await all_up(engines)
+            for engine in engines:
+                for length in (5, 150, 150):
+                    prompt = words(random.Random(length), length)
+                    said = await complete(session, engine, prompt, max_tokens=TOKENS, kv_transfer_params={KEY: True})
+                    alone = await complete(session, running_counting.off, prompt, max_tokens=TOKENS)
+                    assert said["choices"] == alone["choices"]
+                    assert KEY not in (said["kv_transfer_params"] or {})
         finally:
-            engine.kill()
-        log = engine.log.read_text()
-        assert "RuntimeError: sabotage" in log, "nothing was broken"
-        assert "expert counts are off in the" in log
+            for engine in engines:
+                engine.kill()
+        off = [engine.log.read_text().count("are off in the worker: RuntimeError: sabotage") for engine in engines]
+        assert off == [1, 1], "each is told once"
+        assert "are off in the scheduler: RuntimeError: sabotage" in engines[0].log.read_text()
 
 
 def sabotage(folder: Path, broken: Sequence[str]) -> Path:

@@ -38,6 +38,7 @@ class HostRows:
     def __init__(self, blocks: int, block_tokens: int, layers: int, experts: int) -> None:
         self._layers, self._experts = layers, experts
         self._rows = np.zeros((blocks, layers * experts), dtype=np.uint8 if block_tokens <= BYTE_TOKENS else np.uint16)
+        self._one = self._rows.dtype.type(1)
         self._columns = (np.arange(layers, dtype=np.int64) * experts)[None, :, None]
 
     @property
@@ -51,13 +52,8 @@ class HostRows:
         self._rows[target] = self._rows[source]
 
     def add(self, blocks: NDArray[np.int64], tokens: NDArray[np.int64], picks: NDArray[Any]) -> None:
-        if len(tokens) == 0:
-            return
-        known, places = np.unique(blocks, return_inverse=True)
-        width = self._layers * self._experts
-        cells = self._cells(tokens, picks) + (places * width)[:, None, None]
-        added = np.bincount(cells.ravel(), minlength=len(known) * width).reshape(len(known), width)
-        self._rows[known] += added.astype(self._rows.dtype)
+        cells = self._cells(tokens, picks) + (blocks * self._rows.shape[1])[:, None, None]
+        np.add.at(self._rows.reshape(-1), cells.reshape(-1), self._one)
 
     def total(self, blocks: Sequence[int] | NDArray[np.int64]) -> Total:
         summed: NDArray[np.uint32] = self._rows[np.asarray(blocks, dtype=np.int64)].sum(axis=0, dtype=np.uint32)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch  # type: ignore[import-not-found]
-from vllm.config import CompilationMode  # type: ignore[import-not-found]
 from vllm.distributed import get_tensor_model_parallel_rank  # type: ignore[import-not-found]
 from vllm.model_executor.layers.fused_moe.layer import MoERunner  # type: ignore[import-not-found]
 from vllm.model_executor.layers.fused_moe.routed_experts_capturer import (  # type: ignore[import-not-found]
@@ -29,10 +28,11 @@ from vllm_expert_counts.counting import Counter, Scheduled
 from vllm_expert_counts.guard import Guard
 from vllm_expert_counts.ledger import Ledger
 from vllm_expert_counts.model import fingerprint_of
-from vllm_expert_counts.options import Options, read_options
-from vllm_expert_counts.recording import Recorder
+from vllm_expert_counts.options import read_options
+from vllm_expert_counts.recording import Recorder, file_of
+from vllm_expert_counts.refusals import why_not
 from vllm_expert_counts.rows import HostRows, Rows, Total
-from vllm_expert_counts.wire import CARRIED, DOCUMENT, is_asked_for
+from vllm_expert_counts.wire import CARRIED, is_asked_for, label_of
 
 _HELD = "_nightside_expert_counts"
 """On a model runner: its `Worker`; on a step's output: counts that are not read yet."""
@@ -59,7 +59,7 @@ class Worker:
     recorder: Recorder | None
     group: int
     """Of the KV cache, whose blocks are counted by."""
-    layers: list[int]
+    layers: torch.Tensor
     """Those with experts."""
     read: dict[str, Total]
     """Prompts that the step under way has read to their end."""
@@ -76,13 +76,13 @@ class Worker:
         is_recording = self.recorder is not None and self.recorder.is_on
         batch = list(self._batch(runner, scheduler_output, is_wanted=is_recording))
         assert sum(each.tokens for each in batch) == tokens, "a step has other tokens than its requests"
-        picks = self.capture.device_buffer[:tokens][:, self.layers]
+        picks = self.capture.device_buffer[:tokens].index_select(1, self.layers)
         if picks.device.type == "cpu":
             picks = picks.numpy()
         self.read = self.counter.step(batch, picks)
         if is_recording and self.recorder is not None:
-            documents = {each: _document(runner.requests[each].sampling_params) for each in self.read}
-            self.recorder.step(batch, picks, self.read, documents)
+            labels = {each: label_of(_extra(runner.requests[each].sampling_params)) for each in self.read}
+            self.recorder.step(batch, picks, self.read, labels)
 
     def _batch(self, runner: Any, scheduler_output: Any, *, is_wanted: bool) -> Iterator[Scheduled]:
         cached = scheduler_output.scheduled_cached_reqs
@@ -100,36 +100,6 @@ class Worker:
             )
 
 
-def why_not(config: Any) -> str:
-    """Why counts could be wrong, or the engine be changed by counting them; empty when they can be had."""
-    parallel, cache, compilation = config.parallel_config, config.cache_config, config.compilation_config
-    transfer = config.kv_transfer_config
-    reasons = [
-        (config.use_v2_model_runner, "they need vLLM's first model runner: VLLM_USE_V2_MODEL_RUNNER=0"),
-        (config.aux_output_config.enabled, "vLLM itself listens to the gates (--enable-return-routed-experts)"),
-        (config.speculative_config is not None, "with speculative decoding a block may be written twice"),
-        (parallel.pipeline_parallel_size > 1, "with pipeline parallelism no worker sees all layers"),
-        (
-            parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1,
-            "with context parallelism blocks are spread over workers",
-        ),
-        (not cache.block_size, "this model has no KV cache"),
-        (
-            config.device_config.device_type == "cpu" and compilation.mode != CompilationMode.NONE,
-            "on a CPU they need --enforce-eager: gates are compiled with the model there",
-        ),
-        (
-            transfer is not None and transfer.kv_role == "kv_consumer" and read_options_of(config).record is None,
-            "this engine only decodes, and hands nothing over",
-        ),
-    ]
-    return next((reason for is_so, reason in reasons if is_so), "")
-
-
-def read_options_of(config: Any) -> Options:
-    return read_options(config.additional_config)
-
-
 def _layers_with_experts(model: Any) -> list[int]:
     """Those that vLLM's own capture listens to."""
     sources = (MoERunner, RoutedExpertsCaptureSource)
@@ -138,35 +108,38 @@ def _layers_with_experts(model: Any) -> list[int]:
 
 def _set_up(runner: Any, guard: Guard, kv_cache_config: Any) -> Worker | None:
     config = runner.vllm_config
-    layers = _layers_with_experts(runner.model)
-    if not layers:
-        guard.off("this model has no experts")
-        return None
-    options = read_options_of(config)
+    options = read_options(config.additional_config)
     if reason := why_not(config):
         guard.off(reason)
         return None
+    layers = _layers_with_experts(runner.model)
     capture = Capture(guard, runner.max_num_tokens, config)
     bind_routed_experts_capturer(runner.model, capture)
     if get_tensor_model_parallel_rank() != 0:
         return None
     specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
-    group = next(number for number, spec in enumerate(specs) if is_full_attention_spec(spec))
+    group = next((number for number, spec in enumerate(specs) if is_full_attention_spec(spec)), None)
+    if group is None:
+        guard.off("no KV cache of this model is one of full attention")
+        return None
     experts = config.model_config.get_num_experts()
     rows = _rows(kv_cache_config.num_blocks, specs[group].block_size, len(layers), experts, runner.device)
     counter = Counter(Ledger(kv_cache_config.num_blocks, specs[group].block_size), rows)
     recorder = None
     if options.record is not None:
-        recorder = Recorder(rows, options.record, options.record_lines_max, fingerprint_of(config))
+        file = file_of(
+            options.record, config.parallel_config.data_parallel_size, config.parallel_config.data_parallel_rank
+        )
+        recorder = Recorder(rows, file, options.record_lines_max, fingerprint_of(config))
     logger.info(
-        "expert counts are on: %d layers of %d experts, %d blocks, %.1f MB%s",
+        "expert counts are on: %d layers of %d experts, %d blocks, %.2f MB%s",
         len(layers),
         experts,
         kv_cache_config.num_blocks,
         rows.nbytes / 1e6,
         f", recorded in {options.record}" if options.record else "",
     )
-    return Worker(guard, capture, counter, recorder, group, layers, {})
+    return Worker(guard, capture, counter, recorder, group, torch.tensor(layers, device=runner.device), {})
 
 
 def _rows(blocks: int, block_tokens: int, layers: int, experts: int, device: torch.device) -> HostRows | Any:
@@ -180,11 +153,6 @@ def _rows(blocks: int, block_tokens: int, layers: int, experts: int, device: tor
 
 def _is_asked_for(sampling_params: Any) -> bool:
     return is_asked_for(_extra(sampling_params).get("kv_transfer_params"))
-
-
-def _document(sampling_params: Any) -> str | None:
-    document = _extra(sampling_params).get(DOCUMENT)
-    return None if document is None else str(document)
 
 
 def _extra(sampling_params: Any) -> dict[str, Any]:

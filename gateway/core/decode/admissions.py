@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.core.decode.locality.nearness import SignatureState
 from gateway.core.value import value
 from gateway.core.vocabulary import ReplicaId, RequestId, Word
 
@@ -81,3 +82,9 @@ class DecodeFigures:
     """Went on without the predictor that the policy asks for."""
     is_degraded: bool
     """The last one did."""
+    signatures: dict[SignatureState, int]
+    """Since the tier began, of those sent by a policy that goes by them."""
+    clusters: int
+    """Of the artifact in force; 0: there is none."""
+    unseated: int
+    """Groups of workers for which that has no centroid."""

@@ -12,18 +12,25 @@ import random
 from gateway.core.decode.admissions import AdmissionReason
 from gateway.core.decode.board import Board
 from gateway.core.decode.books import BOUNDLESS, Entry, Worker
-from gateway.core.decode.config import BalanceConfig, DecodeConfig, DecodePolicyName
+from gateway.core.decode.config import LOOKS_AHEAD, BalanceConfig, DecodeConfig
+from gateway.core.decode.locality.seats import Seats
 from gateway.core.decode.policy import DecodePolicy, Round
-from gateway.core.decode.predictor import Numbers, Predictor
+from gateway.core.decode.predictor import Facts, Numbers, Predictor
 from gateway.core.decode.projection import Projection
 from gateway.core.decode.subset import best_subset
 
 
 class BalanceRoute(DecodePolicy):
-    def __init__(self, config: DecodeConfig, rng: random.Random, predictor: Predictor | None = None) -> None:
-        super().__init__(config, rng, predictor)
-        self._balance: BalanceConfig = config.balance
-        self._looks_ahead = config.policy == DecodePolicyName.BR_H
+    def __init__(
+        self,
+        config: DecodeConfig,
+        rng: random.Random,
+        predictor: Predictor | None = None,
+        seats: Seats | None = None,
+    ) -> None:
+        super().__init__(config, rng, predictor, seats)
+        self.balance: BalanceConfig = config.balance
+        self._looks_ahead = config.policy in LOOKS_AHEAD
         self._projection: Projection | None = None
         if self._looks_ahead and predictor is not None:
             self._projection = Projection(config.balance, predictor)
@@ -40,9 +47,10 @@ class BalanceRoute(DecodePolicy):
         if self._projection is not None:
             self._projection.over(entry)
 
-    def choose(self, tokens: int, workers: list[Worker], /) -> Worker:
+    def choose(self, facts: Facts, workers: list[Worker], /) -> Worker:
         """By this step alone, on all that was sent there: F is what is left of the tokens beside what they add to the
         fullest; of equal ones, where the margin is widest (D.6)."""
+        tokens = facts.prompt_tokens
         load_max = {worker.group.name: 0 for worker in workers}
         for worker in workers:
             name = worker.group.name
@@ -70,7 +78,7 @@ class BalanceRoute(DecodePolicy):
             self.is_degraded = projected is None
         if projected is None:
             return Board(round_.groups, None, [1.0], reward_weight=1.0, penalty_weight=None)
-        balance = self._balance
+        balance = self.balance
         discounts = [balance.discount**step for step in range(balance.horizon_steps + 1)]
         return Board(
             round_.groups,
@@ -94,7 +102,7 @@ class BalanceRoute(DecodePolicy):
 
     def admit_greedily(self, round_: Round, board: Board) -> None:
         """Stage 1, while many slots are free: to whoever has most of them, the one request that is worth most there."""
-        above = self._balance.greedy_above_slots
+        above = self.balance.greedy_above_slots
         threshold = len(board.workers) if above is None else above
         while not round_.is_over and board.free_total > threshold:
             self._send_single(round_, board, board.emptiest(), AdmissionReason.GREEDY)
@@ -113,24 +121,29 @@ class BalanceRoute(DecodePolicy):
     def _best_subset(self, round_: Round, board: Board, place: int) -> list[Entry]:
         """Empty, if none is worth anything."""
         room = board.room(place)
-        fitting = round_.pool.no_heavier_than(room)
-        window = round_.pool.slice_by_weight(max(0, fitting - self._balance.window), fitting)
+        window = self.window(round_, board, place)
         if not window:
             return []
-        window.reverse()
         count_max = min(board.free[place], round_.left)
         heaviest = [entry.weight for entry in window[:count_max]]
         total = sum(heaviest)
         if total <= room and 0 < total <= board.margin(place):
             return window[:count_max]
         score = board.score(place)
-        unit = self._balance.block_tokens
+        unit = self.balance.block_tokens
         weights = [max(1, -(-entry.weight // unit)) for entry in window]
         sum_max = None if room >= BOUNDLESS else room // unit
         chosen = [window[at] for at in best_subset(weights, count_max, score, unit, sum_max)]
         return chosen if chosen and score.at(sum([entry.weight for entry in chosen])) > 0 else []
 
-    def _best_single(self, round_: Round, board: Board, place: int) -> Entry | None:
+    def window(self, round_: Round, board: Board, place: int) -> list[Entry]:
+        """C of those that wait and fit, heaviest first: a subset of these is chosen."""
+        fitting = round_.pool.no_heavier_than(board.room(place))
+        window = round_.pool.slice_by_weight(max(0, fitting - self.balance.window), fitting)
+        window.reverse()
+        return window
+
+    def best_single(self, round_: Round, board: Board, place: int) -> Entry | None:
         """Of all that wait and fit. O(log n), but for those who stand alone."""
         pool = round_.pool
         room = board.room(place)
@@ -155,7 +168,7 @@ class BalanceRoute(DecodePolicy):
         return beyond if score.at(beyond.weight) >= score.at(below.weight) else below
 
     def _send_single(self, round_: Round, board: Board, place: int, reason: AdmissionReason) -> None:
-        entry = self._best_single(round_, board, place)
+        entry = self.best_single(round_, board, place)
         if entry is None:
             board.shut(place)
         else:

@@ -144,6 +144,12 @@ class Board:
         if short:
             self.shut(-max(short)[1])
 
+    def reopen(self) -> None:
+        """Whoever was shut has again what is free there."""
+        self.free = [worker.free if worker.is_open else 0 for worker in self.workers]
+        self.free_total = sum(self.free)
+        self._free = np.array(self.free, np.float64)
+
     def _take_slots(self, place: int, slots: int) -> None:
         self.free[place] -= slots
         self._free[place] -= slots

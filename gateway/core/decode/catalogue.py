@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from gateway.core.decode.balance_local import BalanceLocal
 from gateway.core.decode.balance_route import BalanceRoute
 from gateway.core.decode.config import DecodePolicyName
+from gateway.core.decode.eldr import Eldr
 from gateway.core.decode.join_shortest_queue import JoinShortestQueue
 from gateway.core.decode.least_kv_tokens import LeastKvTokens
 from gateway.core.decode.policy import DecodePolicy
@@ -19,4 +21,6 @@ BUILT_IN: dict[str, type[DecodePolicy]] = {
     DecodePolicyName.LEAST_KV_TOKENS: LeastKvTokens,
     DecodePolicyName.BR_0: BalanceRoute,
     DecodePolicyName.BR_H: BalanceRoute,
+    DecodePolicyName.ELDR: Eldr,
+    DecodePolicyName.BR_H_LOCAL: BalanceLocal,
 }

@@ -26,6 +26,10 @@ class DecodePolicyName(Word):
     """BalanceRoute without prediction: §3."""
     BR_H = "br_h"
     """BalanceRoute that looks ahead as far as a predictor lets it: §4."""
+    ELDR = "eldr"
+    """Where a request's experts are in use already: ELDR §4.3.2."""
+    BR_H_LOCAL = "br_h_local"
+    """BR-H, each worker out of those requests that are near to its experts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,15 @@ class BalanceConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LocalityConfig:
+    """Of `DecodePolicyName.ELDR` and `DecodePolicyName.BR_H_LOCAL`."""
+
+    band: float = 0.1
+    """τ: workers whose centroids are so much less near than the nearest one's are as good; 0: only the nearest is, 1:
+    everybody."""
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeConfig:
     policy: DecodePolicyName = DecodePolicyName.JOIN_SHORTEST_QUEUE
     tick_interval_ns: int = 10 * _MILLISECOND_NS
@@ -77,16 +90,24 @@ class DecodeConfig:
     considered_max: int = 5
     """Workers recorded with each admission, for `explain`; 0 records none."""
     balance: BalanceConfig = BalanceConfig()
+    locality: LocalityConfig = LocalityConfig()
+
+    @property
+    def sends_at_once(self) -> bool:
+        return self.bypass or self.policy is DecodePolicyName.ELDR
 
 
-LATE_POLICIES = frozenset({DecodePolicyName.BR_H})
+LOOKS_AHEAD = frozenset({DecodePolicyName.BR_H, DecodePolicyName.BR_H_LOCAL})
+LATE_POLICIES = LOOKS_AHEAD
 """They choose among those that wait, and have nothing to choose from where each one is sent at once."""
+LOCAL_POLICIES = frozenset({DecodePolicyName.ELDR, DecodePolicyName.BR_H_LOCAL})
+"""They go by what a prompt's experts were, which nobody knows before it has been read."""
 
 
 def check_decode(config: DecodeConfig, connector: Connector) -> None:
     """Raise ValueError, in words, over settings that do not go together."""
     policy = config.policy
-    if policy in LATE_POLICIES and not connector.is_sequential:
+    if policy in LATE_POLICIES | LOCAL_POLICIES and not connector.is_sequential:
         raise ValueError(
             f"policy {policy} chooses among requests whose prompts have been read, and with connector {connector} the "
             f"decode worker is chosen before the prompt is read: take {DecodePolicyName.BR_0} or a baseline"
@@ -115,11 +136,12 @@ def out_of_bounds(config: DecodeConfig) -> Iterator[tuple[str, str]]:
         ("balance.discount", balance.discount, 0.001, 1),
         ("balance.confidence_min", balance.confidence_min, 0, 1),
         ("balance.refresh_tokens", balance.refresh_tokens, 1, 1_000),
+        ("locality.band", config.locality.band, 0, 1),
     )
     for key, number, least, most in bounds:
         if not least <= number <= most:
             yield key, f"{number}: it is {least:,} to {most:,}"
-    if config.policy is DecodePolicyName.BR_H and balance.refresh_tokens >= balance.horizon_steps:
+    if config.policy in LOOKS_AHEAD and balance.refresh_tokens >= balance.horizon_steps:
         told = (
             f"{balance.refresh_tokens}: a prediction is made anew within its horizon of {balance.horizon_steps} steps"
         )

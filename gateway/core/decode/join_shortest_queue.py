@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from gateway.core.decode.books import Worker
 from gateway.core.decode.policy import DecodePolicy
+from gateway.core.decode.predictor import Facts
 
 
 class JoinShortestQueue(DecodePolicy):
-    def choose(self, _tokens: int, workers: list[Worker], /) -> Worker:
+    def choose(self, _facts: Facts, workers: list[Worker], /) -> Worker:
         free_max = max([worker.free for worker in workers])
         best = [worker for worker in workers if worker.free == free_max]
         return best[self.rng.randrange(len(best))]

@@ -15,8 +15,9 @@ from mypy_extensions import mypyc_attr
 from gateway.core.decode.admissions import Admission, AdmissionReason, WorkerView
 from gateway.core.decode.books import Entry, Group, Worker, dispatch
 from gateway.core.decode.config import DecodeConfig
+from gateway.core.decode.locality.seats import Seats
 from gateway.core.decode.pool import Pool
-from gateway.core.decode.predictor import Predictor
+from gateway.core.decode.predictor import Facts, Predictor
 
 
 class Watcher(Protocol):
@@ -74,16 +75,24 @@ class Round:
 class DecodePolicy(ABC):
     """One policy of one pool, for as long as the config names it."""
 
-    def __init__(self, config: DecodeConfig, rng: random.Random, predictor: Predictor | None = None) -> None:
+    def __init__(
+        self,
+        config: DecodeConfig,
+        rng: random.Random,
+        predictor: Predictor | None = None,
+        seats: Seats | None = None,
+    ) -> None:
         self.config = config
         self.rng = rng
         self.predictor = predictor
+        self.seats = seats or Seats()
+        """Who is near to whom: the tier's."""
         self.ticks_degraded = 0
         self.is_degraded = False
 
     @abstractmethod
-    def choose(self, tokens: int, workers: list[Worker]) -> Worker:
-        """Who gets a request that brings so many tokens, of some that may have it; there is at least one."""
+    def choose(self, facts: Facts, workers: list[Worker]) -> Worker:
+        """Who gets this request, of some that may have it; there is at least one."""
 
     def admit(self, round_: Round) -> None:
         """Send as many as it sees fit. A policy that only chooses workers takes those who wait as they came; whoever
@@ -94,7 +103,7 @@ class DecodePolicy(ABC):
                 return
             takers = [worker for worker in workers if worker.room_left >= entry.weight]
             if takers:
-                worker = self.choose(entry.weight, takers)
+                worker = self.choose(entry.facts, takers)
                 round_.send(entry, worker, AdmissionReason.POLICY)
                 if not worker.free:
                     workers.remove(worker)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from gateway.core.decode.books import Worker
 from gateway.core.decode.policy import DecodePolicy
+from gateway.core.decode.predictor import Facts
 
 
 class PowerOfTwo(DecodePolicy):
-    def choose(self, _tokens: int, workers: list[Worker], /) -> Worker:
+    def choose(self, _facts: Facts, workers: list[Worker], /) -> Worker:
         one = workers[self.rng.randrange(len(workers))]
         other = workers[self.rng.randrange(len(workers))]
         return one if one.free >= other.free else other

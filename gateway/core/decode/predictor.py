@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from mypy_extensions import mypyc_attr
 
+from gateway.core.decode.locality.nearness import Nearness, unpack
 from gateway.core.vocabulary import RequestId
 
 Numbers = npt.NDArray[np.float64]
@@ -17,9 +18,15 @@ Numbers = npt.NDArray[np.float64]
 class Facts:
     """What is known of one request once its prompt has been read, and stays so."""
 
-    __slots__ = ("noted", "prompt_hash", "prompt_tokens", "request_id")
+    __slots__ = ("_cosines", "nearness", "noted", "prompt_hash", "prompt_tokens", "request_id")
 
-    def __init__(self, request_id: RequestId, prompt_tokens: int, prompt_hash: bytes = b"") -> None:
+    def __init__(
+        self,
+        request_id: RequestId,
+        prompt_tokens: int,
+        prompt_hash: bytes = b"",
+        nearness: Nearness | None = None,
+    ) -> None:
         assert prompt_tokens >= 0, "no prompt is shorter than none"
         self.request_id = request_id
         self.prompt_tokens = prompt_tokens
@@ -27,6 +34,15 @@ class Facts:
         """Of all of it; empty where nobody made one. Prompts with the same one are the same, and one tenant's."""
         self.noted: object = None
         """Whatever the predictor wants to be handed again: what `Predictor.note` answered."""
+        self.nearness = nearness
+        """To the experts of decode workers; None: nothing was said of them."""
+        self._cosines: tuple[int, ...] | None = None
+
+    def cosines(self) -> tuple[int, ...]:
+        """To each centroid, unpacked once; empty where there are none."""
+        if self._cosines is None:
+            self._cosines = () if self.nearness is None else unpack(self.nearness.cosines)
+        return self._cosines
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gateway.core.decode.books import Worker
 from gateway.core.decode.policy import DecodePolicy
+from gateway.core.decode.predictor import Facts
 
 
 class RandomChoice(DecodePolicy):
-    def choose(self, _tokens: int, workers: list[Worker], /) -> Worker:
+    def choose(self, _facts: Facts, workers: list[Worker], /) -> Worker:
         return workers[self.rng.randrange(len(workers))]

@@ -6,17 +6,24 @@ import random
 
 from gateway.core.decode.books import Worker
 from gateway.core.decode.config import DecodeConfig
+from gateway.core.decode.locality.seats import Seats
 from gateway.core.decode.policy import DecodePolicy
-from gateway.core.decode.predictor import Predictor
+from gateway.core.decode.predictor import Facts, Predictor
 from gateway.core.vocabulary import ReplicaId
 
 
 class RoundRobin(DecodePolicy):
-    def __init__(self, config: DecodeConfig, rng: random.Random, predictor: Predictor | None = None) -> None:
-        super().__init__(config, rng, predictor)
+    def __init__(
+        self,
+        config: DecodeConfig,
+        rng: random.Random,
+        predictor: Predictor | None = None,
+        seats: Seats | None = None,
+    ) -> None:
+        super().__init__(config, rng, predictor, seats)
         self._last = ReplicaId("")
 
-    def choose(self, _tokens: int, workers: list[Worker], /) -> Worker:
+    def choose(self, _facts: Facts, workers: list[Worker], /) -> Worker:
         """In the order of their ids, so that who comes and goes meanwhile changes nobody else's turn."""
         ahead = [worker for worker in workers if worker.id > self._last]
         chosen = min(ahead or workers, key=_id)

@@ -15,7 +15,8 @@ from gateway.core.decode import books
 from gateway.core.decode.admissions import Admission, AdmissionReason, DecodeFigures, GroupFigures
 from gateway.core.decode.books import Entry, Group, Worker
 from gateway.core.decode.catalogue import BUILT_IN
-from gateway.core.decode.config import DecodeConfig, check_decode
+from gateway.core.decode.config import LOCAL_POLICIES, DecodeConfig, check_decode
+from gateway.core.decode.locality.seats import Seats
 from gateway.core.decode.policy import DecodePolicy, Round, beside, roomiest, with_slots
 from gateway.core.decode.pool import Pool
 from gateway.core.decode.predictor import Facts, Predictor
@@ -32,6 +33,7 @@ class DecodeTier:
     ) -> None:
         self._rng = rng
         self._predictor = predictor
+        self.seats = Seats()
         self._workers: dict[ReplicaId, Worker] = {}
         self._groups: dict[str, Group] = {}
         self._numbers = 0
@@ -58,7 +60,7 @@ class DecodeTier:
         assert spec.decode_batch_max > 0, f"pool {spec.name}: no decode worker may run anything"
         check_decode(config, connector)
         self._config, self._spec, self._connector = config, spec, connector
-        self._beyond = config.in_flight_margin if config.bypass or not connector.is_sequential else 0
+        self._beyond = config.in_flight_margin if config.sends_at_once or not connector.is_sequential else 0
         """How many more than its batch a worker may have in flight."""
         for worker in self._workers.values():
             self._size(worker)
@@ -67,7 +69,7 @@ class DecodeTier:
         self._dirty(now_ns)
 
     def _new_policy(self) -> DecodePolicy:
-        policy = BUILT_IN[self._config.policy](self._config, self._rng, self._predictor)
+        policy = BUILT_IN[self._config.policy](self._config, self._rng, self._predictor, self.seats)
         for entry in self._sent.values():
             worker = entry.worker
             if worker is not None and self._is_ours(worker):
@@ -93,6 +95,7 @@ class DecodeTier:
         worker.group = joined
         worker.is_open = is_open if known is None else known.is_open
         joined.workers.append(worker)
+        self.seats.join(name)
         self._workers[worker_id] = worker
         self._count(worker)
         self._dirty(now_ns)
@@ -129,6 +132,7 @@ class DecodeTier:
         worker.group.workers.remove(worker)
         if not worker.group.workers:
             del self._groups[worker.group.name]
+            self.seats.leave(worker.group.name)
 
     def set_open(self, worker_id: ReplicaId, is_open: bool, now_ns: int) -> None:
         """May it be sent anything? A worker that is closed keeps its books, and counts in its group."""
@@ -174,6 +178,11 @@ class DecodeTier:
         if worker.free > before:
             self._dirty(now_ns)
 
+    def take_artifact(self, digest: str, clusters: int, now_ns: int) -> None:
+        """Who is near to whom is told by another artifact from now on; empty: by none. Workers keep their places."""
+        self.seats.take(digest, clusters)
+        self._dirty(now_ns)
+
     # Those who wait
 
     def add(self, facts: Facts, now_ns: int, expires_ns: int) -> Admission | None:
@@ -181,7 +190,7 @@ class DecodeTier:
         which is told; else it waits for a tick."""
         key = facts.request_id
         assert key not in self._sent, f"{key} is decoded already"
-        if self._config.bypass and not len(self._pool):
+        if self._config.sends_at_once and not len(self._pool):
             admission = self._choose_now(facts, now_ns, AdmissionReason.BYPASS)
             if admission is not None:
                 return admission
@@ -204,7 +213,7 @@ class DecodeTier:
             workers = workers or with_slot
         if not workers:
             return None
-        worker = self.policy.choose(facts.prompt_tokens, workers)
+        worker = self.policy.choose(facts, workers)
         considered_max = self._config.considered_max
         considered = beside(worker, roomiest(groups, considered_max)) if considered_max else ()
         entry = self._entry(facts, now_ns, now_ns)
@@ -288,6 +297,8 @@ class DecodeTier:
         """For rounds only."""
         self._sent[entry.key] = entry
         self._count(worker)
+        if self._config.policy in LOCAL_POLICIES:
+            self.seats.counts[self.seats.state_of(entry.facts)] += 1
         self.policy.sent(entry, worker)
 
     def running(self, key: RequestId) -> None:
@@ -356,6 +367,9 @@ class DecodeTier:
             ticks=self._ticks,
             ticks_degraded=self._ticks_degraded,
             is_degraded=self.policy.is_degraded,
+            signatures=dict(self.seats.counts),
+            clusters=self.seats.clusters,
+            unseated=self.seats.unseated if self.seats.digest else 0,
         )
 
     def _figures_of(self, group: Group) -> GroupFigures:

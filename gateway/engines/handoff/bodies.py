@@ -84,9 +84,6 @@ _PULLED = (
 )
 _TO_PULL = _PULLED % b""
 _TO_PULL_ASCEND = _PULLED % b',"aborted_request":[]'
-OUR_KEY = "nightside"
-"""Where gateways and emulated engines may say something of their own inside a hand-off."""
-_TOLD = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _USAGE_TOLD = b'{"include_usage":true}'
 
 
@@ -132,7 +129,7 @@ def decode_body(
     match connector:
         case Connector.NIXL | Connector.ASCEND:
             assert told[:1] == b"{", "a decode without a hand-off"
-            settings = {"kv_transfer_params": _without_ours(told)}
+            settings = {"kv_transfer_params": told}
         case Connector.MOONCAKE:
             settings = {"kv_transfer_params": _mooncake_decode(met, bootstrap)}
         case Connector.SGLANG:
@@ -142,17 +139,6 @@ def decode_body(
     if assembled:
         settings |= {"stream": b"true", "stream_options": _USAGE_TOLD}
     return _spliced(body, named, settings, salt)
-
-
-def _without_ours(told: bytes) -> bytes:
-    """Engines are told nothing of what gateways say to each other; all else of it stays as it is."""
-    if b"nightside" not in told and b"\\u" not in told:
-        return told
-    members = _TOLD.decode(told)
-    if OUR_KEY not in members:
-        return told
-    kept = (b"%b:%b" % (msgspec.json.encode(name), bytes(raw)) for name, raw in members.items() if name != OUR_KEY)
-    return b"{%b}" % b",".join(kept)
 
 
 def _one_token(path: str, named: _Named) -> dict[str, bytes]:

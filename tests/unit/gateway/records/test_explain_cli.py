@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -158,7 +159,7 @@ def test_a_sentence_says_where_it_ran_and_what_was_tried_before() -> None:
         ({"pool": "long", "step": "of_a_newer_version"}, "which came to pool long as of_a_newer_version."),
     ],
 )
-def test_the_pool_is_told_with_what_that_rested_on(changes: dict[str, object], words: str) -> None:
+def test_the_pool_is_told_with_what_that_rested_on(changes: dict[str, Any], words: str) -> None:
     choice = ExplainedPool(PoolStep.PREFERRED, "short", "short", 8192, 200, 100, False, 0)
     placed = placement(replica("a"), pool=replace(choice, **changes))
     assert words in sentence(request(placed))

@@ -91,6 +91,16 @@ class TestWhatAPrefillHandsOn:
         assert json.loads(handed.answer) == json.loads(answer) | {"kv_transfer_params": None}
         assert b"remote_block_ids" not in handed.answer
 
+    def test_only_what_is_ours_is_taken_out(self) -> None:
+        counts = b'{"v":1, "counts":"x"}'
+        told = b'{"nightside" : {"at":[1,{"}":2}]}, "b" : 1.50,"nightside_expert_counts":%b,"c":"nightside"}' % counts
+        handed = handoff_in(ANSWER % told, Connector.NIXL)
+        assert handed == Handoff(b'{"b":1.50,"c":"nightside"}', ANSWER % b"null", counts)
+        escaped = b'{"\\u006eightside_expert_counts":1,"b":2}'
+        assert handoff_in(ANSWER % escaped, Connector.NIXL) == Handoff(b'{"b":2}', ANSWER % b"null", b"1")
+        kept = b'{"c":"nightside", "d\\u0041" :1}'
+        assert handoff_in(ANSWER % kept, Connector.NIXL) == Handoff(kept, ANSWER % b"null")
+
     @pytest.mark.parametrize("connector", [Connector.MOONCAKE, Connector.SGLANG])
     def test_who_meets_by_other_means_hands_nothing_on(self, connector: Connector) -> None:
         assert handoff_in(ANSWER % b"null", connector).told == b""

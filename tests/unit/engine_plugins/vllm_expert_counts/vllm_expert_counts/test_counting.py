@@ -187,6 +187,22 @@ def test_nobody_pays_for_what_nobody_asks_for() -> None:
     assert counter.step([Scheduled("a", 0, 2, 2, (3,), False)], picks) == {}
 
 
+def test_blocks_that_wait_for_an_answer_are_not_the_prompts() -> None:
+    counter = Counter(Ledger(BLOCKS, BLOCK), HostRows(BLOCKS, BLOCK, LAYERS, EXPERTS))
+    picks = np.zeros((2, LAYERS, TOP_K), dtype=np.uint8)
+    assert list(counter.step([Scheduled("a", 0, 2, 2, (3, 5), True)], picks)) == ["a"]
+
+
+def test_who_is_over_is_forgotten() -> None:
+    """Another one may come by the same name."""
+    counter = Counter(Ledger(BLOCKS, BLOCK), HostRows(BLOCKS, BLOCK, LAYERS, EXPERTS))
+    picks = np.zeros((2, LAYERS, TOP_K), dtype=np.uint8)
+    again = [Scheduled("a", 0, 2, 2, (3,), True)]
+    assert [list(counter.step(again, picks)) for _ in range(2)] == [["a"], []]
+    counter.end(["a"])
+    assert list(counter.step(again, picks)) == ["a"]
+
+
 def test_slots_follow_the_blocks_of_each_request() -> None:
     batch = [Scheduled("a", 3, 3, 9, (7, 2), True), Scheduled("b", 0, 1, 1, (4,), True)]
     assert slots_of(batch, BLOCK).tolist() == [7 * BLOCK + 3, 2 * BLOCK, 2 * BLOCK + 1, 4 * BLOCK]

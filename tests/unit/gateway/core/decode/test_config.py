@@ -3,14 +3,22 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.decode.catalogue import BUILT_IN
-from gateway.core.decode.config import BalanceConfig, DecodeConfig, DecodePolicyName, check_decode
+from gateway.core.decode.config import (
+    LATE_POLICIES,
+    LOCAL_POLICIES,
+    BalanceConfig,
+    DecodeConfig,
+    DecodePolicyName,
+    LocalityConfig,
+    check_decode,
+)
 from gateway.core.vocabulary import Connector
 
 LATE = DecodeConfig(DecodePolicyName.BR_H)
 
 
 @pytest.mark.parametrize("connector", list(Connector))
-@pytest.mark.parametrize("policy", sorted(set(DecodePolicyName) - {DecodePolicyName.BR_H}))
+@pytest.mark.parametrize("policy", sorted(set(DecodePolicyName) - LATE_POLICIES - LOCAL_POLICIES))
 def test_whatever_needs_no_pool_goes_with_every_connector_and_with_bypass(
     policy: DecodePolicyName, connector: Connector
 ) -> None:
@@ -27,6 +35,17 @@ def test_what_looks_ahead_needs_requests_that_wait() -> None:
                 check_decode(LATE, connector)
     with pytest.raises(ValueError, match=r"policy br_h .* with bypass none of them does"):
         check_decode(DecodeConfig(DecodePolicyName.BR_H, bypass=True), Connector.NIXL)
+
+
+def test_what_goes_by_a_prompts_experts_needs_prompts_that_were_read() -> None:
+    for policy in LOCAL_POLICIES:
+        check_decode(DecodeConfig(policy), Connector.NIXL)
+        for connector in (Connector.MOONCAKE, Connector.SGLANG):
+            with pytest.raises(
+                ValueError, match=f"policy {policy} .* connector {connector} .* take br_0 or a baseline"
+            ):
+                check_decode(DecodeConfig(policy), connector)
+    assert DecodeConfig(DecodePolicyName.ELDR).sends_at_once
 
 
 def test_predictions_are_made_anew_within_their_horizon() -> None:
@@ -46,6 +65,8 @@ def test_predictions_are_made_anew_within_their_horizon() -> None:
         (DecodeConfig(balance=BalanceConfig(discount=float("nan"))), "^balance.discount nan"),
         (DecodeConfig(balance=BalanceConfig(discount=1.1)), r"^balance.discount 1\.1"),
         (DecodeConfig(balance=BalanceConfig(penalty_weight=0)), "^balance.penalty_weight 0"),
+        (DecodeConfig(locality=LocalityConfig(1.5)), r"^locality.band 1\.5: it is 0 to 1"),
+        (DecodeConfig(locality=LocalityConfig(float("nan"))), "^locality.band nan"),
     ],
 )
 def test_what_no_tick_could_go_by_is_refused_by_its_key(wrong: DecodeConfig, fault: str) -> None:

@@ -129,15 +129,6 @@ class TestNixl:
             asked = decode(Connector.NIXL, {"model": "m", **theirs}, assembled=True)
             assert (asked["stream"], asked["stream_options"]) == (True, usage)
 
-    def test_only_our_own_key_is_taken_out_of_what_was_told(self) -> None:
-        told = b'{"nightside" : {"at":[1,{"}":2}]}, "b" : 1.50,"c":"nightside"}'
-        raw = whole(decode_body(Connector.NIXL, b"{}", MET, told=told))
-        assert raw == b'{"kv_transfer_params":{"b":1.50,"c":"nightside"}}'
-        escaped = b'{"\\u006eightside":1,"b":2}'
-        assert whole(decode_body(Connector.NIXL, b"{}", MET, told=escaped)) == b'{"kv_transfer_params":{"b":2}}'
-        kept = b'{"c":"nightside", "d" :1}'
-        assert whole(decode_body(Connector.NIXL, b"{}", MET, told=kept)) == b'{"kv_transfer_params":' + kept + b"}"
-
 
 class TestAscend:
     def test_one_token_at_least_so_that_it_ends_by_length(self) -> None:

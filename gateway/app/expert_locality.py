@@ -1,0 +1,77 @@
+"""Compares requests with the artifacts of the gateway's disaggregated pools, and tells the core which are in force. It
+wires; who is near enough is the core's affair, and a gateway without any artifact serves on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from gateway.app.desk import Desk
+from gateway.config.sections import GatewayConfig
+from gateway.core.decode.config import LOCAL_POLICIES
+from gateway.core.decode.locality.nearness import Nearness, SignatureState
+from gateway.core.decode.locality.signature import Comparer
+from gateway.core.events import ArtifactReady
+from gateway.core.vocabulary import PoolName
+from gateway.ground.supervisor import Supervisor
+from gateway.request.expert_counts import BadCounts, read_counts
+from gateway.state.locality import LocalityKeeper
+
+
+class ExpertLocality:
+    """One keeper for each pool that the region file names an artifact for."""
+
+    def __init__(self, config: GatewayConfig, desk: Desk, loops: Supervisor) -> None:
+        self._config = config
+        self._desk = desk
+        self._loops = loops
+        self._comparers: dict[PoolName, Comparer] = {}
+        self._keepers: dict[PoolName, LocalityKeeper] = {}
+
+    def begin(self) -> None:
+        """Once the core has the first pools."""
+        locality = self._config.locality
+        for files in locality.pools:
+            keeper = LocalityKeeper(
+                self._config.gateway_id,
+                files,
+                locality,
+                self._config.state.folder,
+                clock=self._desk.clock,
+                log=self._desk.log,
+            )
+            self._keepers[files.pool] = keeper
+            self._loops.run(
+                "locality", partial(keeper.run, self._groups_of(files.pool), partial(self.take, files.pool))
+            )
+
+    def take(self, pool: PoolName, comparer: Comparer) -> None:
+        """In one turn of the loop: nobody is compared with an artifact that the core has not heard of."""
+        self._comparers[pool] = comparer
+        self._desk.driver.submit(ArtifactReady(pool, comparer.digest, comparer.clusters))
+
+    def compare(self, pool: PoolName, counts: bytes) -> Nearness | None:
+        """What a prefill says of its experts, as it came. None where no policy asks, or nothing was said."""
+        comparer = self._comparers.get(pool)
+        if comparer is None or not counts or self._desk.core.config.decode.policy not in LOCAL_POLICIES:
+            return None
+        try:
+            told = read_counts(counts)
+        except BadCounts:
+            return Nearness(SignatureState.MALFORMED)
+        return comparer.nearness(told.counts, told.model)
+
+    def describe(self) -> dict[str, object]:
+        return {name: keeper.describe() for name, keeper in self._keepers.items()}
+
+    def refits(self) -> Iterable[tuple[PoolName, int, int]]:
+        """By pool, how many came about, and how many did not."""
+        return [(name, keeper.refits, keeper.failures) for name, keeper in self._keepers.items()]
+
+    def _groups_of(self, name: PoolName) -> Callable[[], int]:
+        def groups() -> int:
+            pool = self._desk.core.decode_pools.get(name)
+            return 0 if pool is None else pool.tier.seats.groups
+
+        return groups

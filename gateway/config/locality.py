@@ -1,0 +1,39 @@
+"""What tells the expert locality of disaggregated pools. It checks, and decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.core.vocabulary import PoolName
+from gateway.ground.values import SECOND_NS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolLocalityConfig:
+    pool: PoolName
+    artifact: Path
+    """What `nightside fit eldr` wrote; looked at again and again, and taken when it has changed."""
+    calibration: Path | None = None
+    """What it was fitted to. With it the gateway fits again, in a process of its own, once there are more or fewer
+    groups of decode workers than the artifact has clusters."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalityConfig:
+    pools: tuple[PoolLocalityConfig, ...] = ()
+    look_interval_ns: int = 5 * SECOND_NS
+    refit_after_ns: int = 60 * SECOND_NS
+    """So long there have to be as many groups before it is fitted to their number: workers come and go in a row."""
+    refit_timeout_ns: int = 300 * SECOND_NS
+
+
+def check_locality(config: LocalityConfig) -> None:
+    """Raise ValueError, in words, over settings that do not go together."""
+    names = [each.pool for each in config.pools]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise ValueError(f"pools[{index}].pool: {name!r} is listed twice")
+    for key, interval_ns in (("look_interval", config.look_interval_ns), ("refit_timeout", config.refit_timeout_ns)):
+        if interval_ns <= 0:
+            raise ValueError(f"{key}: should be longer than nothing")

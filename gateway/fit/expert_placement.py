@@ -1,0 +1,60 @@
+"""Which rank holds which experts of a decode worker that shards them: so that each rank reads about as many in a step
+(ELDR §5, after METRO: by how often they are active, not by tokens). Equal experts for each rank; it only computes.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import numpy.typing as npt
+
+from gateway.core.value import value
+
+Floats = npt.NDArray[np.float32]
+Ranks = npt.NDArray[np.uint16]
+
+
+@value
+class PlacementArtifact:
+    """By cluster, which is the decode worker's seat, by layer and expert: the rank that holds it. Packed uint16."""
+
+    artifact: str
+    """Digest of the artifact whose clusters these are."""
+    clusters: int
+    layers: int
+    experts: int
+    ranks: int
+    placement: bytes
+
+
+class UnevenRanks(ValueError):
+    """Experts that cannot be shared out equally, in words."""
+
+
+def place_experts(activity: Floats, ranks: int) -> Ranks:
+    """Of activity [layers, experts]: the next most active expert of a layer goes to the rank with least activity that
+    has room. Raises UnevenRanks."""
+    layers, experts = activity.shape
+    if ranks < 1 or experts % ranks:
+        raise UnevenRanks(f"{experts} experts cannot be shared out equally among {ranks} ranks")
+    room = experts // ranks
+    placed = np.zeros((layers, experts), np.uint16)
+    for layer in range(layers):
+        loads: list[tuple[float, int, int]] = [(0.0, rank, room) for rank in range(ranks)]
+        for expert in np.argsort(-activity[layer], kind="stable").tolist():
+            load, rank, left = heapq.heappop(loads)
+            placed[layer, expert] = rank
+            if left > 1:
+                heapq.heappush(loads, (load + float(activity[layer, expert]), rank, left - 1))
+    return placed
+
+
+def place_by_cluster(decode: Floats, labels: npt.NDArray[np.intp], clusters: int, ranks: int) -> Ranks:
+    """By cluster, of what its members' answers picked: [clusters, layers, experts]. A cluster of nobody is placed as
+    all are."""
+    everybody = decode.mean(axis=0)
+    activity = [
+        decode[labels == each].mean(axis=0) if (labels == each).any() else everybody for each in range(clusters)
+    ]
+    return np.stack([place_experts(each, ranks) for each in activity])

@@ -1,0 +1,33 @@
+"""The file of what tells who is near to whose experts: an artifact of plain arrays, with a version and a checksum.
+
+It holds no text of anybody's and no code. One that is damaged, of another version or too large is refused, in words.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.core.decode.locality.artifact import EldrArtifact, UnusableArtifact
+from gateway.core.decode.locality.signature import Comparer
+from gateway.ground.state_files import StateFile, StateUnusable
+
+
+def eldr_file(path: Path) -> StateFile[EldrArtifact]:
+    return StateFile(path, "expert locality", 1, EldrArtifact)
+
+
+def read_comparer(path: Path) -> Comparer:
+    """Raises StateUnusable, also for a file that is not there."""
+    artifact = read_eldr(path)
+    try:
+        return Comparer(artifact)
+    except UnusableArtifact as error:
+        raise StateUnusable(f"{path}: {error}") from error
+
+
+def read_eldr(path: Path) -> EldrArtifact:
+    """As it is written. Raises StateUnusable, also for a file that is not there."""
+    artifact = eldr_file(path).read()
+    if artifact is None:
+        raise StateUnusable(f"{path}: there is no such file")
+    return artifact

@@ -1,0 +1,149 @@
+"""Keeps what tells the expert locality of one pool: an artifact that is looked at again and again, and that is fitted
+anew once there are other decode workers. Never on the loop.
+
+Whatever goes wrong is told, and the pool goes on with what it has; without anything, requests join the shortest queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.config.locality import LocalityConfig, PoolLocalityConfig
+from gateway.core.decode.locality.signature import Comparer
+from gateway.core.vocabulary import GatewayId
+from gateway.ground.clock import Clock
+from gateway.ground.state_files import StateUnusable
+from gateway.ground.threads import finish_in_thread
+from gateway.state.eldr_files import read_comparer
+from gateway.state.processes import ProcessFailed, run_process
+
+_SECOND_NS = 1_000_000_000
+
+Take = Callable[[Comparer], None]
+Groups = Callable[[], int]
+"""How many groups of decode workers there are; 0: the pool is not here."""
+_Stamp = tuple[int, int, int]
+
+
+class LocalityKeeper:
+    """Of one pool."""
+
+    def __init__(
+        self,
+        gateway_id: GatewayId,
+        files: PoolLocalityConfig,
+        config: LocalityConfig,
+        folder: Path | None,
+        *,
+        clock: Clock,
+        log: FilteringBoundLogger,
+    ) -> None:
+        """`folder`: where what is fitted here is kept; None: nothing is."""
+        self._files = files
+        self._config = config
+        self._own = None if folder is None else folder / f"{gateway_id}.{quote(files.pool, safe='')}.eldr.json"
+        self._clock = clock
+        self._log = log.bind(pool=files.pool)
+        self._stamp: _Stamp | None = None
+        """Of the artifact as it was looked at last."""
+        self._taken: Comparer | None = None
+        self._groups = 0
+        self._since_ns = 0
+        """When there came to be so many."""
+        self._tried = 0
+        """For so many groups it was fitted already, or could not be."""
+        self.refits = 0
+        self.failures = 0
+        self.problem = ""
+        """What went wrong last, in words; empty since something went well."""
+
+    async def run(self, groups: Groups, take: Take) -> None:
+        """Forever."""
+        while True:
+            await self.look(groups(), take)
+            await asyncio.sleep(self._config.look_interval_ns / _SECOND_NS)
+
+    async def look(self, groups: int, take: Take) -> None:
+        """Once: has the artifact changed, and is another one due?"""
+        await self._look_at_artifact(take)
+        now_ns = self._clock.now_ns()
+        if groups != self._groups:
+            self._groups, self._since_ns = groups, now_ns
+        if self._is_refit_due(now_ns):
+            await self._refit(groups, take)
+
+    def describe(self) -> dict[str, object]:
+        taken = self._taken
+        return {
+            "artifact": "" if taken is None else taken.digest,
+            "clusters": 0 if taken is None else taken.clusters,
+            "model": "" if taken is None else taken.shape.model,
+            "refits": self.refits,
+            "failures": self.failures,
+            "problem": self.problem,
+        }
+
+    # Parts
+
+    async def _look_at_artifact(self, take: Take) -> None:
+        try:
+            stamp = _stamp_of(self._files.artifact)
+            if stamp == self._stamp:
+                return
+            self._stamp = stamp
+            comparer = await finish_in_thread(read_comparer, self._files.artifact)
+        except (StateUnusable, OSError) as error:
+            self._tell("the artifact of expert locality is not used", str(error))
+            return
+        self._tried = 0
+        self._take(comparer, take)
+
+    def _take(self, comparer: Comparer, take: Take) -> None:
+        self.problem = ""
+        if self._taken is None or self._taken.digest != comparer.digest:
+            self._taken = comparer
+            take(comparer)
+            self._log.info("an artifact of expert locality is in force", clusters=comparer.clusters)
+
+    def _is_refit_due(self, now_ns: int) -> bool:
+        if self._files.calibration is None or self._own is None or not self._groups:
+            return False
+        clusters = 0 if self._taken is None else self._taken.clusters
+        is_settled = now_ns - self._since_ns >= self._config.refit_after_ns
+        return is_settled and self._groups not in (clusters, self._tried)
+
+    async def _refit(self, groups: int, take: Take) -> None:
+        calibration, own = self._files.calibration, self._own
+        assert calibration is not None, "checked before"
+        assert own is not None, "checked before"
+        self._tried = groups
+        command = [sys.executable, "-m", "nightside", "fit", "eldr", "--background"]
+        command += ["--calibration", str(calibration), "--workers", str(groups), "-o", str(own)]
+        if self._taken is not None:
+            command += ["--previous", str(self._files.artifact)]
+        try:
+            await run_process(command, self._config.refit_timeout_ns / _SECOND_NS)
+            comparer = await finish_in_thread(read_comparer, own)
+        except (ProcessFailed, StateUnusable, OSError) as error:
+            self.failures += 1
+            self._tell("no artifact was fitted for the decode workers that there are", str(error))
+            return
+        self.refits += 1
+        self._take(comparer, take)
+
+    def _tell(self, words: str, problem: str) -> None:
+        if problem != self.problem:
+            self._log.error(words, problem=problem)
+        self.problem = problem
+
+
+def _stamp_of(path: Path) -> _Stamp:
+    """Raises OSError."""
+    told = path.stat()
+    return told.st_mtime_ns, told.st_size, told.st_ino

@@ -1,0 +1,96 @@
+"""Policies that ELDR is measured beside and that no gateway has: one knows what nobody knows who serves, the other is
+the form of BR-H with locality that was not kept. They are put into a production tier.
+"""
+
+from __future__ import annotations
+
+import random
+
+from gateway.core.decode.admissions import AdmissionReason
+from gateway.core.decode.balance_route import BalanceRoute
+from gateway.core.decode.books import Worker
+from gateway.core.decode.config import DecodeConfig
+from gateway.core.decode.join_shortest_queue import JoinShortestQueue
+from gateway.core.decode.locality.nearness import UNIT
+from gateway.core.decode.locality.seats import Seats
+from gateway.core.decode.policy import DecodePolicy, Round
+from gateway.core.decode.predictor import Facts, Predictor
+
+
+class ByDomain(DecodePolicy):
+    """The paper's `Domain`: workers are shared out among domains by the calibration's shares, and a request joins the
+    shortest queue among its own domain's. It is told domains."""
+
+    def __init__(
+        self,
+        config: DecodeConfig,
+        rng: random.Random,
+        *,
+        domain_of: dict[str, str],
+        shares: dict[str, float],
+        workers: int,
+    ) -> None:
+        super().__init__(config, rng)
+        self._shortest = JoinShortestQueue(config, rng)
+        self._domain_of = domain_of
+        self._homes = shared_out(shares, workers)
+
+    def choose(self, facts: Facts, workers: list[Worker], /) -> Worker:
+        home = self._homes.get(self._domain_of[facts.request_id], range(0))
+        own = [worker for worker in workers if worker.number in home]
+        return self._shortest.choose(facts, own or workers)
+
+
+def shared_out(shares: dict[str, float], workers: int) -> dict[str, range]:
+    """Numbers of workers in a row for each domain, one at least while there are any, by the largest remainders."""
+    total = sum(shares.values())
+    wanted = {name: share / total * workers for name, share in shares.items()}
+    counts = {name: max(1, int(each)) for name, each in wanted.items()}
+    while sum(counts.values()) > workers:
+        counts[max(counts, key=lambda name: counts[name] - wanted[name])] -= 1
+    while sum(counts.values()) < workers:
+        counts[max(counts, key=lambda name: wanted[name] - counts[name])] += 1
+    homes, first = {}, 0
+    for name, count in counts.items():
+        homes[name] = range(first, first + count)
+        first += count
+    return homes
+
+
+class ScoredLocal(BalanceRoute):
+    """BR-H with how near a request is in its score: one by one, the heaviest first, each to whom F plus λ times its
+    tokens times its cosine is largest."""
+
+    def __init__(
+        self,
+        config: DecodeConfig,
+        rng: random.Random,
+        predictor: Predictor | None = None,
+        seats: Seats | None = None,
+        *,
+        weight: float = 1.0,
+    ) -> None:
+        super().__init__(config, rng, predictor, seats)
+        self._weight = weight
+
+    def admit(self, round_: Round) -> None:
+        board = self.prepare(round_)
+        self.admit_aged(round_, board)
+        reward = self.balance.reward_weight * sum(
+            self.balance.discount**step for step in range(self.balance.horizon_steps + 1)
+        )
+        waiting = sorted(round_.pool.in_order(), key=lambda entry: -entry.rank)
+        for entry in waiting:
+            if round_.is_over or not board.free_total:
+                return
+            best, best_worth = -1, -float("inf")
+            for place, free in enumerate(board.free):
+                worker = board.workers[place]
+                if free > 0 and worker.room_left >= entry.weight:
+                    cosine = self.seats.cosine(entry.facts, worker.group) / UNIT if entry.facts.cosines() else 0.0
+                    worth = board.score(place).at(entry.weight) + self._weight * reward * entry.weight * cosine
+                    if worth > best_worth:
+                        best, best_worth = place, worth
+            if best >= 0:
+                round_.send(entry, board.workers[best], AdmissionReason.SINGLE)
+                board.admitted(best, entry.weight)

@@ -1,0 +1,135 @@
+"""What a decision of expert locality costs a gateway: time from a prefill's words to a worker, and bytes in its journal
+if it keeps what is left of a signature, or all of the counts. Times are what the thread computed, however busy the
+machine is.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import zlib
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+
+import numpy as np
+
+from gateway.core.decode.config import DecodeConfig, DecodePolicyName
+from gateway.core.decode.locality.artifact import EldrArtifact, Shape
+from gateway.core.decode.locality.signature import Comparer
+from gateway.core.decode.predictor import Facts
+from gateway.core.decode.tier import DecodeTier
+from gateway.core.events import LegEnded
+from gateway.core.vocabulary import Connector, LegResult, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
+from gateway.ground.clock import Clock
+from gateway.ground.pump import Step
+from gateway.ground.story import encode_step
+from gateway.request.expert_counts import read_counts
+from loadgen.figures import Figures
+
+LAYERS, EXPERTS = 48, 128
+MASKED = 16
+"""So that a signature has 2,048 dimensions: about as many as the paper's."""
+_IN_FLIGHT = 30
+_ALWAYS_NS = 1 << 60
+
+
+def artifact_of(workers: int, masked: int = MASKED) -> EldrArtifact:
+    """Made up: what it costs to compare with does not depend on what is in it."""
+    rng = np.random.default_rng(workers)
+    rows = rng.uniform(0, 1, (workers, masked * EXPERTS)).astype("<f4")
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    idf = rng.uniform(0, 2, (LAYERS, EXPERTS)).astype("<f4")
+    shape = Shape(LAYERS, EXPERTS, "m")
+    return EldrArtifact(shape, tuple(range(masked)), idf.tobytes(), workers, rows.tobytes())
+
+
+def told(seed: int, tokens: int = 600) -> bytes:
+    """What a prefill worker's plug-in says of a prompt, whose experts are unequally used."""
+    rng = np.random.default_rng(seed)
+    shares = rng.gamma(0.4, 1.0, (LAYERS, EXPERTS))
+    shares /= shares.sum(axis=1, keepdims=True)
+    counts = np.minimum(rng.poisson(shares * tokens * 8), 65_535).astype("<u2")
+    packed = b64encode(zlib.compress(counts.tobytes())).decode()
+    document = {"v": 1, "layers": LAYERS, "experts": EXPERTS, "model": "m", "tokens": tokens, "counts": packed}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decision_costs(workers: int, rounds: int = 1_000) -> Figures:
+    """Milliseconds of computing at the median and the 99th percentile: unpacking what was told, comparing it, choosing
+    a worker; and the three together."""
+    comparer = Comparer(artifact_of(workers))
+    tier = _busy_tier(workers, comparer, min(_IN_FLIGHT, rounds // 4))
+    words = [told(seed) for seed in range(20)]
+    clock = Clock()
+    parts: dict[str, list[int]] = {"unpacked": [], "compared": [], "chosen": [], "all": []}
+    for number in range(rounds):
+        begun_ns = clock.thread_ns()
+        counts = read_counts(words[number % len(words)])
+        read_ns = clock.thread_ns()
+        nearness = comparer.nearness(counts.counts, counts.model)
+        compared_ns = clock.thread_ns()
+        key = RequestId(f"q{number}")
+        tier.add(Facts(key, 600, nearness=nearness), 0, _ALWAYS_NS)
+        chosen_ns = clock.thread_ns()
+        tier.ended(key, 0)
+        for name, took_ns in (
+            ("unpacked", read_ns - begun_ns),
+            ("compared", compared_ns - read_ns),
+            ("chosen", chosen_ns - compared_ns),
+            ("all", chosen_ns - begun_ns),
+        ):
+            parts[name].append(took_ns)
+    return {
+        name: {"p50_ms": median(took) / 1e6, "p99_ms": sorted(took)[int(len(took) * 0.99)] / 1e6}
+        for name, took in parts.items()
+    }
+
+
+def _busy_tier(workers: int, comparer: Comparer, in_flight: int) -> DecodeTier:
+    spec = PoolSpec(PoolName("pd"), PoolKind.DISAGGREGATED, Connector.NIXL, 256)
+    config = DecodeConfig(DecodePolicyName.ELDR)
+    tier = DecodeTier(config, spec, random.Random(1))
+    for number in range(workers):
+        tier.join(ReplicaId(f"w{number:03}"), "", 0)
+    tier.take_artifact(comparer.digest, comparer.clusters, 0)
+    for number in range(workers * in_flight):
+        tier.add(Facts(RequestId(f"before {number}"), 600), 0, _ALWAYS_NS)
+    return tier
+
+
+def journal_bytes(workers: int) -> Figures:
+    """Of the one line that tells of a prefill's end: without expert locality, with cosines, and with the counts, packed
+    as they come and unpacked."""
+    plain = LegEnded(RequestId("0123456789abcdef"), 1, 1, LegResult.COMPLETED, prompt_tokens=600)
+    words = told(1)
+    counts = read_counts(words)
+    near = Comparer(artifact_of(workers)).nearness(counts.counts, counts.model)
+    size = _line(plain)
+    return {
+        "plain": size,
+        "cosines": _line(replace(plain, nearness=near)) - size,
+        "counts_packed": len(words),
+        "counts_unpacked": len(b64encode(counts.counts.tobytes())),
+        "encode_cosines_ms": _encode_ms(replace(plain, nearness=near)),
+        "encode_counts_ms": _encode_ms(replace(plain, detail=words.decode())),
+    }
+
+
+def _line(event: LegEnded) -> int:
+    return len(encode_step(Step(1, event, [])))
+
+
+def _encode_ms(event: LegEnded, rounds: int = 300) -> float:
+    clock = Clock()
+    return _median_ms(lambda: encode_step(Step(1, event, [])), clock, rounds)
+
+
+def _median_ms(call: Callable[[], object], clock: Clock, rounds: int) -> float:
+    took = []
+    for _ in range(rounds):
+        begun_ns = clock.thread_ns()
+        call()
+        took.append(clock.thread_ns() - begun_ns)
+    return median(took) / 1e6

@@ -1,0 +1,30 @@
+output "peers" {
+  description = "This region's gateways, for `peers` of all other regions."
+  value = {
+    for name, address in local.addresses : name => {
+      region       = var.region
+      jurisdiction = var.jurisdiction
+      address      = "${address}:7070"
+    }
+  }
+}
+
+output "client_addresses" {
+  description = "Addresses of the balancer: what the mesh's one name tells clients. Without a controller, put them into the name yourself."
+  value       = [azurerm_public_ip.clients.ip_address]
+}
+
+output "machines" {
+  description = "By gateway, its machine's id."
+  value       = { for name, machine in azurerm_linux_virtual_machine.slot : name => machine.id }
+}
+
+output "config_container" {
+  description = "The container that machines read configuration and packages from."
+  value       = azurerm_storage_container.config.id
+}
+
+output "region_files" {
+  description = "By gateway, its region file as it lies in object storage."
+  value       = module.region_file.files
+}

@@ -1,0 +1,71 @@
+variable "cloud" {
+  type        = string
+  description = "Whose machine it is: aws, gcp or azure."
+  validation {
+    condition     = contains(["aws", "gcp", "azure"], var.cloud)
+    error_message = "The cloud is aws, gcp or azure."
+  }
+}
+
+variable "role" {
+  type        = string
+  description = "What runs on it: gateway or controller."
+  validation {
+    condition     = contains(["gateway", "controller"], var.role)
+    error_message = "The role is gateway or controller."
+  }
+}
+
+variable "environment" {
+  type        = map(string)
+  description = "What the cloud's part of the scripts reads: CLOUD_REGION, STORE, and what the files under files/ say."
+  default     = {}
+  validation {
+    condition     = alltrue([for name, text in var.environment : can(regex("^[A-Z_]+$", name)) && !strcontains(text, "'") && !strcontains(text, "\n")])
+    error_message = "Names are capital letters, and no value has a quote or a line break in it."
+  }
+}
+
+variable "manifest" {
+  type        = string
+  description = "Key of the object that names the package: its SHA-256 and its key, with a blank between."
+}
+
+variable "objects" {
+  type        = map(string)
+  description = "Files of /etc/nightside that come from object storage: name of the file to key of the object."
+  validation {
+    condition     = alltrue([for name, key in var.objects : can(regex("^[a-z0-9][a-z0-9._-]*$", name)) && can(regex("^[A-Za-z0-9._/-]+$", key))])
+    error_message = "Files are plain names, and keys hold letters, digits, dots, dashes and slashes."
+  }
+}
+
+variable "secrets" {
+  type        = list(string)
+  description = "Secrets to fetch, as the cloud calls them. Each holds a JSON object: name of a file below /etc/nightside, such as tls/peers.key, to its content."
+  validation {
+    condition     = alltrue([for each in var.secrets : can(regex("^[^\\s'\"$`\\\\]+$", each))])
+    error_message = "A secret's name has no blanks, quotes, dollar signs or backslashes."
+  }
+}
+
+variable "refresh" {
+  type        = string
+  description = "How often configuration and secrets are fetched anew, as systemd writes durations."
+  default     = "5min"
+  validation {
+    condition     = can(regex("^[0-9]+(s|min|h)$", var.refresh))
+    error_message = "A number and s, min or h."
+  }
+}
+
+variable "has_farewell" {
+  type        = bool
+  description = "Does the cloud say before it ends the machine, and wait?"
+}
+
+variable "extra_files" {
+  type        = map(string)
+  description = "Further files, such as the configuration of the cloud's collector: path to content, readable by all."
+  default     = {}
+}

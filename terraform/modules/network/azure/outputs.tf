@@ -1,0 +1,4 @@
+output "subnet_id" {
+  description = "The subnet's id."
+  value       = azurerm_subnet.this.id
+}

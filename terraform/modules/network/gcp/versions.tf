@@ -1,0 +1,6 @@
+terraform {
+  required_version = ">= 1.9"
+  required_providers {
+    google = { source = "hashicorp/google", version = ">= 8.0, < 9.0" }
+  }
+}

@@ -1,0 +1,4 @@
+output "files" {
+  description = "By the gateway's name, its region file."
+  value       = { for name, sections in local.sections : name => yamlencode(sections) }
+}

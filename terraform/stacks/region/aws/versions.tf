@@ -1,0 +1,17 @@
+terraform {
+  required_version = ">= 1.9"
+
+  # where the state lies is given to `terraform init -backend-config=…`: a bucket of the team's own
+  backend "s3" {}
+
+  required_providers {
+    aws = { source = "hashicorp/aws", version = ">= 6.0, < 7.0" }
+  }
+}
+
+provider "aws" {
+  region = var.aws_region
+  default_tags {
+    tags = var.tags
+  }
+}
