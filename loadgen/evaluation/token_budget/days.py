@@ -38,7 +38,7 @@ CURVE = "azure2024_digitised/code_hourly.csv"
 _DAY = 4
 """Of that week: a Tuesday."""
 _DAY_S, _QUICK_S = 3_600.0, 60.0
-PEAK_PER_S, _QUICK_PEAK = 12.0, 2.0
+PEAK_PER_S, _QUICK_PEAK = 6.0, 2.0
 """Of each region."""
 _SEED = 42
 _QUARTER = 4

@@ -368,7 +368,8 @@ The smallest fleet for one day in {listed(days.REGIONS)}, by playing it: request
 2024, code), shifted in time by {listed([f"{each:g}" for each in days.AHEAD_HOURS])} hours: no region's own curve
 could be had. A day is squeezed into an hour, engines have a quarter of the cache and of the slots, and each
 region's peak is {days.PEAK_PER_S:g} requests/s. In the mesh a request stays while its region has a free slot, and
-goes to the nearest that has one, for a round trip. Fleets are searched to within 2.5 %.
+goes to the nearest that has one, for a round trip. Fleets are searched to
+within one instance, or 2.5 %.
 
 """
         + table(head, rows)
