@@ -77,10 +77,11 @@ mutants: setup ## Seed defects into the core, one at a time, and see that chaos,
 soak: setup ## Send an hour's worth of a region's requests in minutes, with faults mixed in: nothing may grow.
 	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000
 
-nightly: test fuzz test-engines test-cloud test-clients bench mutants soak ## Every check that takes long: all tests, real engines, clients in a browser, benches, mutants, soak, 10,000 seeds of chaos, 1,000 with a controller, with two and with disaggregated pools, the compiled core.
+nightly: test fuzz test-engines test-cloud test-clients bench mutants soak ## Every check that takes long: all tests, real engines, clients in a browser, benches, mutants, soak, 10,000 seeds of chaos, 1,000 with a controller, with two, with disaggregated pools and with answers that break, the compiled core.
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 	$(BIN)/nightside sim --chaos --controller --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos --disaggregated --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos --breaking --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos --controller --pair --runs 1000 --seed 1000
 	@.ci/compile && .ci/test-compiled || [ $$? = 69 ]
 

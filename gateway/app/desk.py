@@ -70,6 +70,7 @@ class Desk:
         self._idle = asyncio.Event()
         self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger, self._serves).on_finished)
         self.ledger.hand_to(self.metrics.usage.on_finished)
+        self.ledger.hand_to(self.metrics.resumes.on_finished)
         self.ledger.hand_to(self.decisions.on_finished)
         self._readiness = Readiness(self.core, config.readiness.unserved_max_ns, clock.now_ns())
         replica_log = ReplicaLog(self.core.replicas, log)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import StrictBool, model_validator
 
 from gateway.config.targets import Dialect
 from gateway.core.vocabulary import DEFAULT_POOL, Connector, PoolKind, PoolName, PoolSpec, ReplicaRole
@@ -28,6 +28,8 @@ class PoolFile(FileModel):
     context_tokens_max: Count | None = None
     threshold_tokens: Count | None = None
     lease: Duration = _LEASE_NS
+    resumes: StrictBool = True
+    """Answers that break here go on elsewhere, and others' here."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
@@ -55,6 +57,7 @@ class PoolFile(FileModel):
             self.context_tokens_max or 0,
             self.lease,
             self.threshold_tokens or 0,
+            self.resumes,
         )
 
 

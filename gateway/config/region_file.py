@@ -16,6 +16,7 @@ from gateway.config.placement_plug_ins import placement_faults, with_version
 from gateway.config.pools import Member, PoolFile
 from gateway.config.sections import GatewayConfig, ProbeConfig, Sections
 from gateway.config.targets import (
+    CONTINUING_DIALECTS,
     SALTED_DIALECTS,
     Dialect,
     DnsRecord,
@@ -154,6 +155,7 @@ class _EngineFile(FileModel):
             sign_of_life_ns,
             role=self.role,
             group=(self.group or self.id) if self.role is ReplicaRole.DECODE else "",
+            continues=self.dialect in CONTINUING_DIALECTS,
         )
         return ReplicaConfig(
             spec,

@@ -23,6 +23,11 @@ SALTED_DIALECTS = frozenset({Dialect.VLLM, Dialect.SGLANG})
 """Of engines that keep prompts apart by a field of the body, `cache_salt`."""
 
 
+CONTINUING_DIALECTS = frozenset({Dialect.VLLM, Dialect.SGLANG, Dialect.LLAMACPP})
+"""Of engines that go on with a text that another one began. Who knows what else may stand behind a dialect that all
+speak: it might begin anew."""
+
+
 class DnsRecord(StrEnum):
     """Which records of a name lead to its replicas."""
 

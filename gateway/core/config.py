@@ -173,6 +173,17 @@ class AttemptConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ResumeConfig:
+    """What becomes of an answer that breaks after its first token."""
+
+    enabled: bool = True
+    resumes_max: int = 3
+    """Of one request."""
+    wait_max_ns: int = 10 * _SECOND_NS
+    """What a broken answer may wait for somebody to go on with it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ObservationConfig:
     replica_stale_ns: int = 2 * _SECOND_NS
     publish_interval_ns: int = 100 * _MILLISECOND_NS
@@ -236,3 +247,4 @@ class CoreConfig:
     observation: ObservationConfig = field(default_factory=ObservationConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     token_budget: TokenBudgetConfig = field(default_factory=TokenBudgetConfig)
+    resume: ResumeConfig = field(default_factory=ResumeConfig)

@@ -49,6 +49,10 @@ class StartLeg:
     there."""
     extras: tuple[Extra, ...] = ()
     """For a replica that runs the whole: what it is asked to tell besides."""
+    may_break: bool = False
+    """Should its answer break, somebody else may go on with it: what the client is sent is worth keeping."""
+    resume: int = 0
+    """It goes on with an answer that broke; how often that has happened to this request."""
 
 
 @value
@@ -85,6 +89,8 @@ class EndRequest:
     outcome: Outcome
     detail: str
     attempts: int
+    is_final: bool = False
+    """Of an answer that broke: it may be what the request asks for that breaks engines, and nobody should go on."""
 
 
 @value

@@ -178,6 +178,12 @@ class LegEnded:
     """Of a prompt that was read, to the experts of decode workers; None: nobody asks for it, or nothing was said."""
     too_long: TooLong | None = None
     """Set when `result` is TOO_LONG, and where a client error was about that."""
+    rest: RequestProfile | None = None
+    """Of an answer that broke: what is left to do, as a request. None: nobody could go on with it."""
+    is_final: bool = False
+    """A peer has tried in vain to go on with it, and says that nobody should."""
+    has_reached: bool = True
+    """False: the target has seen nothing of it, since nobody took the connection."""
 
 
 @value

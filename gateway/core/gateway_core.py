@@ -61,6 +61,7 @@ from gateway.core.publishing import Publisher
 from gateway.core.replicas import ReplicaState
 from gateway.core.requests import AttemptState, Hold, LegEnd, LegState, Phase, RequestClass, RequestState
 from gateway.core.residency import may_enter, refusal_of
+from gateway.core.resume import FIRST_STEP_DEATHS_MAX, broken_outcome, is_first_step_death, why_not_resumed
 from gateway.core.state import GatewayState
 from gateway.core.targets import Targets
 from gateway.core.timers import TimerKind
@@ -413,7 +414,15 @@ class GatewayCore(GatewayState):
     ) -> StartLeg:
         decision = _decision(request, placement, now_ns)
         order = StartLeg(
-            request.request_id, attempt.number, leg.number, leg.role, leg.target, decision, request.deadline_ns
+            request.request_id,
+            attempt.number,
+            leg.number,
+            leg.role,
+            leg.target,
+            decision,
+            request.deadline_ns,
+            may_break=self._may_break(request, leg),
+            resume=request.resumes,
         )
         if request.budget is not None:
             order = self.lengths.on_order(order, request, leg.state)
@@ -425,6 +434,13 @@ class GatewayCore(GatewayState):
             return order
         crosses_regions = placement.state.spec.place.region != self.place.region
         return replace(order, hops=request.hops.after(crosses_regions=crosses_regions), stamp=request.stamp)
+
+    def _may_break(self, request: RequestState, leg: LegState) -> bool:
+        profile = request.profile
+        if not profile.stream or profile.follows or not self.config.resume.enabled:
+            return False
+        spec = leg.state.spec
+        return not isinstance(spec, ReplicaSpec) or self.replicas.continues(spec)
 
     def _stop_leg(self, request: RequestState, attempt: AttemptState, leg: LegState, detail: str) -> None:
         """Once is enough: it ends as soon as its owner comes to it."""
@@ -507,7 +523,16 @@ class GatewayCore(GatewayState):
         if attempt.pool is not None:
             self._part_ended(request, attempt, leg, event, now_ns)
         if request.phase is not Phase.ENDED:
-            self._conclude(request, attempt, LegEnd(leg, result, detail, event.refusal))
+            end = LegEnd(
+                leg,
+                result,
+                detail,
+                event.refusal,
+                rest=event.rest,
+                is_final=event.is_final,
+                has_reached=event.has_reached,
+            )
+            self._conclude(request, attempt, end)
         if not attempt.is_over:
             return
         request.attempt = None
@@ -529,18 +554,25 @@ class GatewayCore(GatewayState):
         match end.result:
             case LegResult.COMPLETED:
                 self._end(request, Outcome.COMPLETED, "")
-            case LegResult.CLIENT_ERROR:
+            case LegResult.CLIENT_ERROR if not request.resumes:
                 self._end(request, Outcome.CLIENT_ERROR, end.detail)
             case LegResult.CANCELLED:
                 self._end(request, Outcome.ABANDONED, end.detail)
             case LegResult.INTERNAL if end.leg.role is not LegRole.DECODE or request.phase is Phase.ANSWERING:
                 self._end(request, Outcome.FAILED_INTERNALLY, end.detail)
-            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED | LegResult.TOO_LONG if (
-                request.phase is Phase.ANSWERING
+            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED | LegResult.TOO_LONG if self._is_broken_for_good(
+                request, end
             ):
                 self._end(request, Outcome.FAILED_MIDSTREAM, end.in_words)
-            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED | LegResult.TOO_LONG | LegResult.INTERNAL:
-                attempt.failures.append(end)  # of ours: an answer in one piece may be had in another way
+            case (
+                LegResult.FAILED
+                | LegResult.BUSY
+                | LegResult.REFUSED
+                | LegResult.TOO_LONG
+                | LegResult.INTERNAL  # of ours: an answer in one piece may be had in another way
+                | LegResult.CLIENT_ERROR  # another engine may know better what to do with a rest
+            ):
+                attempt.failures.append(end)
             case _ as never:
                 assert_never(never)
 
@@ -557,10 +589,12 @@ class GatewayCore(GatewayState):
             self._learn_from_failure(request, end)
         worst = next((end for end in attempt.failures if end.result is LegResult.FAILED), attempt.failures[0])
         request.last_failure = worst.in_words
-        if request.phase is Phase.ANSWERING:  # a leg that was on its way out had begun to answer
-            self._end(request, Outcome.FAILED_MIDSTREAM, request.last_failure)
-        elif worst.result is LegResult.FAILED:
-            self._try_again_after_failure(request, now_ns)
+        if request.phase is Phase.ANSWERING:
+            self._go_on(request, attempt, now_ns)
+        elif worst.result in (LegResult.FAILED, LegResult.CLIENT_ERROR):
+            self._rest_failed(request, worst)
+            if request.phase is not Phase.ENDED:
+                self._try_again_after_failure(request, now_ns)
         elif worst.result is LegResult.BUSY:
             self._try_again_after_busy(request, now_ns)
         elif worst.result is LegResult.INTERNAL:
@@ -569,6 +603,39 @@ class GatewayCore(GatewayState):
             self._try_again_longer(request, now_ns)
         else:
             self._try_again_after_refusal(request, worst, now_ns)
+
+    # Answers break, and go on
+
+    def _is_broken_for_good(self, request: RequestState, end: LegEnd) -> bool:
+        return request.phase is Phase.ANSWERING and bool(why_not_resumed(self.config.resume, request, end))
+
+    def _go_on(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
+        """The client has a part of its answer: what is left of it is placed like a request that has just come, under
+        its old number. A leg that was on its way out may have begun to answer: nobody goes on with that."""
+        broken = next((end for end in attempt.failures if end.rest is not None), None)
+        if broken is None or broken.rest is None:
+            self._end(request, Outcome.FAILED_MIDSTREAM, request.last_failure)
+            return
+        request.resumes += 1
+        request.profile = broken.rest
+        request.failures = request.busy_answers = request.first_step_deaths = 0
+        if not self._retry_budget.take():
+            self._end(request, Outcome.FAILED_MIDSTREAM, f"{request.last_failure}; retry budget spent")
+            return
+        request.queue_deadline_ns = now_ns + self.config.resume.wait_max_ns
+        self._wait_again(request, now_ns)
+
+    def _rest_failed(self, request: RequestState, end: LegEnd) -> None:
+        """A request that kills engines is not carried from one to the next."""
+        if end.result is LegResult.CLIENT_ERROR:
+            self._avoid(request, end.leg)
+        elif is_first_step_death(request, end):
+            request.first_step_deaths += 1
+            if end.is_final or request.first_step_deaths >= FIRST_STEP_DEATHS_MAX:
+                request.is_poison = True
+                deaths = f"{request.first_step_deaths} in a row failed it before their first token"
+                told = f"{request.last_failure}; {deaths}: nobody goes on with it"
+                self._end(request, Outcome.FAILED_MIDSTREAM, told)
 
     def _learn_from_failure(self, request: RequestState, end: LegEnd) -> None:
         """It stays away from what failed it; the snapshot forgets what it learnt from a forward that was refused."""
@@ -595,7 +662,8 @@ class GatewayCore(GatewayState):
         elif not self._retry_budget.take():
             self._end(request, outcome, f"{request.last_failure}; retry budget spent")
         else:
-            request.queue_deadline_ns = now_ns + self.config.queue.wait_max_ns
+            wait_max_ns = self.config.resume.wait_max_ns if request.resumes else self.config.queue.wait_max_ns
+            request.queue_deadline_ns = now_ns + wait_max_ns
             self._wait_again(request, now_ns)
 
     def _try_again_after_busy(self, request: RequestState, now_ns: int) -> None:
@@ -801,7 +869,9 @@ class GatewayCore(GatewayState):
             self._leave_pool(request, attempt)
         if attempt is None or attempt.is_over:
             del self.requests[request.request_id]
-        self._effects.append(EndRequest(request.request_id, outcome, detail, request.attempts))
+        if request.resumes:
+            outcome = broken_outcome(outcome)
+        self._effects.append(EndRequest(request.request_id, outcome, detail, request.attempts, request.is_poison))
 
     def _deadline_passed(self, request: RequestState, now_ns: int) -> None:
         attempt = request.attempt

@@ -133,9 +133,12 @@ class Intake:
         self, profile: RequestProfile, stamp: ResidencyStamp, request_class: RequestClass
     ) -> tuple[RefusalReason, str] | None:
         """Where nothing here could ever run it."""
-        eligible = self._core.replicas.eligible
-        if not eligible(profile.model, stamp.rule, stamp.origin, connectors=profile.connectors):
-            return self._unserved(profile.model, stamp)
+        replicas, model = self._core.replicas, profile.model
+        eligible = replicas.eligible(model, stamp.rule, stamp.origin, connectors=profile.connectors)
+        if not eligible:
+            return self._unserved(model, stamp)
+        if profile.goes_on and not eligible & replicas.continuing:
+            return RefusalReason.UNKNOWN_MODEL, f"no engine here goes on with what another one of `{model}` began"
         fit = request_class.fit
         if fit is not None and not fit.preferred:
             return RefusalReason.TOO_LONG, f"no pool here takes {fit.need_tokens} tokens"
@@ -168,6 +171,7 @@ class Intake:
             is_control=profile.is_control,
             connectors=profile.connectors,
             budget=None if pinned is not None else budget,
+            goes_on=profile.goes_on,
         )
         if len(self._classes) >= _CLASSES_MAX:
             self._classes.clear()
@@ -239,6 +243,7 @@ class Intake:
         is_control: bool = False,
         connectors: frozenset[Connector] = ALL_CONNECTORS,
         budget: Estimate | None = None,
+        goes_on: bool = False,
     ) -> RequestClass:
         """Without a usable policy, or in lockdown, nothing is forwarded, not even inside the region."""
         is_open = not self._core.policy.closed_reason and not self._core.locked_down
@@ -251,6 +256,7 @@ class Intake:
             is_control=is_control,
             connectors=connectors,
             origin=self.origin_that_counts(origin or self._core.place),
+            goes_on=goes_on,
         )
         return anyhow if budget is None else replace(anyhow, fit=self._fit_of(budget, anyhow))
 

@@ -80,6 +80,10 @@ class _Story:
     """The prompt has been read in this attempt, which lives on in a decode pool."""
     answering_legs: set[int] = field(default_factory=set)
     """Those of them that gave a first token."""
+    has_begun: bool = False
+    """The client has a part of its answer."""
+    resume: int = 0
+    """How often somebody went on with it."""
     failed_at: set[Target] = field(default_factory=set)
     """Where a leg of it may have failed; only there it need not go, however free that is."""
     hold: Hold | None = None
@@ -144,8 +148,9 @@ class Checker:
                 self._follow_leg_end(story, event)
         elif isinstance(event, FirstToken) and event.is_sent:
             story = self._stories.get(event.request_id)
-            if story is not None and story.attempt == event.attempt:
+            if story is not None and story.attempt == event.attempt and event.leg in story.living_legs:
                 story.answering_legs.add(event.leg)
+                story.has_begun = story.has_begun or event.leg not in story.reading_legs
 
     def _follow_leg_end(self, story: _Story, event: LegEnded) -> None:
         target = story.living_legs.pop(event.leg, None)
@@ -182,6 +187,7 @@ class Checker:
         else:
             self._expect("one attempt at a time", not story.living_legs, where)
             self._expect("attempt numbers rise", leg.attempt > story.attempt and leg.leg == 1, where)
+            self._expect("whoever goes on goes on with something", bool(leg.resume) is story.has_begun, where)
             story.answering_legs.clear()
             story.reading_legs.clear()
             story.is_read = False
@@ -190,6 +196,9 @@ class Checker:
         story.attempt = leg.attempt
         story.legs_opened = leg.leg
         story.living_legs[leg.leg] = leg.target
+        self._expect("resumes are counted", 0 <= leg.resume - story.resume <= 1, where)
+        story.resume = leg.resume
+        self._expect("nobody goes on for ever", leg.resume <= self._core.config.resume.resumes_max, where)
         self._check_target(leg)
 
     def _check_target(self, leg: StartLeg) -> None:
@@ -372,7 +381,7 @@ class Checker:
         if wanted.pinned not in (None, state.target):
             return False
         free = self._core.replicas.pushable if self._core.placer.weighs_everybody else self._core.replicas.available
-        if not self._takes_part(state, wanted):
+        if not self._takes_part(state, wanted) or (wanted.goes_on and not self._continues(state)):
             return False
         return (
             bool(free >> state.slot & 1)
@@ -390,6 +399,11 @@ class Checker:
             return True
         context = min(self._context_of(state), state.context_seen or _NO_LIMIT)
         return context >= fit.need_tokens and state.spec.pool in fit.preferred
+
+    def _continues(self, state: ReplicaState) -> bool:
+        """Is it one that goes on with what another one began?"""
+        pool = self._pools.get(state.spec.pool)
+        return state.spec.continues and (pool is None or pool.resumes)
 
     def _takes_part(self, state: ReplicaState, wanted: RequestClass) -> bool:
         """Is it one that such a request is placed at?"""

@@ -11,7 +11,7 @@ from itertools import islice
 
 from xxhash import xxh3_64_intdigest
 
-from gateway.core.vocabulary import ModelName, TenantName
+from gateway.core.vocabulary import PREFIX_HASH_BYTES, ModelName, TenantName
 
 
 def prefix_salt(model: ModelName, tenant: TenantName, cache_salt: str | None) -> bytes:
@@ -58,3 +58,24 @@ def _blocks(views: list[memoryview], block_bytes: int) -> Iterator[bytes]:
         for (block,) in struct.iter_unpack(f"{block_bytes}s", view[start:end]):
             yield block
         rest += view[end:]
+
+
+def extended_chain(
+    chain: bytes, parts: Iterable[bytes | memoryview], tail: bytes, *, block_bytes: int, blocks_max: int
+) -> bytes:
+    """The chain of the text that `parts` make together, once its last byte (a bracket or quote that closes) has given
+    way to `tail`. `chain` is that of `parts`; the salt is in it, and is not needed.
+
+    As far as it can be told: unchanged where the chain was cut short, or has no block that stays as it is.
+    """
+    text = b"".join(parts)
+    known = len(chain) // PREFIX_HASH_BYTES
+    if known != len(text) // block_bytes or not text:
+        return chain
+    kept = min(known, (len(text) - 1) // block_bytes)
+    if not kept:
+        return chain[:0]
+    link = int.from_bytes(chain[(kept - 1) * PREFIX_HASH_BYTES : kept * PREFIX_HASH_BYTES], "big")
+    rest = [memoryview(text)[kept * block_bytes : -1], memoryview(tail)]
+    links = [link := xxh3_64_intdigest(block, link) for block in islice(_blocks(rest, block_bytes), blocks_max - kept)]
+    return chain[: kept * PREFIX_HASH_BYTES] + struct.pack(f">{len(links)}Q", *links)

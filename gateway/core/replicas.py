@@ -150,6 +150,10 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Models of which some pool of ours has one."""
         self.preempted: dict[PoolName, int] = {}
         """Sequences that engines put back for want of room, since this gateway has had them."""
+        self._unresumed: frozenset[PoolName] = frozenset()
+        """Pools whose answers are not to go on elsewhere, nor others' there."""
+        self.continuing = 0
+        """Mask of the replicas that go on with what others began."""
         self._full_pools: set[PoolName] = set()
         """Disaggregated ones that have no decode slot for what they would read."""
         self._models: dict[ModelName, None] = {}
@@ -190,6 +194,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self._bounds = {
             pool.name: PoolBounds(pool.name, pool.context_tokens_max, pool.threshold_tokens) for pool in pools
         }
+        self._unresumed = frozenset(pool.name for pool in pools if not pool.resumes)
         for state in self:
             spec = wanted.get(state.spec.replica_id)
             if spec is not None and spec == replace(state.spec, models=spec.models, accepts=spec.accepts):
@@ -203,6 +208,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             if not is_first_assignment:
                 state.ramp.start(now_ns)
         self._rebuild_groups()
+        self.continuing = sum(1 << state.slot for state in self if self.continues(state.spec))
         return joined, left
 
     def observe(self, observation: ReplicaObservation, now_ns: int) -> None:
@@ -352,6 +358,10 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
                 if served == model and rule.allows(place) and not _takes_from(origin, accepts):
                     mask |= members
         return mask
+
+    def continues(self, spec: ReplicaSpec) -> bool:
+        """May it go on with what another one began, and another one with what it began?"""
+        return spec.continues and spec.pool not in self._unresumed
 
     def somebody_answers(self) -> bool:
         """Could anybody be served, as far as engines answer? In a disaggregated pool it takes both parts."""

@@ -5,9 +5,10 @@ where a request goes.
 
            placed            first token
     WAITING ────► RUNNING ──────────────► ANSWERING
-       ▲ │          │ │                       │
-       │ │ try again│ │                       │
-       └─┼──────────┘ │                       │
+       ▲ │          │ │                     │ │
+       │ │ try again│ │        it broke, and goes on
+       ├─┼──────────┘ │                     │ │
+       └─┼────────────┼─────────────────────┘ │
          └────────────┴──────► ENDED ◄────────┘
 """
 
@@ -64,6 +65,8 @@ class RequestClass:
     """Where it arrived, while we have replicas that do not take everything; None: nobody asks."""
     fit: PoolFit | None = None
     """Into which pools it fits, by its budget; None: nobody asks."""
+    goes_on: bool = False
+    """Only replicas will do that continue a text."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)
 
     def __hash__(self) -> int:
@@ -78,6 +81,7 @@ class RequestClass:
                 self.connectors,
                 self.origin,
                 self.fit,
+                self.goes_on,
             )
             object.__setattr__(self, "_hash", hash((told, own)))
         return self._hash
@@ -87,9 +91,9 @@ class Phase(Word):
     WAITING = "waiting"
     """In the queue, without a leg."""
     RUNNING = "running"
-    """Legs are open; the client has nothing yet, so it may still be tried elsewhere."""
+    """Legs are open; the client has nothing of this attempt yet, so it may still be tried elsewhere."""
     ANSWERING = "answering"
-    """The client has had a first token: there is no retry any more."""
+    """The client has had a first token: there is no retry any more, only somebody who goes on where it breaks."""
     ENDED = "ended"
     """Over for the client; legs may still have to report their end."""
 
@@ -97,7 +101,7 @@ class Phase(Word):
 PHASES_AFTER: Final = {
     Phase.WAITING: frozenset({Phase.RUNNING, Phase.ENDED}),
     Phase.RUNNING: frozenset({Phase.WAITING, Phase.ANSWERING, Phase.ENDED}),
-    Phase.ANSWERING: frozenset({Phase.ENDED}),
+    Phase.ANSWERING: frozenset({Phase.WAITING, Phase.ENDED}),
     Phase.ENDED: frozenset[Phase](),
 }
 """The whole life of a request: which phase may follow on which."""
@@ -160,13 +164,27 @@ class LegState:
 class LegEnd:
     """How a leg ended, judged by what we had ordered it to do."""
 
-    __slots__ = ("detail", "leg", "refusal", "result")
+    __slots__ = ("detail", "has_reached", "is_final", "leg", "refusal", "rest", "result")
 
-    def __init__(self, leg: LegState, result: LegResult, detail: str, refusal: RefusalReason | None) -> None:
+    def __init__(
+        self,
+        leg: LegState,
+        result: LegResult,
+        detail: str,
+        refusal: RefusalReason | None,
+        *,
+        rest: RequestProfile | None = None,
+        is_final: bool = False,
+        has_reached: bool = True,
+    ) -> None:
         self.leg = leg
         self.result = result
         self.detail = detail
         self.refusal = refusal
+        self.rest = rest
+        """Of an answer that broke, what is left to do."""
+        self.is_final = is_final
+        self.has_reached = has_reached
 
     @property
     def in_words(self) -> str:
@@ -212,8 +230,10 @@ class RequestState:
         "deadline_ns",
         "failed_at",
         "failures",
+        "first_step_deaths",
         "held",
         "hops",
+        "is_poison",
         "is_too_long",
         "last_failure",
         "origin_gateway_id",
@@ -223,6 +243,7 @@ class RequestState:
         "refusals",
         "refused_tokens",
         "request_class",
+        "resumes",
         "stamp",
         "timer",
         "was_shadowed",
@@ -276,6 +297,11 @@ class RequestState:
         self.was_shadowed = False
         self.was_too_long_before = False
         """An engine has refused it for its length, and it was tried again for that."""
+        self.resumes = 0
+        """How often its answer broke and was to go on. Once it is no more 0, the client has a part of an answer."""
+        self.first_step_deaths = 0
+        """Engines that failed its rest before their first token, since it last broke."""
+        self.is_poison = False
 
     @property
     def request_id(self) -> RequestId:

@@ -179,6 +179,8 @@ class RequestProfile:
     """Tokens of the prompt that come of no text: around messages, for pictures, or counted by the client."""
     budget_tokens: int = 0
     """Of a forward: what its origin takes it to come to, answer included. 0: it has not said."""
+    goes_on: bool = False
+    """It is the rest of an answer that broke: only an engine that continues a text may have it."""
 
     @property
     def prefix_blocks(self) -> int:
@@ -495,6 +497,8 @@ class PoolSpec:
     threshold_tokens: int = 0
     """Requests that come to so many tokens or less are meant for this pool, before any longer one; 0: whatever fits.
     (B_short of token-budget pool routing, §2.2.)"""
+    resumes: bool = True
+    """Answers that break here go on elsewhere, and others' here, where that is sound."""
 
 
 @value
@@ -516,6 +520,8 @@ class ReplicaSpec:
     group: str = ""
     """Of a decode worker: with whom it steps in time. Ranks that are data-parallel for one model wait for each other at
     every step; whoever stands alone is a group of its own."""
+    continues: bool = True
+    """The engine is known to go on with a text that another one began."""
 
 
 @value

@@ -93,7 +93,9 @@ class EngineClient:
         try:
             response = await self._pool.request(request.method, origin, prefix + request.path, headers, body, lead=lead)
         except OSError as error:
-            raise LegFailure(_result_of(error), f"no answer: {_in_words(error)}") from error
+            has_reached = error.errno != errno.ECONNREFUSED
+            told = f"no answer: {_in_words(error)}"
+            raise LegFailure(_result_of(error), told, has_reached=has_reached) from error
         return endpoint, response, extras
 
     def _part(

@@ -38,6 +38,7 @@ from gateway.request.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_resp
 from gateway.request.legs import Headers, OutboundRequest
 from gateway.request.model_names import ModelNames
 from gateway.request.owner import OwnerContext, RequestOwner
+from gateway.request.transcript import Hold
 
 Models = Callable[[TenantName, PlaceRule | None], Sequence[ModelName]]
 """The names that a client of a tenant may put into `model`, over everything that may serve it, also under what its key
@@ -138,7 +139,7 @@ class Api:
         check_announced(request, self._settings.body_bytes_max)  # before there is room: waiting for it would not help
         with self._room.hold(holders_of(caller, request.remote, self._settings)) as held:
             body = await self._uploads.read(request, held)
-            owner = self._owner_of(request, caller, body, sink)
+            owner = self._owner_of(request, caller, body, sink, held.keep)
             with self._entrance.charging(request, owner.profile, owner.summary), self._pulse(owner, sink):
                 end = await owner.run()
             assert isinstance(end, EndRequest), "only forwards are refused"
@@ -152,7 +153,7 @@ class Api:
         outbound = OutboundRequest(unread_profile(caller, self._settings), request.path, (), b"", request.method)
         await self._own(outbound, sink).run()
 
-    def _owner_of(self, request: web.Request, caller: Caller, body: bytes, sink: HttpSink) -> RequestOwner:
+    def _owner_of(self, request: web.Request, caller: Caller, body: bytes, sink: HttpSink, hold: Hold) -> RequestOwner:
         headers = engine_headers(request.headers, caller.request_id)
         if request.path in POSTED_PATHS:
             parsed = read_request(request.path, body, caller, self._settings, self._names, contents=self._contents)
@@ -169,11 +170,11 @@ class Api:
                 sink.say(MODEL_HEADER, parsed.profile.model)
         else:
             outbound = self._control_request(request, caller, headers)
-        return self._own(outbound, sink)
+        return self._own(outbound, sink, hold)
 
-    def _own(self, outbound: OutboundRequest, sink: HttpSink) -> RequestOwner:
+    def _own(self, outbound: OutboundRequest, sink: HttpSink, hold: Hold | None = None) -> RequestOwner:
         deadline_ns = self._context.clock.now_ns() + self._settings.request_deadline_ns
-        return RequestOwner(self._context, RequestArrived(outbound.profile, deadline_ns), outbound, sink)
+        return RequestOwner(self._context, RequestArrived(outbound.profile, deadline_ns), outbound, sink, hold=hold)
 
     def _control_request(self, request: web.Request, caller: Caller, headers: Headers) -> OutboundRequest:
         """About a stored response: what it is has been said in the path, so that a body says nothing more."""

@@ -150,6 +150,14 @@ class Held:
         self._room.add(more_bytes, self._holders)
         self._bytes += more_bytes
 
+    def keep(self, more_bytes: int) -> bool:
+        """Of what is answered, so much more; or fewer, if negative. False: there is no room, and none was taken."""
+        if more_bytes > 0 and self._room.fault(more_bytes, self._holders) is not None:
+            return False
+        self._room.add(more_bytes, self._holders)
+        self._bytes += more_bytes
+        return True
+
     def settle(self) -> None:
         """The body is here, so the request takes its place; one that is still to come keeps nobody out. Raises
         ClientFault where there is none."""

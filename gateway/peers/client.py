@@ -123,7 +123,11 @@ class PeerLeg:
 def failure_of(ended: codec.EndedForward) -> LegFailure | None:
     """None where the peer's answer is whole."""
     result, refusal, detail = leg_end_of(ended.outcome, ended.detail)
-    return None if result in (LegResult.COMPLETED, LegResult.CLIENT_ERROR) else LegFailure(result, detail, refusal)
+    return (
+        None
+        if result in (LegResult.COMPLETED, LegResult.CLIENT_ERROR)
+        else LegFailure(result, detail, refusal, is_final=ended.is_final)
+    )
 
 
 def _send(link: PeerLink, message: pb.ForwardRequest, timeout_s: float) -> Words:

@@ -137,6 +137,8 @@ class EndedForward:
     ran_at: RanAt | None
     prompt_tokens: int | None
     output_tokens: int | None
+    is_final: bool = False
+    """Nobody should go on with what broke there."""
 
 
 # Heartbeats
@@ -304,6 +306,7 @@ def _profile_to_pb(profile: RequestProfile, budget_tokens: int) -> pb.Profile:
         is_control=profile.is_control,
         connectors=sorted(profile.connectors),
         budget_tokens=min(budget_tokens, TOKENS_MAX),
+        goes_on=profile.goes_on,
     )
 
 
@@ -331,6 +334,7 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
         is_control=profile.is_control,
         connectors=_connectors(profile.connectors),
         budget_tokens=profile.budget_tokens,
+        goes_on=profile.goes_on,
     )
 
 
@@ -424,6 +428,7 @@ def end_to_pb(end: EndRequest, summary: RequestSummary) -> pb.Ended:
         detail=end.detail[:TEXT_LENGTH_MAX],
         prompt_tokens=summary.prompt_tokens,
         output_tokens=summary.output_tokens,
+        final=end.is_final,
     )
     if summary.ran_at is not None:
         ended.replica_id = summary.ran_at.replica_id
@@ -442,6 +447,7 @@ def read_ended(message: pb.Ended) -> EndedForward:
         ran_at=ran_at,
         prompt_tokens=message.prompt_tokens if message.HasField("prompt_tokens") else None,
         output_tokens=message.output_tokens if message.HasField("output_tokens") else None,
+        is_final=message.final,
     )
 
 
@@ -518,6 +524,7 @@ def _placement_to_pb(placement: ExplainedPlacement) -> pb.Placement:
         detail=placement.detail[:TEXT_LENGTH_MAX],
         leg=placement.leg or 0,
         pool=None if placement.pool is UNSET else _pool_to_pb(placement.pool),
+        resume=placement.resume or 0,
     )
 
 
@@ -566,6 +573,7 @@ def _explained_placement(message: pb.Placement) -> ExplainedPlacement:
         detail=read_text(message.detail, "detail", TEXT_LENGTH_MAX),
         leg=message.leg or UNSET,
         pool=_explained_pool(message.pool) if message.HasField("pool") else UNSET,
+        resume=message.resume or UNSET,
     )
 
 

@@ -23,6 +23,7 @@ from gateway.request.bodies import Body
 from gateway.request.cache_salts import CacheSalts
 from gateway.request.legs import Sink
 from gateway.request.owner import OwnerContext, RequestOwner
+from gateway.request.transcript import Hold
 from protos.mesh.v1 import peer_pb2 as pb
 
 Claim = tuple[GatewayId, RegionName]
@@ -115,8 +116,12 @@ class Reception:
             return "priority: the engines here serve in order of arrival"
         return ""
 
-    async def run(self, arrived: codec.ArrivedForward, sink: Sink) -> EndRequest | RefuseForward:
-        return await RequestOwner(self._owners, arrived.event, arrived.request, sink).run()
+    async def run(
+        self, arrived: codec.ArrivedForward, sink: Sink, hold: Hold | None = None
+    ) -> EndRequest | RefuseForward:
+        """`hold`: of the room that its request is counted in. None: its answer is not kept, and the origin has to go on
+        with it."""
+        return await RequestOwner(self._owners, arrived.event, arrived.request, sink, hold=hold).run()
 
     def note_malformed(self, origin: GatewayId, error: WireError, caller: str) -> None:
         """The caller's fault, which it counts against itself: neither the core nor an engine hears of it."""

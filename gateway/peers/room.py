@@ -52,13 +52,13 @@ class PeerRoom:
 
     async def place_for(self, peer: str) -> Place | None:
         """Where a message may be read into. None: there is no room, and soon will not be."""
-        if not self._fits(peer) and not await self._gets_a_turn(peer):
+        if not self.fits(peer) and not await self._gets_a_turn(peer):
             return None
         return Place(self, peer)
 
     def place_of(self, peer: str, size: int) -> Place | None:
         """For a message whose length was told. None: there is no room now."""
-        if not self._fits(peer, size):
+        if not self.fits(peer, size):
             return None
         return Place(self, peer, size)
 
@@ -68,15 +68,16 @@ class PeerRoom:
         self._waiting[peer] += 1
         try:
             async with asyncio.timeout(self._turn_wait_s):
-                while self._reading.total() and not self._fits(peer):
+                while self._reading.total() and not self.fits(peer):
                     await self._changed.wait()
         except TimeoutError:
             pass
         finally:
             _take(self._waiting, peer, 1)
-        return self._fits(peer)
+        return self.fits(peer)
 
-    def _fits(self, peer: str, size: int | None = None) -> bool:
+    def fits(self, peer: str, size: int | None = None) -> bool:
+        """None: of a message whose length nobody knows yet."""
         size = self.message_bytes_max if size is None else size
         return self._held[peer] + size <= self._peer_bytes_max and self.bytes + size <= self._bytes_max
 
@@ -119,6 +120,19 @@ class Place:
         if self._size is None:
             self.settle(0)
         self._room.give_back(self._peer, self._size or 0)
+
+    def keep(self, more: int) -> bool:
+        """Of what is answered, so many bytes more; or fewer, if negative. False: there is no room, and none was
+        taken."""
+        assert self._size is not None, "an answer comes after its request"
+        if more > 0 and not self._room.fits(self._peer, more):
+            return False
+        if more > 0:
+            self._room.take(self._peer, more)
+        else:
+            self._room.give_back(self._peer, -more)
+        self._size += more
+        return True
 
     def settle(self, size: int) -> None:
         """The message is this large, and there is no other."""

@@ -52,6 +52,8 @@ class AuditAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
     result: str
     leg: int | None = None
     """Only where one attempt has several; the next attempt's begin at 1 again."""
+    resume: int | None = None
+    """Only where it goes on with an answer that broke: for the how many'th time. Its engine saw what was answered."""
 
 
 class AuditProcessed(msgspec.Struct, frozen=True):
@@ -350,6 +352,7 @@ def _attempt(profile: RequestProfile, record: RequestRecord, leg: LegRecord, pla
         rule=f"{why}, and the key's rule allows it" if is_narrowed else why,
         result="open" if leg.result is None else str(leg.result),
         leg=record.number_of(leg),
+        resume=leg.resume or None,
     )
 
 

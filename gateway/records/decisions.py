@@ -150,6 +150,8 @@ class ExplainedPlacement:
     """Only where the attempt has more than one."""
     pool: ExplainedPool | UnsetType = UNSET
     """Only where pools were compared."""
+    resume: int | UnsetType = UNSET
+    """Only where it goes on with an answer that broke: for the how many'th time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +358,7 @@ class DecisionLog:
             leg.attempt,
             leg.replicas_here,
             leg=UNSET if number is None else number,
+            resume=leg.resume or UNSET,
             result="" if ended is None else ended.result,
             refusal="" if ended is None or ended.refusal is None else ended.refusal,
             detail="" if ended is None else ended.detail,
@@ -371,11 +374,13 @@ class DecisionLog:
         replicas_here: int,
         *,
         leg: int | UnsetType = UNSET,
+        resume: int | UnsetType = UNSET,
         **more: str,
     ) -> ExplainedPlacement:
         decision = made.decision
         return ExplainedPlacement(
             attempt=attempt,
+            resume=resume,
             kind=made.target.kind,
             target=made.target.id,
             region=self._region_of(made.target),

@@ -139,7 +139,9 @@ def _caption(request: ExplainedRequest, placement: ExplainedPlacement) -> str:
     refusal = f", {placement.refusal}" if placement.refusal else ""
     detail = f": {placement.detail}" if placement.detail else ""
     waited = _in_ms(placement.waited_ms)
-    return f"Decision {name}: {placement.reason}, placed after {waited}. It ended as {became}{refusal}{detail}."
+    goes_on = f", to go on with the answer (resume {placement.resume})" if placement.resume else ""
+    placed = f"{placement.reason}, placed after {waited}{goes_on}"
+    return f"Decision {name}: {placed}. It ended as {became}{refusal}{detail}."
 
 
 def _table(placement: ExplainedPlacement) -> Table:

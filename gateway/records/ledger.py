@@ -51,6 +51,8 @@ class LegRecord:
     """Ours, then."""
     replicas_here: int
     """Replicas of our own for the model, then."""
+    resume: int = 0
+    """It goes on with an answer that broke, for the how many'th time."""
     first_token_ns: int | None = None
     ended_ns: int | None = None
     result: LegResult | None = None
@@ -279,6 +281,7 @@ class Ledger:
                 self.places.get(order.target),
                 self.policy,
                 self.replicas_of.get(record.model, 0),
+                order.resume,
             )
             record.legs.append(leg)
 

@@ -63,6 +63,8 @@ def request_line(
         "cached_tokens": summary.cached_tokens,
         "output_tokens": summary.output_tokens,
         "content_events": summary.content_events or None,
+        "resumes": summary.resumes or None,
+        "unresumed": summary.why_unresumed or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
 

@@ -33,6 +33,7 @@ from gateway.core.vocabulary import (
 from gateway.ground.series import Described, Distribution, Level, Tally, described
 from gateway.records.ledger import Ledger, refusal_in
 from gateway.records.model_labels import OTHER, ModelLabels
+from gateway.records.resume_metrics import ResumeMetrics
 from gateway.records.tenant_labels import TenantLabels
 from gateway.records.usage_metrics import FIRST_TOKEN_S, SHARE, UsageMetrics, ran
 
@@ -57,6 +58,7 @@ class Metrics:
         self._define_counters()
         self._define_histograms()
         self.usage = UsageMetrics(self.registry, self._models, self._tenant)
+        self.resumes = ResumeMetrics(self.registry)
         self._define_levels()
         self.registry.register(_Levels(gauges, self._rtt_ns, self._models))
         ProcessCollector(registry=self.registry)
@@ -292,6 +294,8 @@ class Metrics:
         record = self._ledger.get(order.request_id)
         if record is None or order.leg > 1:
             return
+        if order.resume:
+            self.resumes.leg_started(record, order)
         if order.attempt == 1:
             model, source = self._models.of(record.model), "client" if record.origin is None else "peer"
             self._waited.observe(order.decision.waited_ns / _SECOND_NS, model, source)
@@ -312,6 +316,7 @@ class Metrics:
         if leg is None or leg.ended is not event:
             return
         self._attempts.add(leg.target.kind, event.result)
+        self.resumes.leg_ended(leg, event)
         if leg.role is not LegRole.WHOLE:
             self._parts.add(leg.role, event.result)
         if event.refusal is not None:
@@ -322,6 +327,7 @@ class Metrics:
         if record is not None and record.end is end:
             ended = self._ended if record.origin is None else self._forwards_ended
             ended.add(self._models.of(record.model), end.outcome)
+            self.resumes.request_ended(record, end)
 
     def _assigned(self, event: events.AssignmentApplied) -> None:
         self._peers = {peer.gateway_id for peer in event.peers}

@@ -50,6 +50,7 @@ LABELS: dict[str, Label] = {
     "outcome": Label("How the request ended.", tuple(Outcome)),
     "target": Label("Whether it was sent to an engine here or to another gateway.", tuple(TargetKind)),
     "result": Label("How the leg ended.", tuple(LegResult)),
+    "continuable": Label("Whether what is left of the answer can be asked of somebody else.", ("no", "yes")),
     "reason": Label("The rule that picked the target.", tuple(PlacementReason)),
     "after": Label("How the leg before ended.", tuple(LegResult)),
     "ran": Label("Where it ran: in this region, or forwarded.", ("local", "forward")),

@@ -101,6 +101,10 @@ class LegFailure(Exception):
     result: LegResult
     detail: str
     refusal: RefusalReason | None = None
+    is_final: bool = False
+    """A peer says that nobody should go on with an answer that it could not go on with."""
+    has_reached: bool = True
+    """False: nobody took the connection."""
 
     def __str__(self) -> str:
         return f"{self.result}: {self.detail}"
@@ -207,3 +211,9 @@ class RequestSummary:
     """The client's own name for the model, where that is another one."""
     generates: bool = True
     """False: an engine is only asked about what it keeps, or to count."""
+    resumes: int = 0
+    """How often its answer broke and somebody went on with it."""
+    transcript_dropped: bool = False
+    """There was no room to keep what was answered."""
+    why_unresumed: str = ""
+    """Of an answer that broke: why nobody could be asked to go on with it."""

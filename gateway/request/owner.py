@@ -28,9 +28,10 @@ from gateway.request.legs import (
     Sink,
     SinkGone,
 )
-from gateway.request.mailbox import cancelled
+from gateway.request.mailbox import LegScope, cancelled
 from gateway.request.parts import PartFeed
 from gateway.request.relay import Compare, Feed, Relay, RelaySettings, leg_ended
+from gateway.request.transcript import Hold
 
 _CLOSE_WAIT_S = 5.0
 """What legs that are broken off may take to leave; they wait for nothing but their turn."""
@@ -67,22 +68,27 @@ class RequestOwner:
         "_driver",
         "_mailbox",
         "_nonce",
-        "_outbound",
         "_relay",
         "_sink",
         "_summary",
     )
 
     def __init__(
-        self, context: OwnerContext, arrival: RequestArrived | ForwardArrived, outbound: OutboundRequest, sink: Sink
+        self,
+        context: OwnerContext,
+        arrival: RequestArrived | ForwardArrived,
+        outbound: OutboundRequest,
+        sink: Sink,
+        *,
+        hold: Hold | None = None,
     ) -> None:
+        """`hold`: of the room that its body is counted in. None: what is answered is not kept, and cannot go on."""
         self._context = context
         self._driver = context.driver
         if context.prompt_key is not None:
             profile = arrival.profile
             arrival = replace(arrival, profile=replace(profile, prompt_key=context.prompt_key(profile)))
         self._arrival = arrival
-        self._outbound = outbound
         self._sink = sink
         generates = not arrival.profile.is_control and outbound.path not in UNGENERATING_PATHS
         self._summary = RequestSummary(generates=generates, asked_model=outbound.asked_model)
@@ -100,6 +106,7 @@ class RequestOwner:
             summary=self._summary,
             arrived_ns=self._arrived_ns,
             compare=context.compare,
+            hold=hold,
         )
 
     @property
@@ -151,6 +158,7 @@ class RequestOwner:
     def _report(self) -> None:
         """After the mailbox is closed there is a last word for everything but a refused forward. Whoever is told of it
         has watched the request up to its end."""
+        self._summary.transcript_dropped = self._relay.transcript_dropped
         self._summary.duration_ns = self._context.clock.now_ns() - self._arrived_ns
         if self._mailbox.end is not None and self._context.on_finished is not None:
             self._driver.tell_observers()
@@ -195,11 +203,13 @@ class RequestOwner:
             self._summary.prompt_taken = True
             with scope:
                 opener = self._context.openers[order.target.kind]
-                outbound = self._outbound if order.role is LegRole.WHOLE else self._part_of(order)
+                outbound = self._relay.outbound_of(order)
+                if order.role is not LegRole.WHOLE:
+                    outbound = self._part_of(order, outbound)
                 async with opener.open(order, outbound, on_accepted=feed.accepted) as leg:
                     ended = await feed.run(leg)
         except LegFailure as failure:
-            ended = feed.ended_early(failure.result, failure.detail, failure.refusal)
+            ended = feed.broke_off(failure)
         except SinkGone:
             raise
         except asyncio.CancelledError as error:
@@ -208,8 +218,7 @@ class RequestOwner:
             ended = self._fault(feed, error)
         except Exception as error:  # noqa: BLE001 - whatever else it is, it is ours
             if isinstance(error, TimeoutError) and scope.is_expired:
-                how = (LegResult.FAILED, "it fell silent") if scope.is_silent else (LegResult.CANCELLED, "stopped")
-                ended = feed.ended_early(*how)
+                ended = self._broken_off(feed, scope)
             else:
                 ended = self._fault(feed, error)
         finally:
@@ -222,14 +231,22 @@ class RequestOwner:
             self._summary.attempts.append(f"{order.target}: {ended.result}")
             self._mailbox.end_leg(ended)
 
-    def _part_of(self, order: StartLeg) -> OutboundRequest:
+    def _broken_off(self, feed: Feed, scope: LegScope) -> LegEnded:
+        """From outside. Where the request goes on, so may its answer."""
+        if scope.is_silent:
+            return feed.broke_off(LegFailure(LegResult.FAILED, "it fell silent"))
+        if self._mailbox.end is not None:
+            return feed.ended_early(LegResult.CANCELLED, "stopped")
+        return feed.broke_off(LegFailure(LegResult.CANCELLED, "stopped"))
+
+    def _part_of(self, order: StartLeg, outbound: OutboundRequest) -> OutboundRequest:
         """What is sent to an engine that runs only a part of the request."""
         if not self._nonce:
             self._nonce = urandom(NONCE_BYTES)
         if order.role is not LegRole.DECODE:
-            return replace(self._outbound, part=Part(self._nonce))
+            return replace(outbound, part=Part(self._nonce))
         part = Part(self._nonce, self._relay.handed_over, assembled=self._relay.will_assemble(order))
-        return replace(self._outbound, part=part)
+        return replace(outbound, part=part)
 
     def _has_run_out(self, ended: LegEnded) -> bool:
         """Did it work up to the request's deadline? That is no failure of the target's."""

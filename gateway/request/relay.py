@@ -13,7 +13,7 @@ from gateway.core.decode.locality.nearness import Nearness
 from gateway.core.effects import StartLeg
 from gateway.core.events import FirstToken, LegAccepted, LegEnded, ResponseStored
 from gateway.core.stored_responses import stored_response_key
-from gateway.core.vocabulary import LegResult, LegRole, PoolName, RefusalReason, TargetKind
+from gateway.core.vocabulary import LegResult, LegRole, PoolName, RefusalReason, RequestProfile, TargetKind
 from gateway.ground.clock import Clock
 from gateway.request.answers import (
     USAGE_WITHIN_BYTES,
@@ -32,7 +32,10 @@ from gateway.request.extras import Withheld
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RequestSummary, Sink
 from gateway.request.mailbox import LegScope
 from gateway.request.model_names import Renamer
+from gateway.request.resuming import Rest, rest_of
+from gateway.request.rewriting import Rewriter, rewriter_for
 from gateway.request.too_long import too_long_in
+from gateway.request.transcript import PATHS, Hold, Transcript, Unsound
 
 Compare = Callable[[PoolName, bytes], Nearness | None]
 """Told what a prefill says of its experts, as it came or empty. It never raises."""
@@ -53,6 +56,8 @@ class RelaySettings:
     """After `[DONE]` the engine may take this long to end its response, so that the connection can be used again."""
     engine_stall_s: float = 120.0
     """A stream that has begun and then brings nothing for this long has failed."""
+    prefix_blocks_max: int = 4096
+    """Of the prompt with what was answered, hashes for whoever goes on with an answer that broke."""
 
 
 class Relay:
@@ -63,8 +68,11 @@ class Relay:
         "_clock",
         "_compare",
         "_driver",
+        "_hold",
         "_renamed",
+        "_rest",
         "_speaker",
+        "_transcript",
         "assembler",
         "assembles",
         "handed_over",
@@ -85,9 +93,15 @@ class Relay:
         outbound: OutboundRequest,
         summary: RequestSummary,
         arrived_ns: int,
+        hold: Hold | None = None,
         compare: Compare | None = None,
     ) -> None:
+        """`hold`: where a transcript is counted. None: none is kept."""
         self._compare = compare
+        self._hold = hold
+        self._transcript: Transcript | None = None
+        self._rest: Rest | None = None
+        """What is left to do since its answer broke."""
         self._driver = driver
         self._clock = clock
         self._arrived_ns = arrived_ns
@@ -142,6 +156,55 @@ class Relay:
     async def write(self, data: bytes) -> None:
         if not self.sink.put(data):
             await self.sink.drain()
+
+    # An answer that breaks, and goes on
+
+    def voice(self, order: StartLeg) -> Callable[[bytes], bool]:
+        """By which the events of this leg's stream go to the client; and are kept, where somebody may have to go on."""
+        if self._transcript is None:
+            if not order.may_break or self._hold is None or self.outbound.path not in PATHS:
+                return self.put
+            self._transcript = Transcript(self.outbound.path, self._hold, self.put)
+        return self._transcript.put
+
+    def rest_profile(self) -> RequestProfile | None:
+        """What is left to do of an answer that has just broken, as a request. None, and the summary says why: nobody
+        could go on with it."""
+        try:
+            if self._transcript is None:
+                raise Unsound("nothing was kept of it")
+            said = self._transcript.said()
+            self._rest = rest_of(self.outbound, said, prefix_blocks_max=self.settings.prefix_blocks_max)
+        except Unsound as why:
+            self.summary.why_unresumed = str(why)
+            return None
+        return self._rest.outbound.profile
+
+    @property
+    def transcript_dropped(self) -> bool:
+        return self._transcript is not None and self._transcript.is_dropped
+
+    @property
+    def said_tokens(self) -> int:
+        """Of the answer, when it broke last."""
+        return 0 if self._rest is None else self._rest.said.tokens
+
+    def outbound_of(self, order: StartLeg) -> OutboundRequest:
+        """What is asked for: all of it, or what is left."""
+        if not order.resume:
+            return self.outbound
+        assert self._rest is not None, "the core has been told what is left"
+        return self._rest.outbound
+
+    def rewriter(self, order: StartLeg, head: LegHead) -> Rewriter | None:
+        """For a leg that goes on with what another one began."""
+        if not order.resume:
+            return None
+        assert self._rest is not None, "the core has been told what is left"
+        self.summary.resumes = order.resume
+        remark = b": nightside: went on elsewhere, resume %d, in %b\n\n"
+        region = head.ran_at.place.region.encode()
+        return rewriter_for(self.outbound.path, self._rest, remark=remark % (order.resume, region))
 
     def accepted(self, order: StartLeg) -> None:
         """Of an engine, its first token says the same."""
@@ -220,13 +283,16 @@ class Feed:
         "_ended",
         "_has_sent",
         "_is_draining",
+        "_is_theirs",
         "_is_told",
         "_order",
         "_pieces",
         "_relay",
+        "_rewriter",
         "_scope",
         "_settings",
         "_usage",
+        "_voice",
         "_withheld",
     )
 
@@ -248,6 +314,11 @@ class Feed:
         self._is_draining = False
         self._withheld: Withheld | None = None
         """Of a stream that tells more than its client asked for."""
+        self._voice = relay.put
+        self._rewriter: Rewriter | None = None
+        """Where it goes on with what another leg began."""
+        self._is_theirs = False
+        """What broke it is the request's own fault, as the engine says."""
 
     def accepted(self) -> None:
         self._relay.accepted(self._order)
@@ -258,6 +329,17 @@ class Feed:
         if self._ended is not None:
             return self._ended
         return replace(leg_ended(self._order, result, detail), refusal=refusal)
+
+    def broke_off(self, failure: LegFailure) -> LegEnded:
+        """The same where it ends through no fault of the client's: somebody may go on with what there is."""
+        ended = self.ended_early(failure.result, failure.detail, failure.refusal)
+        if ended is self._ended:
+            return ended
+        ended = replace(ended, is_final=failure.is_final, has_reached=failure.has_reached)
+        if not self._has_sent or not self._order.may_break or self._is_theirs or failure.result is LegResult.INTERNAL:
+            return ended
+        rest = self._relay.rest_profile()
+        return replace(ended, rest=rest, output_tokens=None if rest is None else self._relay.said_tokens)
 
     async def run(self, leg: Leg) -> LegEnded:
         """Raises LegFailure where the leg failed."""
@@ -288,6 +370,8 @@ class Feed:
         failure = _failure_of(head.status, f"status {head.status}")
         if failure is not None:
             raise failure
+        if self._order.resume:  # another engine may know better what to do with a rest
+            return leg_ended(self._order, LegResult.CLIENT_ERROR, f"status {head.status}")
         body, rest = await self._hold_whole(chunks)
         if rest is not None:
             raise LegFailure(LegResult.FAILED, f"status {head.status} with an endless body")
@@ -394,7 +478,7 @@ class Feed:
     def _count_tokens(self, scanner: EventScanner) -> None:
         """Where the engine told no count, the events stand in for it; they cost a look at the last of them."""
         if self._ended is None:
-            self._usage = scanner.usage_so_far
+            self._usage = self._usage_of_all(scanner.usage_so_far) or TokenUsage()
             self._relay.note_usage(self._usage)
         if self._usage is None or self._usage.output_tokens is None:
             self._relay.summary.content_events += scanner.content_events
@@ -407,7 +491,12 @@ class Feed:
         relay.stored(self._order, scanner.response_id)
         await relay.begin(self._order, _without_length(leg.head))
         self._has_sent = True
-        put = relay.put
+        put = self._voice = relay.voice(self._order)
+        feed = scanner.feed if self._withheld is None else partial(self._feed, scanner)
+        if (rewriter := relay.rewriter(self._order, leg.head)) is not None:
+            self._rewriter = rewriter
+            held = rewriter.rewrite(held)
+            feed = partial(self._rewritten, feed, rewriter)
         has_room = put(held) if held else True
         relay.first_token(self._order)  # the client has its token before anybody counts it
         if not has_room:
@@ -415,8 +504,6 @@ class Feed:
         if scanner.done:
             self._finish_soon(scanner)
         self._scope.watch(self._progress, self._settings.engine_stall_s)
-
-        feed = scanner.feed if self._withheld is None else partial(self._feed, scanner)
 
         def take(data: bytes) -> bool:
             self._pieces += 1
@@ -458,14 +545,16 @@ class Feed:
         rest = self._close(scanner)
         if scanner.fault is not None:
             if rest:
-                self._relay.put(rest)
-            raise LegFailure(LegResult.FAILED, scanner.fault.detail)
+                self._voice(rest)
+            raise self._broken_by(scanner.fault)
         if not scanner.is_finished:
             raise LegFailure(LegResult.FAILED, "the stream broke off")
+        if self._rewriter is not None:
+            rest = self._rewriter.rewrite(rest) + self._rewriter.close()
         if rest and not self._relay.put(rest):
             await self._relay.sink.drain()
         if not self._is_told:
-            self._usage = scanner.usage
+            self._usage = self._usage_of_all(scanner.usage)
             if leg.counted is not None:
                 self._usage = with_opening(self._usage or TokenUsage(), leg.counted)
         return self._completed()
@@ -486,7 +575,7 @@ class Feed:
         """All that the client wants has passed; what is left is the end of the response itself, which nobody waits for
         but the connection."""
         if self._ended is None:
-            self._usage = scanner.usage
+            self._usage = self._usage_of_all(scanner.usage)
             if self._may_be_counted_yet():
                 self._ended = leg_ended(self._order, LegResult.COMPLETED, "")
             else:
@@ -499,6 +588,19 @@ class Feed:
         is_peer = self._order.target.kind is TargetKind.PEER
         return is_peer and (self._usage is None or self._usage.prompt_tokens is None)
 
+    @staticmethod
+    def _rewritten(feed: Callable[[bytes], bytes], rewriter: Rewriter, data: bytes) -> bytes:
+        return rewriter.rewrite(feed(data))
+
+    def _usage_of_all(self, usage: TokenUsage | None) -> TokenUsage | None:
+        return usage if self._rewriter is None else self._rewriter.usage_of_all(usage)
+
+    def _broken_by(self, fault: Fault) -> LegFailure:
+        """In the middle of an answer. One that an engine gives up to make room is had elsewhere, and is no failure."""
+        failure = _failure_of(fault.code or 500, fault.detail)
+        self._is_theirs = failure is None
+        return failure or LegFailure(LegResult.FAILED, fault.detail)
+
     async def _answer_fault(self, head: LegHead, fault: Fault) -> LegEnded:
         """Nothing has been sent: fail so that the core may try elsewhere, or give the client its own error.
 
@@ -507,8 +609,10 @@ class Feed:
         failure = _failure_of(fault.code or 500, fault.detail)
         if failure is not None:
             raise failure
-        self._relay.summary.is_event_stream = False
         status = fault.code or 500
+        if self._order.resume:
+            return leg_ended(self._order, LegResult.CLIENT_ERROR, f"status {status}")
+        self._relay.summary.is_event_stream = False
         body = in_openai_shape(fault.body, status)
         return await self._answer_client_error(replace(head, status=status, headers=JSON_HEADERS), body)
 

@@ -18,7 +18,7 @@ from loadgen.engine.fields import (
     served_model,
     text_of_content,
 )
-from loadgen.engine.tokens import TOKEN_ID_MAX, Message, chat_prompt, text_of
+from loadgen.engine.tokens import TOKEN_ID_MAX, Message, chat_prompt, text_of, token_count
 from loadgen.engine.tools import Tool, chosen_tool
 from loadgen.engine.vocabulary import Endpoint
 
@@ -54,13 +54,17 @@ class GenerationRequest:
     """Answers to each prompt."""
     index: int = 0
     """Which of all choices this is."""
+    said_tokens: int = 0
+    """At the prompt's end, what is a part of the answer already, which is to go on."""
 
 
 def parse_generation(endpoint: Endpoint, content_type: str, body: bytes, served: tuple[str, ...]) -> GenerationRequest:
     """Raises ApiError for what a real engine refuses before it counts tokens. Without a model the first is meant."""
     fields = json_body(content_type, body)
     stream = fields.flag("stream")
-    prompts = [_chat_prompt(fields)] if endpoint is Endpoint.CHAT else _completion_prompts(fields)
+    is_chat = endpoint is Endpoint.CHAT
+    continued = _continued(fields) if is_chat else b""
+    prompts = [_chat_prompt(fields, continued)] if is_chat else _completion_prompts(fields)
     include_usage = _stream_option(fields, "include_usage", stream=stream)
     request = GenerationRequest(
         endpoint=endpoint,
@@ -77,7 +81,8 @@ def parse_generation(endpoint: Endpoint, content_type: str, body: bytes, served:
         cache_salt=cache_salt_of(fields),
         return_token_ids=fields.flag("return_token_ids"),
         model=served_model(fields, served),
-        tool=_tool_to_call(fields) if endpoint is Endpoint.CHAT else None,
+        tool=_tool_to_call(fields) if is_chat else None,
+        said_tokens=token_count(continued),
     )
     check_sampling(fields)
     return request
@@ -170,8 +175,20 @@ def _stream_option(fields: Fields, name: str, *, stream: bool) -> bool:
     return Fields(options).flag(name)
 
 
-def _chat_prompt(fields: Fields) -> bytes:
-    return chat_prompt(messages_of(fields))
+def _chat_prompt(fields: Fields, continued: bytes) -> bytes:
+    messages = messages_of(fields)
+    return chat_prompt(messages[:-1]) + continued if continued else chat_prompt(messages)
+
+
+def _continued(fields: Fields) -> bytes:
+    """The last message, if it is to go on rather than to be answered. Raises ApiError."""
+    if not fields.flag("continue_final_message"):
+        return b""
+    if fields.value("add_generation_prompt") is not False:
+        told = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+        raise bad_value("continue_final_message", True, told)
+    last = messages_of(fields)[-1]
+    return last.content.encode("utf-8", "surrogatepass")
 
 
 def messages_of(fields: Fields) -> list[Message]:

@@ -321,6 +321,9 @@ class DecodeGroup:
         """Room in its cache that is spoken for."""
         return self._ranks[rank].held_tokens
 
+    def has(self, request_id: str) -> bool:
+        return request_id in self._requests
+
     def generated(self, request_id: str) -> int:
         """Tokens of an answer that exist."""
         request = self._requests[request_id]

@@ -37,7 +37,7 @@ from loadgen.engine.producer import Offer, Producer
 from loadgen.engine.responses import ResponsesAnswer, ResponsesRequest, ResponseStore, parse_responses
 from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.server_config import EngineServerConfig
-from loadgen.engine.tokens import TOKEN_BYTES, block_names, continuation, token_count
+from loadgen.engine.tokens import TOKEN_BYTES, block_names, continuation, continued_tokens, token_count
 from loadgen.engine.tools import call_arguments, json_text
 from loadgen.engine.vocabulary import Endpoint, FinishReason, Rejection
 
@@ -408,14 +408,18 @@ class Generation:
 
     def _output_length(self, request: GenerationRequest, prompt_tokens: int) -> tuple[int, FinishReason]:
         limit = self._output_limit(request, prompt_tokens)
+        said = request.said_tokens
+        if not said and request.endpoint is Endpoint.COMPLETION:
+            said = continued_tokens(voice_of(request), request.prompt)
         if request.ignore_eos or self._config.ignore_eos:
             return limit, FinishReason.LENGTH
-        chance = random.Random(xxhash.xxh3_64_intdigest(request.prompt, seed=self._config.seed))
+        asked = request.prompt[: len(request.prompt) - said * TOKEN_BYTES]
+        chance = random.Random(xxhash.xxh3_64_intdigest(asked, seed=self._config.seed))
         drawn = chance.lognormvariate(math.log(self._config.output_tokens_median), self._config.output_tokens_sigma)
         least = request.output_tokens_min
         if least >= limit:  # who may not stop before ends by length
             return limit, FinishReason.LENGTH
-        return _cut(max(1, least, round(drawn)), limit)
+        return _cut(max(1, least, max(1, round(drawn)) - said), limit)
 
 
 def _formed(request: GenerationRequest, voice: str) -> bytes:

@@ -355,6 +355,14 @@ class EngineModel:
             external_tokens=self._external_tokens,
         )
 
+    def generated(self, request_id: str) -> int:
+        """Tokens of an answer that exist, as of the last call that carried a time."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return 0
+        is_written = sequence.is_decoding and sequence in self._running
+        return sequence.generated + (self._iterations_ended() if is_written else 0)
+
     def cached_blocks(self, chain: bytes) -> int:
         """How many of a text's first blocks, named as in a request, are in the cache."""
         return self._pool.matched(chain, len(chain))[0]

@@ -75,6 +75,21 @@ def continuation(model: str, prompt: bytes, tokens: int) -> bytes:
     return b"".join(words)
 
 
+def continued_tokens(model: str, prompt: bytes) -> int:
+    """How many tokens at the prompt's end are what `model` generates after those before them: an answer of its own that
+    is to go on. Hardly ever is a prompt taken for one that is none."""
+    if len(prompt) % TOKEN_BYTES or continuation(model, prompt[:-TOKEN_BYTES], 1) != prompt[-TOKEN_BYTES:]:
+        return 0
+    history = xxhash.xxh3_64(seed=xxhash.xxh3_64_intdigest(model.encode()))
+    begins = 0
+    for start in range(0, len(prompt), TOKEN_BYTES):
+        token = prompt[start : start + TOKEN_BYTES]
+        if start == 0 or _WORDS[history.intdigest() & 0xFF] != token:
+            begins = start + TOKEN_BYTES
+        history.update(token)
+    return (len(prompt) - begins) // TOKEN_BYTES
+
+
 def block_names(text: bytes, *, model: str, cache_salt: str, block_tokens: int) -> bytes:
     """Chained names of the full blocks of a text, packed; other models and other salts share no name."""
     size = block_tokens * TOKEN_BYTES

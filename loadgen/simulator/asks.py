@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason, RegionName, ReplicaId, RequestId, RequestProfile
+from loadgen.engine.tokens import TOKEN_BYTES
+from loadgen.simulator.answers import Told
 from loadgen.simulator.prompts import Prompt
 
 TRY_MARK = "~"
@@ -61,10 +63,20 @@ class Ask:
     """How often its client sent it."""
     failed_by: str = ""
     """Of a failure: whose it is, where clients find gateways by name."""
+    told: Told = field(default_factory=Told)
+    """Of its answer, where answers that break go on."""
 
     @property
     def request_id(self) -> RequestId:
         return self.profile.request_id
+
+    def rest(self, said: int) -> RequestProfile:
+        """What is left to do when so many tokens of the answer are there."""
+        profile, whole = self.profile, self.whole
+        prompt_bytes = profile.prompt_bytes + said * TOKEN_BYTES
+        blocks = prompt_bytes // profile.prefix_block_bytes
+        prefix = whole.chain(profile.prefix_block_bytes // whole.block_bytes, max(blocks, profile.prefix_blocks))
+        return replace(profile, prompt_bytes=prompt_bytes, prefix=prefix, goes_on=True)
 
     @property
     def response_id(self) -> RequestId:

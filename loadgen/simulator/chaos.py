@@ -46,6 +46,8 @@ class Ordeal:
     held: dict[str, int]
     """How often requests were held for a replica, by what they waited for there."""
     digest: str
+    resumes: int = 0
+    """Attempts to go on with an answer that broke."""
 
 
 def endure(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
@@ -73,6 +75,11 @@ def endure_pair(seed: int, on_line: Callable[[str], object] | None = None) -> Or
     return _endure(seed, chaos_scenario(seed, has_controller=True, has_pair=True), on_line)
 
 
+def endure_breaking(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
+    """The same where answers break all the time, and go on elsewhere."""
+    return _endure(seed, chaos_scenario(seed, breaks=True), on_line)
+
+
 def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | None) -> Ordeal | Finding:
     world = World(scenario, scenario.runs[0], every_invariant=True, on_line=on_line)
     try:
@@ -91,20 +98,35 @@ def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | No
         story.events,
         dict(story.counts.held),
         story.digest,
+        story.counts.resumes,
     )
 
 
 def chaos_scenario(
-    seed: int, *, has_controller: bool = False, has_pair: bool = False, is_disaggregated: bool = False
+    seed: int,
+    *,
+    has_controller: bool = False,
+    has_pair: bool = False,
+    is_disaggregated: bool = False,
+    breaks: bool = False,
 ) -> Scenario:
-    document = chaos_document(seed, has_controller=has_controller, has_pair=has_pair, is_disaggregated=is_disaggregated)
+    document = chaos_document(
+        seed, has_controller=has_controller, has_pair=has_pair, is_disaggregated=is_disaggregated, breaks=breaks
+    )
     return parse_scenario(document, Path(f"chaos-{seed}.yaml"))
 
 
 def chaos_document(
-    seed: int, *, has_controller: bool = False, has_pair: bool = False, is_disaggregated: bool = False
+    seed: int,
+    *,
+    has_controller: bool = False,
+    has_pair: bool = False,
+    is_disaggregated: bool = False,
+    breaks: bool = False,
 ) -> dict[str, Any]:
     """The scenario as it would be written in a file."""
+    if breaks:
+        return _breaking_document(seed)
     if is_disaggregated:
         return _disaggregated_document(seed)
     if has_pair:
@@ -163,6 +185,28 @@ def _disaggregated_document(seed: int) -> dict[str, Any]:
             region["replicas"] = 0
             region.pop("adopted", None)
     return document | {"faults": _faults(rng, document | {"faults": []})}
+
+
+def _breaking_document(seed: int) -> dict[str, Any]:
+    """Replicas crash in the middle of what they write, again and again, and so does a gateway now and then; every third
+    mesh is one of pools."""
+    document = _disaggregated_document(seed) if seed % 3 == 2 else _mesh_document(seed)
+    rng = random.Random(f"chaos/{seed}/breaking")
+    places = _places_in(document | {"faults": []})
+    kills: list[dict[str, Any]] = [
+        {"kind": "replica_crash", "target": replica, "at": f"{rng.randrange(200, 1500)}ms", "lasts": "150ms"}
+        | {"times": rng.choice((3, 6)), "every": f"{rng.choice((500, 800, 1300))}ms"}
+        for replica in rng.sample(places.replicas, max(1, len(places.replicas) // 2))
+    ]
+    if rng.random() < 0.5:
+        gateway = rng.choice(places.gateways)
+        kills.append(
+            {"kind": "gateway_crash", "target": gateway, "at": "2s", "lasts": "500ms", "times": 2, "every": "2s"}
+        )
+    for run in document["runs"]:
+        run["resume"] = {"resumes_max": rng.choice((1, 3)), "wait_max": rng.choice(("300ms", "10s"))}
+        run["attempt"] |= {"retry_budget_min": 1000, "breaker_failures_in_row": 20}
+    return document | {"resumes": True, "faults": [*document["faults"], *kills]}
 
 
 def pools_document(seed: int) -> dict[str, Any]:

@@ -117,6 +117,8 @@ class _Visit:
     connectors: frozenset[Connector] = ALL_CONNECTORS
     """Over which it can be handed from one to another."""
     first_token: bool = False
+    resume: int = 0
+    """How often somebody went on with its answer."""
     rule: PlaceRule = field(default_factory=PlaceRule)
     """Where its next attempt may go: a forward keeps the stamp that it came with, whatever its origin does since."""
 
@@ -231,6 +233,8 @@ class Counts:
     attempts: Counter[str] = field(default_factory=Counter)
     held: Counter[str] = field(default_factory=Counter)
     """For the replica's time, or for the sake of what its cache holds; only where every invariant is looked after."""
+    resumes: int = 0
+    """Attempts to go on with an answer that broke."""
 
 
 class Watch:
@@ -286,6 +290,9 @@ class Watch:
         self._expect("every request ends exactly once", ask.ended_ns is None, f"{ask.request_id} ended twice")
         is_whole = outcome is not Outcome.COMPLETED or ask.first_token_ns is not None
         self._expect("what is completed was answered", is_whole, ask.request_id)
+        if outcome is Outcome.COMPLETED and ask.told.now:
+            told = f"{ask.request_id} was told {ask.told.now} of {ask.output_tokens}, after {ask.told.breaks} breaks"
+            self._expect("no token is told twice, and none is lost", ask.told.now == ask.output_tokens, told)
         if ask.is_last_check:
             self._check_answer_after_healing(ask, outcome)
 
@@ -383,6 +390,7 @@ class Watch:
         for effect in effects:
             if isinstance(effect, StartLeg):
                 self.counts.attempts[effect.target.kind] += 1
+                self.counts.resumes += effect.resume > 0 and effect.leg == 1
                 place = view.places[effect.target.id]
                 self.counts.placements[view.spec.place.region, place.region, effect.decision.reason] += 1
             elif isinstance(effect, RefuseForward):
@@ -480,6 +488,7 @@ class Watch:
         """If it does not end now, it is back in the queue."""
         visit.waits = True
         visit.arrived_ns = self._now_ns
+        visit.is_ordinary &= event.rest is None
         if event.result is LegResult.REFUSED:
             visit.refusals += 1
             gave_up = visit.refusals >= view.core.config.attempt.refusals_max
@@ -517,8 +526,13 @@ class Watch:
         visit = view.visits[leg.request_id]
         where = f"{leg.request_id} from {view.spec.gateway_id} to {leg.target}"
         is_further_leg = leg.attempt == visit.attempt
-        has_answered = visit.first_token and not is_further_leg
+        goes_on = leg.resume == visit.resume + 1
+        has_answered = visit.first_token and not is_further_leg and not goes_on
         self._expect("after the first token there is no other attempt", not has_answered, where)
+        self._expect("what goes on has begun", goes_on <= visit.first_token, where)
+        self._expect("nobody goes on for ever", leg.resume <= view.core.config.resume.resumes_max, where)
+        if goes_on:
+            visit.resume, visit.first_token = leg.resume, False
         if not is_further_leg:
             visit.is_ordinary &= not visit.is_pooled  # it was read, and nobody was free: it is read again
             self._check_order(view, visit, leg)

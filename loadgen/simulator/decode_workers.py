@@ -119,7 +119,10 @@ class SimDecodeWorker(SimReplica):
     def generated(self, run_id: str) -> int:
         if run_id not in self._runs or run_id in self._unfetched:
             return 0
-        return self._group.look().generated(run_id)
+        model = self._group.look()
+        if not model.has(run_id):  # just now it has written the last of them, and nobody has been told yet
+            return self._runs[run_id].request.output_tokens
+        return model.generated(run_id)
 
     # What gateways ask for
 
@@ -139,6 +142,8 @@ class SimDecodeWorker(SimReplica):
             self._lose(run, "500: what it was to fetch is gone")
 
     def abort(self, run_id: str) -> None:
+        if (followed := self._runs.get(run_id)) is not None:
+            self._over(followed)
         if self._runs.pop(run_id, None) is None:
             return
         self._let_go(run_id)
@@ -151,6 +156,8 @@ class SimDecodeWorker(SimReplica):
     def crash(self) -> None:
         if not self._is_up:
             return
+        for run in self._runs.values():
+            self._over(run)
         self._is_up = False
         self._group.model.lose_rank(self._rank, self._group.own_ns())
         self._unfetched.clear()  # nobody is left to say that it is wanted no longer
@@ -192,6 +199,7 @@ class SimDecodeWorker(SimReplica):
                 run.on_first_token(run)
             case Finished():
                 del self._runs[run.run_id]
+                self._over(run, is_whole=True)
                 run.on_finished()
             case _ as never:
                 assert_never(never)
@@ -233,6 +241,7 @@ class SimDecodeWorker(SimReplica):
         return run.handoff.source.let_go(run.handoff.run_id)
 
     def _lose(self, run: EngineRun, why: str) -> None:
+        self._over(run)
         self._runs.pop(run.run_id, None)
         self._unfetched.pop(run.run_id, None)
         run.on_lost(why)

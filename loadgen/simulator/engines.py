@@ -55,6 +55,10 @@ class EngineRun:
     """Of one whose prompt is read elsewhere."""
     waits_for_its_prompt: bool = False
     """It may come before that has been read."""
+    is_followed: bool = False
+    """Somebody wants to know how much of it was written, even when it is over."""
+    written: int | None = None
+    """Of one that is over, and followed."""
 
 
 class SimReplica:
@@ -112,6 +116,14 @@ class SimReplica:
     def generated(self, run_id: str) -> int:
         """Tokens of a run's answer that exist."""
         raise NotImplementedError
+
+    def written(self, run: EngineRun) -> int:
+        """The same of a run that is followed, whether or not it is over."""
+        return self.generated(run.run_id) if run.written is None else run.written
+
+    def _over(self, run: EngineRun, *, is_whole: bool = False) -> None:
+        if run.is_followed:
+            run.written = run.request.output_tokens if is_whole else self.generated(run.run_id)
 
     # What gateways ask for
 
@@ -201,6 +213,9 @@ class SimEngine(SimReplica):
         asked = [common_names(chain, run.request.block_names) for run in self._runs.values()]
         return max(self._model.cached_blocks(chain), *asked, 0)
 
+    def generated(self, run_id: str) -> int:
+        return 0 if self._model is None else self._model.generated(run_id)
+
     # What gateways ask for
 
     def submit(self, run: EngineRun) -> None:
@@ -215,8 +230,9 @@ class SimEngine(SimReplica):
         self._arm()
 
     def abort(self, run_id: str) -> None:
-        if self._runs.pop(run_id, None) is not None:
+        if (run := self._runs.pop(run_id, None)) is not None:
             assert self._model is not None, "only a living engine runs anything"
+            self._over(run)
             self._model.abort(run_id, self._own_ns())
             self._arm()
 
@@ -249,6 +265,8 @@ class SimEngine(SimReplica):
 
     def crash(self) -> None:
         self._past = self.prefix_tokens()
+        for run in self._runs.values():
+            self._over(run)
         self._model = None
         self._armed_ns = None
         self._note_change()
@@ -316,7 +334,9 @@ class SimEngine(SimReplica):
                 run = self._runs[output.request_id]
                 run.on_first_token(run)
             case Finished():
-                self._runs.pop(output.request_id).on_finished()
+                run = self._runs.pop(output.request_id)
+                self._over(run, is_whole=True)
+                run.on_finished()
                 if self._readers and (tell := self._readers.pop(output.request_id, None)) is not None:
                     tell()
             case TokensGenerated() | Preempted() | Fetching() | Expired():

@@ -101,6 +101,8 @@ class Surroundings:
     request_deadline_ns: int
     exact_prefixes: bool = False
     """Gateways know what engines have cached, rather than remember what they sent where."""
+    resumes: bool = False
+    """Answers that break go on."""
     pools: dict[PoolName, PoolSpec] = field(default_factory=dict)
     """Those of which there is more to say than their names."""
     gateways: dict[GatewayId, SimGateway] = field(default_factory=dict)
@@ -109,10 +111,14 @@ class Surroundings:
 class _Owner:
     """One request at one gateway."""
 
-    __slots__ = ("ask", "legs", "line", "reading", "upstream")
+    __slots__ = ("ask", "has_begun", "legs", "line", "reading", "said", "upstream")
 
-    def __init__(self, ask: Ask, line: Line, upstream: Upstream) -> None:
+    def __init__(self, ask: Ask, line: Line, upstream: Upstream, said: int = 0) -> None:
         self.ask = ask
+        self.said = said
+        """Tokens of the answer that there are already: the next run writes from there on."""
+        self.has_begun = False
+        """It has told whoever waits for it of a first token."""
         self.line = line
         self.upstream = upstream
         self.legs: dict[tuple[int, int], _Leg] = {}
@@ -120,11 +126,30 @@ class _Owner:
         self.reading: EngineRun | None = None
         """The last one that read the prompt for somebody else."""
 
+    @property
+    def is_heard(self) -> bool:
+        """Does what it says still get to a client?"""
+        if isinstance(self.upstream, _Leg):
+            return self.upstream.is_alive and self.upstream.owner.is_heard
+        return self.ask.ended_ns is None
+
 
 class _Leg:
     """One leg, seen from the gateway that started it. What comes back after it ended changes nothing."""
 
-    __slots__ = ("decoding", "gateway", "is_accepted", "is_alive", "key", "line", "order", "owner")
+    __slots__ = (
+        "decoding",
+        "gateway",
+        "has_begun",
+        "is_accepted",
+        "is_alive",
+        "key",
+        "line",
+        "order",
+        "owner",
+        "run",
+        "said",
+    )
 
     def __init__(self, gateway: SimGateway, owner: _Owner, order: ordered.StartLeg) -> None:
         self.gateway = gateway
@@ -133,6 +158,10 @@ class _Leg:
         self.key = (order.attempt, order.leg)
         self.is_accepted = False
         self.is_alive = True
+        self.has_begun = False
+        self.said = owner.said
+        self.run: tuple[EngineRun, SimReplica] | None = None
+        """What writes for it, of our own."""
         self.line: Line | None = None
         self.decoding: tuple[SimReplica, str] | None = None
         """Of a part that writes the answer: where, and as which run."""
@@ -149,7 +178,10 @@ class _Leg:
         if self.is_alive:
             if self.decoding is not None:
                 self.gateway.decoding[self.order.request_id, self.order.attempt] = self.decoding
-            self.owner.line.to_near(self.owner.upstream.first_token, ran_at)
+            self._begin()
+            if not self.owner.has_begun:
+                self.owner.has_begun = True
+                self.owner.line.to_near(self.owner.upstream.first_token, ran_at)
             if self.owner.ask.is_stored:
                 self.gateway.tell(
                     events.ResponseStored(
@@ -157,6 +189,22 @@ class _Leg:
                     )
                 )
             self.gateway.tell(events.FirstToken(self.order.request_id, self.order.attempt, self.order.leg))
+
+    def _begin(self) -> None:
+        self.has_begun = True
+        if self.run is not None and self.gateway.follows_answers and self.owner.is_heard:
+            self.owner.ask.told.begins(self.said, *self.run)
+
+    def _rest(self) -> RequestProfile | None:
+        """Of an answer that has just broken. None: nobody goes on with it."""
+        ask = self.owner.ask
+        if not (self.gateway.follows_answers and self.has_begun and self.order.may_break and self.owner.is_heard):
+            return None
+        said = ask.told.breaks_off()
+        if ask.is_stored or not 0 < said < ask.output_tokens:
+            return None
+        self.owner.said = said
+        return ask.rest(said)
 
     def ended(self, outcome: Outcome, detail: str) -> None:
         """A peer's last word."""
@@ -226,6 +274,7 @@ class _Leg:
             self.gateway.decoding.pop((self.order.request_id, self.order.attempt), None)
         if self.line is not None and result is not LegResult.CANCELLED:
             self.line.finish()
+        may_go_on = result in (LegResult.FAILED, LegResult.BUSY, LegResult.REFUSED)
         ended = events.LegEnded(
             self.order.request_id,
             self.order.attempt,
@@ -236,6 +285,7 @@ class _Leg:
             output_tokens,
             detail,
             too_long=too_long,
+            rest=self._rest() if may_go_on else None,
         )
         self.gateway.tell(ended)
         self.gateway.repeat_late(self.owner, ended)
@@ -282,6 +332,10 @@ class SimGateway:
     @property
     def is_up(self) -> bool:
         return self.core is not None
+
+    @property
+    def follows_answers(self) -> bool:
+        return self._around.resumes
 
     @property
     def waiting(self) -> int:
@@ -503,8 +557,8 @@ class SimGateway:
         if ask.request_id in self._owners:
             line.to_near(leg.forward_refused, RefusalReason.DUPLICATE, "a request of this id is here already")
             return
-        self._owners[ask.request_id] = _Owner(ask, line, leg)
-        origin, profile = leg.gateway.gateway_id, ask.profile
+        self._owners[ask.request_id] = _Owner(ask, line, leg, leg.said)
+        origin, profile = leg.gateway.gateway_id, ask.rest(leg.said) if leg.said else ask.profile
         if leg.order.budget_tokens:
             profile = replace(profile, budget_tokens=leg.order.budget_tokens)
         self.tell(events.ForwardArrived(profile, self._agenda.now_ns + left_ns, origin, hops, stamp))
@@ -553,6 +607,9 @@ class SimGateway:
     def _push(self, leg: _Leg, engine: SimReplica) -> None:
         order = leg.order
         run_id = f"{order.request_id} {self.gateway_id} {order.attempt}.{order.leg}"
+        upstream = leg.owner.upstream
+        if isinstance(upstream, _Leg) and upstream.order.attempt > 1:  # it may have been here before
+            run_id += f" of {upstream.order.attempt}"
         line = self._around.network.connect(
             self.region, engine.spec.place.region, leg.broke, lambda _: engine.abort(run_id)
         )
@@ -564,7 +621,10 @@ class SimGateway:
             on_finished=lambda: line.to_near(leg.finished),
             on_rejected=lambda rejection: line.to_near(leg.rejected, rejection, engine.config.context_tokens_max),
             on_lost=line.close_far,
+            is_followed=self._around.resumes and order.role is not LegRole.PREFILL,
         )
+        if run.is_followed:
+            leg.run = run, engine
         if order.role is LegRole.PREFILL:
             leg.owner.reading = run
         elif order.role is LegRole.DECODE:
@@ -575,9 +635,10 @@ class SimGateway:
     def _engine_request(self, leg: _Leg, run_id: str) -> EngineRequest:
         ask = leg.owner.ask
         if leg.order.role is not LegRole.PREFILL:
-            return EngineRequest(run_id, ask.prompt_tokens, ask.output_tokens, ask.whole.names)
+            tokens = ask.prompt_tokens + leg.said, ask.output_tokens - leg.said
+            return EngineRequest(run_id, *tokens, ask.whole.names)
         pool = self._around.pools[self._around.engines[ReplicaId(leg.order.target.id)].spec.pool]
-        return EngineRequest(run_id, ask.prompt_tokens, 1, ask.whole.names, lease_ns=pool.lease_ns)
+        return EngineRequest(run_id, ask.prompt_tokens + leg.said, 1, ask.whole.names, lease_ns=pool.lease_ns)
 
     def _hand_over(self, leg: _Leg, run: EngineRun) -> None:
         """The engines meet by what the prefill's answer said, or by what both were told."""

@@ -30,6 +30,7 @@ from loadgen.simulator.chaos import (
     Ordeal,
     chaos_document,
     endure,
+    endure_breaking,
     endure_controlled,
     endure_disaggregated,
     endure_pair,
@@ -51,9 +52,10 @@ _APART = {
     "--chaos": ("--run", "--set", "--sweep", "--check"),
     "--trace": ("--out", "--json", "--sweep", "--jobs", "--ray", "--first"),
     "--ray": ("--jobs",),
-    "--controller": ("--disaggregated", "--pools"),
-    "--disaggregated": ("--pools",),
-    "SCENARIO": ("--runs", "--first", "--controller", "--pair", "--disaggregated", "--pools"),
+    "--controller": ("--disaggregated", "--pools", "--breaking"),
+    "--disaggregated": ("--pools", "--breaking"),
+    "--pools": ("--breaking",),
+    "SCENARIO": ("--runs", "--first", "--controller", "--pair", "--disaggregated", "--pools", "--breaking"),
 }
 """What says nothing beside the other: chaos draws its own worlds, which are checked throughout; a trace is the story of
 one run, told here; a cluster says itself how many jobs it takes."""
@@ -74,6 +76,7 @@ one run, told here; a cluster says itself how many jobs it takes."""
 @click.option("--controller", is_flag=True, help="With --chaos, worlds with a controller, which has its share of it.")
 @click.option("--disaggregated", is_flag=True, help="With --chaos, worlds where one engine reads, and another answers.")
 @click.option("--pools", is_flag=True, help="With --chaos, worlds whose engines take requests of different lengths.")
+@click.option("--breaking", is_flag=True, help="With --chaos, worlds where answers break all the time, and go on.")
 @click.option("--pair", "is_pair", is_flag=True, help="With --controller, two on one store, of which one leads.")
 @click.option("--runs", type=click.IntRange(1), help=f"How many, with --chaos; {_CHAOS_RUNS} if not given.")
 @click.option("--first", is_flag=True, help="With --chaos, stop at the first seed that finds something.")
@@ -96,6 +99,7 @@ def sim(
     controller: bool,
     disaggregated: bool,
     pools: bool,
+    breaking: bool,
     is_pair: bool,
     runs: int | None,
     first: bool,
@@ -123,7 +127,7 @@ def sim(
         if scenario is None:
             seeds = range(1 if seed is None else seed, (1 if seed is None else seed) + (runs or _CHAOS_RUNS))
             with _spread_over(processes, ray) as spread:
-                ordeals = _Ordeals(seeds, controller, is_pair, disaggregated, pools)
+                ordeals = _Ordeals(seeds, controller, is_pair, disaggregated, has_pools=pools, breaks=breaking)
                 context.exit(_endure_all(ordeals, spread, out, trace, first=first, as_json=as_json))
         changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
         if trace is not None:
@@ -304,9 +308,12 @@ class _Ordeals:
     has_pair: bool
     is_disaggregated: bool
     has_pools: bool
+    breaks: bool
 
     @property
     def endure(self) -> Callable[..., Ordeal | Finding]:
+        if self.breaks:
+            return endure_breaking
         if self.has_pools:
             return endure_pools
         if self.is_disaggregated:
@@ -323,11 +330,12 @@ class _Ordeals:
             has_controller=self.has_controller,
             has_pair=self.has_pair,
             is_disaggregated=self.is_disaggregated,
+            breaks=self.breaks,
         )
 
     def in_words(self, finding: Finding) -> str:
         kind = " --controller" if self.has_controller else " --disaggregated" if self.is_disaggregated else ""
-        kind += " --pair" if self.has_pair else " --pools" if self.has_pools else ""
+        kind += " --pair" if self.has_pair else " --pools" if self.has_pools else " --breaking" if self.breaks else ""
         replay = f"nightside sim --chaos{kind} --runs 1 --seed {finding.seed} --trace story.txt"
         return f"seed {finding.seed}: {finding.what}\n  {finding.detail}\n  replay: {replay}"
 

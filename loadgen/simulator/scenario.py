@@ -479,6 +479,8 @@ class Scenario(_Section):
     little less true to life."""
     request_deadline: _Duration = 600 * _SECOND_NS
     pause_after_failure: _Duration = _SECOND_NS
+    resumes: Annotated[bool, Strict()] = False
+    """Answers that break go on elsewhere, where a run's `resume` section lets them."""
     balancer_region: str = ""
     """Where a global balancer stands; the first region if none is named."""
     round_trips: str | tuple[tuple[str, str, _Duration], ...]

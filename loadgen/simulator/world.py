@@ -125,6 +125,7 @@ class World:
             scenario.heartbeat_batch,
             scenario.request_deadline,
             run.exact_prefixes,
+            scenario.resumes,
             scenario.pools(),
         )
         self._gateways = self._around.gateways

@@ -35,7 +35,7 @@ def test_it_holds_all_that_a_machine_installs(tmp_path: Path) -> None:
 
     home = tmp_path / "opt"
     subprocess.run([sys.executable, "-m", "venv", home], check=True)
-    install = [home / "bin/python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    install: list[Path | str] = [home / "bin/python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
     subprocess.run([*install, *sorted((tmp_path / "wheels").iterdir())], check=True)
     checked = subprocess.run(
         [home / "bin/nightside", "gateway", "check", ROOT / "docs/examples/smallest.yaml"],

@@ -180,6 +180,17 @@ def stream_and_cut(*pieces: bytes) -> Script:
     return script
 
 
+def cut_after(gate: asyncio.Event, *pieces: bytes) -> Script:
+    """As if the process had been killed then."""
+
+    async def script(exchange: Exchange) -> None:
+        await stream(*pieces)(exchange)
+        await gate.wait()
+        exchange.cut()
+
+    return script
+
+
 def answer(status: int = 200, body: bytes = GOOD_ANSWER, **headers: str) -> Script:
     async def script(exchange: Exchange) -> None:
         await exchange.head(status, {**JSON_HEADERS, "content-length": str(len(body)), **headers})

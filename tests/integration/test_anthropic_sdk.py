@@ -179,7 +179,7 @@ class TestErrors:
     @pytest.mark.parametrize("mode", [FaultMode.DIE_MIDSTREAM, FaultMode.ABORT_MIDSTREAM])
     async def test_a_stream_that_breaks_off_raises(self, slow: Served, mode: FaultMode) -> None:
         """Slowly, so that a token has reached the client before."""
-        slow.engines[0].set_fault(Fault(mode))
+        slow.engines[0].set_fault(Fault(mode, after_tokens=1))  # more often than anybody goes on with it
         async with client_of(slow) as client:
             events = await client.messages.create(model=MODEL, messages=HELLO, max_tokens=6, stream=True)
             with pytest.raises(anthropic.APIStatusError) as caught:

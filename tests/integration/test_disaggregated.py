@@ -26,6 +26,7 @@ from tests.fakes.engine import (
     Script,
     answer,
     chat_chunk,
+    cut_after,
     error_event,
     event,
     hang,
@@ -194,8 +195,29 @@ async def test_a_decode_that_fails_before_its_first_token_means_a_new_prefill(tm
         await pair.comes_to_rest()
 
 
-async def test_a_decode_that_dies_after_its_first_token_ends_the_stream_with_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dies", [True, False], ids=["dies", "gives up"])
+async def test_a_decode_that_breaks_off_goes_on_from_a_new_prefill(tmp_path: Path, dies: bool) -> None:
+    given_up = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": "recomputed"}]})
     async with _paired(tmp_path) as pair:
+        breaks = asyncio.Event()
+        begun = (ROLE + token("Hello"),)
+        pair.decode.plays(cut_after(breaks, *begun) if dies else stream_until(breaks, begun, (given_up, DONE)))
+        pair.decode.scripts.append(stream(*GOOD_STREAM))
+        async with ask(pair.session, pair.gateway.http_url, max_tokens=7) as response:
+            assert await response.content.readexactly(len(begun[0])) == begun[0]
+            breaks.set()
+            rest = await response.read()
+        assert rest.startswith(token("Hello"))
+        assert rest.endswith(DONE)
+        for engine in (pair.prefill, pair.decode):
+            *_, last = (json.loads(each.body) for each in engine.received)
+            assert last["messages"][-1] == {"role": "assistant", "content": "Hello"}
+            assert last["continue_final_message"] is True
+        await pair.comes_to_rest()
+
+
+async def test_a_decode_that_dies_after_its_first_token_ends_the_stream_with_an_error(tmp_path: Path) -> None:
+    async with _paired(tmp_path, resume={"enabled": False}) as pair:
         pair.decode.plays(stream_and_cut(ROLE + token("Hello")))
         status, body = await _answered(pair)
         assert status == 200

@@ -23,7 +23,7 @@ from tests.fakes.engine import (
     stream_until,
     token,
 )
-from tests.support.core import AP, EU, MS, US
+from tests.support.core import AP, EU, MS, US, unresumed
 from tests.support.gateways import (
     QUICK_PEERING,
     ask,
@@ -148,7 +148,7 @@ async def test_a_peer_that_dies_before_the_first_byte_costs_only_time(mesh: Mesh
 
 
 async def test_a_peer_that_dies_midway_is_told_to_the_client(mesh: Mesh) -> None:
-    us, eu = await busy_us_and_free_eu(mesh)
+    us, eu = await busy_us_and_free_eu(mesh, core=unresumed())
     eu.engine.plays(stream_until(asyncio.Event(), (ROLE, token("Hel"))))
     async with ask(mesh.session, us.gateway.http_url) as response:
         assert await response.content.readany() == ROLE + token("Hel")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from gateway.core import events
-from gateway.core.config import CoreConfig, PlacementPolicy
+from gateway.core.config import CoreConfig, PlacementPolicy, ResumeConfig
 from gateway.core.effects import Effect, EndRequest, StartLeg
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
@@ -236,6 +236,11 @@ def under(placement: PlacementPolicy, config: CoreConfig | None = None) -> CoreC
     """A config with this policy."""
     config = config or CoreConfig()
     return replace(config, placement=replace(config.placement, policy=placement))
+
+
+def unresumed(config: CoreConfig | None = None) -> CoreConfig:
+    """A config in which an answer that breaks is broken."""
+    return replace(config or CoreConfig(), resume=ResumeConfig(enabled=False))
 
 
 def occupy(one: Desk, *names: str) -> None:

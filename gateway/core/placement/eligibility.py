@@ -240,9 +240,10 @@ class Eligibility:
     def _everywhere(self, request_class: RequestClass) -> int:
         """Every replica that may serve it, whatever failed it before."""
         wanted = request_class
-        return self._replicas.eligible(
+        mask = self._replicas.eligible(
             wanted.model, wanted.rule, wanted.origin, connectors=wanted.connectors, fit=wanted.fit
         )
+        return mask & self._replicas.continuing if wanted.goes_on else mask
 
     def _available_peers(self, request_class: RequestClass) -> int:
         targets = self._targets_of(request_class)

@@ -245,6 +245,9 @@ class Held:
         reception.enter()
         place.__enter__()
 
+    def keep(self, more: int) -> bool:
+        return self._place.keep(more)
+
     def close(self) -> None:
         self._place.__exit__()
         self._reception.leave()
@@ -414,7 +417,8 @@ class CalledForward:
         if why := reception.why_not_now(body):
             self._say_refused(RefusalReason.BUSY, why)
             return
-        end = await reception.run(arrived, ExchangeSink(self, arrived.event.deadline_ns))
+        assert self._held is not None, "it is let in"
+        end = await reception.run(arrived, ExchangeSink(self, arrived.event.deadline_ns), self._held.keep)
         if isinstance(end, RefuseForward):
             self._say_refused(end.reason, end.detail)
 

@@ -352,6 +352,7 @@ class Profile(_message.Message):
     IS_CONTROL_FIELD_NUMBER: _builtins.int
     CONNECTORS_FIELD_NUMBER: _builtins.int
     BUDGET_TOKENS_FIELD_NUMBER: _builtins.int
+    GOES_ON_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     tenant: _builtins.str
     prompt_bytes: _builtins.int
@@ -366,6 +367,8 @@ class Profile(_message.Message):
     is_control: _builtins.bool
     budget_tokens: _builtins.int
     """What the sender takes it to come to, its answer included: the receiver reckons with no less. 0: it has not asked."""
+    goes_on: _builtins.bool
+    """It is the rest of an answer that broke: only an engine that continues a text may have it."""
     @_builtins.property
     def connectors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """By which connectors the call can be handed from a prefill to a decode worker; none of them: one replica has to run it."""
@@ -385,10 +388,11 @@ class Profile(_message.Message):
         is_control: _builtins.bool = ...,
         connectors: _abc.Iterable[_builtins.str] | None = ...,
         budget_tokens: _builtins.int = ...,
+        goes_on: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "output_tokens_max", b"output_tokens_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "budget_tokens", b"budget_tokens", "connectors", b"connectors", "follows", b"follows", "is_control", b"is_control", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "budget_tokens", b"budget_tokens", "connectors", b"connectors", "follows", b"follows", "goes_on", b"goes_on", "is_control", b"is_control", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__output_tokens_max: _TypeAlias = _typing.Literal["output_tokens_max"]  # noqa: Y015
     _WhichOneofArgType__output_tokens_max: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max"]  # noqa: Y015
@@ -614,11 +618,14 @@ class Ended(_message.Message):
     PLACE_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    FINAL_FIELD_NUMBER: _builtins.int
     outcome: _builtins.str
     detail: _builtins.str
     replica_id: _builtins.str
     prompt_tokens: _builtins.int
     output_tokens: _builtins.int
+    final: _builtins.bool
+    """Of an answer that broke: it may be what the request asks for that breaks engines, and nobody should go on with it."""
     @_builtins.property
     def place(self) -> Global___Place: ...
     def __init__(
@@ -630,10 +637,11 @@ class Ended(_message.Message):
         place: Global___Place | None = ...,
         prompt_tokens: _builtins.int | None = ...,
         output_tokens: _builtins.int | None = ...,
+        final: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "output_tokens", b"output_tokens", "place", b"place", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "detail", b"detail", "outcome", b"outcome", "output_tokens", b"output_tokens", "place", b"place", "prompt_tokens", b"prompt_tokens", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "detail", b"detail", "final", b"final", "outcome", b"outcome", "output_tokens", b"output_tokens", "place", b"place", "prompt_tokens", b"prompt_tokens", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__output_tokens: _TypeAlias = _typing.Literal["output_tokens"]  # noqa: Y015
     _WhichOneofArgType__output_tokens: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens"]  # noqa: Y015
@@ -897,6 +905,7 @@ class Placement(_message.Message):
     DETAIL_FIELD_NUMBER: _builtins.int
     LEG_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     kind: _builtins.str
     target: _builtins.str
@@ -913,6 +922,8 @@ class Placement(_message.Message):
     detail: _builtins.str
     leg: _builtins.int
     """Only where the attempt has more than one."""
+    resume: _builtins.int
+    """It goes on with an answer that broke, for the how many'th time; 0: it does not."""
     @_builtins.property
     def considered(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]: ...
     @_builtins.property
@@ -938,10 +949,11 @@ class Placement(_message.Message):
         detail: _builtins.str = ...,
         leg: _builtins.int = ...,
         pool: Global___PoolChoice | None = ...,
+        resume: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pool", b"pool"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "candidates", b"candidates", "considered", b"considered", "detail", b"detail", "kind", b"kind", "leg", b"leg", "matched_blocks", b"matched_blocks", "pool", b"pool", "prompt_blocks", b"prompt_blocks", "reason", b"reason", "refusal", b"refusal", "region", b"region", "replicas_here", b"replicas_here", "result", b"result", "target", b"target", "waited_us", b"waited_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "candidates", b"candidates", "considered", b"considered", "detail", b"detail", "kind", b"kind", "leg", b"leg", "matched_blocks", b"matched_blocks", "pool", b"pool", "prompt_blocks", b"prompt_blocks", "reason", b"reason", "refusal", b"refusal", "region", b"region", "replicas_here", b"replicas_here", "result", b"result", "resume", b"resume", "target", b"target", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

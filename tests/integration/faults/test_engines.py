@@ -36,7 +36,7 @@ from tests.fakes.engine import (
     token,
 )
 from tests.support.aftermath import Stand, stand
-from tests.support.core import MS, SECOND
+from tests.support.core import MS, SECOND, unresumed
 from tests.support.gateways import ask, free_replicas, until
 
 GOOD = b"".join(GOOD_STREAM)
@@ -192,11 +192,17 @@ AFTER_A_TOKEN: dict[str, Script] = {
 }
 
 
+def _unresumed(config: GatewayConfig) -> GatewayConfig:
+    return replace(config, core=unresumed(config.core))
+
+
 class TestAfterAToken:
+    """Where nobody goes on with it."""
+
     @pytest.mark.parametrize("across", [False, True])
     @pytest.mark.parametrize("bad", AFTER_A_TOKEN.values(), ids=AFTER_A_TOKEN)
     async def test_the_stream_says_that_it_failed(self, stands: Stands, bad: Script, across: bool) -> None:
-        async with stands(across=across) as stand:
+        async with stands(across=across, change=_unresumed) as stand:
             stand.engine.plays(bad)
             async with ask(stand.session, stand.gateway.http_url) as response:
                 body = await response.read()

@@ -153,7 +153,7 @@ class TestThePrompt:
         assert Scene().owner().summary.generates
         assert not Scene().owner(is_control=True).summary.generates
         scene = Scene()
-        outbound = replace(scene.owner()._outbound, path="/v1/messages/count_tokens")
+        outbound = replace(scene.owner()._relay.outbound, path="/v1/messages/count_tokens")
         arrival = scene.owner()._arrival
         assert not RequestOwner(scene.owner()._context, arrival, outbound, scene.sink).summary.generates
 

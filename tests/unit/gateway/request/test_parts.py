@@ -115,8 +115,8 @@ async def test_a_stream_that_breaks_off_has_sent_nothing() -> None:
     assert part.relay.assembles, "an engine that dies is no reason to ask in another way"
 
 
-async def test_what_a_decode_worker_gives_up_is_said_to_be_full_or_has_failed() -> None:
-    """As long as the client has nothing somebody else may have room."""
+async def test_what_a_decode_worker_gives_up_is_said_to_be_full() -> None:
+    """Whether or not the client has something already: somebody else may have room for all of it, or for the rest."""
     part = Part(Connector.ASCEND)
     await part.plays(LegRole.PREFILL, answered())
     with pytest.raises(LegFailure, match="make room") as raised:
@@ -125,7 +125,7 @@ async def test_what_a_decode_worker_gives_up_is_said_to_be_full_or_has_failed() 
     part = Part(Connector.ASCEND, stream=True)
     with pytest.raises(LegFailure, match="make room") as raised:
         await part.plays(LegRole.DECODE, Reply((ROLE, token("a"), GIVEN_UP, DONE)))
-    assert raised.value.result is LegResult.FAILED
+    assert raised.value.result is LegResult.BUSY
     assert part.scene.sink.body == ROLE + token("a")
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
 import yaml
 
 from gateway.core.config import PlacementPolicy
 from gateway.core.vocabulary import Connector
-from loadgen.simulator.chaos import Ordeal, chaos_document, chaos_scenario, endure
+from loadgen.simulator.answers import Told
+from loadgen.simulator.chaos import Finding, Ordeal, chaos_document, chaos_scenario, endure, endure_breaking
 from loadgen.simulator.faults import FaultKind
 from loadgen.simulator.scenario import load_scenario
 
@@ -71,3 +73,21 @@ def test_a_seed_tells_the_same_story_twice() -> None:
     one, other = endure(3), endure(3)
     assert isinstance(one, Ordeal)
     assert one == other
+
+
+BREAKING = (1, 2, 5, 9, 41)
+"""Meshes, and two of pools."""
+
+
+def test_where_answers_break_all_the_time_they_go_on_and_no_token_is_lost() -> None:
+    ordeals = [endure_breaking(seed) for seed in BREAKING]
+    assert [each for each in ordeals if isinstance(each, Finding)] == []
+    assert sum(each.resumes for each in ordeals if isinstance(each, Ordeal)) > 15
+
+
+def test_whoever_goes_on_at_the_wrong_place_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seeded defect: each rest is written one token too early."""
+    honest = Told.breaks_off
+    monkeypatch.setattr(Told, "breaks_off", lambda told: max(honest(told) - 1, 0))
+    found = [endure_breaking(seed) for seed in BREAKING[:2]]
+    assert any(isinstance(each, Finding) and "OutOfPlace" in each.what for each in found), found

@@ -1,0 +1,368 @@
+"""What is asked for so that somebody goes on with an answer that broke, and of which answers nobody should. Pure.
+
+Whatever call it was, its rest is a chat whose last message is to be continued, or a completion whose prompt has grown:
+that is what engines have in common. Members that are not touched stay as the client wrote them, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+
+from gateway.core.prefix_chain import extended_chain
+from gateway.core.value import value
+from gateway.core.vocabulary import RequestProfile
+from gateway.request import engine_api
+from gateway.request.bodies import Body, BodyFault, is_set, read_body
+from gateway.request.legs import OutboundRequest
+from gateway.request.transcript import Said, Unsound
+
+Members = dict[str, msgspec.Raw]
+
+_TRUE, _FALSE = msgspec.Raw(b"true"), msgspec.Raw(b"false")
+_COMPLETION_TOKENS_DEFAULT = 16
+"""What vLLM takes for none; llama.cpp takes none for no limit."""
+_QUOTE, _BRACKET = b'"', b"["
+
+_SEVERAL = "several answers, of which the rest would be one"
+_FORMED = "a form that the rest alone has not"
+_COUNTED = "what was said of the tokens before would be missing"
+_NOT_A_TEXT = "the prompt is not one text"
+REFUSED: Mapping[str, str] = {
+    "best_of": _SEVERAL,
+    "use_beam_search": _SEVERAL,
+    "logprobs": _COUNTED,
+    "top_logprobs": _COUNTED,
+    "prompt_logprobs": _COUNTED,
+    "echo": _NOT_A_TEXT,
+    "suffix": _NOT_A_TEXT,
+    "prompt_embeds": _NOT_A_TEXT,
+    "truncate_prompt_tokens": "what is left of the prompt depends on how much may be answered",
+    "structured_outputs": _FORMED,
+    "guided_json": _FORMED,
+    "guided_regex": _FORMED,
+    "guided_choice": _FORMED,
+    "guided_grammar": _FORMED,
+    "json_schema": _FORMED,
+    "grammar": _FORMED,
+    "regex": _FORMED,
+    "ebnf": _FORMED,
+    "structural_tag": _FORMED,
+    "functions": "tools: what was called before is not known to the rest",
+    "modalities": "more than text",
+    "audio": "more than text",
+}
+"""Members of a body that nobody goes on behind, and why."""
+_NONE = (b"[]", b"{}", b'""')
+_HARMLESS = {"best_of": (b"1",), "top_logprobs": (b"0",)}
+_ONE = (b"null", b"1")
+_CHOICES_LEFT_OPEN = (b"null", b'"auto"', b'"none"')
+_EMPTY = (b"null", b"[]", b"{}", b"0", b"false")
+
+
+class _Format(msgspec.Struct):
+    type: str = "text"
+
+
+class _Text(msgspec.Struct):
+    format: _Format | None = None
+
+
+class _Part(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+
+
+class _Turn(msgspec.Struct):
+    role: str = ""
+    content: str | list[_Part] | None = None
+    type: str = "message"
+
+
+class _RawTurn(msgspec.Struct):
+    role: str = ""
+    content: msgspec.Raw = msgspec.Raw()
+
+
+@value
+class Rest:
+    """What is left to do of a request whose answer broke."""
+
+    outbound: OutboundRequest
+    said: Said
+    wants_usage: bool
+    """The client is told how many tokens there were, whatever the API: in an event of its own, or in the last."""
+
+
+def rest_of(request: OutboundRequest, said: Said, *, prefix_blocks_max: int) -> Rest:
+    """`request` as the client sent it. Raises Unsound."""
+    try:
+        members: Members = msgspec.json.decode(request.body, type=dict[str, msgspec.Raw])
+        body = read_body(request.path, request.body, passes_priority=True)
+        _check(members)
+        wants_usage = True
+        match request.path:
+            case engine_api.CHAT_PATH:
+                path, rest = request.path, _rest_of_chat(members, said)
+                wants_usage = _wants_usage(members)
+            case engine_api.COMPLETIONS_PATH:
+                path, rest = request.path, _rest_of_completion(members, said)
+                wants_usage = _wants_usage(members)
+            case engine_api.MESSAGES_PATH:
+                path, rest = engine_api.CHAT_PATH, _rest_of_messages(members, said)
+            case engine_api.RESPONSES_PATH:
+                path, rest = engine_api.CHAT_PATH, _rest_of_response(members, said)
+            case _:
+                raise Unsound("no call whose answer goes on")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BodyFault) as error:
+        raise Unsound("its body has a shape that is not known here") from error
+    profile = _profile_of_rest(request.profile, body, said, prefix_blocks_max=prefix_blocks_max)
+    outbound = replace(request, profile=profile, path=path, body=msgspec.json.encode(rest), stores_response=False)
+    return Rest(outbound, said, wants_usage)
+
+
+def _profile_of_rest(profile: RequestProfile, body: Body, said: Said, *, prefix_blocks_max: int) -> RequestProfile:
+    """Its chain of hashes is that of the next turn of this conversation, up to the end of what was said, where its
+    client writes that turn as bodies are written here."""
+    parts = body.prompt_parts()
+    tail = _escaped(said.text)
+    if parts and bytes(parts[-1][:1]) == _BRACKET:
+        tail = b',{"role":"assistant","content":"%b"}]' % tail
+    prefix = extended_chain(
+        profile.prefix, parts, tail, block_bytes=profile.prefix_block_bytes, blocks_max=prefix_blocks_max
+    )
+    most = profile.output_tokens_max
+    return replace(
+        profile,
+        prefix=prefix,
+        prompt_bytes=profile.prompt_bytes + len(tail),
+        output_tokens_max=None if most is None else _left(most, said),
+        goes_on=True,
+    )
+
+
+# What is checked of all
+
+
+def _check(members: Members) -> None:
+    for name, why in REFUSED.items():
+        if name in members and is_set(members[name]) and bytes(members[name]) not in _HARMLESS.get(name, _NONE):
+            raise Unsound(f"{name}: {why}")
+    if bytes(members.get("n", _ONE[1])) not in _ONE:
+        raise Unsound(f"n: {_SEVERAL}")
+    if bytes(members.get("tool_choice", _CHOICES_LEFT_OPEN[0])) not in _CHOICES_LEFT_OPEN and "tools" in members:
+        raise Unsound("tool_choice: a call that has to be made")
+    form = members.get("response_format")
+    if form is not None and is_set(form) and msgspec.json.decode(form, type=_Format).type != "text":
+        raise Unsound(f"response_format: {_FORMED}")
+
+
+def _wants_usage(members: Members) -> bool:
+    options = members.get("stream_options")
+    if options is None or not is_set(options):
+        return False
+    return is_set(msgspec.json.decode(options, type=dict[str, msgspec.Raw]).get("include_usage", _FALSE))
+
+
+def _left(most: int, said: Said) -> int:
+    return max(1, most - said.tokens)
+
+
+def _limit(members: Members, said: Said, *names: str) -> None:
+    """Fewer tokens are left to write. What an engine would refuse, it refused the first time."""
+    for name in names:
+        raw = members.get(name)
+        if raw is not None and is_set(raw):
+            members[name] = _number(_left(msgspec.json.decode(raw, type=int, strict=False), said))
+    least = members.get("min_tokens")
+    if least is not None and is_set(least):
+        members["min_tokens"] = _number(max(0, msgspec.json.decode(least, type=int, strict=False) - said.tokens))
+
+
+def _number(number: int) -> msgspec.Raw:
+    return msgspec.Raw(b"%d" % number)
+
+
+def _escaped(text: str) -> bytes:
+    """As it stands between the quotes of a JSON text."""
+    return msgspec.json.encode(text)[1:-1]
+
+
+# Chat
+
+
+def _rest_of_chat(members: Members, said: Said) -> Members:
+    raw = bytes(members["messages"]).strip()
+    turns = msgspec.json.decode(raw, type=list[msgspec.Raw])
+    if not turns:
+        raise Unsound("messages: there are none")
+    last = msgspec.json.decode(turns[-1], type=_RawTurn)
+    if is_set(members.get("continue_final_message", _FALSE)):
+        messages = _continued(turns, said)
+    elif last.role == "assistant":
+        raise Unsound("messages: the last one is an assistant's already")
+    elif bytes(members.get("add_generation_prompt", _TRUE)) not in (b"true", b"null"):
+        raise Unsound("add_generation_prompt: nobody's turn was begun")
+    else:
+        messages = b'%b,{"role":"assistant","content":"%b"}]' % (raw[:-1], _escaped(said.text))
+    rest = members | {"messages": msgspec.Raw(messages)}
+    _limit(rest, said, "max_tokens", "max_completion_tokens")
+    return rest | _CONTINUES
+
+
+_CONTINUES: Members = {"add_generation_prompt": _FALSE, "continue_final_message": _TRUE}
+
+
+def _continued(turns: list[msgspec.Raw], said: Said) -> bytes:
+    """The client had an answer continued itself: it goes on behind what was said since."""
+    last: Members = msgspec.json.decode(turns[-1], type=dict[str, msgspec.Raw])
+    content = bytes(last.get("content", b"null"))
+    if not content.startswith(_QUOTE):
+        raise Unsound("messages: what is continued is not one text")
+    last["content"] = msgspec.Raw(content[:-1] + _escaped(said.text) + _QUOTE)
+    return msgspec.json.encode([*turns[:-1], last])
+
+
+# Completions
+
+
+def _rest_of_completion(members: Members, said: Said) -> Members:
+    if "max_tokens" not in members and said.tokens < _COMPLETION_TOKENS_DEFAULT:
+        raise Unsound("max_tokens: engines differ in what they take for none")
+    rest = members | {"prompt": msgspec.Raw(_grown(bytes(members["prompt"]).strip(), said))}
+    _limit(rest, said, "max_tokens")
+    return rest
+
+
+def _grown(prompt: bytes, said: Said) -> bytes:
+    if said.token_ids and said.prompt_token_ids:
+        return msgspec.json.encode(said.prompt_token_ids + said.token_ids)
+    if prompt.startswith(_QUOTE):
+        return prompt[:-1] + _escaped(said.text) + _QUOTE
+    items = msgspec.json.decode(prompt, type=list[msgspec.Raw])
+    if len(items) == 1 and bytes(items[0])[:1] in (_QUOTE, _BRACKET):
+        return _grown(bytes(items[0]), said)
+    if not items or bytes(items[0])[:1] in (_QUOTE, _BRACKET):
+        raise Unsound(f"prompt: {_SEVERAL}")
+    if not said.token_ids:
+        raise Unsound("prompt: it is token ids, and the engine told none of its answer")
+    return prompt[:-1] + b"," + msgspec.json.encode(said.token_ids)[1:]
+
+
+# Messages, by way of a chat
+
+_NOT_OF_A_CHAT = frozenset({"system", "messages", "metadata", "tools", "tool_choice", "thinking", "stop_sequences"})
+_USAGE = msgspec.Raw(b'{"include_usage":true}')
+_ATTRIBUTION = "x-anthropic-billing-header"
+
+
+def _rest_of_messages(members: Members, said: Said) -> Members:
+    if bytes(members.get("tools", b"null")) not in _EMPTY:
+        raise Unsound("tools: more than text")
+    thinking = members.get("thinking")
+    if thinking is not None and is_set(thinking) and msgspec.json.decode(thinking, type=_Format).type != "disabled":
+        raise Unsound("thinking: more than text")
+    turns = msgspec.json.decode(members["messages"], type=list[_Turn])
+    if not turns or turns[-1].role == "assistant":
+        raise Unsound("messages: the last one is an assistant's already")
+    chat = [_chat_turn(each.role, each.content, "text") for each in turns]
+    system = members.get("system")
+    if system is not None and is_set(system):
+        told = msgspec.json.decode(system, type=str | list[_Part])
+        text = told if isinstance(told, str) else "".join(_text_of(part, "text") for part in told if _counts(part))
+        chat.insert(0, {"role": "system", "content": text})
+    return _chat(members, chat, said, dropped=_NOT_OF_A_CHAT, stop=members.get("stop_sequences"))
+
+
+def _counts(part: _Part) -> bool:
+    return not (part.text or "").startswith(_ATTRIBUTION)
+
+
+def _chat_turn(role: str, content: str | list[_Part] | None, *kinds: str) -> dict[str, object]:
+    if content is None:
+        raise Unsound("a turn without a text")
+    if isinstance(content, str):
+        return {"role": role, "content": content}
+    texts = [_text_of(part, *kinds) for part in content]
+    if len(texts) == 1:
+        return {"role": role, "content": texts[0]}
+    return {"role": role, "content": [{"type": "text", "text": text} for text in texts]}
+
+
+def _text_of(part: _Part, *kinds: str) -> str:
+    if part.type not in kinds or part.text is None:
+        raise Unsound("a part of a turn that is no text")
+    return part.text
+
+
+def _chat(
+    members: Members,
+    chat: list[dict[str, object]],
+    said: Said,
+    *,
+    dropped: frozenset[str],
+    stop: msgspec.Raw | None = None,
+) -> Members:
+    rest: Members = {name: raw for name, raw in members.items() if name not in dropped}
+    chat.append({"role": "assistant", "content": said.text})
+    rest["messages"] = msgspec.Raw(msgspec.json.encode(chat))
+    if stop is not None and is_set(stop):
+        rest["stop"] = stop
+    _limit(rest, said, "max_tokens")
+    return rest | _CONTINUES | {"stream": _TRUE, "stream_options": _USAGE}
+
+
+# Responses, by way of a chat
+
+_OF_RESPONSES = frozenset(
+    {
+        "background",
+        "conversation",
+        "include",
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "max_tool_calls",
+        "metadata",
+        "parallel_tool_calls",
+        "previous_response_id",
+        "prompt",
+        "reasoning",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream_options",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "truncation",
+    }
+)
+
+
+def _rest_of_response(members: Members, said: Said) -> Members:
+    if bytes(members.get("store", b"null")) != b"false":
+        raise Unsound("store: a stored response stays with the engine that made it")
+    for name in ("previous_response_id", "prompt", "reasoning", "tools", "include"):
+        if bytes(members.get(name, b"null")) not in _EMPTY:
+            raise Unsound(f"{name}: more than text")
+    if bytes(members.get("truncation", b"null")) not in (b"null", b'"disabled"'):
+        raise Unsound(f"truncation: {REFUSED['truncate_prompt_tokens']}")
+    text = members.get("text")
+    form = None if text is None or not is_set(text) else msgspec.json.decode(text, type=_Text).format
+    if form is not None and form.type != "text":
+        raise Unsound(f"text: {_FORMED}")
+    told = msgspec.json.decode(members["input"], type=str | list[_Turn])
+    turns = [_Turn("user", told)] if isinstance(told, str) else told
+    if not turns or turns[-1].role == "assistant" or any(turn.type != "message" for turn in turns):
+        raise Unsound("input: an item that is no message, or an assistant's at its end")
+    chat = [_chat_turn(each.role, each.content, "input_text", "output_text", "text") for each in turns]
+    instructions = members.get("instructions")
+    if instructions is not None and is_set(instructions):
+        chat.insert(0, {"role": "system", "content": msgspec.json.decode(instructions, type=str)})
+    limit = members.get("max_output_tokens")
+    limited = members if limit is None else members | {"max_tokens": limit}
+    return _chat(limited, chat, said, dropped=_OF_RESPONSES)

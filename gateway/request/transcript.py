@@ -1,0 +1,432 @@
+"""What a client has been sent of a streamed answer, for whoever goes on with it should it break. It is kept in no other
+place, and told to nobody but the engine that goes on.
+
+While an answer passes, only references to its bytes are kept. They are read when somebody asks, or when there are many:
+text takes a fraction of the room of the events that brought it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import ClassVar
+
+import msgspec
+
+from gateway.request import engine_api
+from gateway.request.bodies import is_set
+
+FOLD_BYTES = 64 * 1024
+"""Of events that nobody has read yet."""
+_STEP_BYTES = 16 * 1024
+_NOTHING = msgspec.Raw()
+_DONE = b"data: [DONE]"
+_STRING = msgspec.json.Decoder(str)
+_TEXT = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
+"""What stands between the quotes of a JSON string."""
+_OPENINGS_MAX = 4
+"""Events that are unlike those that follow, at the beginning of a stream."""
+
+Hold = Callable[[int], bool]
+"""Takes so many bytes more (fewer, if negative) of the room that the request's body is counted in. False: there is
+none, and none was taken."""
+
+
+class Unsound(Exception):
+    """Nobody could go on with this answer, and why. It quotes nothing of it."""
+
+
+class Said(msgspec.Struct):
+    """An answer so far, as the client knows it."""
+
+    text: str = ""
+    tokens: int = 0
+    """As far as was told or can be counted: events with content stand for tokens."""
+    token_ids: list[int] | None = None
+    """Of the text, all of them; None where the engine told none, or not all."""
+    prompt_token_ids: list[int] | None = None
+    answer_id: str = ""
+    created: int = 0
+    model: str = ""
+    index: int = 0
+    """Of a message: which block is being written."""
+    response: dict[str, object] = {}
+    """Of the responses API: what the answer was announced as."""
+    item: dict[str, object] = {}
+    part: dict[str, object] = {}
+    output_index: int = 0
+    content_index: int = 0
+    next_number: int = 0
+    """Of its next event."""
+
+
+class _Reader:
+    """Takes in documents of one API's stream, in order."""
+
+    mark: ClassVar[bytes] = b""
+    """In an event that brings text, and in no other, where that begins."""
+
+    def __init__(self) -> None:
+        self.said = Said()
+        self._texts: list[str] = []
+        self._size = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """About what is kept of what was read."""
+        ids = self.said.token_ids
+        return self._size + 8 * len(ids or ())
+
+    def take(self, documents: bytes) -> None:
+        """A JSON array of them. Raises Unsound."""
+        raise NotImplementedError
+
+    def take_alike(self, texts: list[bytes]) -> None:
+        """Of events like one that was taken in, but for their texts: what stands between the quotes. Raises Unsound."""
+        self.said.tokens += len(texts)
+        self._add(_STRING.decode(b'"%b"' % b"".join(texts)))
+
+    def finish(self) -> Said:
+        said = self.said
+        said.text = "".join(self._texts)
+        self._texts = [said.text]
+        if not said.text:
+            raise Unsound("nothing of its text was sent")
+        return said
+
+    def _add(self, text: str) -> None:
+        self._texts.append(text)
+        self._size += len(text)
+
+
+# Chat and completions
+
+
+class _Delta(msgspec.Struct):
+    role: str | None = None
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: msgspec.Raw = _NOTHING
+    function_call: msgspec.Raw = _NOTHING
+    audio: msgspec.Raw = _NOTHING
+
+
+_NO_DELTA = _Delta()
+
+
+class _Choice(msgspec.Struct):
+    index: int = 0
+    delta: _Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    logprobs: msgspec.Raw = _NOTHING
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class _Counts(msgspec.Struct):
+    completion_tokens: int | None = None
+
+
+class _Chunk(msgspec.Struct):
+    id: str = ""
+    created: int | float = 0
+    model: str = ""
+    choices: list[_Choice] = []
+    usage: _Counts | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+_CHUNKS = msgspec.json.Decoder(list[_Chunk])
+
+
+class _ChoicesReader(_Reader):
+    """Events with choices, of which there is one."""
+
+    mark = b'"content":"'
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said.token_ids = []
+        self._unsaid_ids: list[int] = []
+        """Those whose text has not come out yet: half a character."""
+
+    def take(self, documents: bytes) -> None:
+        for chunk in _CHUNKS.decode(documents):
+            self._take(chunk)
+
+    def _take(self, chunk: _Chunk) -> None:
+        said = self.said
+        if not said.answer_id:
+            said.answer_id, said.created, said.model = chunk.id, int(chunk.created), chunk.model
+        if chunk.prompt_token_ids:
+            said.prompt_token_ids = chunk.prompt_token_ids
+        for choice in chunk.choices:
+            self._take_choice(choice)
+        if chunk.usage is not None and chunk.usage.completion_tokens:
+            said.tokens = chunk.usage.completion_tokens
+
+    def _take_choice(self, choice: _Choice) -> None:
+        delta = choice.delta or _NO_DELTA
+        if choice.index:
+            raise Unsound("n: one of several answers")
+        if choice.finish_reason is not None:
+            raise Unsound("it had said why it ends")
+        if is_set(choice.logprobs):
+            raise Unsound("logprobs: a rest has none of what was said before")
+        if is_set(delta.tool_calls) or is_set(delta.function_call) or is_set(delta.audio) or delta.refusal:
+            raise Unsound("tools: a call that was begun")
+        if delta.reasoning or delta.reasoning_content:
+            raise Unsound("reasoning: a text that is continued has none")
+        if choice.prompt_token_ids:
+            self.said.prompt_token_ids = choice.prompt_token_ids
+        text = delta.content if choice.delta is not None else choice.text
+        if text or (text is not None and delta.role is None):
+            self._take_text(text, choice.token_ids)
+
+    def _take_text(self, text: str, ids: list[int] | None) -> None:
+        said = self.said
+        said.tokens += len(ids) if ids else 1
+        if text:
+            self._add(text)
+        if ids is None:
+            said.token_ids = None
+        elif said.token_ids is not None:
+            self._unsaid_ids += ids
+            if text:
+                said.token_ids += self._unsaid_ids
+                self._unsaid_ids = []
+
+
+class _CompletionReader(_ChoicesReader):
+    mark = b'"text":"'
+
+
+# Messages
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+
+
+class _Message(msgspec.Struct):
+    id: str = ""
+    model: str = ""
+    usage: _Usage | None = None
+
+
+class _Block(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+
+
+class _MessageEvent(msgspec.Struct):
+    type: str = ""
+    index: int = 0
+    message: _Message | None = None
+    content_block: _Block | None = None
+    delta: _Block | None = None
+
+
+_MESSAGE_EVENTS = msgspec.json.Decoder(list[_MessageEvent])
+
+
+class _MessagesReader(_Reader):
+    mark = b'"type":"text_delta","text":"'
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._blocks = 0
+
+    def take(self, documents: bytes) -> None:
+        for event in _MESSAGE_EVENTS.decode(documents):
+            self._take(event)
+
+    def _take(self, event: _MessageEvent) -> None:
+        match event.type:
+            case "message_start" if event.message is not None:
+                self.said.answer_id, self.said.model = event.message.id, event.message.model
+            case "content_block_start" if event.content_block is not None:
+                self._begin(event.content_block, event.index)
+            case "content_block_delta" if event.delta is not None and event.delta.type == "text_delta":
+                self.said.tokens += 1
+                self._add(event.delta.text or "")
+            case "ping":
+                pass
+            case "content_block_stop" | "message_delta" | "message_stop":
+                raise Unsound("it had said that it ends")
+            case _:
+                raise Unsound("a block that is no text")
+
+    def _begin(self, block: _Block, index: int) -> None:
+        self._blocks += 1
+        if block.type != "text" or self._blocks > 1:
+            raise Unsound("a block that is no text, or not the only one")
+        self.said.index = index
+        self._add(block.text or "")
+
+
+# Responses
+
+
+class _ResponseEvent(msgspec.Struct):
+    type: str = ""
+    sequence_number: int = -1
+    response: dict[str, object] | None = None
+    item: dict[str, object] | None = None
+    part: dict[str, object] | None = None
+    output_index: int = 0
+    content_index: int = 0
+    delta: str | None = None
+    logprobs: list[object] | None = None
+
+
+_RESPONSE_EVENTS = msgspec.json.Decoder(list[_ResponseEvent])
+
+
+class _ResponsesReader(_Reader):
+    def take(self, documents: bytes) -> None:
+        for event in _RESPONSE_EVENTS.decode(documents):
+            self._take(event)
+            self.said.next_number = event.sequence_number + 1
+
+    def _take(self, event: _ResponseEvent) -> None:
+        said = self.said
+        match event.type:
+            case "response.created" if event.response is not None:
+                said.response = event.response
+                said.answer_id = str(event.response.get("id", ""))
+            case "response.in_progress" | "response.queued":
+                pass
+            case "response.output_item.added" if event.item is not None:
+                if said.item or event.item.get("type") != "message":
+                    raise Unsound("an item that is no message, or not the only one")
+                said.item, said.output_index = event.item, event.output_index
+            case "response.content_part.added" if event.part is not None:
+                if said.part or event.part.get("type") != "output_text":
+                    raise Unsound("a part that is no text, or not the only one")
+                said.part, said.content_index = event.part, event.content_index
+            case "response.output_text.delta" if event.delta is not None and not event.logprobs:
+                said.tokens += 1
+                self._add(event.delta)
+            case _:
+                raise Unsound("it had said that it ends, or something that is no text")
+
+    def finish(self) -> Said:
+        if not (self.said.response and self.said.item and self.said.part):
+            raise Unsound("it was not announced in full")
+        return super().finish()
+
+
+_READERS: dict[str, type[_Reader]] = {
+    engine_api.CHAT_PATH: _ChoicesReader,
+    engine_api.COMPLETIONS_PATH: _CompletionReader,
+    engine_api.MESSAGES_PATH: _MessagesReader,
+    engine_api.RESPONSES_PATH: _ResponsesReader,
+}
+PATHS = frozenset(_READERS)
+"""The calls whose answers may go on."""
+
+
+class Transcript:
+    """One answer's. Everything that goes to the client passes through it, whole events at a time."""
+
+    __slots__ = ("_blocks", "_fold_at", "_held", "_hold", "_limit", "_put", "_reader", "_size", "is_dropped", "why_not")
+
+    def __init__(self, path: str, hold: Hold, put: Callable[[bytes], bool]) -> None:
+        """`put` sends on what passes, as `Sink.put` does."""
+        self.why_not = ""
+        """Why nothing is kept any more; empty while it is."""
+        self.is_dropped = False
+        """For want of room."""
+        self._reader = _READERS[path]()
+        self._hold = hold
+        self._put = put
+        self._blocks: list[bytes] = []
+        self._size = 0
+        self._held = 0
+        self._limit = 0
+        self._fold_at = FOLD_BYTES
+
+    def put(self, block: bytes) -> bool:
+        self._blocks.append(block)
+        self._size += len(block)
+        if self._size > self._limit:
+            self._look()
+        return self._put(block)
+
+    def said(self) -> Said:
+        """All of it. Raises Unsound."""
+        if self.why_not:
+            raise Unsound(self.why_not)
+        self._fold()
+        said = self._reader.finish()
+        return msgspec.structs.replace(said, token_ids=None if said.token_ids is None else list(said.token_ids))
+
+    def _look(self) -> None:
+        """It has grown: is it time to read it, and is there room for it?"""
+        if self.why_not:
+            self._blocks.clear()
+            self._size = 0
+            return
+        if self._size >= self._fold_at:
+            try:
+                self._fold()
+            except Unsound as why:
+                self._lose(str(why))
+                return
+        missing = self._size - self._held
+        if missing > 0:
+            more = -(-missing // _STEP_BYTES) * _STEP_BYTES
+            if not self._hold(more):
+                self.is_dropped = True
+                self._lose("there was no room to keep what was said")
+                return
+            self._held += more
+        self._limit = min(self._held, self._fold_at)
+
+    def _lose(self, why: str) -> None:
+        self.why_not = why
+        self._blocks.clear()
+        self._hold(-self._held)
+        self._held = self._size = self._limit = 0
+
+    def _fold(self) -> None:
+        """From events to what they say. Raises Unsound."""
+        blocks, self._blocks = self._blocks, []
+        told, alike = _alike(b"".join(blocks), self._reader.mark)
+        lines = told.split(b"\n")
+        payloads = [line[5:] for line in lines if line.startswith(b"data:") and not line.startswith(_DONE)]
+        try:
+            self._reader.take(b"[%b]" % b",".join(payloads))
+            if alike:
+                self._reader.take_alike(alike)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Unsound("its events are none that are known") from error
+        self._size = self._reader.held_bytes
+        self._fold_at = self._size + FOLD_BYTES
+
+
+def _alike(told: bytes, mark: bytes) -> tuple[bytes, list[bytes]]:
+    """Engines write event after event of which nothing but the text is different. Gives the beginning up to the first
+    of those, and the texts of all the others; none where one among them is of another kind. It is the same as to read
+    them one by one, and takes a tenth of the time."""
+    start = 0
+    for _ in range(_OPENINGS_MAX if mark else 0):
+        end = told.find(b"\n\n", start) + 2
+        event = told[start:end]
+        at = event.find(mark) + len(mark)
+        if end < start + 2 or end == len(told):
+            break
+        text = _TEXT.match(event, at) if event.count(mark) == 1 else None
+        if text is not None and told.startswith(before := event[:at], end):
+            after = event[text.end() : -2]
+            others = told[end:].split(b"\n\n")
+            first, last = len(before), -len(after)
+            texts = [other[first:last] for other in others if other.startswith(before) and other.endswith(after)]
+            is_alike = len(texts) == len(others) - 1 and not others[-1]
+            return (told[:end], texts) if is_alike and _TEXT.fullmatch(b"".join(texts)) else (told, [])
+        start = end
+    return told, []

@@ -1,0 +1,84 @@
+"""Stands between a gateway and an engine, passes on every byte, and cuts a stream off when it is told to: as if the
+engine had been killed there, which would take a real one half a minute to come back from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+_PIECE = 1 << 16
+_EVENT = b"data: {"
+_PAUSE_S = 0.003
+
+
+class Cut:
+    """Shared by all that stand in front of engines: whoever comes first to so many events is cut off there."""
+
+    def __init__(self) -> None:
+        self.after_events: int | None = None
+        self.cuts = 0
+
+    def order(self, after_events: int) -> None:
+        self.after_events = after_events
+
+    def strikes_at(self, events: int, data: bytes) -> int | None:
+        """How much of `data`, which follows on so many events, still passes; None: all of it, and more."""
+        if self.after_events is None or events + data.count(_EVENT) < self.after_events:
+            return None
+        at = 0
+        for _ in range(self.after_events - events):
+            at = data.find(b"\n\n", data.find(_EVENT, at)) + 2
+        self.after_events = None
+        self.cuts += 1
+        return at
+
+
+class Cutter:
+    def __init__(self, engine_port: int, cut: Cut) -> None:
+        self.url = ""
+        self._engine_port = engine_port
+        self._cut = cut
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Cutter]:
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server:
+            yield self
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        engine_reader, engine_writer = await asyncio.open_connection("127.0.0.1", self._engine_port)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_pass_on(reader, engine_writer))
+                tasks.create_task(self._answer(engine_reader, writer))
+        except* ConnectionError:
+            pass
+        finally:
+            writer.close()
+            engine_writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Events that have passed whole count; what is cut off is never half an event."""
+        events = 0
+        while data := await reader.read(_PIECE):
+            at = self._cut.strikes_at(events, data)
+            events += data.count(_EVENT)
+            for event in (data if at is None else data[:at]).splitlines(keepends=True):
+                writer.write(event)
+                await writer.drain()
+                if event.startswith(_EVENT):  # what comes all at once may be broken before any of it has gone on
+                    await asyncio.sleep(_PAUSE_S)
+            if at is not None:
+                writer.close()
+                raise ConnectionResetError
+        writer.close()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_PIECE):
+        writer.write(data)
+        await writer.drain()
+    writer.close()

@@ -1,0 +1,157 @@
+"""Engines die in the middle of answers, and clients see nothing of it but a pause. The official SDKs, unmodified."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anthropic
+import openai
+import pytest
+
+from gateway.core.config import ResumeConfig
+from loadgen.engine.faults import Fault, FaultMode
+from loadgen.engine.tokens import continuation
+from tests.fakes.engine import DONE, ROLE, STOP, cut_after, hang_up, stream, stream_and_hang, token
+from tests.support.core import EU, LAYERED, MODEL, US, under
+from tests.support.gateways import ask, counted
+from tests.support.regions import Mesh, Region, busy_us_and_free_eu
+from tests.support.served import HELLO, Ports, Served, expected, served
+
+TOKENS = 12
+DIES_ONCE = Fault(FaultMode.DIE_MIDSTREAM, after_tokens=5, times=1)
+"""Of two engines that both do, one breaks an answer, and the other one what was left of it."""
+SAID = expected(("user", "hello"), tokens=TOKENS)
+
+
+@pytest.fixture
+async def up(tmp_path: Path, unused_tcp_port_factory: Ports, across: bool) -> AsyncIterator[Served]:
+    """Two engines, each of which dies once; `across`, they stand where forwards go."""
+    async with served(tmp_path, unused_tcp_port_factory, across=across, engines=2) as made:
+        for engine in made.engines:
+            engine.set_fault(DIES_ONCE)
+        yield made
+
+
+@asynccontextmanager
+async def openai_of(up: Served) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=up.openai_url, api_key="client", max_retries=0) as client:
+        yield client
+
+
+class TestUnnoticed:
+    async def test_chat(self, up: Served) -> None:
+        async with openai_of(up) as client:
+            stream = await client.chat.completions.create(
+                model=MODEL, messages=HELLO, max_tokens=TOKENS, stream=True, stream_options={"include_usage": True}
+            )
+            chunks = [chunk async for chunk in stream]
+        choices = [choice for chunk in chunks for choice in chunk.choices]
+        assert "".join(choice.delta.content or "" for choice in choices) == SAID
+        assert len({(chunk.id, chunk.created, chunk.model) for chunk in chunks}) == 1
+        assert [choice.delta.role for choice in choices].count("assistant") == 1
+        assert [choice.finish_reason for choice in choices if choice.finish_reason] == ["length"]
+        usage = chunks[-1].usage
+        assert usage is not None
+        assert (usage.completion_tokens, usage.total_tokens) == (TOKENS, usage.prompt_tokens + TOKENS)
+        assert counted(up.gateways[-1], "resumes_total", target="replica") == 2, "whose engine broke it"
+
+    async def test_completions(self, up: Served) -> None:
+        async with openai_of(up) as client:
+            stream = await client.completions.create(model=MODEL, prompt="once upon", max_tokens=TOKENS, stream=True)
+            chunks = [chunk async for chunk in stream]
+        assert "".join(chunk.choices[0].text for chunk in chunks) == continuation(MODEL, b"once upon", TOKENS).decode()
+        assert len({(chunk.id, chunk.created, chunk.model) for chunk in chunks}) == 1
+
+    async def test_messages(self, up: Served) -> None:
+        async with anthropic.AsyncAnthropic(base_url=up.url, api_key="client", max_retries=0) as client:
+            async with client.messages.stream(model=MODEL, messages=HELLO, max_tokens=TOKENS) as stream:
+                kinds = [event.type async for event in stream if event.type != "text"]
+                message = await stream.get_final_message()
+        (block,) = message.content
+        assert block.type == "text"
+        assert (block.text, message.stop_reason, message.usage.output_tokens) == (SAID, "max_tokens", TOKENS)
+        assert kinds[:2] == ["message_start", "content_block_start"]
+        assert kinds[2:-3] == ["content_block_delta"] * TOKENS
+        assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+
+    async def test_responses(self, up: Served) -> None:
+        async with openai_of(up) as client:
+            async with client.responses.stream(
+                model=MODEL, input="hello", max_output_tokens=TOKENS, store=False
+            ) as stream:
+                events: list[Any] = [event async for event in stream]
+        assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == SAID
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        last = events[-1].response
+        assert (last.output_text, last.status, last.id) == (SAID, "incomplete", events[0].response.id)
+        assert last.usage.output_tokens == TOKENS
+
+
+def resumes(region: Region) -> float:
+    return sum(counted(region.gateway, "resumes_total", target=target) for target in ("replica", "peer"))
+
+
+BEGUN = (ROLE, token("Hel"), token("lo"))
+REST = (ROLE + token(" world"), STOP, DONE)
+WENT_ON = token(" world") + STOP + b": nightside: went on elsewhere, resume 1, in us-east-1\n\n" + DONE
+
+
+@asynccontextmanager
+async def half_an_answer(mesh: Mesh, us: Region) -> AsyncIterator[aiohttp.ClientResponse]:
+    """Which comes from elsewhere; from then on there is room at home."""
+    async with ask(mesh.session, us.gateway.http_url, max_tokens=50) as response:
+        await response.content.readuntil(token("lo"))
+        await us.become_free()
+        yield response
+
+
+class TestForwards:
+    """What breaks there goes on there, or at home."""
+
+    async def test_what_cannot_go_on_there_goes_on_at_home(self, mesh: Mesh) -> None:
+        us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
+        for region in (us, eu):
+            region.config = replace(region.config, core=under(LAYERED, region.config.core))
+        eu.config = replace(eu.config, core=replace(eu.config.core, resume=ResumeConfig(enabled=False)))
+        await mesh.start(us, eu)
+        await us.become_busy()
+        dies = asyncio.Event()
+        eu.engine.plays(cut_after(dies, *BEGUN))
+        us.engine.plays(stream(*REST))
+        async with half_an_answer(mesh, us) as response:
+            dies.set()
+            assert await response.content.read() == WENT_ON
+        (rest,) = us.engine.received
+        asked = json.loads(rest.body)
+        assert asked["messages"][1:] == [{"role": "assistant", "content": "Hello"}]
+        limits = asked["max_tokens"], asked["continue_final_message"], asked["add_generation_prompt"]
+        assert limits == (48, True, False)
+        assert (resumes(us), resumes(eu)) == (1, 0)
+
+    async def test_a_gateway_that_dies_is_gone_on_without(self, mesh: Mesh) -> None:
+        us, eu = await busy_us_and_free_eu(mesh)
+        eu.engine.plays(stream_and_hang(*BEGUN))
+        us.engine.plays(stream(*REST))
+        async with half_an_answer(mesh, us) as response:
+            await eu.stop()
+            assert await response.content.read() == WENT_ON
+        assert resumes(us) == 1
+
+    async def test_poison_is_carried_no_further(self, mesh: Mesh) -> None:
+        """Two engines in a row, or one that came back, have died of the rest before they said anything."""
+        us, eu = await busy_us_and_free_eu(mesh)
+        dies = asyncio.Event()
+        eu.engine.plays(cut_after(dies, *BEGUN), hang_up)
+        async with half_an_answer(mesh, us) as response:
+            dies.set()
+            assert b"error" in await response.content.read()
+        assert len(eu.engine.received) == 3
+        assert not us.engine.received, "the origin was told to leave it"
+        assert (resumes(us), resumes(eu)) == (0, 1)
