@@ -115,7 +115,13 @@ class Up:
         assert state["State"]["ExitCode"] == 0, self.log(name)
         self.containers.podman("rm", name)
         self.start(service)
-        await self.until_well(name)
+        await self.until_ready(name)
+
+    async def until_ready(self, name: str) -> None:
+        """By what the image asks for its health, at the address for readiness."""
+        asked = ("exec", name, "python3", "/opt/nightside/healthcheck.py", "http://127.0.0.1:9900/ready")
+        while (await asyncio.to_thread(self.containers.podman, *asked, check=False)).returncode != 0:  # noqa: ASYNC110 - a page to poll
+            await asyncio.sleep(0.1)
 
     async def until_well(self, name: str) -> None:
         """By the command that compose.yaml tells its reader of."""
