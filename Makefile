@@ -54,7 +54,7 @@ check-deploy: setup setup-tests ## Check what deploys Nightside, without a cloud
 	@PYTHON="$(PYTHON)" .ci/setup-deploy
 	@PYTHON="$(PYTHON)" .ci/setup-kubernetes
 	@.ci/setup-tests .ci/deploy-programs
-	nice $(BIN)/python -m pytest tests/deploy -n 2 --dist loadgroup $(ARGS)
+	nice $(BIN)/python -m pytest tests/deploy -n 2 --dist loadgroup --timeout=900 $(ARGS)
 
 bench: setup ## Measure the parts that every request passes through.
 	$(BIN)/nightside bench

@@ -100,6 +100,11 @@ class WaitingRoom:
     def lengths(self) -> dict[ModelName, int]:
         return dict(self._length_of)
 
+    @property
+    def tells_pools_apart(self) -> bool:
+        """Does anybody wait for one pool rather than for another?"""
+        return bool(self._length_of_pool)
+
     def pool_length(self, model: ModelName, pool: PoolName) -> int:
         """Of those that wait for a model, the ones that are meant for this pool."""
         return self._length_of_pool.get((model, pool), 0)

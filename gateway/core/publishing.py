@@ -46,7 +46,7 @@ class Publisher:
             core.replicas.version,
             core.replicas.loads_version if core.placer.weighs_everybody else 0,
             tuple(core.waiting.lengths().items()),
-            tuple(core.waiting.pool_lengths().items()),
+            tuple(core.waiting.pool_lengths().items()) if core.waiting.tells_pools_apart else (),
             core.draining,
             core.locked_down,
             core.assignment_version,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.core.residency import ResidencyPolicy, may_enter
-from gateway.core.vocabulary import Place, TenantName
+from gateway.core.vocabulary import Place
 from gateway.ground.yaml_file import YamlFile
 from gateway.policy.check import Check, Finding, Severity, check_policies
 from gateway.policy.file import PolicyError, in_words, policy_schema, read_policy
-from gateway.policy.flows import Flow, Region, flow_between, flows_between, one_of
+from gateway.policy.flows import Flow, Region, flows_between
+from gateway.policy.matrix import LEGEND, matrix_page, matrix_rows
 from gateway.policy.words import capitalised, region_sentences
 
 EXIT_CODES = {"fine": 0, "contradiction": 1, "invalid": 2}
@@ -48,8 +49,15 @@ def policy() -> None:
     help="A controller's policy for one of the regions, or a directory of such: show what is left of both.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a form for programs instead of words.")
+@click.option(
+    "--matrix",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write who may send to whom, and why, into this file as a page of Markdown.",
+)
 @click.pass_context
-def check(context: click.Context, files: tuple[Path, ...], narrowings: tuple[Path, ...], *, as_json: bool) -> None:
+def check(
+    context: click.Context, files: tuple[Path, ...], narrowings: tuple[Path, ...], *, as_json: bool, matrix: Path | None
+) -> None:
     """Say who may send requests to whom, and why.
 
     FILES are residency policies, one per region; a directory stands for the YAML files in it. Give all regions of
@@ -58,6 +66,8 @@ def check(context: click.Context, files: tuple[Path, ...], narrowings: tuple[Pat
     Exit codes: 0 they fit together, 1 a contradiction, 2 a file cannot be used.
     """
     checked = check_files(files, narrowings)
+    if matrix is not None:
+        matrix.write_text(matrix_page(checked.regions), encoding="utf-8")
     if as_json:
         click.echo(json.dumps(machine_form(checked), indent=2))
     else:
@@ -162,15 +172,6 @@ def _flow_form(flow: Flow) -> dict[str, Any]:
 
 # On the screen.
 
-_LEGEND = {
-    "here": "processed in the region where it arrives",
-    "yes": "may be sent there when that region has room",
-    "keeps": "the sender's `process` keeps it away from there",
-    "refused": "the receiver's `accept` does not take it in",
-    "neither": "both: the sender keeps it, and the receiver would not take it in",
-    "421": "refused on arrival (HTTP 421), before any content is read",
-    "-": "does not arise",
-}
 _COLUMN_GAP = 2
 _STYLES = {"yes": "bold green", "here": "green", "421": "bold red"}
 _FINDING_STYLES = {Severity.INVALID: "bold red", Severity.CONTRADICTION: "bold red", Severity.WARNING: "yellow"}
@@ -187,13 +188,18 @@ def print_check(checked: Check, console: Console) -> None:
 
 
 def _print_matrix(regions: list[Region], console: Console) -> None:
-    rows = list(_matrix_rows(regions))
+    rows = list(matrix_rows(regions))
     names = [_column_title(region.place) for region in regions]
     numbers = [str(number) for number, _ in enumerate(regions, start=1)]
     titles = next((titles for titles in (names, numbers) if _width(titles, rows) <= console.width), None)
     console.print(Text("Who may send requests to whom", style="bold"))
     if titles is None:
-        console.print(Text("The table is too wide for this screen; the sentences below say the same.", style="dim"))
+        console.print(
+            Text(
+                "The table is too wide for this screen; the sentences below say the same, and --matrix FILE has it.",
+                style="dim",
+            )
+        )
     else:
         console.print(_table(titles, rows))
         _print_legend({cell for _, cells in rows for cell in cells}, console)
@@ -209,34 +215,6 @@ def _column_title(place: Place) -> str:
     return f"{place.region}\n{place.jurisdiction}".replace("-", "-\n", 1)
 
 
-def _matrix_rows(regions: list[Region]) -> Iterator[tuple[str, list[str]]]:
-    for number, region in enumerate(regions, start=1):
-        for tenants in region.groups:
-            label = f"   {_short(tenants)}" if tenants else f"{number:2} {in_words(region.place)}"
-            yield label, [_cell(region, target, tenants) for target in regions]
-
-
-def _short(tenants: tuple[TenantName, ...]) -> str:
-    return tenants[0] if len(tenants) == 1 else f"{tenants[0]} +{len(tenants) - 1}"
-
-
-def _cell(region: Region, target: Region, tenants: tuple[TenantName, ...]) -> str:
-    if not may_enter(region.policy, one_of(tenants)).allowed:
-        return "421" if target is region else "-"
-    if target is region:
-        return "here"
-    flow = flow_between(region, target, tenants)
-    match flow.process.allowed, flow.accept.allowed:
-        case True, True:
-            return "yes"
-        case True, False:
-            return "refused"
-        case False, True:
-            return "keeps"
-        case _:
-            return "neither"
-
-
 def _table(titles: list[str], rows: list[tuple[str, list[str]]]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column(Text("from / to"), no_wrap=True, vertical="bottom")
@@ -248,7 +226,7 @@ def _table(titles: list[str], rows: list[tuple[str, list[str]]]) -> Table:
 
 
 def _print_legend(used: set[str], console: Console) -> None:
-    for word, meaning in _LEGEND.items():
+    for word, meaning in LEGEND.items():
         if word in used:
             console.print(Text.assemble(("  " + word.ljust(9), _STYLES.get(word, "")), (meaning, "dim")))
     console.print(Text("  A request that was sent on is never sent on to another region.", style="dim"))

@@ -41,9 +41,11 @@ _OPENING_TOKENS: Final = 3
 """Before the answer."""
 _TOOLS_TOKENS: Final = 64
 """Of what templates say about tools, besides the tools themselves."""
-_DEPTH_MAX: Final = 6
+_DEPTH_MAX: Final = 4
+"""A message, its parts, and those of a tool's result. What lies deeper counts as it was written."""
 _ITEMS_MAX: Final = 8192
-"""Of a text with more braces than this nothing is taken apart: what a client sends may not hold up all others."""
+"""Of a text with more braces than this nothing is taken apart, or of a list of other things with more commas: what a
+client sends may not hold up all others."""
 _WHOLE_BYTES_MAX: Final = 64 * 1024
 """A longer text's escapes are counted in a few windows."""
 _WINDOWS: Final = 4
@@ -124,7 +126,7 @@ def content_of(
     for name in _TEXTS:
         part = getattr(body, name, _ABSENT)
         if is_set(part):
-            found.take(part, _DEPTH_MAX)
+            found.take_whole(part)
     if found.messages:
         found.tokens += found.messages * _MESSAGE_TOKENS + _OPENING_TOKENS
     text = b"".join(found.texts)
@@ -146,9 +148,20 @@ class _Found:
         self.media = 0
         self.tokens = 0
 
+    def take_whole(self, raw: msgspec.Raw) -> None:
+        """Of what has more parts than may be taken apart, all counts as text."""
+        view = memoryview(raw)
+        if bytes(view).count(b"{") > _ITEMS_MAX:
+            self.texts.append(view)
+        else:
+            self.take(raw, _DEPTH_MAX)
+
     def take(self, raw: msgspec.Raw, depth: int) -> None:
         view = memoryview(raw)
-        if not view or depth == 0:
+        if not view:
+            return
+        if depth == 0:
+            self.texts.append(view)
             return
         match view[0]:
             case 0x22:  # a string
@@ -167,13 +180,13 @@ class _Found:
         if _is_number(view[1:_ESCAPE_LENGTH_MAX]):
             self.tokens += bytes(view).count(b",") + 1
             return
-        if _has_many(view):
-            self.texts.append(view)
-            return
         items = _decoded(_ITEMS, raw)
         if items is not None:
             for item in items:
                 self._take_item(item, view, depth)
+            return
+        if bytes(view).count(b",") > _ITEMS_MAX:
+            self.texts.append(view)
             return
         for each in _decoded(_RAWS, raw) or ():
             self.take(each, depth - 1)
@@ -200,11 +213,6 @@ def _decoded(decoder: msgspec.json.Decoder[_Read], raw: msgspec.Raw) -> _Read | 
         return decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _has_many(view: memoryview) -> bool:
-    text = bytes(view)
-    return text.count(b"{") > _ITEMS_MAX or (text.count(b'",') > _ITEMS_MAX and text.count(b",") > 8 * _ITEMS_MAX)
 
 
 def _is_number(beginning: memoryview) -> bool:

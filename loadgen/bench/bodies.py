@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from time import thread_time_ns
 
+from gateway.config.content import ContentConfig
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, RequestId, TenantName
 from gateway.http.encodings import Inflater
 from gateway.http.errors import ClientFault
@@ -20,10 +21,13 @@ from gateway.http.fields import LARGE_BYTES, has_too_many_fields
 from gateway.http.parse import Caller, read_request
 from gateway.http.settings import HttpSettings
 from gateway.http.uploads import PROMPT_BYTES_MAX, PROMPT_STEP_BYTES_MAX
-from gateway.request.engine_api import CHAT_PATH, MESSAGES_PATH
+from gateway.request.content import ContentReader
+from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH
 
 _SETTINGS = HttpSettings(GatewayId("gw"), Place(RegionName("us-east-1"), Jurisdiction("US")))
 _CALLER = Caller(RequestId("r"), TenantName("default"), ("", ""))
+_CONTENTS = ContentReader(ContentConfig, lambda _: True)
+"""Every model's pools are told apart by tokens."""
 _ROUNDS = 3
 _MILLISECOND_NS = 1_000_000
 
@@ -49,6 +53,9 @@ def _bodies(size: int) -> list[tuple[str, str, bytes]]:
         ("session_of_emoji", CHAT_PATH, b'{"model":"m","user":"%b"}' % _filled("\U0001f600".encode(), size)),
         ("extra_arguments", CHAT_PATH, b'{"model":"m","vllm_xargs":%b}' % xargs),
         ("system_in_pieces", MESSAGES_PATH, b'{"model":"m","system":[%b,%b1]}' % (line, _filled(b"1,", size))),
+        ("prompts_in_pieces", COMPLETIONS_PATH, b'{"model":"m","prompt":[%b[]]}' % _filled(b"[],", size)),
+        ("messages_in_pieces", CHAT_PATH, b'{"model":"m","messages":[%b{}]}' % _filled(b"{},", size)),
+        ("escapes", CHAT_PATH, b'{"model":"m","messages":"%b"}' % _filled(b"\\n", size)),
         ("system_in_pieces_of_256_kib", MESSAGES_PATH, b'{"model":"m","system":[%b,%b1]}' % (line, _filled(b"1,"))),
         ("many_fields_of_a_small_one", CHAT_PATH, b'{%b"model":"m"}' % _filled(b'"rid":0,', LARGE_BYTES - 100)),
     ]
@@ -61,7 +68,7 @@ def _filled(piece: bytes, size: int = 250 * 1024) -> bytes:
 
 def _read(path: str, body: bytes) -> None:
     with suppress(ClientFault):  # that takes as long
-        read_request(path, body, _CALLER, _SETTINGS)
+        read_request(path, body, _CALLER, _SETTINGS, contents=_CONTENTS)
 
 
 def _inflate_small(packed: bytes) -> None:

@@ -55,7 +55,7 @@ def test_the_image_runs_as_nobody_and_says_how_it_is_asked(image: dict[str, Any]
     config = image["Config"]
     assert (config["User"], config["Entrypoint"]) == ("65532:65532", ["nightside"])
     assert config["Cmd"] == ["gateway", "run", "/etc/nightside/region.yaml"]
-    assert image["HealthCheck"]["Test"][:2] == ["CMD", "python3"]
+    assert image["Healthcheck"]["Test"][:2] == ["CMD", "python3"]
     told = containers.podman("run", "--rm", *_LIMITS, "--network", "none", "--read-only", IMAGE, "--version").stdout
     assert told.startswith("nightside, version ")
 
@@ -138,8 +138,9 @@ class Up:
         }
         url = f"https://{self.addresses[name]}:8443/v1/chat/completions"
         headers = {"authorization": f"Bearer {self.key}"}
+        timeout = aiohttp.ClientTimeout(total=300, sock_connect=2)
         async with self.session.post(
-            url, json=body, headers=headers, ssl=self.tls, server_hostname="localhost"
+            url, json=body, headers=headers, ssl=self.tls, server_hostname="localhost", timeout=timeout
         ) as response:
             yield response
 
@@ -187,18 +188,18 @@ class Client:
                     break
 
     async def ask(self, name: str) -> bool:
+        """Whether anything came of it. What has not begun yet is asked of somebody else; what has begun has to end."""
         try:
             async with self.up.asking(name, 20) as response:
-                if response.status != 200:
-                    told = await response.text()
-                    assert response.status == 503 and "draining" in told, told  # noqa: PT018
-                    self.turned_away += 1
-                    return False
-                await self.read(name, response)
-                return True
-        except aiohttp.ClientConnectorError:
-            self.turned_away += 1
-            return False
+                if response.status == 200:
+                    await self.read(name, response)
+                    return True
+                told = await response.text()
+                assert (response.status, "draining" in told) == (503, True), told
+        except aiohttp.ClientConnectionError:
+            pass
+        self.turned_away += 1
+        return False
 
     async def read(self, name: str, response: aiohttp.ClientResponse) -> None:
         try:

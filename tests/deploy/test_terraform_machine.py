@@ -174,7 +174,7 @@ def made(cloud: str, folder: Path, scripts: dict[str, str]) -> Machine:
     found = Machine(cloud, folder / "root", folder / "storage", folder / "bin", folder / "record")
     for each in (found.root, found.storage / "secrets", found.storage / "gateways/us-east-1a", found.programs):
         each.mkdir(parents=True)
-    plain = dict.fromkeys(("sysctl", "systemctl", "systemd-sysusers", "mount", "mkfs.ext4", "chown"), _PLAIN)
+    plain = dict.fromkeys(("systemctl", "systemd-sysusers", "mount", "mkfs.ext4", "chown"), _PLAIN)
     no = _PLAIN + "exit 1\n"
     for name, text in {**plain, "mountpoint": no, "blkid": no, "aws": _AWS, "curl": _CURL}.items():
         (found.programs / name).write_text(text)

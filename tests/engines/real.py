@@ -27,7 +27,7 @@ VLLM_FOLDER: Final = ROOT / ".venv-engines"
 ORACLE_FOLDER: Final = ROOT / ".venv-engines-oracle"
 """An older vLLM, which tells of every token which experts it picked."""
 LLAMACPP_FOLDER: Final = ROOT / ".venv-llamacpp"
-START_S = 240.0
+START_S = 600.0
 END_S = 30.0
 _POLL_S = 0.1
 

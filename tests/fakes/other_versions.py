@@ -1,11 +1,13 @@
 """The mesh's protocol as another version of the product speaks it, in one process with ours: an older one and a newer.
 
-`frozen/peer.binpb` is what protoc made of `peer.proto` (`--descriptor_set_out`, its one file) when a word that it does
-not name still was a fault. It is never made anew.
+`frozen/peer.binpb` and `frozen/before_exchange.binpb` are what protoc made of `peer.proto` (`--descriptor_set_out`, its
+one file): when a word that it does not name still was a fault, and just before forwards shared a stream. They are never
+made anew.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,12 +17,13 @@ import grpc
 import grpc.aio
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from protos.mesh.v1 import peer_pb2
 
 _PACKAGE = "nightside.mesh.v1"
-_FROZEN = Path(__file__).with_name("frozen") / "peer.binpb"
+_FROZEN = Path(__file__).with_name("frozen")
 _UNHEARD_OF = 1000
 """Number of the field that every message of the newer version has, and ours has not."""
 
@@ -38,11 +41,23 @@ class Protocol:
         """Has it a kind of answer that we have not?"""
         return "progress" in self._class("ForwardResponse").DESCRIPTOR.fields_by_name
 
+    @property
+    def knows_bytes_of_headers(self) -> bool:
+        return "raw" in self._class("Header").DESCRIPTOR.fields_by_name
+
     def make(self, message: str, **fields: Any) -> Any:
         made = self._class(message)(**fields)
         if "novelty" in made.DESCRIPTOR.fields_by_name:
             made.novelty = "of which nobody has heard"
         return made
+
+    def reads(self, message: Message) -> bytes:
+        """What is left of it for who knows no field but its own, written down again."""
+        read = self._class(message.DESCRIPTOR.name).FromString(message.SerializeToString())
+        read.DiscardUnknownFields()
+        written = read.SerializeToString(deterministic=True)
+        assert isinstance(written, bytes)
+        return written
 
     def call(self, channel: grpc.aio.Channel, name: str) -> Any:
         """One of the service's calls, for whoever calls a gateway of ours."""
@@ -79,7 +94,21 @@ class Protocol:
 
 
 def frozen() -> Protocol:
-    return Protocol(FileDescriptorProto.FromString(_FROZEN.read_bytes()))
+    return _kept("peer")
+
+
+def before_exchange() -> Protocol:
+    return _kept("before_exchange")
+
+
+def _kept(name: str) -> Protocol:
+    return Protocol(FileDescriptorProto.FromString((_FROZEN / f"{name}.binpb").read_bytes()))
+
+
+def said_before_exchange() -> dict[str, bytes]:
+    """What tests/fakes/spoken.py said then."""
+    told = json.loads((_FROZEN / "before_exchange.json").read_text())
+    return {name: bytes.fromhex(text) for name, text in told.items()}
 
 
 def newer() -> Protocol:

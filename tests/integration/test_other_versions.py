@@ -15,7 +15,7 @@ import pytest
 
 from gateway.core.attempts import BreakerState
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, token
-from tests.fakes.other_versions import Protocol, frozen, newer
+from tests.fakes.other_versions import Protocol, before_exchange, frozen, newer
 from tests.support.core import AP, EU, MODEL, TENANT, US
 from tests.support.gateways import ask, counted, knowing, until, usable_peers, write_policy
 from tests.support.regions import Mesh, Region, good_answer
@@ -101,7 +101,7 @@ class Stranger:
                 await us.stop()
 
 
-@pytest.fixture(params=[frozen, newer])
+@pytest.fixture(params=[frozen, before_exchange, newer])
 def protocol(request: pytest.FixtureRequest) -> Protocol:
     made = request.param()
     assert isinstance(made, Protocol)
@@ -148,7 +148,7 @@ async def test_a_header_beyond_ascii_is_empty_to_whoever_does_not_know_its_field
             assert await response.read() == b"".join(GOOD_STREAM)
     (forward,) = stranger.forwards
     told = {each.name: (each.value, getattr(each, "raw", b"")) for each in forward.headers}
-    knows = stranger.protocol.knows_progress
+    knows = stranger.protocol.knows_bytes_of_headers
     assert told["x-session-id"] == ("", "セッション".encode() if knows else b"")
     assert told["user-agent"] == ("plain", b"")
 

@@ -53,7 +53,7 @@ def telling_files() -> Iterator[Path]:
     """Pages and sources: what names other files by their paths."""
     yield from ROOT.glob("*.md")
     yield from ROOT.glob("*.py")
-    for folder in ("docs", "policies", "gateway", "controller", "loadgen"):
+    for folder in ("docs", "policies", "gateway", "controller", "loadgen", "engine_plugins"):
         yield from (path for path in (ROOT / folder).rglob("*.*") if path.suffix in {".md", ".py"})
 
 

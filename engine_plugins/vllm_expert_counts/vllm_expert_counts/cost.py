@@ -1,11 +1,13 @@
 """What counting costs for the shape of a model: `python -m vllm_expert_counts.cost`, with `--device cuda` on an
-accelerator. Beside vLLM or without it: it measures the counting alone, of steps that are full.
+accelerator. Beside vLLM or without it: it measures the counting alone, of steps that are full; on a host by what it
+takes of the processor, whoever else is there.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 import timeit
 from typing import Any
 
@@ -49,12 +51,13 @@ def main() -> None:
         counter.step([Scheduled(str(each), 0, 1, 9, [blocks + each], False) for each in range(_DECODES)], picks)
 
     counts = read_prompt()
+    timer = time.process_time if asked.device == "cpu" else timeit.default_timer
     for name, each in (
         (f"a step of a prompt of {asked.tokens} tokens, and its sum", read_prompt),
         (f"a step of {_DECODES} requests, a token each", decode),
         ("what is handed over, packed", lambda: handed_over(counts, asked.tokens, "model")),
     ):
-        times = timeit.repeat(each, number=1, repeat=_STEPS)
+        times = timeit.repeat(each, timer=timer, number=1, repeat=_STEPS)
         sys.stdout.write(f"{1000 * sorted(times)[_STEPS // 2]:8.2f} ms  {name}\n")
     packed = handed_over(counts, asked.tokens, "model")["counts"]
     sys.stdout.write(f"{len(str(packed)):8} bytes handed over, {rows.nbytes / shape[0]:.0f} kept a block\n")

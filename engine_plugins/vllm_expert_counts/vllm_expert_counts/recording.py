@@ -15,16 +15,21 @@ from numpy.typing import NDArray
 from vllm_expert_counts import logger
 from vllm_expert_counts.counting import Scheduled
 from vllm_expert_counts.rows import Rows, Total
-from vllm_expert_counts.wire import calibration_line
+from vllm_expert_counts.wire import Label, calibration_line
 
 
 @dataclass(slots=True)
 class _Record:
-    document: str
+    label: Label
     prefill: NDArray[np.uint32]
     decode: NDArray[np.uint32]
     counted_to: int
     steps: int = 0
+
+
+def file_of(file: Path, ranks: int, rank: int) -> Path:
+    """Each rank has one of its own: what two write into one may be mixed."""
+    return file if ranks == 1 else file.with_name(f"{file.stem}.{rank}{file.suffix}")
 
 
 class Recorder:
@@ -44,7 +49,7 @@ class Recorder:
         batch: Sequence[Scheduled],
         picks: Any,
         read: Mapping[str, Total],
-        documents: Mapping[str, str | None],
+        labels: Mapping[str, Label],
     ) -> None:
         """`read`: the counts of prompts that this step has read to their end. Tokens that are computed again, after a
         preemption, count once."""
@@ -52,8 +57,8 @@ class Recorder:
         for each in batch:
             if each.request_id in read:
                 prefill = read[each.request_id]()
-                document = documents.get(each.request_id) or each.request_id
-                self._records[each.request_id] = _Record(document, prefill, np.zeros_like(prefill), each.prompt)
+                label = labels.get(each.request_id, Label())
+                self._records[each.request_id] = _Record(label, prefill, np.zeros_like(prefill), each.prompt)
             record = self._records.get(each.request_id)
             if record is not None and each.end > record.counted_to:
                 tokens = np.arange(first + max(0, record.counted_to - each.start), first + each.tokens)
@@ -66,7 +71,7 @@ class Recorder:
         ended = [(each, self._records.pop(each)) for each in request_ids if each in self._records]
         lines = [
             calibration_line(
-                each, record.document, self._model, prefill=record.prefill, decode=record.decode, steps=record.steps
+                each, record.label, self._model, prefill=record.prefill, decode=record.decode, steps=record.steps
             )
             for each, record in ended
             if record.steps

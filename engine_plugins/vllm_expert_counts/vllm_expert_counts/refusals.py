@@ -16,10 +16,12 @@ def why_not(config: Any) -> str:
     is_compiled = compilation.mode not in (None, 0)
     reasons = [
         (not config.model_config.get_num_experts(), "this model has no experts"),
+        (config.model_config.runner_type != "generate", "this engine answers nothing that is handed over"),
         (config.use_v2_model_runner, "they need vLLM's first model runner: set VLLM_USE_V2_MODEL_RUNNER=0"),
         (config.aux_output_config.enabled, "vLLM itself listens to the gates (--enable-return-routed-experts)"),
         (config.speculative_config is not None, "with speculative decoding a token's place may be written twice"),
         (parallel.pipeline_parallel_size > 1, "with pipeline parallelism no worker sees all layers"),
+        (parallel.use_ubatching, "with microbatches the capture of picks mixes up their tokens"),
         (spreads_blocks, "with context parallelism a prompt's blocks are spread over workers"),
         (not cache.block_size, "this model has no KV cache"),
         (

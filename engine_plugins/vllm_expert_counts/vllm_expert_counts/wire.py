@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,8 @@ KEY = "nightside_expert_counts"
 """In `kv_transfer_params`, asked for and answered."""
 CARRIED = "nightside_expert_counts_carried"
 """On a step's output, from a worker to the scheduler."""
-DOCUMENT = "document"
-"""In a request's `vllm_xargs`: which text it is from."""
+DOCUMENT, DOMAIN = "document", "domain"
+"""In a request's `vllm_xargs`: which text it is from, and of what kind that is."""
 VERSION = 1
 _LEVEL = 1
 _CEILING = 65_535
@@ -34,15 +36,28 @@ def handed_over(counts: NDArray[np.uint32], tokens: int, model: str) -> dict[str
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What whoever calibrates says of a request. Without a document its id stands for one."""
+
+    document: str = ""
+    domain: str = ""
+
+
+def label_of(extra: Mapping[str, object]) -> Label:
+    """`extra`: a request's `vllm_xargs`."""
+    return Label(str(extra.get(DOCUMENT, "")), str(extra.get(DOMAIN, "")))
+
+
 def calibration_line(
-    request_id: str, document: str, model: str, *, prefill: NDArray[np.uint32], decode: NDArray[np.uint32], steps: int
+    request_id: str, label: Label, model: str, *, prefill: NDArray[np.uint32], decode: NDArray[np.uint32], steps: int
 ) -> str:
     """`decode`: summed over `steps` steps of one token each."""
     layers, experts = prefill.shape
     line = {
         "v": VERSION,
         "id": request_id,
-        "document": document,
+        "document": label.document or request_id,
         "model": model,
         "layers": layers,
         "experts": experts,
@@ -50,6 +65,8 @@ def calibration_line(
         "decode": _packed(decode.astype("<u4")),
         "steps": steps,
     }
+    if label.domain:
+        line["domain"] = label.domain
     return json.dumps(line, separators=(",", ":"))
 
 

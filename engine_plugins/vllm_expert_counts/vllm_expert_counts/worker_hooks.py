@@ -29,10 +29,10 @@ from vllm_expert_counts.guard import Guard
 from vllm_expert_counts.ledger import Ledger
 from vllm_expert_counts.model import fingerprint_of
 from vllm_expert_counts.options import read_options
-from vllm_expert_counts.recording import Recorder
+from vllm_expert_counts.recording import Recorder, file_of
 from vllm_expert_counts.refusals import why_not
 from vllm_expert_counts.rows import HostRows, Rows, Total
-from vllm_expert_counts.wire import CARRIED, DOCUMENT, is_asked_for
+from vllm_expert_counts.wire import CARRIED, is_asked_for, label_of
 
 _HELD = "_nightside_expert_counts"
 """On a model runner: its `Worker`; on a step's output: counts that are not read yet."""
@@ -59,7 +59,7 @@ class Worker:
     recorder: Recorder | None
     group: int
     """Of the KV cache, whose blocks are counted by."""
-    layers: list[int]
+    layers: torch.Tensor
     """Those with experts."""
     read: dict[str, Total]
     """Prompts that the step under way has read to their end."""
@@ -76,13 +76,13 @@ class Worker:
         is_recording = self.recorder is not None and self.recorder.is_on
         batch = list(self._batch(runner, scheduler_output, is_wanted=is_recording))
         assert sum(each.tokens for each in batch) == tokens, "a step has other tokens than its requests"
-        picks = self.capture.device_buffer[:tokens][:, self.layers]
+        picks = self.capture.device_buffer[:tokens].index_select(1, self.layers)
         if picks.device.type == "cpu":
             picks = picks.numpy()
         self.read = self.counter.step(batch, picks)
         if is_recording and self.recorder is not None:
-            documents = {each: _document(runner.requests[each].sampling_params) for each in self.read}
-            self.recorder.step(batch, picks, self.read, documents)
+            labels = {each: label_of(_extra(runner.requests[each].sampling_params)) for each in self.read}
+            self.recorder.step(batch, picks, self.read, labels)
 
     def _batch(self, runner: Any, scheduler_output: Any, *, is_wanted: bool) -> Iterator[Scheduled]:
         cached = scheduler_output.scheduled_cached_reqs
@@ -127,7 +127,10 @@ def _set_up(runner: Any, guard: Guard, kv_cache_config: Any) -> Worker | None:
     counter = Counter(Ledger(kv_cache_config.num_blocks, specs[group].block_size), rows)
     recorder = None
     if options.record is not None:
-        recorder = Recorder(rows, options.record, options.record_lines_max, fingerprint_of(config))
+        file = file_of(
+            options.record, config.parallel_config.data_parallel_size, config.parallel_config.data_parallel_rank
+        )
+        recorder = Recorder(rows, file, options.record_lines_max, fingerprint_of(config))
     logger.info(
         "expert counts are on: %d layers of %d experts, %d blocks, %.2f MB%s",
         len(layers),
@@ -136,7 +139,7 @@ def _set_up(runner: Any, guard: Guard, kv_cache_config: Any) -> Worker | None:
         rows.nbytes / 1e6,
         f", recorded in {options.record}" if options.record else "",
     )
-    return Worker(guard, capture, counter, recorder, group, layers, {})
+    return Worker(guard, capture, counter, recorder, group, torch.tensor(layers, device=runner.device), {})
 
 
 def _rows(blocks: int, block_tokens: int, layers: int, experts: int, device: torch.device) -> HostRows | Any:
@@ -150,11 +153,6 @@ def _rows(blocks: int, block_tokens: int, layers: int, experts: int, device: tor
 
 def _is_asked_for(sampling_params: Any) -> bool:
     return is_asked_for(_extra(sampling_params).get("kv_transfer_params"))
-
-
-def _document(sampling_params: Any) -> str | None:
-    document = _extra(sampling_params).get(DOCUMENT)
-    return None if document is None else str(document)
 
 
 def _extra(sampling_params: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from loadgen.evaluation.balanceroute.loads import find_file
-from loadgen.evaluation.eldr.recorded import PATTERN, PICKS
+from loadgen.evaluation.eldr.recorded import PICKS
 from loadgen.traces.files import TraceError
 
 if TYPE_CHECKING:
@@ -29,8 +29,11 @@ _FOLDER = Path("docs/results")
 @click.option("--fit", "only_fit", is_flag=True, help="Fit the generator to the recording, print it, and play nothing.")
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path),
               help=f"Folder of the page; {_FOLDER} if not given.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
 @click.option("--json", "as_json", is_flag=True, help="Print every cell's figures as JSON, beside the page.")
-def eldr(*, traces: Path | None, quick: bool, only_fit: bool, out: Path | None, as_json: bool) -> None:
+def eldr(
+    *, traces: Path | None, quick: bool, only_fit: bool, out: Path | None, jobs: int | None, as_json: bool
+) -> None:
     """Expert locality beside what ELDR published, in OUT/eldr.md. It takes some minutes of one core.
 
     Exit codes: 0 all was played, 1 something cannot be read, 2 the command was used wrongly.
@@ -42,34 +45,25 @@ def eldr(*, traces: Path | None, quick: bool, only_fit: bool, out: Path | None, 
     try:
         from loadgen.evaluation.eldr.page import NAME, page_of  # noqa: PLC0415 - not everybody has what fits
         from loadgen.evaluation.eldr.plan import play_all  # noqa: PLC0415
-        from loadgen.evaluation.eldr.workloads import FULL, QUICK, made_up, recorded  # noqa: PLC0415
+        from loadgen.evaluation.eldr.workloads import FULL, QUICK, has_recording, recorded  # noqa: PLC0415
     except ImportError as error:
         raise click.ClickException(f"{error}: it fits, which needs the extra `fit`") from error
     sizes = QUICK if quick else FULL
     progress = Console(stderr=True)
     with progress.status("drawing requests") as status:
         try:
-            known = [] if traces is None or not _has_recording(traces) else [recorded(traces)]
+            if only_fit:
+                if traces is None or not has_recording(traces):
+                    raise click.UsageError("--fit: name with --traces a folder that holds the recording")
+                click.echo(json.dumps(_fitted(recorded(traces), status.update), indent=2))
+                return
+            results = play_all(traces, sizes, processes=jobs or os.cpu_count() or 1, on_progress=status.update)
         except TraceError as error:
             raise click.ClickException(str(error)) from error
-        if only_fit:
-            if not known:
-                raise click.UsageError("--fit: name with --traces a folder that holds the recording")
-            click.echo(json.dumps(_fitted(known[0], status.update), indent=2))
-            return
-        results = play_all([*known, *made_up(sizes)], sizes, status.update)
     out = out or _FOLDER
     out.mkdir(parents=True, exist_ok=True)
     (out / NAME).write_text(page_of(results, quick=quick), encoding="utf-8")
     click.echo(json.dumps(_document(results), indent=2) if as_json else f"{out / NAME}")
-
-
-def _has_recording(traces: Path) -> bool:
-    try:
-        find_file(traces, PATTERN)
-    except TraceError:
-        return False
-    return True
 
 
 def _fitted(workload: Workload, on_progress: Any) -> dict[str, Any]:
@@ -96,5 +90,6 @@ def _document(results: Results) -> dict[str, Any]:
         },
         "costs": results.costs,
         "journal": results.journal,
-        "fit_s": results.fit_s,
+        "scores": {name: asdict(each) for name, each in results.scores.items()},
+        "fit": results.fit,
     }

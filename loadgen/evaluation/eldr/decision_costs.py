@@ -1,5 +1,6 @@
 """What a decision of expert locality costs a gateway: time from a prefill's words to a worker, and bytes in its journal
-if it keeps what is left of a signature, or all of the counts. Times are of this machine, and say so by their date only.
+if it keeps what is left of a signature, or all of the counts. Times are what the thread computed, however busy the
+machine is.
 """
 
 from __future__ import annotations
@@ -56,22 +57,22 @@ def told(seed: int, tokens: int = 600) -> bytes:
 
 
 def decision_costs(workers: int, rounds: int = 1_000) -> Figures:
-    """Milliseconds at the median and the 99th percentile: unpacking what was told, comparing it, choosing a worker; and
-    the three together."""
+    """Milliseconds of computing at the median and the 99th percentile: unpacking what was told, comparing it, choosing
+    a worker; and the three together."""
     comparer = Comparer(artifact_of(workers))
     tier = _busy_tier(workers, comparer, min(_IN_FLIGHT, rounds // 4))
     words = [told(seed) for seed in range(20)]
     clock = Clock()
     parts: dict[str, list[int]] = {"unpacked": [], "compared": [], "chosen": [], "all": []}
     for number in range(rounds):
-        begun_ns = clock.now_ns()
+        begun_ns = clock.thread_ns()
         counts = read_counts(words[number % len(words)])
-        read_ns = clock.now_ns()
+        read_ns = clock.thread_ns()
         nearness = comparer.nearness(counts.counts, counts.model)
-        compared_ns = clock.now_ns()
+        compared_ns = clock.thread_ns()
         key = RequestId(f"q{number}")
         tier.add(Facts(key, 600, nearness=nearness), 0, _ALWAYS_NS)
-        chosen_ns = clock.now_ns()
+        chosen_ns = clock.thread_ns()
         tier.ended(key, 0)
         for name, took_ns in (
             ("unpacked", read_ns - begun_ns),
@@ -128,7 +129,7 @@ def _encode_ms(event: LegEnded, rounds: int = 300) -> float:
 def _median_ms(call: Callable[[], object], clock: Clock, rounds: int) -> float:
     took = []
     for _ in range(rounds):
-        begun_ns = clock.now_ns()
+        begun_ns = clock.thread_ns()
         call()
-        took.append(clock.now_ns() - begun_ns)
+        took.append(clock.thread_ns() - begun_ns)
     return median(took) / 1e6

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from gateway.core.decode.config import BalanceConfig
-from gateway.fit.eldr import EldrRules, fit_eldr
+from gateway.fit.eldr import EldrRules, EldrScores, fit_eldr
 from gateway.ground.clock import Clock
 from loadgen.evaluation.eldr.decision_costs import decision_costs, journal_bytes
-from loadgen.evaluation.eldr.workloads import Sizes, Workload, costs_of, drifting
+from loadgen.evaluation.eldr.workloads import Sizes, Workload, costs_of, drawn_workloads, drifting
 from loadgen.evaluation.eldr.world import Drawn, Fleet, Play, play
 from loadgen.figures import Figures
+from loadgen.simulator.sweep import all_done
 
 BALANCERS = ("random", "round_robin", "power_of_two", "join_shortest_queue")
 POLICIES = (*BALANCERS, "domain", "eldr")
@@ -32,43 +35,85 @@ class Results:
     workloads: list[Workload]
     main: dict[str, dict[tuple[str, float], Figures]] = field(default_factory=dict)
     sections: dict[str, dict[tuple[str, str], Figures]] = field(default_factory=dict)
+    scores: dict[str, EldrScores] = field(default_factory=dict)
     costs: dict[int, Figures] = field(default_factory=dict)
     journal: dict[int, Figures] = field(default_factory=dict)
-    fit_s: float = 0.0
+    fit: Figures = field(default_factory=dict)
+    """Seconds, on the clock and of computing."""
 
 
-def play_all(workloads: Sequence[Workload], sizes: Sizes, on_progress: OnProgress) -> Results:
-    results = Results(sizes, list(workloads))
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one process does at a time."""
+
+    section: str
+    workload: str = "published"
+    part: str = ""
+    rate: float = 0.0
+
+
+def jobs_of(names: Sequence[str], sizes: Sizes) -> list[Job]:
+    """The longest first."""
+    choice = ("published",) if sizes.is_small else ("published", "languages")
+    jobs = [Job("together", part=form) for form in FORMS]
+    jobs += [Job("drift")]
+    jobs += [Job(section, workload) for section in _SECTIONS for workload in choice]
+    for name in names:
+        rates = sizes.rates if name == "published" else sizes.few_rates
+        jobs += [Job("main", name, rate=rate) for rate in sorted(rates, reverse=True)]
+    return [*jobs, *(Job("scores", name) for name in names), Job("costs"), Job("fit")]
+
+
+def play_all(traces: Path | None, sizes: Sizes, *, processes: int, on_progress: OnProgress) -> Results:
+    """Raises TraceError."""
+    on_progress("drawing requests")
+    workloads = drawn_workloads(traces, sizes)
     for workload in workloads:
-        rates = sizes.rates if workload.name == "published" else sizes.few_rates
-        results.main[workload.name] = _main(workload, sizes, rates, on_progress)
-    wanted = ("published",) if sizes.is_small else ("published", "languages")
-    choice = [each for each in workloads if each.name in wanted]
-    for name, section in (
-        ("clusters", _clusters),
-        ("bands", _bands),
-        ("pools", _pools),
-        ("cache", _cache),
-        ("sharded", _sharded),
-        ("bases", _bases),
-    ):
-        found: dict[tuple[str, str], Figures] = {}
-        for workload in choice:
-            on_progress(f"{name}: {workload.title}")
-            found |= {(workload.name, row): figures for row, figures in section(workload, sizes).items()}
-        results.sections[name] = found
-    published = next(each for each in workloads if each.name == "published")
-    on_progress("together with BR-H")
-    results.sections["together"] = {("published", row): each for row, each in _together(published, sizes).items()}
-    on_progress("drift")
-    results.sections["drift"] = {("published", row): each for row, each in _drift(published, sizes).items()}
-    for workers in (16, 144):
-        on_progress(f"what a decision costs with {workers} workers")
-        results.costs[workers] = decision_costs(workers, sizes.decisions)
-        results.journal[workers] = journal_bytes(workers)
-    on_progress("what a fit costs")
-    results.fit_s = _fit_s(published, sizes)
+        workload.fit(sizes.decode)
+    results = Results(sizes, list(workloads))
+    jobs = jobs_of([each.name for each in workloads], sizes)
+    on_progress(f"0 of {len(jobs)}")
+    for number, (job, found) in enumerate(all_done(partial(_done, traces, sizes), jobs, processes=processes), 1):
+        on_progress(f"{number} of {len(jobs)}")
+        _take(results, job, found)
     return results
+
+
+def _done(traces: Path | None, sizes: Sizes, job: Job) -> Any:
+    workload = next(each for each in drawn_workloads(traces, sizes) if each.name == job.workload)
+    match job.section:
+        case "main":
+            return _main(workload, sizes, job.rate)
+        case "scores":
+            return workload.scores
+        case "together":
+            return _together(workload, sizes, job.part)
+        case "drift":
+            return _drift(workload, sizes)
+        case "costs":
+            return {
+                workers: (decision_costs(workers, sizes.decisions), journal_bytes(workers)) for workers in (16, 144)
+            }
+        case "fit":
+            return _fit_took(workload, sizes)
+        case _:
+            return _SECTIONS[job.section](workload, sizes)
+
+
+def _take(results: Results, job: Job, found: Any) -> None:
+    match job.section:
+        case "main":
+            results.main.setdefault(job.workload, {}).update(found)
+        case "scores":
+            results.scores[job.workload] = found
+        case "costs":
+            results.costs = {workers: each[0] for workers, each in found.items()}
+            results.journal = {workers: each[1] for workers, each in found.items()}
+        case "fit":
+            results.fit = found
+        case _:
+            into = results.sections.setdefault(job.section, {})
+            into |= {(job.workload, row): figures for row, figures in found.items()}
 
 
 def _setting(workload: Workload, sizes: Sizes, policy: str, rate: float | None = None) -> Play:
@@ -83,16 +128,9 @@ def _setting(workload: Workload, sizes: Sizes, policy: str, rate: float | None =
     )
 
 
-def _main(
-    workload: Workload, sizes: Sizes, rates: Sequence[float], on_progress: OnProgress
-) -> dict[tuple[str, float], Figures]:
+def _main(workload: Workload, sizes: Sizes, rate: float) -> dict[tuple[str, float], Figures]:
     drawn = workload.drawn(sizes.decode)
-    found = {}
-    for rate in rates:
-        on_progress(f"{workload.title}: {rate:g} requests a second")
-        for policy in POLICIES:
-            found[policy, rate] = play(_setting(workload, sizes, policy, rate), drawn)
-    return found
+    return {(policy, rate): play(_setting(workload, sizes, policy, rate), drawn) for policy in POLICIES}
 
 
 def _clusters(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
@@ -168,30 +206,30 @@ FORMS = {
 }
 
 
-def _together(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
+def _together(workload: Workload, sizes: Sizes, form: str) -> dict[str, Figures]:
     """Answers are of unequal lengths, and known: what a group gains by looking ahead is all there. KV tokens cost what
     they cost, and prompts are ten times as long, or there would be nothing to balance."""
-    found = {}
-    for form, shape in FORMS.items():
-        group = min(shape.group, sizes.decode // 2)
-        fleet = replace(shape, prefill=sizes.prefill, decode=sizes.decode, group=group)
-        groups = sizes.decode // group
-        drawn = _with_long_prompts(workload.drawn(groups))
-        setting = replace(
-            _setting(workload, sizes, "br_h"),
-            fleet=fleet,
-            output_sigma=0.8,
-            ages_known=True,
-            balance=BalanceConfig(),
-            costs=replace(workload.costs, prefill_token_ns=workload.costs.prefill_token_ns // 10),
+    shape = FORMS[form]
+    group = min(shape.group, sizes.decode // 2)
+    drawn = _with_long_prompts(workload.drawn(sizes.decode // group))
+    setting = replace(
+        _setting(workload, sizes, "br_h"),
+        fleet=replace(shape, prefill=sizes.prefill, decode=sizes.decode, group=group),
+        output_sigma=0.8,
+        ages_known=True,
+        costs=replace(workload.costs, prefill_token_ns=workload.costs.prefill_token_ns // 10),
+    )
+    found = {
+        f"{form}: {title}": play(replace(setting, policy=policy), drawn)
+        for policy, title in (
+            ("join_shortest_queue", "join shortest queue"),
+            ("br_h", "BR-H"),
+            ("eldr", "ELDR"),
+            ("br_h_local", "BR-H in bands"),
         )
-        found[f"{form}: join shortest queue"] = play(replace(setting, policy="join_shortest_queue"), drawn)
-        found[f"{form}: BR-H"] = play(setting, drawn)
-        found[f"{form}: ELDR"] = play(replace(setting, policy="eldr"), drawn)
-        found[f"{form}: BR-H in bands"] = play(replace(setting, policy="br_h_local"), drawn)
-        for weight in WEIGHTS:
-            scored = replace(setting, policy="scored", score_weight=weight)
-            found[f"{form}: BR-H, λ = {weight:g}"] = play(scored, drawn)
+    }
+    for weight in WEIGHTS:
+        found[f"{form}: BR-H, λ = {weight:g}"] = play(replace(setting, policy="scored", score_weight=weight), drawn)
     return found
 
 
@@ -210,8 +248,18 @@ def _drift(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
     }
 
 
-def _fit_s(workload: Workload, sizes: Sizes) -> float:
+def _fit_took(workload: Workload, sizes: Sizes) -> Figures:
     clock = Clock()
-    begun_ns = clock.now_ns()
+    begun_ns, computed_ns = clock.now_ns(), clock.thread_ns()
     fit_eldr(workload.calibration.calibration(), EldrRules(sizes.decode, held_out=0.0))
-    return (clock.now_ns() - begun_ns) / 1e9
+    return {"s": (clock.now_ns() - begun_ns) / 1e9, "computed_s": (clock.thread_ns() - computed_ns) / 1e9}
+
+
+_SECTIONS: dict[str, Callable[[Workload, Sizes], dict[str, Figures]]] = {
+    "clusters": _clusters,
+    "bands": _bands,
+    "pools": _pools,
+    "cache": _cache,
+    "sharded": _sharded,
+    "bases": _bases,
+}

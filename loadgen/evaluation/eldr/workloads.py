@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +105,7 @@ class Workload:
             self._fits[key] = fit_eldr(self.calibration.calibration(), rules, previous=previous)
         return self._fits[key]
 
-    @cached_property
+    @property
     def scores(self) -> EldrScores:
         return score_eldr(self.calibration.calibration(), self.test.calibration())
 
@@ -121,6 +121,17 @@ class Workload:
             assert made.kept is not None, "a fit keeps its calibration"
             placement = place_by_cluster(made.kept.decode, made.labels, workers, expert_ranks)
         return drawn_from(self.test, Comparer(made.artifact), shares=self.shares, placement=placement)
+
+
+@cache
+def drawn_workloads(traces: Path | None, sizes: Sizes) -> tuple[Workload, ...]:
+    """Once in each process, and before others are made of it: they have it, then. Raises TraceError."""
+    known = [] if traces is None or not has_recording(traces) else [recorded(traces)]
+    return (*known, *made_up(sizes))
+
+
+def has_recording(traces: Path) -> bool:
+    return any(traces.glob(PATTERN))
 
 
 def recorded(traces: Path) -> Workload:

@@ -11,6 +11,9 @@ module "network" {
 }
 
 locals {
+  # what regions said, as `terraform output -json` writes it
+  files = var.mesh_folder == null ? [] : [for name in fileset(var.mesh_folder, "*.peers.json") : jsondecode(file("${var.mesh_folder}/${name}"))]
+
   vpc_id  = var.network.cidr == null ? var.network.vpc_id : module.network[0].vpc_id
   subnets = var.network.cidr == null ? var.network.subnets : module.network[0].subnets
 }
@@ -52,7 +55,7 @@ module "controllers" {
   health_checks        = var.health_checks
   probe_ca             = var.probe_ca
   recovery             = var.recovery
-  gateways             = var.gateways
+  gateways             = merge(var.gateways, local.files...)
   settings             = var.settings
   tags                 = var.tags
 }

@@ -85,6 +85,12 @@ variable "package" {
   description = "The bundle of deploy/bundle/make and its SHA-256."
 }
 
+variable "mesh_folder" {
+  type        = string
+  description = "A folder with what the other roots said: REGION.peers.json for each region, by which gateways are let in. null: there is none, and the variables below say it."
+  default     = null
+}
+
 variable "gateways" {
   type = map(object({
     region       = string

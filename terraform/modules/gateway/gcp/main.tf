@@ -5,7 +5,7 @@ locals {
   slots   = { for name, slot in var.slots : "${var.region}${name}" => slot }
   prefix  = "nightside-${var.region}"
   labels  = merge(var.labels, { nightside-region = replace(var.region, ".", "-") })
-  port    = 443 # the balancer leaves ports as they are
+  port    = 443 # the balancer leaves ports as they are, and the unit may bind it
   clients = var.client_tls.kind == "files" ? google_compute_address.clients[0].address : google_compute_global_address.clients[0].address
 
   controller_ips = distinct([for each in var.controllers : split(":", each)[0]])
@@ -53,10 +53,7 @@ module "machine" {
     DISK_PATH = "/dev/disk/by-id/google-nightside"
   }
   has_farewell = false
-  extra_files = merge(
-    { "/etc/sysctl.d/90-nightside.conf" = "net.ipv4.ip_unprivileged_port_start = ${local.port}\n" },
-    var.collector ? { "/etc/google-cloud-ops-agent/config.yaml" = local.collector_file } : {},
-  )
+  extra_files  = var.collector ? { "/etc/google-cloud-ops-agent/config.yaml" = local.collector_file } : {}
 }
 
 # What stays

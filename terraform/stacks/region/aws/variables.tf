@@ -28,6 +28,12 @@ variable "slots" {
   description = "By a short name that is put behind the region's, each gateway: its availability zone, the ARNs of its secrets, and what modules/gateway/aws says besides."
 }
 
+variable "mesh_folder" {
+  type        = string
+  description = "A folder with what the other roots said: REGION.peers.json for each region, and controllers.json. null: there is none, and the variables below say it."
+  default     = null
+}
+
 variable "region" {
   type        = string
   description = "The mesh's name of the region, as its policy file and its certificates have it; AWS's own name, as a rule."

@@ -10,6 +10,13 @@ module "network" {
   cidr       = var.cidr
 }
 
+# what other roots said, as `terraform output -json` writes it
+locals {
+  files       = var.mesh_folder == null ? [] : [for name in fileset(var.mesh_folder, "*.peers.json") : jsondecode(file("${var.mesh_folder}/${name}"))]
+  peers       = { for name, each in merge(var.peers, local.files...) : name => each if each.region != var.region }
+  controllers = concat(var.controllers, try(jsondecode(file("${var.mesh_folder}/controllers.json")), []))
+}
+
 module "gateways" {
   source = "../../../modules/gateway/gcp"
 
@@ -28,8 +35,8 @@ module "gateways" {
   replicas              = var.replicas
   settings              = var.settings
   has_keys              = var.has_keys
-  peers                 = var.peers
-  controllers           = var.controllers
+  peers                 = local.peers
+  controllers           = local.controllers
   latitude              = var.latitude
   longitude             = var.longitude
   client_cidrs          = var.client_cidrs

@@ -17,6 +17,12 @@ variable "cidr" {
   }
 }
 
+variable "mesh_folder" {
+  type        = string
+  description = "A folder with what the other roots said: REGION.peers.json for each region, and controllers.json. null: there is none, and the variables below say it."
+  default     = null
+}
+
 variable "region" {
   type        = string
   description = "The mesh's name of the region, as its policy file and its certificates have it; Google's own name, as a rule."

@@ -34,6 +34,12 @@ from gateway.peers import codec
 from gateway.request.header_values import from_bytes, from_text, has_control_character, to_bytes
 from gateway.request.legs import LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
+from tests.fakes.other_versions import before_exchange, said_before_exchange
+from tests.fakes.spoken import BODY as SPOKEN_BODY
+from tests.fakes.spoken import HEAD as SPOKEN_HEAD
+from tests.fakes.spoken import REPORT as SPOKEN_REPORT
+from tests.fakes.spoken import STAMP as SPOKEN_STAMP
+from tests.fakes.spoken import spoken
 from tests.support.core import AP, EU, MODEL, MS, SECOND, US
 from tests.support.orders import forward_order
 
@@ -358,3 +364,42 @@ def test_what_is_no_word_at_all_is_a_fault(word: str) -> None:
 def test_a_model_keeps_its_slashes() -> None:
     report = LoadReport(GatewayId("a"), US, 1, True, 1, "", (), (ModelQueue(ModelName("org/model:v1"), 1),))
     assert codec.read_load(codec.load_to_pb(report, 0))[0] == report
+
+
+# The version before forwards shared a stream, whose codec said `said_before_exchange`
+
+BEFORE = said_before_exchange()
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_what_we_say_is_to_an_older_version_what_it_would_say_itself(name: str) -> None:
+    """It passes over what it does not know, and the rest is the same to the byte."""
+    assert before_exchange().reads(spoken()[name]) == BEFORE[name]
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_what_an_older_version_says_we_take_for_all_that_it_means(name: str) -> None:
+    """As it is read, it is what we would say ourselves, without what is new."""
+    ours = spoken()[name]
+    theirs = type(ours).FromString(BEFORE[name])
+    assert theirs.SerializeToString(deterministic=True) == BEFORE[name]
+    assert before_exchange().reads(theirs) == before_exchange().reads(ours)
+
+
+def test_an_older_version_s_words_become_our_values() -> None:
+    heartbeat = pb.SubscribeResponse.FromString(BEFORE["heartbeat"])
+    assert codec.read_load(heartbeat) == (SPOKEN_REPORT, SECOND)
+    forward = codec.read_forward(pb.ForwardRequest.FromString(BEFORE["forward"]), now_ns=0)
+    assert (forward.event.stamp, forward.request.body) == (SPOKEN_STAMP, SPOKEN_BODY)
+    assert forward.event.profile.connectors == frozenset(), "it knows of no pools that are disaggregated"
+    answers = {name: pb.ForwardResponse.FromString(BEFORE[name]) for name in ("refused", "head", "ended")}
+    assert codec.read_refused(answers["refused"].refused) == (RefusalReason.QUEUE_FULL, "full")
+    assert codec.read_head(answers["head"].head) == SPOKEN_HEAD
+    assert codec.read_ended(answers["ended"].ended).outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("word", ["moved_to_another_pool", "rejected_unsupported"])
+def test_a_word_that_an_older_version_does_not_know_crosses_its_messages_unharmed(word: str) -> None:
+    """Words are text to it: its own codec says what it makes of one that it does not know."""
+    said = pb.ForwardResponse(ended=pb.Ended(outcome=word))
+    assert pb.ForwardResponse.FromString(before_exchange().reads(said)).ended.outcome == word

@@ -17,6 +17,9 @@ from gateway.policy.file import load_policy
 from tests.support.policies import by_jurisdiction, by_region, policy_content
 
 POLICIES = Path(__file__).parents[4] / "policies"
+SOME = [
+    POLICIES / f"{region}.yaml" for region in ("ap-south-1", "ap-southeast-1", "eu-central-1", "eu-west-1", "us-east-1")
+]
 
 Write = Callable[..., Path]
 
@@ -61,7 +64,7 @@ def test_the_examples_fit_together_without_a_single_finding() -> None:
 
 def test_the_examples_keep_the_eu_closed_outwards_and_open_inwards() -> None:
     flows = allowed(check_files([POLICIES]))
-    eu = {"eu-west-1", "eu-central-1"}
+    eu = {"eu-west-1", "eu-central-1", "eu-west-3", "eu-north-1", "eu-south-1"}
     assert {target for origin, target in flows if origin in eu} <= eu
     assert {("us-east-1", "eu-west-1"), ("eu-west-2", "eu-west-1"), ("ap-southeast-1", "eu-west-1")} <= flows
 
@@ -69,14 +72,14 @@ def test_the_examples_keep_the_eu_closed_outwards_and_open_inwards() -> None:
 @pytest.mark.parametrize("width", range(40, 140, 7))
 def test_the_table_is_shown_whole_or_not_at_all(width: int) -> None:
     output = io.StringIO()
-    print_check(check_files([POLICIES]), Console(file=output, width=width))
+    print_check(check_files(SOME), Console(file=output, width=width))
     assert "…" not in output.getvalue()
     assert ("from / to" in output.getvalue()) != ("too wide for this screen" in output.getvalue())
 
 
 def test_the_table_fits_a_common_terminal() -> None:
     output = io.StringIO()
-    print_check(check_files([POLICIES]), Console(file=output, width=80))
+    print_check(check_files(SOME), Console(file=output, width=80))
     assert "from / to" in output.getvalue()
     assert max(map(len, output.getvalue().splitlines())) <= 80
 
@@ -84,6 +87,14 @@ def test_the_table_fits_a_common_terminal() -> None:
 def test_output_that_goes_to_no_terminal_has_a_width_of_its_own() -> None:
     lines = run("check", POLICIES).output.splitlines()
     assert 80 < max(map(len, lines)) <= PLAIN_WIDTH
+
+
+def test_the_page_of_the_examples_is_as_it_would_be_written_now(tmp_path: Path) -> None:
+    written = tmp_path / "matrix.md"
+    assert run("check", POLICIES, "--matrix", written).exit_code == 0
+    assert written.read_text() == (POLICIES / "matrix.md").read_text(), (
+        "run: nightside policy check policies --matrix policies/matrix.md"
+    )
 
 
 # Words on the screen.

@@ -431,7 +431,7 @@ def test_the_published_schema_is_the_generated_one() -> None:
 
 def test_there_is_an_example_for_each_part_of_the_world() -> None:
     jurisdictions = {load_policy(path).place.jurisdiction for path in EXAMPLES}
-    assert jurisdictions == {"EU", "UK", "US", "IN", "SG"}
+    assert jurisdictions == {"EU", "UK", "CH", "US", "IN", "BR", "JP", "SG"}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from tests.support.expert_counts import unpacked
 from vllm_expert_counts.counting import Scheduled
-from vllm_expert_counts.recording import Recorder
+from vllm_expert_counts.recording import Recorder, file_of
 from vllm_expert_counts.rows import HostRows
+from vllm_expert_counts.wire import Label
 
 LAYERS, EXPERTS = 1, 4
 
@@ -34,7 +35,7 @@ def picked(*experts: int) -> object:
 def test_an_answer_is_recorded_token_by_token(tmp_path: Path) -> None:
     file = tmp_path / "calibration.jsonl"
     recording = recorder(file)
-    recording.step([share("a", 0, 3)], picked(0, 0, 1), {"a": prefill}, {"a": "page 7"})
+    recording.step([share("a", 0, 3)], picked(0, 0, 1), {"a": prefill}, {"a": Label("page 7")})
     recording.step([share("b", 0, 2), share("a", 3, 1)], picked(3, 3, 2), {}, {})
     recording.step([share("a", 4, 1)], picked(3), {}, {})
     recording.end(["b", "a", "unheard"])
@@ -83,3 +84,9 @@ def test_a_file_that_cannot_be_written_ends_the_recording(tmp_path: Path, caplog
     play(recording, "a")
     assert not recording.is_on
     assert "nothing more is recorded" in caplog.text
+
+
+def test_ranks_write_into_files_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "calibration.jsonl"
+    assert file_of(file, 1, 0) == file
+    assert file_of(file, 2, 1) == tmp_path / "calibration.1.jsonl"

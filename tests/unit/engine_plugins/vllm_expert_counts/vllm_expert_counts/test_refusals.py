@@ -11,12 +11,15 @@ from vllm_expert_counts.refusals import why_not
 def config() -> Any:
     """Of vLLM, as far as it is looked at."""
     return SimpleNamespace(
-        model_config=SimpleNamespace(get_num_experts=lambda: 32),
+        model_config=SimpleNamespace(get_num_experts=lambda: 32, runner_type="generate"),
         use_v2_model_runner=False,
         aux_output_config=SimpleNamespace(enabled=False),
         speculative_config=None,
         parallel_config=SimpleNamespace(
-            pipeline_parallel_size=1, decode_context_parallel_size=1, prefill_context_parallel_size=1
+            pipeline_parallel_size=1,
+            decode_context_parallel_size=1,
+            prefill_context_parallel_size=1,
+            use_ubatching=False,
         ),
         cache_config=SimpleNamespace(block_size=16),
         compilation_config=SimpleNamespace(mode=0),
@@ -40,6 +43,8 @@ def test_a_prefill_worker_counts_and_so_does_an_engine_without_a_connector() -> 
         ("aux_output_config.enabled", True, "--enable-return-routed-experts"),
         ("speculative_config", object(), "speculative"),
         ("parallel_config.pipeline_parallel_size", 2, "pipeline"),
+        ("model_config.runner_type", "pooling", "handed over"),
+        ("parallel_config.use_ubatching", True, "microbatches"),
         ("parallel_config.decode_context_parallel_size", 2, "context parallelism"),
         ("parallel_config.prefill_context_parallel_size", 2, "context parallelism"),
         ("cache_config.block_size", None, "no KV cache"),

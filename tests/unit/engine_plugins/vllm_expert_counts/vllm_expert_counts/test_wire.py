@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.expert_counts import unpacked
-from vllm_expert_counts.wire import KEY, adds_up, calibration_line, handed_over, is_asked_for
+from vllm_expert_counts.wire import KEY, Label, adds_up, calibration_line, handed_over, is_asked_for, label_of
 
 
 def test_a_hand_over_carries_the_counts_as_they_are() -> None:
@@ -26,7 +26,7 @@ def test_the_largest_prompt_of_a_large_model_stays_small() -> None:
 def test_a_line_of_calibration_is_one_line_of_json() -> None:
     prefill = np.array([[70_000, 1]], dtype=np.uint32)
     decode = np.array([[70_000, 3]], dtype=np.uint32)
-    line = calibration_line("cmpl-1", "page 7\n", "m", prefill=prefill, decode=decode, steps=5)
+    line = calibration_line("cmpl-1", Label("page 7\n"), "m", prefill=prefill, decode=decode, steps=5)
     assert "\n" not in line
     said = json.loads(line)
     assert (unpacked(said.pop("prefill"), "<u2"), unpacked(said.pop("decode"), "<u4")) == ([65_535, 1], [70_000, 3])
@@ -63,3 +63,12 @@ def test_counts_of_another_prompt_do_not_add_up() -> None:
     assert adds_up(counts, tokens=2, top_k=2)
     assert not adds_up(counts, tokens=3, top_k=2)
     assert not adds_up(np.array([[3, 1], [2, 1]], dtype=np.uint32), tokens=2, top_k=2)
+
+
+def test_a_request_is_labelled_by_whoever_calibrates() -> None:
+    assert label_of({"document": "page 7", "domain": "law", "other": 1}) == Label("page 7", "law")
+    assert label_of({"document": 7}) == Label("7")
+    assert label_of({}) == Label()
+    counts = np.ones((1, 2), dtype=np.uint32)
+    line = calibration_line("cmpl-1", Label(domain="law"), "m", prefill=counts, decode=counts, steps=1)
+    assert (json.loads(line)["document"], json.loads(line)["domain"]) == ("cmpl-1", "law")

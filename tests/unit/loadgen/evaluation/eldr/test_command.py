@@ -9,7 +9,7 @@ from loadgen.evaluation.eldr.command import eldr
 
 
 def test_a_small_page_has_every_section(tmp_path: Path) -> None:
-    done = CliRunner().invoke(eldr, ["--quick", "-o", str(tmp_path), "--json"])
+    done = CliRunner().invoke(eldr, ["--quick", "-o", str(tmp_path), "--json", "--jobs", "1"])
     assert done.exit_code == 0, done.output
     page = (tmp_path / "eldr.md").read_text()
     for title in ("What was aimed at", "Beside the balancers", "The band", "Together with BR-H", "Drift", "Constants"):

@@ -1,0 +1,21 @@
+# The name, the controllers and their table, in eu-west-1.
+aws_region = "eu-west-1"
+domain     = "<domain>"
+network    = { cidr = "10.20.0.0/20" }
+
+controllers = {
+  controller-1 = { zone = "eu-west-1a", secrets = ["<secret of controller-1>"] }
+  controller-2 = { zone = "eu-west-1b", secrets = ["<secret of controller-2>"] }
+}
+machine_image = "<machine image in eu-west-1>"
+machine_type  = "<machine type of controllers>"
+package       = { file = "<package file>", sha256 = "<package sha256>" }
+
+# clients in the EU are told of gateways there and of no others
+closed_jurisdictions = {
+  EU = ["AT", "BE", "BG", "CY", "CZ", "DE", "DK", "EE", "ES", "FI", "FR", "GR", "HR", "HU", "IE", "IT", "LT", "LU", "LV", "MT", "NL", "PL", "PT", "RO", "SE", "SI", "SK"]
+}
+probe_ca       = true
+shared_secrets = ["<secret of all controllers>"]
+mesh_folder    = "../../examples/one-cloud-two-regions/mesh"
+tags           = { project = "nightside" }

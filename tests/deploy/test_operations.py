@@ -1,0 +1,37 @@
+"""The commands of docs/operations.md, run against real processes, as those of docs/first_day.md are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.walk import ROOT, blocks_of, is_as_shown, run
+
+PAGE = ROOT / "docs/operations.md"
+_PORT = re.compile(r"\b[789]\d{3}\b")
+
+
+def on_free_ports(page: str, free_port: Callable[[], int]) -> str:
+    """Each port that the page uses becomes a free one, wherever it stands."""
+    ports = {port: str(free_port()) for port in sorted(set(_PORT.findall(page)))}
+    return _PORT.sub(lambda found: ports[found[0]], page)
+
+
+async def test_the_runbook_goes_as_the_page_says(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> None:
+    blocks = blocks_of(on_free_ports(PAGE.read_text(), unused_tcp_port_factory))
+    assert len(blocks) >= 10
+    for block, printed in zip(blocks, await run(blocks, tmp_path), strict=True):
+        if block.shown is None:
+            assert printed.strip() == "", block.commands
+        else:
+            assert is_as_shown(printed, block.shown), f"{block.commands}\nprinted:\n{printed}\nshown:\n{block.shown}"
+
+
+def test_every_alert_is_in_the_runbooks_table() -> None:
+    table = PAGE.read_text().partition("## What every alert means")[2].partition("\n## ")[0]
+    listed = set(re.findall(r"\b[A-Z]\w+\b", table))
+    for page in ("alerts.md", "controller.md"):
+        alerts = re.findall(r"^### Nightside(\w+)$", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE)
+        assert alerts, page
+        assert set(alerts) <= listed, page
