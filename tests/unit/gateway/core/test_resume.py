@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core import events
 from gateway.core.config import AttemptConfig, CoreConfig, ResumeConfig
-from gateway.core.effects import EndRequest, StartLeg
+from gateway.core.effects import Effect, EndRequest, StartLeg
 from gateway.core.resume import broken_outcome
 from gateway.core.vocabulary import DEFAULT_POOL, LegResult, Outcome, PoolSpec, RequestId
 from tests.support.core import (
@@ -36,8 +36,8 @@ def breaks(one: Desk, attempt: int = 1, result: LegResult = LegResult.FAILED, **
     return told(one.finish("r1", result, attempt, detail="it broke off", rest=REST, **more))
 
 
-def told(effects: list[object]) -> list[str]:
-    return [*legs_of(effects), *(outcome for _, outcome in ended(effects))]  # type: ignore[arg-type]
+def told(effects: list[Effect]) -> list[str]:
+    return [*legs_of(effects), *(outcome for _, outcome in ended(effects))]
 
 
 def answering(replicas: int = 2, **resume: int | bool) -> Desk:
