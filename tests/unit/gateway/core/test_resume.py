@@ -10,7 +10,7 @@ from gateway.core import events
 from gateway.core.config import AttemptConfig, CoreConfig, ResumeConfig
 from gateway.core.effects import Effect, EndRequest, StartLeg
 from gateway.core.resume import broken_outcome
-from gateway.core.vocabulary import DEFAULT_POOL, LegResult, Outcome, PoolSpec, RequestId
+from gateway.core.vocabulary import DEFAULT_POOL, Extra, LegResult, Outcome, PoolSpec, RequestId
 from tests.support.core import (
     EU,
     SECOND,
@@ -164,3 +164,13 @@ def test_how_it_ends_says_that_it_broke() -> None:
     assert {outcome for outcome in Outcome if broken_outcome(outcome) is outcome} >= kept
     assert broken_outcome(Outcome.REJECTED_RESIDENCY_PROCESSING) is Outcome.FAILED_MIDSTREAM
     assert broken_outcome(Outcome.EXPIRED_IN_QUEUE) is Outcome.FAILED_MIDSTREAM
+
+
+def test_engines_are_asked_for_token_ids_where_that_is_wanted_and_once() -> None:
+    """A rest is written as its client knows it, without them."""
+    one = answering(token_ids=True)
+    breaks(one)
+    first, second = of_kind(StartLeg, one.effects)
+    assert (first.extras, second.extras) == ((Extra.TOKEN_IDS,), ())
+    (plain,) = of_kind(StartLeg, answering().effects)
+    assert plain.extras == ()
