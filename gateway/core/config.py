@@ -181,6 +181,8 @@ class ResumeConfig:
     """Of one request."""
     wait_max_ns: int = 10 * _SECOND_NS
     """What a broken answer may wait for somebody to go on with it."""
+    token_ids: bool = False
+    """Engines are asked for the ids of what they write, which the client does not get: a rest is then exact."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ from gateway.core.timers import TimerKind
 from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
     Decision,
+    Extra,
     GatewayId,
     Hops,
     LegResult,
@@ -426,6 +427,8 @@ class GatewayCore(GatewayState):
             may_break=self._may_break(request, leg),
             resume=request.resumes,
         )
+        if order.may_break and self.config.resume.token_ids and not request.resumes and leg.role is LegRole.WHOLE:
+            order = replace(order, extras=(Extra.TOKEN_IDS,))
         if request.budget is not None:
             order = self.lengths.on_order(order, request, leg.state)
         if attempt.pool is not None and attempt.prefill is not None:

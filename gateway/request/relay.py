@@ -13,7 +13,7 @@ from gateway.core.decode.locality.nearness import Nearness
 from gateway.core.effects import StartLeg
 from gateway.core.events import FirstToken, LegAccepted, LegEnded, ResponseStored
 from gateway.core.stored_responses import stored_response_key
-from gateway.core.vocabulary import LegResult, LegRole, PoolName, RefusalReason, RequestProfile, TargetKind
+from gateway.core.vocabulary import Extra, LegResult, LegRole, PoolName, RefusalReason, RequestProfile, TargetKind
 from gateway.ground.clock import Clock
 from gateway.request.answers import (
     USAGE_WITHIN_BYTES,
@@ -161,11 +161,18 @@ class Relay:
 
     def voice(self, order: StartLeg) -> Callable[[bytes], bool]:
         """By which the events of this leg's stream go to the client; and are kept, where somebody may have to go on."""
-        if self._transcript is None:
-            if not order.may_break or self._hold is None or self.outbound.path not in PATHS:
-                return self.put
+        transcript = self._transcript_for(order)
+        return self.put if transcript is None else transcript.put
+
+    def keeper(self, order: StartLeg) -> Callable[[bytes], None] | None:
+        """The same where more is kept than the client gets: what goes to it goes by `put`."""
+        transcript = self._transcript_for(order)
+        return None if transcript is None else transcript.keep
+
+    def _transcript_for(self, order: StartLeg) -> Transcript | None:
+        if self._transcript is None and order.may_break and self._hold is not None and self.outbound.path in PATHS:
             self._transcript = Transcript(self.outbound.path, self._hold, self.put)
-        return self._transcript.put
+        return self._transcript
 
     def rest_profile(self) -> RequestProfile | None:
         """What is left to do of an answer that has just broken, as a request. None, and the summary says why: nobody
@@ -285,12 +292,14 @@ class Feed:
         "_is_draining",
         "_is_theirs",
         "_is_told",
+        "_keep",
         "_order",
         "_pieces",
         "_relay",
         "_rewriter",
         "_scope",
         "_settings",
+        "_unkept",
         "_usage",
         "_voice",
         "_withheld",
@@ -315,6 +324,10 @@ class Feed:
         self._withheld: Withheld | None = None
         """Of a stream that tells more than its client asked for."""
         self._voice = relay.put
+        self._keep: Callable[[bytes], None] | None = None
+        """Told of all that the engine says, where it tells more than the client gets."""
+        self._unkept: list[bytes] | None = None
+        """What it said before the client had anything."""
         self._rewriter: Rewriter | None = None
         """Where it goes on with what another leg began."""
         self._is_theirs = False
@@ -464,6 +477,7 @@ class Feed:
         is_decode = self._order.role is LegRole.DECODE
         scanner = EventScanner(event_bytes_max=self._settings.event_bytes_max, may_give_up=is_decode)
         self._withheld = Withheld(leg.head.extras) if leg.head.extras else None
+        self._unkept = [] if Extra.TOKEN_IDS in leg.head.extras else None
         if is_decode:
             self._relay.decoding(self._order, lambda: scanner.events_since_token)
         try:
@@ -491,7 +505,7 @@ class Feed:
         relay.stored(self._order, scanner.response_id)
         await relay.begin(self._order, _without_length(leg.head))
         self._has_sent = True
-        put = self._voice = relay.voice(self._order)
+        put = self._voice = self._find_voice()
         feed = scanner.feed if self._withheld is None else partial(self._feed, scanner)
         if (rewriter := relay.rewriter(self._order, leg.head)) is not None:
             self._rewriter = rewriter
@@ -559,9 +573,22 @@ class Feed:
                 self._usage = with_opening(self._usage or TokenUsage(), leg.counted)
         return self._completed()
 
+    def _find_voice(self) -> Callable[[bytes], bool]:
+        unkept, self._unkept = self._unkept, None
+        if unkept is None or (keep := self._relay.keeper(self._order)) is None:
+            return self._relay.voice(self._order)
+        self._keep = keep
+        for block in unkept:
+            keep(block)
+        return self._relay.put
+
     def _feed(self, scanner: EventScanner, data: bytes) -> bytes:
         """What of it is the client's."""
         released = scanner.feed(data)
+        if self._unkept is not None:
+            self._unkept.append(released)
+        elif self._keep is not None:
+            self._keep(released)
         return released if self._withheld is None else self._withheld.feed(released, is_crossing=scanner.is_crossing)
 
     def _close(self, scanner: EventScanner) -> bytes:

@@ -105,7 +105,9 @@ def rest_of(request: OutboundRequest, said: Said, *, prefix_blocks_max: int) -> 
         wants_usage = True
         match request.path:
             case engine_api.CHAT_PATH:
-                path, rest = request.path, _rest_of_chat(members, said)
+                path, rest = engine_api.COMPLETIONS_PATH, _rest_of_chat_in_ids(members, said)
+                if rest is None:
+                    path, rest = request.path, _rest_of_chat(members, said)
                 wants_usage = _wants_usage(members)
             case engine_api.COMPLETIONS_PATH:
                 path, rest = request.path, _rest_of_completion(members, said)
@@ -210,6 +212,37 @@ def _rest_of_chat(members: Members, said: Said) -> Members:
     rest = members | {"messages": msgspec.Raw(messages)}
     _limit(rest, said, "max_tokens", "max_completion_tokens")
     return rest | _CONTINUES
+
+
+_OF_CHAT_ALONE = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "chat_template_kwargs",
+        "continue_final_message",
+        "documents",
+        "max_completion_tokens",
+        "messages",
+        "parallel_tool_calls",
+        "tool_choice",
+        "tools",
+    }
+)
+
+
+def _rest_of_chat_in_ids(members: Members, said: Said) -> Members | None:
+    """Exactly, where an engine has told the ids of the whole prompt and of all that it said: as a completion, which has
+    no limit of its own and no parser behind it. None: as a text."""
+    if not said.token_ids or not said.prompt_token_ids or bytes(members.get("tools", b"null")) not in _EMPTY:
+        return None
+    limit = members.get("max_completion_tokens", members.get("max_tokens"))
+    if limit is None or not is_set(limit):
+        return None
+    rest: Members = {name: raw for name, raw in members.items() if name not in _OF_CHAT_ALONE}
+    rest["prompt"] = msgspec.Raw(msgspec.json.encode(said.prompt_token_ids + said.token_ids))
+    rest["max_tokens"] = limit
+    _limit(rest, said, "max_tokens")
+    return rest
 
 
 _CONTINUES: Members = {"add_generation_prompt": _FALSE, "continue_final_message": _TRUE}

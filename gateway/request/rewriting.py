@@ -8,6 +8,7 @@ only answers cost that broke.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -118,17 +119,23 @@ class Rewriter:
 class _ChoicesRewriter(Rewriter):
     """Chat and completions: the engine's own shape."""
 
-    def __init__(self, rest: Rest, *, remark: bytes = b"") -> None:
+    def __init__(self, rest: Rest, *, remark: bytes = b"", is_chat: bool = False) -> None:
         super().__init__(rest, remark=remark)
         self._wants_usage = rest.wants_usage
+        self._is_chat = is_chat
         self._identity = {"id": rest.said.answer_id, "created": rest.said.created, "model": rest.said.model}
 
     def _take_counts(self, document: dict[str, Any]) -> bytes:
         return self._as_begun(document) if self._wants_usage and self._usage is not None else b""
 
-    def _take_choice(self, document: dict[str, Any], choice: dict[str, Any], text: str) -> bytes:  # noqa: ARG002
+    def _take_choice(self, document: dict[str, Any], choice: dict[str, Any], text: str) -> bytes:
         if "prompt_token_ids" in choice:
             choice["prompt_token_ids"] = None
+        if self._is_chat and "text" in choice:  # its rest is a completion, in token ids
+            del choice["text"]
+            choice.pop("prompt_token_ids", None)
+            choice["delta"] = {"content": text}
+            document["object"] = "chat.completion.chunk"
         return self._as_begun(document)
 
     def _as_begun(self, document: dict[str, Any]) -> bytes:
@@ -236,7 +243,7 @@ class _ResponsesRewriter(Rewriter):
 
 
 _REWRITERS: dict[str, Callable[..., Rewriter]] = {
-    engine_api.CHAT_PATH: _ChoicesRewriter,
+    engine_api.CHAT_PATH: partial(_ChoicesRewriter, is_chat=True),
     engine_api.COMPLETIONS_PATH: _ChoicesRewriter,
     engine_api.MESSAGES_PATH: _MessagesRewriter,
     engine_api.RESPONSES_PATH: _ResponsesRewriter,

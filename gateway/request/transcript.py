@@ -357,6 +357,13 @@ class Transcript:
             self._look()
         return self._put(block)
 
+    def keep(self, block: bytes) -> None:
+        """Of what goes to the client in another way: without what only we were told."""
+        self._blocks.append(block)
+        self._size += len(block)
+        if self._size > self._limit:
+            self._look()
+
     def said(self) -> Said:
         """All of it. Raises Unsound."""
         if self.why_not:

@@ -15,12 +15,14 @@ import anthropic
 import openai
 import pytest
 
+from gateway.app.gateway import serve_gateway
+from gateway.config.sections import GatewayConfig
 from gateway.core.config import ResumeConfig
 from loadgen.engine.faults import Fault, FaultMode
 from loadgen.engine.tokens import continuation
-from tests.fakes.engine import DONE, ROLE, STOP, cut_after, hang_up, stream, stream_and_hang, token
+from tests.fakes.engine import DONE, ROLE, STOP, FakeEngine, cut_after, event, hang_up, stream, stream_and_hang, token
 from tests.support.core import EU, LAYERED, MODEL, US, under
-from tests.support.gateways import ask, counted
+from tests.support.gateways import ask, counted, free_replicas, region_config, until, write_policy
 from tests.support.regions import Mesh, Region, busy_us_and_free_eu
 from tests.support.served import HELLO, Ports, Served, expected, served
 
@@ -92,6 +94,53 @@ class TestUnnoticed:
         last = events[-1].response
         assert (last.output_text, last.status, last.id) == (SAID, "incomplete", events[0].response.id)
         assert last.usage.output_tokens == TOKENS
+
+
+def in_token_ids(config: GatewayConfig) -> GatewayConfig:
+    return replace(config, core=replace(config.core, resume=ResumeConfig(token_ids=True)))
+
+
+class TestTokenIds:
+    async def test_are_asked_for_and_kept_from_the_client(self, engine: FakeEngine, tmp_path: Path) -> None:
+        """What engines tell us besides is as if nobody had asked, and the rest is a completion of exactly that."""
+        dies = asyncio.Event()
+        head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 7, "model": MODEL}
+        role = {"index": 0, "delta": {"role": "assistant", "content": ""}}
+        said = {"index": 0, "delta": {"content": "Hello"}, "token_ids": [5, 6]}
+        begun = event({**head, "choices": [role], "prompt_token_ids": [1, 2]}), event({**head, "choices": [said]})
+        rest = event({"id": "cmpl-2", "choices": [{"index": 0, "text": " world", "finish_reason": "stop"}]})
+        engine.plays(cut_after(dies, *begun), stream(rest, DONE))
+        config = region_config("us-1", US, [engine.url], policy_file=write_policy(tmp_path, US))
+        async with serve_gateway(in_token_ids(config)) as gateway, aiohttp.ClientSession() as session:
+            await until(lambda: free_replicas(gateway) == 1)
+            async with ask(session, gateway.http_url, max_tokens=20) as response:
+                seen = await response.content.readuntil(b"Hello")
+                dies.set()
+                seen += await response.read()
+        assert b"[" not in seen.replace(b'"choices":[', b"").replace(b"[DONE]", b""), "no ids"
+        told = [json.loads(line[6:]) for line in seen.splitlines() if line.startswith(b"data: {")]
+        assert [choice["delta"].get("content") for chunk in told for choice in chunk["choices"]] == [
+            "",
+            "Hello",
+            " world",
+        ]
+        assert {chunk["id"] for chunk in told} == {"chatcmpl-1"}
+        first, second = engine.received
+        assert json.loads(first.body)["return_token_ids"] is True
+        assert second.path == "/v1/completions"
+        asked = json.loads(second.body)
+        assert (asked["prompt"], asked["max_tokens"]) == ([1, 2, 5, 6], 18)
+
+    async def test_an_answer_is_what_it_would_have_been(self, tmp_path: Path, unused_tcp_port_factory: Ports) -> None:
+        async with served(tmp_path, unused_tcp_port_factory, engines=2, change=in_token_ids) as up:
+            for each in up.engines:
+                each.set_fault(DIES_ONCE)
+            async with openai_of(up) as client:
+                chunks = await client.chat.completions.create(
+                    model=MODEL, messages=HELLO, max_tokens=TOKENS, stream=True
+                )
+                said = [choice.delta.content or "" async for chunk in chunks for choice in chunk.choices]
+        assert "".join(said) == SAID
 
 
 def resumes(region: Region) -> float:
