@@ -8,7 +8,7 @@ import random
 
 from gateway.core.decode.admissions import AdmissionReason
 from gateway.core.decode.balance_route import BalanceRoute
-from gateway.core.decode.books import Worker
+from gateway.core.decode.books import Entry, Worker
 from gateway.core.decode.config import DecodeConfig
 from gateway.core.decode.join_shortest_queue import JoinShortestQueue
 from gateway.core.decode.locality.nearness import UNIT
@@ -57,9 +57,9 @@ def shared_out(shares: dict[str, float], workers: int) -> dict[str, range]:
     return homes
 
 
-class ScoredLocal(BalanceRoute):
+class ScoredLocal(DecodePolicy):
     """BR-H with how near a request is in its score: one by one, the heaviest first, each to whom F plus λ times its
-    tokens times its cosine is largest."""
+    tokens times its cosine is largest. It has a `BalanceRoute` that knows loads, as they are and will be."""
 
     def __init__(
         self,
@@ -72,13 +72,25 @@ class ScoredLocal(BalanceRoute):
     ) -> None:
         super().__init__(config, rng, predictor, seats)
         self._weight = weight
+        self._route = BalanceRoute(config, rng, predictor, seats)
+
+    def choose(self, facts: Facts, workers: list[Worker], /) -> Worker:
+        return self._route.choose(facts, workers)
+
+    def sent(self, entry: Entry, worker: Worker) -> None:
+        self._route.sent(entry, worker)
+
+    def progressed(self, entry: Entry) -> None:
+        self._route.progressed(entry)
+
+    def over(self, entry: Entry) -> None:
+        self._route.over(entry)
 
     def admit(self, round_: Round) -> None:
-        board = self.prepare(round_)
-        self.admit_aged(round_, board)
-        reward = self.balance.reward_weight * sum(
-            self.balance.discount**step for step in range(self.balance.horizon_steps + 1)
-        )
+        board = self._route.prepare(round_)
+        self._route.admit_aged(round_, board)
+        balance = self.config.balance
+        reward = balance.reward_weight * sum(balance.discount**step for step in range(balance.horizon_steps + 1))
         waiting = sorted(round_.pool.in_order(), key=lambda entry: -entry.rank)
         for entry in waiting:
             if round_.is_over or not board.free_total:
