@@ -71,7 +71,7 @@ async def behind_cutters(mesh: RealMesh, ports: Iterable[int], dialect: str) -> 
 def asked(path: str, question: str, **more: object) -> dict[str, Any]:
     bodies: dict[str, dict[str, object]] = {
         CHAT_PATH: {"messages": [{"role": "user", "content": question}], "max_tokens": TOKENS},
-        COMPLETIONS_PATH: {"prompt": question, "max_tokens": TOKENS},
+        COMPLETIONS_PATH: {"prompt": question, "max_tokens": TOKENS, "ignore_eos": True},
         MESSAGES_PATH: {"messages": [{"role": "user", "content": question}], "max_tokens": TOKENS},
         RESPONSES_PATH: {"input": question, "max_output_tokens": TOKENS, "store": False},
     }
