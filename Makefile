@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-eldr results-records results-resume results-token-budget-classifier results-succession metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-records results-resume results-token-budget-classifier results-succession metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -100,6 +100,12 @@ results-failover: setup ## Write docs/results/failover.md: what clients see when
 
 results-balanceroute: setup ## Write docs/results/balanceroute.md: the decode tier beside BalanceRoute's tables, in virtual time. TRACES=dir holds recorded traces; it resumes. ARGS=… such as --look.
 	nice $(BIN)/nightside results balanceroute $(if $(TRACES),--traces $(TRACES)) $(ARGS)
+
+results-token-budget: setup ## Write docs/results/token-budget.md: pools by length beside the token-budget paper, in virtual time. TRACES=dir holds recorded traces; it resumes. ARGS=… such as --json.
+	nice $(BIN)/nightside results token-budget $(if $(TRACES),--traces $(TRACES)) $(ARGS)
+
+results-token-budget-live: setup ## Write docs/results/token-budget-live.md: a burst of long prompts beside short chat, live on this machine. Takes four minutes. ARGS=… such as --rounds 1.
+	$(BIN)/nightside results token-budget-live $(ARGS)
 
 results-eldr: setup ## Write docs/results/eldr.md: expert locality beside ELDR's figures, in virtual time. TRACES=dir holds recorded routing. Takes some minutes of one core.
 	nice $(BIN)/nightside results eldr $(if $(TRACES),--traces $(TRACES)) $(ARGS)

@@ -78,6 +78,7 @@ COMPILED = (
     "gateway/core/stored_responses.py",
     "gateway/core/targets.py",
     "gateway/core/threshold.py",
+    "gateway/core/threshold_tuning.py",
     "gateway/core/timers.py",
     "gateway/core/token_budget.py",
     "loadgen/engine/barrier.py",

@@ -32,7 +32,7 @@ from gateway.records.journal import Header, Journal, new_header
 from gateway.records.ledger import Ledger, ServesModel
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
-from gateway.records.pool_metrics import PoolLevels
+from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
 from gateway.records.refusals import Refusals
 from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
@@ -81,6 +81,7 @@ class Desk:
         self.metrics.registry.register(AuditLevels(self.audit))
         self.metrics.registry.register(DecodeLevels(lambda: decode_figures_of(self.core, clock.now_ns())))
         self.metrics.registry.register(PoolLevels(self.core.lengths.figures))
+        self.metrics.registry.register(ThresholdLevels(self.core.tuning))
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)

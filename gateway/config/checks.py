@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.config.content import content_faults
+from gateway.config.content import content_faults, threshold_faults
 from gateway.config.locality import check_locality
 from gateway.config.names import PROMPT_BLOCKS_MAX
 from gateway.config.placement_plug_ins import placement_faults
@@ -37,6 +37,8 @@ def faults_between(file: RegionFile) -> Iterator[Fault]:
     for key, what in placement_faults(file.core.placement):
         yield Fault(f"placement.{key}", what)
     for key, what in content_faults(file.sections.content, file.core.token_budget):
+        yield Fault(key, what)
+    for key, what in threshold_faults(file.core.threshold):
         yield Fault(key, what)
 
 

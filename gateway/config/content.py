@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gateway.config.classifiers import SAMPLED, find_classifier
 from gateway.config.plug_ins import PlugInUnusable
-from gateway.core.config import TokenBudgetConfig
+from gateway.core.config import ThresholdConfig, TokenBudgetConfig
 from gateway.core.vocabulary import Category, TenantName
 from gateway.ground.values import SECOND_NS
 
@@ -42,6 +42,24 @@ def content_faults(content: ContentConfig, budget: TokenBudgetConfig) -> Iterato
         ("token_budget.output_start_tokens", budget.output_start_tokens, 1, 1 << 20),
         ("token_budget.tenants_max", budget.tenants_max, 1, 50_000),
     )
+    yield from _out_of_bounds(bounds)
+
+
+def threshold_faults(threshold: ThresholdConfig) -> Iterator[tuple[str, str]]:
+    """The key, and what is wrong with it."""
+    yield from _out_of_bounds(
+        (
+            ("threshold.tokens_min", threshold.tokens_min, 16, 1 << 24),
+            ("threshold.requests_min", threshold.requests_min, 10, 1_000_000),
+            ("threshold.trouble_share", threshold.trouble_share, 0.0001, 0.5),
+            ("threshold.late_share", threshold.late_share, 0.0001, 0.9),
+            ("threshold.tighten", threshold.tighten, 0.1, 0.99),
+            ("threshold.relax", threshold.relax, 1.01, 4),
+        )
+    )
+
+
+def _out_of_bounds(bounds: Iterable[tuple[str, float, float, float]]) -> Iterator[tuple[str, str]]:
     for key, number, least, most in bounds:
         if not least <= number <= most:
             yield key, f"{number}: it is {least:,} to {most:,}"

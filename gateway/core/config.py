@@ -218,7 +218,7 @@ class TokenBudgetConfig:
 class ThresholdConfig:
     """How a short pool's threshold tunes itself, where it does (token-budget-aware pool routing, §7)."""
 
-    is_tuned: bool = False
+    tuned: bool = False
     """False: it stays where it was set."""
     tokens_min: int = 1024
     """It never comes down below this, unless it was set there; nor does it go beyond its pool's window."""
@@ -250,3 +250,4 @@ class CoreConfig:
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     token_budget: TokenBudgetConfig = field(default_factory=TokenBudgetConfig)
     resume: ResumeConfig = field(default_factory=ResumeConfig)
+    threshold: ThresholdConfig = field(default_factory=ThresholdConfig)

@@ -64,6 +64,7 @@ from gateway.core.residency import may_enter, refusal_of
 from gateway.core.resume import FIRST_STEP_DEATHS_MAX, broken_outcome, is_first_step_death, why_not_resumed
 from gateway.core.state import GatewayState
 from gateway.core.targets import Targets
+from gateway.core.threshold_tuning import ThresholdTuning
 from gateway.core.timers import TimerKind
 from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
@@ -105,6 +106,7 @@ class GatewayCore(GatewayState):
         self._intake = Intake(self)
         self._publisher = Publisher(self)
         self.lengths = Lengths(self)
+        self.tuning = ThresholdTuning(self)
         self._retry_budget = RetryBudget(self.config.attempt)
         self._now_ns: int | None = None
         self._arrivals = 0
@@ -498,6 +500,8 @@ class GatewayCore(GatewayState):
         elif leg.target.kind is TargetKind.REPLICA:
             self.placer.learn_first_token(request, leg, now_ns)
         leg.state.home.first_token(leg.state, (event.request_id, event.attempt, event.leg), now_ns)
+        if request.budget is not None:
+            self.tuning.first_token(request, leg, now_ns)
         if request.phase is Phase.RUNNING:
             if event.is_sent:
                 request.move_to(Phase.ANSWERING)
@@ -521,8 +525,10 @@ class GatewayCore(GatewayState):
             detail = leg.stop_detail
         leg.state.home.ended(leg.state, (event.request_id, event.attempt, event.leg), result, now_ns)
         self.placer.leg_ended(request, leg, event, now_ns)
-        if request.budget is not None and self.lengths.leg_ended(request, leg, event):
-            self._pools_changed()
+        if request.budget is not None:
+            is_news, was_cut = self.lengths.leg_ended(request, leg, event)
+            if self.tuning.leg_ended(leg, event, now_ns, was_cut=was_cut) or is_news:
+                self._pools_changed()
         if attempt.pool is not None:
             self._part_ended(request, attempt, leg, event, now_ns)
         if request.phase is not Phase.ENDED:
@@ -929,6 +935,7 @@ class GatewayCore(GatewayState):
         self.placer.configure(event.config.placement)
         self.stored_responses.configure(event.config.placement.stored_responses_max)
         self.token_budget.configure(event.config.token_budget)
+        self.tuning.configured(now_ns)
         self._refuse_hopeless()
 
     def _policy_applied(self, event: PolicyApplied) -> None:
@@ -1036,6 +1043,7 @@ class GatewayCore(GatewayState):
         self.control = event.control
         self.away = frozenset(event.away)
         joined_replicas, left_replicas = self.replicas.assign(event.replicas, now_ns, event.pools)
+        self.tuning.configured(now_ns)
         for state in left_replicas:
             self.waiting.release(state.slot)  # the policy forgets them with the replica
         self.placer.replicas_changed(joined_replicas, left_replicas)

@@ -111,11 +111,12 @@ class Lengths:
             order = replace(order, extras=(*order.extras, Extra.USAGE))
         return replace(order, may_be_longer=may_be_longer) if may_be_longer else order
 
-    def leg_ended(self, request: RequestState, leg: LegState, event: LegEnded) -> bool:
-        """Counts of engines that are not ours count as well: whoever forwards learns from what comes back. True: some
-        replica takes less than was known."""
+    def leg_ended(self, request: RequestState, leg: LegState, event: LegEnded) -> tuple[bool, bool]:
+        """Counts of engines that are not ours count as well: whoever forwards learns from what comes back. Whether some
+        replica takes less than was known, and whether one of ours cut the answer."""
         if event.too_long is not None:
-            return self._refused(request, leg, event)
+            return self._refused(request, leg, event), False
+        was_cut = False
         if event.result is LegResult.COMPLETED and leg.role is not LegRole.PREFILL:
             was_cut = self._was_cut(request, leg, event)
             if request.origin_gateway_id is None:  # of a forward, its origin knows what it looked like, and learns
@@ -124,7 +125,7 @@ class Lengths:
                 counts = self._counts_of(request.profile.model, leg.state.spec.pool)
                 if counts is not None:
                     counts.cut += 1
-        return False
+        return False, was_cut
 
     def _refused(self, request: RequestState, leg: LegState, event: LegEnded) -> bool:
         """From now on it is known to be too long for that, whatever it was taken for."""

@@ -145,6 +145,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self._decoding: dict[PoolName, int] = {}
         """Masks of their decode workers."""
         self._bounds: dict[PoolName, PoolBounds] = {}
+        self._told: dict[PoolName, tuple[int, int]] = {}
+        """Threshold and window of the pools that have one, as they were set."""
         """Of pools that are described."""
         self.thresholds: dict[ModelName, None] = {}
         """Models of which some pool of ours has one."""
@@ -193,6 +195,9 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self.preempted = {pool: count for pool, count in self.preempted.items() if pool in named}
         self._bounds = {
             pool.name: PoolBounds(pool.name, pool.context_tokens_max, pool.threshold_tokens) for pool in pools
+        }
+        self._told = {
+            pool.name: (pool.threshold_tokens, pool.context_tokens_max) for pool in pools if pool.threshold_tokens
         }
         self._unresumed = frozenset(pool.name for pool in pools if not pool.resumes)
         for state in self:
@@ -345,6 +350,22 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         bounds = self._bounds.get(state.spec.pool)
         told = 0 if bounds is None else bounds.context_tokens_max
         return min(told, state.context_seen) if told and state.context_seen else told or state.context_seen
+
+    def told_thresholds(self) -> dict[PoolName, tuple[int, int]]:
+        """Of our pools that were set one: it, and the window; 0 where no window was told."""
+        return dict(self._told)
+
+    def retune(self, pool: PoolName, tokens: int) -> None:
+        """From now on requests of so many are meant for that pool. One that is gone is none of ours."""
+        bounds = self._bounds.get(pool)
+        if bounds is not None and bounds.threshold_tokens and bounds.threshold_tokens != tokens:
+            self._bounds[pool] = PoolBounds(pool, bounds.context_tokens_max, tokens)
+            self.version += 1
+
+    def is_longer(self, pool: PoolName, window_tokens: int) -> bool:
+        """Does that pool take more than this? One that says nothing does."""
+        bounds = self._bounds.get(pool)
+        return bounds is None or bounds.limit > window_tokens
 
     def _threshold_of(self, pool: PoolName) -> int:
         bounds = self._bounds.get(pool)

@@ -94,6 +94,14 @@ class Threshold:
         self.moves: dict[Move, int] = dict.fromkeys(Move, 0)
 
     @property
+    def home_tokens(self) -> int:
+        return self._home
+
+    @property
+    def limit_tokens(self) -> int:
+        return self._limit
+
+    @property
     def least_tokens(self) -> int:
         return min(self._config.tokens_min, self._home)
 
@@ -112,6 +120,10 @@ class Threshold:
             counts.troubled += 1
         if first_token_after_ns is not None and first_token_after_ns > self._config.late_ns:
             counts.late += 1
+
+    def troubled(self, count: int) -> None:
+        """Of requests in the short pool that have been told of, or will be: so many went wrong."""
+        self._short.troubled += count
 
     def adjust(self, now_ns: int) -> Moved | None:
         """At most one step. To be asked now and then, such as whenever a request has ended."""

@@ -15,7 +15,7 @@ from gateway.records.control_metrics import ControlLevels
 from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.ledger import Ledger
 from gateway.records.metrics import Metrics
-from gateway.records.pool_metrics import PoolLevels
+from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
 
 _PLACE = Place(RegionName("nowhere"), Jurisdiction("none"))
 
@@ -28,6 +28,7 @@ def catalogue() -> list[Described]:
     metrics.registry.register(ControlLevels(None))
     metrics.registry.register(DecodeLevels(dict))
     metrics.registry.register(PoolLevels(core.lengths.figures))
+    metrics.registry.register(ThresholdLevels(core.tuning))
     for each in DnsCounters().collectors():
         metrics.registry.register(each)
     return metrics.catalogue()

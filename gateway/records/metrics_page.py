@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gateway.core.decode.admissions import AdmissionReason
 from gateway.core.description import ReplicaCondition
 from gateway.core.lengths import Misroute
+from gateway.core.threshold import Move
 from gateway.core.vocabulary import (
     Category,
     LegResult,
@@ -59,6 +60,7 @@ LABELS: dict[str, Label] = {
     "step": Label("How a request came to its pool.", tuple(PoolStep)),
     "category": Label("Of which kind a prompt's text is taken to be.", tuple(Category)),
     "how": Label("How it showed that the pool was too short.", tuple(Misroute)),
+    "move": Label("Why a threshold was moved.", tuple(Move)),
     "group": Label("Decode workers that step in time."),
     "replica": Label("The replica's `id`, with its rank where it has several."),
     "task": Label("The background loop."),

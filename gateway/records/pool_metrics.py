@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.core.lengths import Misroute, PoolFigures
+from gateway.core.threshold_tuning import ThresholdTuning
 
 
 class PoolLevels(Collector):
@@ -24,6 +25,32 @@ class PoolLevels(Collector):
         figures = self._figures()
         yield from _counts(figures)
         yield from _levels(figures)
+
+
+class ThresholdLevels(Collector):
+    """Asks at each scrape where thresholds stand that tune themselves."""
+
+    def __init__(self, tuning: ThresholdTuning) -> None:
+        self._tuning = tuning
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        tokens = GaugeMetricFamily(
+            "nightside_pool_threshold_tokens",
+            "Where the threshold of a pool of ours stands that tunes itself.",
+            labels=["pool"],
+        )
+        moves = CounterMetricFamily(
+            "nightside_pool_threshold_moves", "How often it was moved, and why.", labels=["pool", "move"]
+        )
+        for pool, threshold in self._tuning.thresholds.items():
+            tokens.add_metric([pool], threshold.tokens)
+            for move, count in threshold.moves.items():
+                moves.add_metric([pool, move], count)
+        yield tokens
+        yield moves
 
 
 def _counts(figures: PoolFigures) -> Iterator[Metric]:

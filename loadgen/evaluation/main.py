@@ -28,6 +28,8 @@ from loadgen.evaluation.skywalker.page import page_of
 from loadgen.evaluation.skywalker.plan import evaluation, find_traces
 from loadgen.evaluation.skywalker.slots import SLOTS
 from loadgen.evaluation.succession.command import succession
+from loadgen.evaluation.token_budget.command import token_budget
+from loadgen.evaluation.token_budget.live_command import token_budget_live
 from loadgen.figures import Figures
 
 _FOLDER = Path("docs/results")
@@ -120,6 +122,8 @@ results.add_command(live)
 results.add_command(trial)
 results.add_command(predictors)
 results.add_command(balanceroute)
+results.add_command(token_budget)
+results.add_command(token_budget_live)
 results.add_command(token_budget_classifier)
 results.add_command(eldr)
 

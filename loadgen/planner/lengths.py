@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from statistics import NormalDist
 from typing import NamedTuple
 
 SHAPES_MAX = 20_000
@@ -111,16 +112,19 @@ def from_steps(steps: Sequence[Step], output_share: tuple[float, float], *, seed
     """Totals uniform within each step from the one before (the first from 1), and of each an answer whose share is
     drawn from a normal distribution (mean, deviation) and kept within 2 and 95 %: token-budget paper, Appendix A.
 
-    Draws are spread over each step in proportion, so that shares are exact and few draws do.
+    Draws are spread evenly over each step and over that distribution, so that few of them do.
     """
     rng = random.Random(f"{seed}/lengths")
+    answer_shares = NormalDist(*output_share)
     found: list[tuple[Shape, float]] = []
     low = 1.0
     for high, share in steps:
         count = max(1, round(draws * share))
-        for number in range(count if share > 0 else 0):
-            total = max(2, round(low + (high - low) * (number + rng.random()) / count))
-            answer_share = min(0.95, max(0.02, rng.gauss(*output_share)))
+        places = [(number + 0.5) / count for number in range(count)]
+        rng.shuffle(places)
+        for number, place in enumerate(places if share > 0 else []):
+            total = max(2, round(low + (high - low) * (number + 0.5) / count))
+            answer_share = min(0.95, max(0.02, answer_shares.inv_cdf(place)))
             answer = min(total - 1, max(1, round(total * answer_share)))
             found.append((Shape(total - answer, answer), share / count))
         low = high

@@ -116,7 +116,8 @@ def _jobs(profile: Profile, lengths: Lengths, ask: Ask) -> Iterator[_Job]:
             sized = sizing.split(threshold)
             for size, part in zip((sized.short, sized.long), lengths.cut(threshold), strict=True):
                 if part is not None:
-                    yield _Job(Pool(seats, threshold, size.name), profile, size, part, ask.slo, ask.trial)
+                    slo = ask.slo if size.share == 1.0 else ask.slo.for_part(size.share)
+                    yield _Job(Pool(seats, threshold, size.name), profile, size, part, slo, ask.trial)
 
 
 def _play(job: _Job) -> Carried:

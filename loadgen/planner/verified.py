@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from loadgen.engine.model import EngineConfig, EngineModel, Finished, FirstToken, Preempted
 from loadgen.engine.sequences import EngineRequest
@@ -17,16 +17,22 @@ from loadgen.planner.lengths import Lengths, Shape
 
 _SECOND_NS = 1_000_000_000
 _MS_NS = 1_000_000
-_LATE_SHARE = 0.01
-"""What a 99th percentile lets pass."""
+_LATE_SHARE_MAX = 0.10
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Each of them at the 99th percentile; beside them nobody may be preempted or rejected."""
+    """Each of them for all but so many requests; beside them nobody may be preempted or rejected."""
 
     ttft_s: float = 2.0
     tpot_ms: float = 80.0
+    late_share: float = 0.01
+    """Of all: what a 99th percentile lets pass."""
+
+    def for_part(self, share: float) -> Slo:
+        """For one of two pools, with this share of all requests: half of those that may be late may be late here, but
+        no more than a tenth of its own."""
+        return replace(self, late_share=min(_LATE_SHARE_MAX, self.late_share / 2 / share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,10 @@ class Played:
     ttft_p99_s: float
     tpot_p50_ms: float
     tpot_p99_ms: float
+    late_share: float
+    """Whose first token came after the objective."""
+    slow_share: float
+    """Whose further tokens took longer than theirs."""
     preemptions: int
     rejections: int
     is_cut_short: bool = False
@@ -69,10 +79,10 @@ class Played:
             return f"{self.preemptions} preempted"
         if self.rejections:
             return f"{self.rejections} rejected"
-        if self.ttft_p99_s > slo.ttft_s or self.is_cut_short:
-            return f"TTFT p99 {self.ttft_p99_s:.2f} s"
-        if self.tpot_p99_ms > slo.tpot_ms:
-            return f"TPOT p99 {self.tpot_p99_ms:.0f} ms"
+        if self.late_share > slo.late_share or self.is_cut_short:
+            return f"TTFT: over {slo.ttft_s:g} s for more than {slo.late_share:.2%}"
+        if self.slow_share > slo.late_share:
+            return f"TPOT: over {slo.tpot_ms:g} ms for {self.slow_share:.2%}"
         return ""
 
 
@@ -102,9 +112,12 @@ class _Asked:
 
 
 @dataclass(slots=True)
-class _Tally:
-    slo: Slo | None
-    """None: play to the end, whatever is missed."""
+class Times:
+    """What all counted requests of a slice lived through, one by one."""
+
+    slo: Slo
+    to_the_end: bool
+    """Whatever is missed."""
     late_max: float
     ttft_ns: list[int] = field(default_factory=list)
     tpot_ns: list[float] = field(default_factory=list)
@@ -114,13 +127,15 @@ class _Tally:
 
     @property
     def is_hopeless(self) -> bool:
-        return self.slo is not None and (self.late > self.late_max or self.preemptions > 0 or self.rejections > 0)
+        if self.to_the_end:
+            return False
+        return self.late > self.late_max or self.preemptions > 0 or self.rejections > 0
 
 
 class _Instance:
     """One engine, and who is there."""
 
-    def __init__(self, config: EngineConfig, tally: _Tally) -> None:
+    def __init__(self, config: EngineConfig, tally: Times) -> None:
         self._model = EngineModel(config)
         self._tally = tally
         self._asked: dict[str, _Asked] = {}
@@ -162,8 +177,7 @@ class _Instance:
         if asked.is_counted:
             waited_ns = at_ns - asked.arrived_ns
             self._tally.ttft_ns.append(waited_ns)
-            if self._tally.slo is not None and waited_ns > self._tally.slo.ttft_s * _SECOND_NS:
-                self._tally.late += 1
+            self._tally.late += waited_ns > self._tally.slo.ttft_s * _SECOND_NS
 
     def _finished(self, asked: _Asked, at_ns: int) -> None:
         if asked.is_counted and asked.output_tokens > 1:
@@ -179,18 +193,26 @@ def poisson(lengths: Lengths, rate_per_s: float, requests: int, seed: int) -> It
         yield Arrival(round(at_s * _SECOND_NS), lengths.draw(rng))
 
 
-def play(
+WARM_UP_SHARE = 1 / 3
+
+
+def play(config: EngineConfig, arrivals: Iterator[Arrival], requests: int, instances: int, slo: Slo) -> Played:
+    """It stops as soon as the objectives cannot be met any more."""
+    return summary(times(config, arrivals, requests, instances, slo=slo, to_the_end=False))
+
+
+def times(
     config: EngineConfig,
     arrivals: Iterator[Arrival],
     requests: int,
     instances: int,
     *,
-    slo: Slo | None = None,
-    warm_up_share: float = 1 / 3,
-) -> Played:
-    """With objectives it stops as soon as they cannot be met any more."""
+    slo: Slo,
+    to_the_end: bool = True,
+    warm_up_share: float = WARM_UP_SHARE,
+) -> Times:
     warm_up = int(requests * warm_up_share)
-    tally = _Tally(slo, _LATE_SHARE * (requests - warm_up))
+    tally = Times(slo, to_the_end, slo.late_share * (requests - warm_up))
     slice_ = [_Instance(config, tally) for _ in range(instances)]
     for number, arrival in enumerate(arrivals):
         for each in slice_:
@@ -200,15 +222,21 @@ def play(
         min(slice_, key=lambda each: each.outstanding).submit(number, arrival, is_counted=number >= warm_up)
     for each in slice_:
         each.run_out()
+    return tally
+
+
+def summary(found: Times) -> Played:
     return Played(
-        len(tally.ttft_ns),
-        _ranked(tally.ttft_ns, 0.5) / _SECOND_NS,
-        _ranked(tally.ttft_ns, 0.99) / _SECOND_NS,
-        _ranked(tally.tpot_ns, 0.5) / _MS_NS,
-        _ranked(tally.tpot_ns, 0.99) / _MS_NS,
-        tally.preemptions,
-        tally.rejections,
-        tally.is_hopeless,
+        len(found.ttft_ns),
+        _ranked(found.ttft_ns, 0.5) / _SECOND_NS,
+        _ranked(found.ttft_ns, 0.99) / _SECOND_NS,
+        _ranked(found.tpot_ns, 0.5) / _MS_NS,
+        _ranked(found.tpot_ns, 0.99) / _MS_NS,
+        found.late / max(1, len(found.ttft_ns)),
+        sum(each > found.slo.tpot_ms * _MS_NS for each in found.tpot_ns) / max(1, len(found.tpot_ns)),
+        found.preemptions,
+        found.rejections,
+        found.is_hopeless,
     )
 
 
@@ -223,7 +251,7 @@ def carried(config: EngineConfig, lengths: Lengths, highest_per_s: float, slo: S
 
     def at(rate_per_s: float) -> Played:
         arrivals = poisson(lengths, rate_per_s * trial.instances, requests, trial.seed)
-        return play(config, arrivals, requests, trial.instances, slo=slo)
+        return play(config, arrivals, requests, trial.instances, slo)
 
     low, high = 0.4 * highest_per_s, highest_per_s
     best = at(low)

@@ -35,8 +35,9 @@ def test_it_holds_all_that_a_machine_installs(tmp_path: Path) -> None:
 
     home = tmp_path / "opt"
     subprocess.run([sys.executable, "-m", "venv", home], check=True)
-    install: list[Path | str] = [home / "bin/python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
-    subprocess.run([*install, *sorted((tmp_path / "wheels").iterdir())], check=True)
+    install: list[str | Path] = [home / "bin/python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    install += sorted((tmp_path / "wheels").iterdir())
+    subprocess.run(install, check=True)
     checked = subprocess.run(
         [home / "bin/nightside", "gateway", "check", ROOT / "docs/examples/smallest.yaml"],
         cwd=tmp_path,

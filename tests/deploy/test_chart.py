@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import jsonschema
 import pytest
 import yaml
@@ -19,6 +23,7 @@ from gateway.ground.values import SECOND_NS, parse_duration_ns
 from gateway.security.dev_certs_cli import dev_certs
 from gateway.security.keys_cli import keys
 from tests.deploy.charts import CHART, EXAMPLES, PYTHON, Rendered, helm, of_example, refusal, render
+from tests.support.processes import gateway_process
 
 MONITORING = json.loads(Path(__file__).with_name("monitoring.schema.json").read_text())
 VERSIONS = ["1.30", "1.34"]
@@ -119,6 +124,18 @@ class Pod:
         filled = [each.replace("$(POD_NAME)", self.name) for each in self.container["args"]]
         return [each.replace("/etc/nightside", str(self.at("/etc/nightside"))) for each in filled]
 
+    def move(self, free_port: Callable[[], int]) -> dict[str, int]:
+        """To this machine: where it keeps its state, and ports, which it gives by name."""
+        file = Path(self.arguments[2])
+        ports = {each["name"]: each["containerPort"] for each in self.container["ports"]}
+        here = {name: free_port() for name in ports}
+        text = file.read_text().replace("/var/lib/nightside", str(self.at("/var/lib/nightside")))
+        for name, port in ports.items():
+            assert f"0.0.0.0:{port}" in text, "a port that the container says it has"
+            text = text.replace(f"0.0.0.0:{port}", f"0.0.0.0:{here[name]}")
+        file.write_text(text)
+        return here
+
     def certificate(self) -> tuple[str, str]:
         """What cert-manager is asked to put into it: URI and DNS name."""
         (volume,) = (each for each in self.spec["volumes"] if each["name"] == "mesh")
@@ -180,6 +197,24 @@ def test_each_gateways_file_is_one_that_it_would_start_with(
     written = yaml.safe_load(result.stdout)
     assert (written["gateway"], written["region"]) == (f"{region}-0", region)
     assert f"{region}-1" in [each["gateway"] for each in written["peers"]]
+
+
+async def test_a_pods_command_line_starts_answers_its_probes_and_ends_as_the_chart_says(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    """Word for word, with the ports of this machine."""
+    pod = Pod(render(*of_example(EU)), "eu-west-1", 0, tmp_path)
+    fill_with_secrets(pod, "eu-west-1")
+    here = pod.move(unused_tcp_port_factory)
+    async with gateway_process(tmp_path, run=[sys.executable, "-m", "nightside", *pod.arguments]) as running:
+        async with aiohttp.ClientSession() as session:
+            for kind in ("startup", "liveness", "readiness"):
+                probe = pod.container[f"{kind}Probe"]["httpGet"]
+                url = f"{probe['scheme'].lower()}://127.0.0.1:{here[probe['port']]}{probe['path']}"
+                async with session.get(url, ssl=False) as answer:
+                    assert answer.status == 200, url
+        running.signal(signal.SIGTERM)
+        assert await running.process.wait() == 0
 
 
 def in_a_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.support.walk import ROOT, blocks_of, is_as_shown, run
 
 PAGE = ROOT / "docs/operations.md"
@@ -18,10 +20,11 @@ def on_free_ports(page: str, free_port: Callable[[], int]) -> str:
     return _PORT.sub(lambda found: ports[found[0]], page)
 
 
+@pytest.mark.timeout(1200)
 async def test_the_runbook_goes_as_the_page_says(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> None:
     blocks = blocks_of(on_free_ports(PAGE.read_text(), unused_tcp_port_factory))
     assert len(blocks) >= 10
-    for block, printed in zip(blocks, await run(blocks, tmp_path), strict=True):
+    for block, printed in zip(blocks, await run(blocks, tmp_path, 1100), strict=True):
         if block.shown is None:
             assert printed.strip() == "", block.commands
         else:

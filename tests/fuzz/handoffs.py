@@ -18,7 +18,8 @@ from gateway.engines.handoff.meeting import meeting
 from gateway.request.assembling import TOP, Assembler, Unassembled
 from gateway.request.bodies import BodyFault, read_body
 from gateway.request.event_scanner import EventScanner
-from gateway.request.handoffs import HANDOFF_BYTES_MAX, handoff_in, takers_of
+from gateway.request.expert_counts import BadCounts, read_counts
+from gateway.request.handoffs import HANDOFF_BYTES_MAX, OUR_PREFIX, handoff_in, takers_of
 from gateway.request.legs import LegFailure
 
 _RECORDINGS = Path(__file__).parents[1] / "recordings" / "vllm-0.32.0"
@@ -112,7 +113,13 @@ def read_prefill(data: bytes) -> None:
         with suppress(LegFailure):
             handed = handoff_in(data, connector)
             assert len(handed.told) <= HANDOFF_BYTES_MAX
-            assert isinstance(json.loads(handed.told or b"{}"), dict)
+            members = json.loads(handed.told or b"{}")
+            assert isinstance(members, dict)
+            assert not any(name.startswith(OUR_PREFIX) for name in members)
+            with suppress(BadCounts):
+                read_counts(handed.counts)
+    with suppress(BadCounts):
+        read_counts(data)
     for path in TOP:
         with suppress(Unassembled):
             Assembler(path, data, bytes_max=1 << 16)

@@ -55,7 +55,7 @@ def _line(shown: str) -> str:
     return ".*".join(re.escape(part) for part in re.split(r" ?… ?", shown)) + "\n"
 
 
-async def run(blocks: Sequence[Block], folder: Path) -> list[str]:
+async def run(blocks: Sequence[Block], folder: Path, time_max_s: float = _TIME_MAX_S) -> list[str]:
     """What each block printed. Raises AssertionError with all that was printed where a command failed. Whatever was
     started is ended afterwards."""
     script = "set -eu\n" + "\n".join(
@@ -84,7 +84,7 @@ async def run(blocks: Sequence[Block], folder: Path) -> list[str]:
         )
     status: int | None = None
     try:
-        async with asyncio.timeout(_TIME_MAX_S):
+        async with asyncio.timeout(time_max_s):
             status = await process.wait()
     except TimeoutError:
         pass

@@ -130,12 +130,15 @@ def with_slots(groups: list[Group]) -> list[Worker]:
 
 def roomiest(groups: list[Group], count: int) -> list[WorkerView]:
     """Those that may be sent something, with most free slots, then the widest margin."""
-    views = []
+    found: list[tuple[int, int, int, Worker]] = []
     for group in groups:
         load_max = group.load_max()
-        views += [view_of(worker, load_max) for worker in group.workers if worker.is_open and worker.free]
-    views.sort(key=_roominess)
-    return views[:count]
+        for worker in group.workers:
+            free = worker.free if worker.is_open else 0
+            if free:
+                found.append((-free, worker.total_load - load_max, len(found), worker))
+    found.sort()
+    return [view_of(worker, worker.total_load - margin) for _, margin, _, worker in found[:count]]
 
 
 def beside(worker: Worker, roomiest_: list[WorkerView]) -> tuple[WorkerView, ...]:
@@ -151,7 +154,3 @@ def view_of(worker: Worker, load_max: int) -> WorkerView:
 
 def _room(worker: Worker) -> int:
     return worker.room_left
-
-
-def _roominess(view: WorkerView) -> tuple[int, int]:
-    return -view.free_slots, -view.margin_tokens

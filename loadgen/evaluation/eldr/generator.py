@@ -42,7 +42,7 @@ class ModelShape:
 QWEN3_30B = ModelShape(48, 128, 8)
 """Qwen3-30B-A3B, of ELDR's main results."""
 _CHUNK = 64
-_HALVINGS = 40
+_HALVINGS = 18
 _PROMPT_MEDIAN, _PROMPT_SIGMA = 300, 0.7
 _PROMPT_MIN, _PROMPT_MAX = 32, 2048
 

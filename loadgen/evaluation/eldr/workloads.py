@@ -41,8 +41,8 @@ class Sizes:
     calibration: int = 1_000
     test: int = 600
     shape: ModelShape = QWEN3_30B
-    seconds: float = 40.0
-    warm_up_s: float = 10.0
+    seconds: float = 24.0
+    warm_up_s: float = 6.0
     output_tokens: int = 512
     rates: tuple[float, ...] = (20.0, 40.0, 60.0, 80.0, 100.0)
     few_rates: tuple[float, ...] = (20.0, 60.0, 100.0)

@@ -235,6 +235,8 @@ class _World:
         edges = [0.0] if drawn.later is None else [0.0, drawn.later[0], *([drawn.refit[0]] if drawn.refit else [])]
         self._tallies = [_Tally(window, edges) for _ in range(groups)]
         self._groups = [self._group(number) for number in range(groups)]
+        self._changes_ns: list[int | None] = [None] * groups
+        """When something is due in each of the groups."""
         self._next = 0
         self._outside: deque[int] = deque()
         self._readers = [0] * fleet.prefill
@@ -306,8 +308,7 @@ class _World:
     def _due_ns(self) -> int | None:
         came = self._asked[self._next].came_ns if self._next < len(self._asked) else None
         read = self._reading[0][0] if self._reading else None
-        groups = [group.next_change_ns() for group in self._groups]
-        due = [each for each in (came, read, self._tier.next_ns(), *groups) if each is not None]
+        due = [each for each in (came, read, self._tier.next_ns(), *self._changes_ns) if each is not None]
         return min(due) if due else None
 
     def _refit(self, now_ns: int) -> None:
@@ -317,10 +318,10 @@ class _World:
             self._tier.take_artifact(refit[1].digest, refit[1].clusters, now_ns)
 
     def _hear(self, now_ns: int) -> None:
-        for group in self._groups:
-            next_ns = group.next_change_ns()
+        for number, next_ns in enumerate(self._changes_ns):
             if next_ns is None or next_ns > now_ns:
                 continue
+            group = self._groups[number]
             for told in group.advance(now_ns):
                 key = RequestId(told.request_id)
                 asked = self._asked[int(key)]
@@ -338,6 +339,7 @@ class _World:
                             self._tpots.append((told.at_ns - asked.first_ns) / (asked.output_tokens - 1))
                     case _:
                         assert_never(told)
+            self._changes_ns[number] = group.next_change_ns()
 
     def _read(self, now_ns: int) -> None:
         """Who comes is read by the prefill worker that has its prompt, or by the first that is free."""
@@ -405,6 +407,7 @@ class _World:
             absence=mix.absences[asked.which],
         )
         assert said is None, said
+        self._changes_ns[asked.group] = self._groups[asked.group].next_change_ns()
 
     def _figures(self) -> Figures:
         steps = sum(each.steps for each in self._tallies)

@@ -20,6 +20,7 @@ locals {
       to-storage    = { priority = 150, direction = "Outbound", others = ["Storage"], ports = ["443"] }
       to-vaults     = { priority = 160, direction = "Outbound", others = ["AzureKeyVault"], ports = ["443"] }
       to-monitoring = { priority = 170, direction = "Outbound", others = ["AzureMonitor"], ports = ["443"] }
+      to-management = { priority = 175, direction = "Outbound", others = ["AzureResourceManager"], ports = ["443"] } # the monitor's agent asks it
     },
     length(var.peers) == 0 ? {} : {
       peers    = { priority = 120, direction = "Inbound", others = [for ip in local.peer_ips : "${ip}/32"], ports = ["7070"] }

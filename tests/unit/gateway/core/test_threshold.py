@@ -9,7 +9,7 @@ from gateway.core.config import ThresholdConfig
 from gateway.core.threshold import Move, Threshold, Trouble
 
 SECOND = 1_000_000_000
-CONFIG = ThresholdConfig(is_tuned=True, requests_min=100, patience_ns=60 * SECOND)
+CONFIG = ThresholdConfig(tuned=True, requests_min=100, patience_ns=60 * SECOND)
 HOME, LIMIT = 8_192, 16_384
 
 
@@ -132,7 +132,7 @@ def test_other_settings_keep_it_within_their_bounds() -> None:
 def test_it_never_leaves_its_bounds_nor_hurries(
     told: list[tuple[int, int, int, int]], home: int, more: int, least: int
 ) -> None:
-    config = ThresholdConfig(is_tuned=True, tokens_min=least, requests_min=50)
+    config = ThresholdConfig(tuned=True, tokens_min=least, requests_min=50)
     pools = Pools(config, home, home + more)
     moves_ns = []
     for count, troubled, late_short, late_long in told:

@@ -5,9 +5,10 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry
 
 from gateway.core import events
-from gateway.core.events import TooLong
+from gateway.core.config import ThresholdConfig
+from gateway.core.events import ConfigApplied, TooLong
 from gateway.core.vocabulary import Category, LegResult, ReplicaId, ReplicaObservation
-from gateway.records.pool_metrics import PoolLevels
+from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
 from tests.support.core import MODEL, MS, desk, profile
 from tests.support.pools import LONG, SHORT, ask, member, pooled
 
@@ -45,6 +46,18 @@ def test_a_gateway_without_thresholds_tells_only_names() -> None:
     told = {family.name: len(family.samples) for family in registry.collect()}
     assert set(told.values()) == {0}
     assert "nightside_pool_misroutes" in told
+
+
+def test_where_a_threshold_stands_that_tunes_itself_is_told() -> None:
+    core = pooled()
+    registry = CollectorRegistry()
+    registry.register(ThresholdLevels(core.core.tuning))
+    assert registry.get_sample_value("nightside_pool_threshold_tokens", {"pool": SHORT}) is None, "it stands still"
+    config = replace(core.core.config, threshold=ThresholdConfig(tuned=True))
+    core.tell(ConfigApplied(config))
+    assert registry.get_sample_value("nightside_pool_threshold_tokens", {"pool": SHORT}) == 8000
+    moved = registry.get_sample_value("nightside_pool_threshold_moves_total", {"pool": SHORT, "move": "trouble"})
+    assert moved == 0
 
 
 def test_what_is_reckoned_as_a_token() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core.decode.locality.nearness import Nearness, SignatureState
 from gateway.core.effects import StartLeg
 from gateway.core.events import LegEnded
 from gateway.core.vocabulary import (
@@ -14,6 +15,7 @@ from gateway.core.vocabulary import (
     LegResult,
     LegRole,
     PlacementReason,
+    PoolName,
     ReplicaId,
     RequestId,
     Target,
@@ -23,7 +25,7 @@ from gateway.request.engine_api import CHAT_PATH
 from gateway.request.legs import LegFailure, OutboundRequest, RequestSummary
 from gateway.request.mailbox import LegScope
 from gateway.request.parts import PartFeed
-from gateway.request.relay import Relay
+from gateway.request.relay import Compare, Relay
 from tests.fakes.engine import DONE, ROLE, event, token
 from tests.support.core import profile
 from tests.support.owning import FAILED, JSON, Reply, Scene, ScriptedLeg
@@ -39,7 +41,14 @@ GIVEN_UP = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop",
 class Part:
     """A request, leg by leg."""
 
-    def __init__(self, connector: Connector, *, stream: bool = False, scene: Scene | None = None) -> None:
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        stream: bool = False,
+        scene: Scene | None = None,
+        compare: Compare | None = None,
+    ) -> None:
         self.scene = scene or Scene()
         self.connector = connector
         outbound = OutboundRequest(replace(profile("r1"), stream=stream), CHAT_PATH, (), b'{"model":"m"}')
@@ -51,11 +60,14 @@ class Part:
             outbound=outbound,
             summary=RequestSummary(),
             arrived_ns=self.scene.clock.now_ns(),
+            compare=compare,
         )
 
     def order(self, role: LegRole, at: Target = AT) -> StartLeg:
         leg = 1 if role is LegRole.PREFILL else 2
-        return StartLeg(RequestId("r1"), 1, leg, role, at, DECISION, 10**18, connector=self.connector)
+        return StartLeg(
+            RequestId("r1"), 1, leg, role, at, DECISION, 10**18, connector=self.connector, pool=PoolName("chat")
+        )
 
     async def plays(self, role: LegRole, reply: Reply) -> LegEnded:
         order = self.order(role)
@@ -160,3 +172,19 @@ async def test_an_answer_that_is_too_long_to_hold_says_nothing_of_the_next_one()
     next_one = Part(Connector.NIXL, scene=part.scene)
     await next_one.plays(LegRole.PREFILL, answered())
     assert next_one.relay.will_assemble(next_one.order(LegRole.DECODE))
+
+
+async def test_what_a_prefill_says_of_its_experts_is_compared_and_handed_on_to_nobody() -> None:
+    """Neither to the decode, nor to the client, nor to whoever reads the event."""
+    asked: list[tuple[str, bytes]] = []
+
+    def compare(pool: PoolName, counts: bytes) -> Nearness:
+        asked.append((pool, counts))
+        return Nearness(SignatureState.USED, "a1", b"\x00\x40")
+
+    part = Part(Connector.NIXL, compare=compare)
+    ended = await part.plays(LegRole.PREFILL, answered(b'{"blocks":[ 1],"nightside_expert_counts":{"v":1}}'))
+    assert asked == [("chat", b'{"v":1}')]
+    assert ended.nearness == Nearness(SignatureState.USED, "a1", b"\x00\x40")
+    assert part.relay.handed_over == TOLD
+    assert "counts" not in repr(ended)

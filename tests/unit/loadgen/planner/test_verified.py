@@ -21,7 +21,7 @@ def test_of_one_seed_the_same_requests_come_at_every_rate() -> None:
 
 
 def test_an_idle_engine_takes_what_its_iterations_take() -> None:
-    played = play(ENGINE, poisson(recorded([Shape(100, 11)]), 0.1, 30, seed=1), 30, 1)
+    played = play(ENGINE, poisson(recorded([Shape(100, 11)]), 0.1, 30, seed=1), 30, 1, LOOSE)
     prefill_ms, step_ms = 4 + 0.5 + 100 * 0.02, 4.5
     assert played.requests == 20, "the first third is not counted"
     assert played.ttft_p50_s == pytest.approx(prefill_ms / 1e3)
@@ -34,7 +34,7 @@ def test_what_is_carried_meets_the_objectives_and_a_little_more_does_not() -> No
     assert 0 < found.rate_per_s < 200
     assert found.played is not None
     assert found.played.meets(Slo(ttft_s=0.2, tpot_ms=50.0))
-    assert found.limited_by.startswith("TTFT p99")
+    assert found.limited_by == "TTFT: over 0.2 s for more than 1.00%"
     again = carried(ENGINE, LENGTHS, 200.0, Slo(ttft_s=0.2, tpot_ms=50.0), TRIAL)
     assert again == found
 
@@ -42,7 +42,7 @@ def test_what_is_carried_meets_the_objectives_and_a_little_more_does_not() -> No
 def test_an_objective_that_no_iteration_meets_carries_nothing() -> None:
     found = carried(ENGINE, LENGTHS, 50.0, Slo(ttft_s=5.0, tpot_ms=1.0), TRIAL)
     assert found == Carried(0.0, None, found.limited_by)
-    assert found.limited_by.startswith("TPOT p99")
+    assert found.limited_by.startswith("TPOT: over 1 ms")
 
 
 def test_nobody_may_be_preempted() -> None:
@@ -56,9 +56,15 @@ def test_nobody_may_be_preempted() -> None:
 
 
 def test_one_that_fits_nowhere_is_rejected() -> None:
-    played = play(ENGINE, poisson(recorded([Shape(5_000, 1)]), 1.0, 10, seed=1), 10, 1)
-    assert played.rejections == 10
-    assert played.why_not(LOOSE) == "10 rejected"
+    played = play(ENGINE, poisson(recorded([Shape(5_000, 1)]), 1.0, 10, seed=1), 10, 1, LOOSE)
+    assert played.rejections == 1, "it stops there"
+    assert played.why_not(LOOSE) == "1 rejected"
+
+
+def test_each_of_two_pools_may_have_half_of_those_who_are_late() -> None:
+    short, long = Slo().for_part(0.9), Slo().for_part(0.1)
+    assert 0.9 * short.late_share + 0.1 * long.late_share == pytest.approx(0.01)
+    assert Slo().for_part(0.001).late_share == pytest.approx(0.1)
 
 
 def test_it_plays_as_many_as_slots_need_within_bounds() -> None:

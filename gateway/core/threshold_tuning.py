@@ -1,0 +1,86 @@
+"""Tunes the thresholds of a gateway's own pools, where that is asked for: tells each threshold what ended in its pool
+and in longer ones, and the replicas where it stands now.
+
+It never places anything. What peers run is theirs to tune: their pools' thresholds come with their heartbeats.
+"""
+
+from __future__ import annotations
+
+from gateway.core.events import LegEnded
+from gateway.core.replicas import ReplicaState
+from gateway.core.requests import LegState, RequestState
+from gateway.core.state import GatewayState
+from gateway.core.threshold import Threshold, Trouble
+from gateway.core.vocabulary import LegResult, PoolName
+
+
+class ThresholdTuning:
+    """One gateway's. Asked only about requests whose budget counts; free of charge where nothing is tuned."""
+
+    def __init__(self, core: GatewayState) -> None:
+        self._core = core
+        self.thresholds: dict[PoolName, Threshold] = {}
+        """As many as there are pools of ours with one."""
+        self._preempted: dict[PoolName, int] = {}
+
+    def configured(self, now_ns: int) -> None:
+        """Pools or settings may be others: a threshold that was set elsewhere begins there, others stand where they
+        stood."""
+        if not self._core.config.threshold.tuned:
+            for pool, threshold in self.thresholds.items():
+                self._core.replicas.retune(pool, threshold.home_tokens)
+            self.thresholds = {}
+            return
+        before, self.thresholds = self.thresholds, {}
+        for pool, (home, limit) in self._core.replicas.told_thresholds().items():
+            known = before.get(pool)
+            if known is None or known.home_tokens != home:
+                known = Threshold(self._core.config.threshold, home, max(home, limit), now_ns)
+            else:
+                known.configure(self._core.config.threshold, home, max(home, limit))
+            self.thresholds[pool] = known
+            self._core.replicas.retune(pool, known.tokens)
+        self._preempted = {pool: self._preempted.get(pool, 0) for pool in self.thresholds}
+
+    def first_token(self, request: RequestState, leg: LegState, now_ns: int) -> None:
+        """Of an answer in one piece the time to it says nothing of waiting."""
+        if self.thresholds and isinstance(leg.state, ReplicaState):
+            after_ns = now_ns - request.arrived_ns if request.profile.stream else None
+            self._ended(leg.state.spec.pool, after_ns)
+
+    def leg_ended(self, leg: LegState, event: LegEnded, now_ns: int, *, was_cut: bool) -> bool:
+        """True: a threshold has moved."""
+        if not self.thresholds or not isinstance(leg.state, ReplicaState):
+            return False
+        pool = leg.state.spec.pool
+        own = self.thresholds.get(pool)
+        if own is not None:
+            if event.result is LegResult.TOO_LONG:
+                own.ended(in_short=True, trouble=Trouble.MISROUTED)
+            elif event.result is LegResult.BUSY:
+                own.ended(in_short=True, trouble=Trouble.REJECTED)
+            elif was_cut:
+                own.troubled(1)
+            self._count_preempted(pool, own)
+        has_moved = False
+        for name, threshold in self.thresholds.items():
+            if threshold.adjust(now_ns) is not None:
+                self._core.replicas.retune(name, threshold.tokens)
+                has_moved = True
+        return has_moved
+
+    # Parts
+
+    def _ended(self, pool: PoolName, after_ns: int | None) -> None:
+        for name, threshold in self.thresholds.items():
+            if name == pool:
+                threshold.ended(in_short=True, first_token_after_ns=after_ns)
+            elif self._core.replicas.is_longer(pool, threshold.limit_tokens):
+                threshold.ended(in_short=False, first_token_after_ns=after_ns)
+
+    def _count_preempted(self, pool: PoolName, own: Threshold) -> None:
+        """An engine tells how many, and not whom."""
+        total = self._core.replicas.preempted.get(pool, 0)
+        before, self._preempted[pool] = self._preempted.get(pool, 0), total
+        if total > before:
+            own.troubled(total - before)

@@ -1,0 +1,102 @@
+"""Recorded loads by short names: how long their requests are, as they came, earlier ones apart from later ones.
+
+It reads; it plays nothing. Nothing here was looked at while defaults were chosen: those were chosen on the paper's two
+loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from loadgen.planner.lengths import Shape, paired, quantiles_of, recorded
+from loadgen.planner.sources import DRAWS, Source, cumulative
+from loadgen.traces.files import Draw, TraceError, read_trace
+
+_SERVEGEN_SCALE = 0.0135
+_SEED = 1
+EARLIER_SHARE = 0.4
+"""Of a load, in the order in which it came: what a fleet is sized by; the rest is held out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    name: str
+    title: str
+    patterns: tuple[str, ...]
+    """The files that it reads, beneath the folder of traces."""
+    context_tokens: int
+    """The window of a pool for everybody: the first power of two that nearly all of them fit into."""
+    read: Callable[[Sequence[Path]], list[Shape]]
+    note: str
+    ttft_s: float = 2.0
+    """The paper's objective; longer where prompts take longer even alone."""
+
+    def files(self, folder: Path | None) -> list[Path] | None:
+        """None where one is missing."""
+        if folder is None:
+            return None
+        found = [next(iter(sorted(folder.glob(pattern))), None) for pattern in self.patterns]
+        return None if None in found else [each for each in found if each is not None]
+
+    def shapes(self, folder: Path) -> list[Shape]:
+        """In the order in which they came. Raises TraceError."""
+        files = self.files(folder)
+        if files is None:
+            raise TraceError(f"there is no {' or no '.join(self.patterns)} in {folder}")
+        return _read(self.name, tuple(files))
+
+    def source(self, folder: Path) -> Source:
+        shapes = self.shapes(folder)
+        return Source(self.title, recorded(shapes), len(shapes), None, (self.note,))
+
+
+@cache
+def _read(name: str, files: tuple[Path, ...]) -> list[Shape]:
+    found = WORKLOADS[name].read(files)
+    return [each for each in found if each.prompt_tokens > 0 and each.output_tokens > 0]
+
+
+def _from_curves(files: Sequence[Path]) -> list[Shape]:
+    """Drawn in an order of chance: curves know no time."""
+    prompts, answers = (quantiles_of(cumulative(file)) for file in files)
+    lengths = paired(prompts, answers, seed=_SEED, draws=DRAWS)
+    shapes = [
+        shape for shape, weight in zip(lengths.shapes, lengths.weights, strict=True) for _ in range(round(weight))
+    ]
+    order = sorted(range(len(shapes)), key=lambda number: (number * 7_919) % len(shapes))
+    return [shapes[number] for number in order]
+
+
+def _servegen(files: Sequence[Path]) -> list[Shape]:
+    rows = read_trace(files[0], draw=Draw(files[1], _SEED, rate_scale=_SERVEGEN_SCALE)).rows
+    return [Shape(row.passage.tokens, row.output_tokens) for row in rows]
+
+
+def _mooncake(files: Sequence[Path]) -> list[Shape]:
+    rows = sorted(read_trace(files[0]).rows, key=lambda row: row.at_s)
+    return [Shape(row.passage.tokens, row.output_tokens) for row in rows]
+
+
+_INDEPENDENT = "prompts and answers are drawn independently: Microsoft published only their curves"
+WORKLOADS = {
+    each.name: each
+    for each in (
+        Workload("azure_conv", "Azure 2024, conversation", ("azure2024_digitised/conv_input_cdf.csv",
+                 "azure2024_digitised/conv_output_cdf.csv"), 16_384, _from_curves, _INDEPENDENT),
+        Workload("azure_code", "Azure 2024, code", ("azure2024_digitised/code_input_cdf.csv",
+                 "azure2024_digitised/code_output_cdf.csv"), 16_384, _from_curves, _INDEPENDENT),
+        Workload("reasoning", "ServeGen, reasoning", ("servegen/servegen_datasets_reason_deepseek-r1*",
+                 "servegen/reason_deepseek-r1_client_hod.csv"), 65_536, _servegen,
+                 "prompts and answers are drawn independently within a client"),
+        Workload("mooncake", "Mooncake, conversations", ("mooncake/conversation_trace.jsonl*",), 131_072, _mooncake,
+                 "prompts are read whole; 37 % of their tokens would be in a prefix cache", 10.0),
+    )
+}  # fmt: skip
+
+
+def present(folder: Path | None) -> list[str]:
+    """The names of those whose files are there."""
+    return [name for name, each in WORKLOADS.items() if each.files(folder) is not None]
