@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-records results-resume results-token-budget-classifier results-succession metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-resume results-records results-token-budget-classifier results-succession metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done

@@ -35,6 +35,14 @@ class Cut:
         return at
 
 
+class _Passed:
+    """Of one connection, on which one request comes after the other."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        """Of the answer to the last request."""
+
+
 class Cutter:
     def __init__(self, engine_port: int, cut: Cut) -> None:
         self.url = ""
@@ -52,20 +60,20 @@ class Cutter:
         engine_reader, engine_writer = await asyncio.open_connection("127.0.0.1", self._engine_port)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_pass_on(reader, engine_writer))
-                tasks.create_task(self._answer(engine_reader, writer))
+                passed = _Passed()
+                tasks.create_task(_pass_on(reader, engine_writer, passed))
+                tasks.create_task(self._answer(engine_reader, writer, passed))
         except* ConnectionError:
             pass
         finally:
             writer.close()
             engine_writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passed: _Passed) -> None:
         """Events that have passed whole count; what is cut off is never half an event."""
-        events = 0
         while data := await reader.read(_PIECE):
-            at = self._cut.strikes_at(events, data)
-            events += data.count(_EVENT)
+            at = self._cut.strikes_at(passed.events, data)
+            passed.events += data.count(_EVENT)
             for event in (data if at is None else data[:at]).splitlines(keepends=True):
                 writer.write(event)
                 await writer.drain()
@@ -77,8 +85,10 @@ class Cutter:
         writer.close()
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passed: _Passed) -> None:
     while data := await reader.read(_PIECE):
+        if data.startswith(b"POST "):
+            passed.events = 0
         writer.write(data)
         await writer.drain()
     writer.close()

@@ -32,6 +32,8 @@ pytestmark = pytest.mark.timeout(400)
 TOKENS = 40
 BREAKS = 12
 """Of each kind of call."""
+ENDING = 8
+"""Events at the end of a stream, at most, that say that it ends: nobody goes on behind them."""
 QUESTIONS = (
     "What is the capital of France?",
     "Name three colours of the rainbow.",
@@ -71,29 +73,34 @@ async def behind_cutters(mesh: RealMesh, ports: Iterable[int], dialect: str) -> 
 def asked(path: str, question: str, **more: object) -> dict[str, Any]:
     bodies: dict[str, dict[str, object]] = {
         CHAT_PATH: {"messages": [{"role": "user", "content": question}], "max_tokens": TOKENS},
-        COMPLETIONS_PATH: {"prompt": question, "max_tokens": TOKENS},
+        COMPLETIONS_PATH: {"prompt": question, "max_tokens": TOKENS, "ignore_eos": True},
         MESSAGES_PATH: {"messages": [{"role": "user", "content": question}], "max_tokens": TOKENS},
         RESPONSES_PATH: {"input": question, "max_output_tokens": TOKENS, "store": False},
     }
     return {"model": MODEL, "stream": True, "temperature": 0, **bodies[path], **more}
 
 
-async def answer(session: aiohttp.ClientSession, region: RealRegion, path: str, body: dict[str, Any]) -> str:
-    """Its text. A stream that says that it failed, or does not end, is none."""
+async def answer(
+    session: aiohttp.ClientSession, region: RealRegion, path: str, body: dict[str, Any]
+) -> tuple[str, int]:
+    """Its text, and how many events it took. A stream that says that it failed, or does not end, is none."""
     async with session.post(region.url + path, json=body) as response:
         said = await response.read()
     assert response.status == 200, said
-    assert not reports_error(said), said[-2000:]
+    assert not reports_error(said), said.decode()
     documents = [json.loads(line[6:]) for line in said.splitlines() if line.startswith(b"data: {")]
     if path in (CHAT_PATH, COMPLETIONS_PATH):
         assert said.rstrip().endswith(b"data: [DONE]")
         choices = [choice for document in documents for choice in document["choices"]]
         assert choices[-1]["finish_reason"] in ("stop", "length")
-        return "".join(choice.get("text") or (choice.get("delta") or {}).get("content") or "" for choice in choices)
+        texts = [choice.get("text") or (choice.get("delta") or {}).get("content") or "" for choice in choices]
+        return "".join(texts), len(documents)
     assert documents[-1]["type"] in ("message_stop", "response.completed")
     if path == RESPONSES_PATH:
-        return "".join(each["delta"] for each in documents if each["type"] == "response.output_text.delta")
-    return "".join(each["delta"]["text"] for each in documents if each["type"] == "content_block_delta")
+        texts = [each["delta"] for each in documents if each["type"] == "response.output_text.delta"]
+    else:
+        texts = [each["delta"]["text"] for each in documents if each["type"] == "content_block_delta"]
+    return "".join(texts), len(documents)
 
 
 def resumes(region: RealRegion) -> float:
@@ -105,13 +112,13 @@ async def break_often(session: aiohttp.ClientSession, region: RealRegion, cut: C
     tally, chance = Tally(), random.Random(path)
     for number in range(BREAKS):
         body = asked(path, QUESTIONS[number % len(QUESTIONS)], **more)
-        unbroken = await answer(session, region, path, body)
+        unbroken, events = await answer(session, region, path, body)
         before = resumes(region)
-        cut.order(chance.randrange(4, TOKENS - 10))
-        broken = await answer(session, region, path, body)
+        cut.order(chance.randrange(4, max(5, events - ENDING)))
+        broken, _ = await answer(session, region, path, body)
         await region.until_free(2)
         await region.until_idle()
-        if resumes(region) > before:  # else it had ended before, or had not begun
+        if resumes(region) > before:  # else it had not begun: it was had from the beginning
             tally.note(unbroken, broken)
     assert tally.breaks >= BREAKS // 2
     return tally
