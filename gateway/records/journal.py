@@ -14,7 +14,7 @@ import msgspec
 from gateway.config.placement_plug_ins import find_policy, placement_faults
 from gateway.core.config import PlacementConfig, PlacementPolicy
 from gateway.core.effects import Effect
-from gateway.core.events import ConfigApplied, Event, ForwardArrived, RequestArrived
+from gateway.core.events import ConfigApplied, Event, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.journal import JournalFiles, JournalSettings, JournalUnreadable, code_version
@@ -75,7 +75,9 @@ class Journal(JournalFiles):
 
     def told(self, step: GatewayStep) -> GatewayStep:
         """As it may be written down."""
-        if isinstance(step.event, RequestArrived | ForwardArrived):
+        event = step.event
+        is_broken = isinstance(event, LegEnded) and event.rest is not None
+        if is_broken or isinstance(event, RequestArrived | ForwardArrived):
             self._has_hidden_sessions |= not self._keeps_sessions
             return self._pseudonyms.step(step, keeps_session=self._keeps_sessions)
         return step

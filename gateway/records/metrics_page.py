@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gateway.core.decode.admissions import AdmissionReason
+from gateway.core.decode.locality.nearness import SignatureState
 from gateway.core.description import ReplicaCondition
 from gateway.core.lengths import Misroute
 from gateway.core.threshold import Move
@@ -87,6 +88,7 @@ LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_parts_total", "role"): Label(
         "Whether it read the prompt or wrote the answer.", (LegRole.PREFILL, LegRole.DECODE)
     ),
+    ("nightside_decode_signatures_total", "state"): Label("What became of a signature.", tuple(SignatureState)),
     ("nightside_decode_admissions_total", "reason"): Label("What chose the worker.", tuple(AdmissionReason)),
     ("nightside_refusals_total", "reason"): Label("The code told to the client."),
     ("nightside_control_snapshots_total", "result"): Label("What became of it.", ("taken", "rejected")),

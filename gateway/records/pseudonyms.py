@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
 from gateway.core.effects import Effect, EndRequest, RefuseForward
-from gateway.core.events import ForwardArrived, RequestArrived
+from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, ModelName, Outcome, RefusalReason, RequestProfile
 from gateway.ground.pump import Step
 from gateway.request.driver import GatewayStep
@@ -51,18 +51,23 @@ class Pseudonyms:
         in predictors' histories is told as it is: it was made with a secret, and has to fit what an older process kept.
         """
         event = step.event
+        if isinstance(event, LegEnded) and event.rest is not None:
+            rest = self._named(event.rest, keeps_session=keeps_session)
+            return Step(step.now_ns, replace(event, rest=rest), step.effects)
         if not isinstance(event, RequestArrived | ForwardArrived):
             return step
         profile, effects = event.profile, step.effects
         refused = None if effects is None else _refusal_of(profile, effects)
-        prefix = self.chain(profile.prefix) if refused is None else b""
-        session = profile.session_key if keeps_session else self.name(profile.session_key)
-        prompt_key = profile.prompt_key if refused is None else b""
-        told = replace(profile, prefix=prefix, session_key=session, prompt_key=prompt_key)
+        asked = profile if refused is None else replace(profile, prefix=b"", prompt_key=b"")
+        told = self._named(asked, keeps_session=keeps_session)
         if refused is not None and _word_of(refused) in _MODEL_IS_CLIENT_TEXT:
             told = replace(told, model=ModelName(f"unserved-{self.name(profile.model)}"))
             effects = [_about(each, profile.model, told.model) if each is refused else each for each in effects or ()]
         return Step(step.now_ns, replace(event, profile=told), effects)
+
+    def _named(self, profile: RequestProfile, *, keeps_session: bool) -> RequestProfile:
+        session = profile.session_key if keeps_session else self.name(profile.session_key)
+        return replace(profile, prefix=self.chain(profile.prefix), session_key=session)
 
     def chain(self, prefix: bytes) -> bytes:
         """Each hash of a packed chain by itself, one to one: a Feistel network whose rounds are AES.

@@ -35,7 +35,7 @@ from tests.fakes.engine import (
     stream_until,
     token,
 )
-from tests.support.core import EU, MODEL, US
+from tests.support.core import EU, MODEL, US, unresumed
 from tests.support.gateways import CHAT, counted, free_replicas, nightside, region_config, until, write_policy
 from tests.support.wire import wire
 
@@ -422,7 +422,7 @@ class TestBodies:
         engine.plays(stream_until(gate, (ROLE, token("x")), (STOP, DONE)))
         greedy, second, other = house.add("greedy"), house.add("second"), house.add("other", tenant="else")
         limits = LimitsConfig(body_max_bytes=20_000, bodies_held_max_bytes=100_000)
-        async with house.open(engine, tmp_path, limits=limits), AsyncExitStack() as stack:
+        async with house.open(engine, tmp_path, limits=limits, core=unresumed()), AsyncExitStack() as stack:
 
             async def hold(key: str) -> int:
                 response = await stack.enter_async_context(house.ask(key, pad="x" * 9_000))

@@ -16,10 +16,12 @@ from gateway.core.placement.eligibility import Eligibility
 from gateway.core.placement.holds import Holds
 from gateway.core.placement.placer import Placement, Placer
 from gateway.core.placement.policy import Offer
+from gateway.core.pools import PoolFit
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import AttemptState, Hold, LegEnd, Phase, RequestClass, RequestState
 from gateway.core.residency import ResidencyPolicy, Verdict
 from gateway.core.state import GatewayState
+from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     Connector,
@@ -69,9 +71,10 @@ def replicas_anywhere(
     origin: Place | None = None,
     *,
     connectors: frozenset[Connector] = ALL_CONNECTORS,
+    fit: PoolFit | None = None,
 ) -> int:
     anywhere = PlaceRule(regions=frozenset(state.spec.place.region for state in replicas))
-    return int(original(replicas, model, anywhere, origin, connectors=connectors))
+    return int(original(replicas, model, anywhere, origin, connectors=connectors, fit=fit))
 
 
 @mutant(
@@ -113,17 +116,29 @@ def accepts_anybody(original: Original, policy: ResidencyPolicy, origin: Place) 
 
 @mutant("a region without a usable policy goes on forwarding", "intake:Intake.class_of")
 def forwards_when_closed(
-    original: Original, intake: Intake, profile: RequestProfile, rule: PlaceRule, hops: Hops, *origin: Place | None
+    original: Original,
+    intake: Intake,
+    profile: RequestProfile,
+    rule: PlaceRule,
+    hops: Hops,
+    *origin: Place | None,
+    budget: Estimate | None = None,
 ) -> RequestClass:
-    request_class = original(intake, profile, rule, hops, *origin)
+    request_class = original(intake, profile, rule, hops, *origin, budget=budget)
     return _opened(request_class, hops, is_open=not intake._core.locked_down)
 
 
 @mutant("forwarding goes on in lockdown", "intake:Intake.class_of")
 def forwards_in_lockdown(
-    original: Original, intake: Intake, profile: RequestProfile, rule: PlaceRule, hops: Hops, *origin: Place | None
+    original: Original,
+    intake: Intake,
+    profile: RequestProfile,
+    rule: PlaceRule,
+    hops: Hops,
+    *origin: Place | None,
+    budget: Estimate | None = None,
 ) -> RequestClass:
-    request_class = original(intake, profile, rule, hops, *origin)
+    request_class = original(intake, profile, rule, hops, *origin, budget=budget)
     return _opened(request_class, hops, is_open=not intake._core.policy.closed_reason)
 
 

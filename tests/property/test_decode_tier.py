@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.core.decode.config import BalanceConfig, DecodeConfig, DecodePolicyName
+from gateway.core.decode.config import LATE_POLICIES, BalanceConfig, DecodeConfig, DecodePolicyName
 from gateway.core.decode.predictor import Facts, Numbers, Predictor
 from gateway.core.decode.tier import DecodeTier
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
@@ -61,7 +61,7 @@ class AnyOrder(RuleBasedStateMachine):
             admissions_max=4,
             pool_ttl_ns=TTL_NS,
             room_margin=2,
-            bypass=bypass and policy != DecodePolicyName.BR_H,
+            bypass=bypass and policy not in LATE_POLICIES,
             in_flight_margin=1,
             balance=BalanceConfig(horizon_steps=4, refresh_tokens=2, window=4),
         )

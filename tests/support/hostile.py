@@ -18,7 +18,7 @@ from gateway.config.sections import GatewayConfig, LimitsConfig, ProbeConfig
 from gateway.core.config import AttemptConfig, CoreConfig
 from gateway.http.room import Room
 from tests.fakes.engine import GOOD_STREAM, FakeEngine, stream
-from tests.support.core import MS, US
+from tests.support.core import MS, US, unresumed
 from tests.support.gateways import counted, free_replicas, region_config, until, write_policy
 from tests.support.rest import unrest
 from tests.support.wire import posted, wire
@@ -124,7 +124,7 @@ def keeping(told: list[EventDict]) -> FilteringBoundLogger:
 
 def with_little_room(config: GatewayConfig) -> GatewayConfig:
     limits = LimitsConfig(requests_max=16, body_max_bytes=BODY_BYTES_MAX, bodies_held_max_bytes=4 * BODY_BYTES_MAX)
-    return replace(config, limits=limits, probes=ProbeConfig(interval_ns=50 * MS), core=COUNTING_ONLY)
+    return replace(config, limits=limits, probes=ProbeConfig(interval_ns=50 * MS), core=unresumed(COUNTING_ONLY))
 
 
 def rooms() -> list[Room]:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.effects import Effect, EndRequest, RefuseForward
-from gateway.core.events import DrainRequested, RequestArrived
-from gateway.core.vocabulary import ModelName, Outcome, RefusalReason, RequestId, RequestProfile
+from gateway.core.events import DrainRequested, LegEnded, RequestArrived
+from gateway.core.vocabulary import LegResult, ModelName, Outcome, RefusalReason, RequestId, RequestProfile
 from gateway.ground.pump import Step
 from gateway.records.pseudonyms import KEY_BYTES, Pseudonyms
 from gateway.request.driver import GatewayStep
@@ -98,6 +98,17 @@ class TestSteps:
         said = Pseudonyms(KEY).step(Step(1, event, None), keeps_session=False)
         assert said.event.profile.prefix == Pseudonyms(KEY).chain(packed(5))  # type: ignore[union-attr]
         assert said.effects is None
+
+    def test_what_is_left_of_a_broken_answer_is_told_like_an_arrival(self) -> None:
+        """Its prefix goes on from the request's, so it has to be found under the same names."""
+        asked_for, rest = asked(packed(1, 2)), asked(packed(1, 2, 3))
+        broke = LegEnded(asked_for.request_id, 1, 1, LegResult.FAILED, rest=rest)
+        said = Pseudonyms(KEY).step(Step(0, broke, []), keeps_session=False).event
+        assert isinstance(said, LegEnded)
+        assert said.rest is not None
+        assert said.rest.prefix.startswith(told(Step(0, RequestArrived(asked_for, SECOND), []))[0].prefix)
+        assert said.rest.session_key != rest.session_key
+        assert replace(said.rest, prefix=rest.prefix, session_key=rest.session_key) == rest
 
     @pytest.mark.parametrize("outcome", [each for each in Outcome if each.startswith("rejected")])
     def test_who_is_turned_away_leaves_no_prefix(self, outcome: Outcome) -> None:
