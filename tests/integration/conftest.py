@@ -48,3 +48,12 @@ async def up(tmp_path: Path, unused_tcp_port_factory: Callable[[], int], across:
 async def slow(tmp_path: Path, unused_tcp_port_factory: Callable[[], int], across: bool) -> AsyncIterator[Served]:
     async with served(tmp_path, unused_tcp_port_factory, across=across, engine=SLOW) as made:
         yield made
+
+
+@pytest.fixture
+async def slow_and_broken(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], across: bool
+) -> AsyncIterator[Served]:
+    """An answer that breaks is broken."""
+    async with served(tmp_path, unused_tcp_port_factory, across=across, engine=SLOW, resumes=False) as made:
+        yield made

@@ -270,10 +270,10 @@ class TestErrors:
         assert (caught.value.status_code, caught.value.code) == (502, "engine_failed")
 
     @pytest.mark.parametrize("mode", [FaultMode.DIE_MIDSTREAM, FaultMode.ABORT_MIDSTREAM])
-    async def test_a_stream_that_breaks_off_raises(self, slow: Served, mode: FaultMode) -> None:
+    async def test_a_stream_that_breaks_off_raises(self, slow_and_broken: Served, mode: FaultMode) -> None:
         """Slowly, so that a token has reached the client before."""
-        slow.engines[0].set_fault(Fault(mode))
-        async with client_of(slow) as client:
+        slow_and_broken.engines[0].set_fault(Fault(mode))
+        async with client_of(slow_and_broken) as client:
             chat = await client.chat.completions.create(model=MODEL, messages=HELLO, stream=True)
             with pytest.raises(openai.APIError) as of_chat:
                 _ = [chunk async for chunk in chat]

@@ -14,7 +14,7 @@ from gateway.config.sections import GatewayConfig
 from loadgen.engine.presets import TINY
 from loadgen.engine.server import EngineServer, EngineServerConfig, serve_engines
 from loadgen.engine.tokens import Message, chat_prompt, continuation
-from tests.support.core import EU, MODEL, US
+from tests.support.core import EU, MODEL, US, unresumed
 from tests.support.gateways import free_replicas, knowing, region_config, until, usable_peers, write_policy
 
 Ports = Callable[[], int]
@@ -54,8 +54,10 @@ async def served(
     engines: int = 1,
     home_engine_urls: tuple[str, ...] = (),
     change: Callable[[GatewayConfig], GatewayConfig] = lambda config: config,
+    resumes: bool = True,
 ) -> AsyncIterator[Served]:
-    """With `across` the engines stand in another region, and the gateway that is asked has only `home_engine_urls`."""
+    """With `across` the engines stand in another region, and the gateway that is asked has only `home_engine_urls`.
+    `change` is to that one; nowhere does a broken answer go on without `resumes`."""
     async with AsyncExitStack() as stack:
         servers = await stack.enter_async_context(serve_engines([engine] * engines))
         urls = [server.url for server in servers]
@@ -65,6 +67,8 @@ async def served(
         if across:
             eu = region_config("eu-1", EU, urls, policy_file=write_policy(folder, EU), peers_port=ports())
             configs = [knowing(configs[0], eu), knowing(eu, configs[0])]
+        if not resumes:
+            configs = [replace(config, core=unresumed(config.core)) for config in configs]
         gateways = [await stack.enter_async_context(serve_gateway(config)) for config in configs]
         for gateway in gateways:
             await until(lambda gateway=gateway: usable_peers(gateway) == len(gateways) - 1)  # type: ignore[misc]
