@@ -16,6 +16,7 @@ from gateway.core.config import CoreConfig
 from gateway.core.decode.config import check_decode, out_of_bounds
 from gateway.core.vocabulary import Connector
 from gateway.ground.faults import Fault
+from gateway.ground.operators import operator_faults
 from gateway.ground.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
 
 CLIENT_ADDRESSES_MAX = 16
@@ -122,8 +123,11 @@ def _identity_faults(file: RegionFile) -> Iterator[Fault]:
     http, admin = file.sections.listen.http, file.sections.listen.admin
     if not file.insecure and file.keys is None and not http.is_loopback:
         yield Fault("listen.http", f"{http} is beyond this machine, and no `keys` file says who may call")
-    if file.admin_token_file is None and not admin.is_loopback:
-        yield Fault("listen.admin", f"{admin} is beyond this machine, and there is no `admin_token_file`")
+    if file.admin_token_file is None and not file.sections.operators.are_any and not admin.is_loopback:
+        yield Fault(
+            "listen.admin", f"{admin} is beyond this machine, and there is no `admin_token_file`, nor `operators`"
+        )
+    yield from operator_faults(file.sections.operators, insecure=file.insecure)
 
 
 def _control_faults(file: RegionFile) -> Iterator[Fault]:

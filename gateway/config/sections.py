@@ -18,6 +18,7 @@ from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, 
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
+from gateway.ground.operators import OperatorsConfig
 from gateway.ground.values import (
     MEBIBYTE,
     MILLISECOND_NS,
@@ -353,6 +354,7 @@ class Sections:
     locality: LocalityConfig = field(default_factory=LocalityConfig)
     content: ContentConfig = field(default_factory=ContentConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    operators: OperatorsConfig = field(default_factory=OperatorsConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,191 @@
+"""Who may ask at an admin address, and how much each may do: by tokens that lie in files, and by those of an issuer.
+
+It logs no credential, keeps none but those of its files, and answers nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from gateway.ground.faults import ConfigError, Fault, KeyFaults
+from gateway.ground.reloader import ReloadRefused
+from gateway.ground.settings import Section
+from gateway.ground.tokens.config import ClaimText, IssuerConfig, issuer_faults
+from gateway.ground.values import Id, read_secret
+
+TOKENS_MAX = 256
+
+
+class Role(StrEnum):
+    """What an operator may do; each may do what those above it may."""
+
+    LOOK = "look"
+    """See state, metrics, explanations and usage."""
+    DRAIN = "drain"
+    """And order what an order ends again: drains, the lockdown, a freeze."""
+    CHANGE = "change"
+    """And everything else: keys, assignments, policies."""
+
+
+_ROLES = tuple(Role)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Somebody who asked, and proved it."""
+
+    name: str
+    """For logs and records; empty where nobody has to prove anything."""
+    role: Role
+
+    def may(self, needed: Role) -> bool:
+        return _ROLES.index(self.role) >= _ROLES.index(needed)
+
+
+ANYBODY = Operator("", Role.CHANGE)
+"""Where operators show nothing: whoever reaches the address."""
+HOLDER_OF_ALL = Operator("admin-token", Role.CHANGE)
+"""Who has the token of `admin_token_file`."""
+
+
+def told_of(by: Operator) -> dict[str, object]:
+    """For a line of log about what somebody ordered."""
+    return {"operator": by.name, "role": by.role} if by.name else {}
+
+
+class NotAnOperator(Exception):
+    """Why a credential opens nothing, in words that may be told to whoever showed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTokenConfig:
+    """A token that lies in a file."""
+
+    name: Id
+    """Of whom or what has it, for logs."""
+    role: Role
+    token_file: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorIssuerConfig(IssuerConfig):
+    """Of operators."""
+
+    claim: ClaimText
+    """Which says what they are, such as `groups` or `realm_access.roles`; with dots for what is in an object."""
+    roles: Mapping[Role, tuple[ClaimText, ...]]
+    """What it has to say for each; the most that any of it allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorsConfig:
+    """Who besides the holder of `admin_token_file` may ask at the admin address."""
+
+    tokens: tuple[Annotated[OperatorTokenConfig, Section()], ...] = ()
+    issuers: tuple[Annotated[OperatorIssuerConfig, Section()], ...] = ()
+
+    @property
+    def are_any(self) -> bool:
+        return bool(self.tokens or self.issuers)
+
+    def secret_files(self) -> Iterator[Path]:
+        return (each.token_file for each in self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    operator: Operator
+    secret: bytes = field(repr=False)
+
+
+Verify = Callable[[str], Awaitable[Operator | None]]
+"""Who an issuer says that the holder of this token is; None for what is no token of an issuer's. Raises
+NotAnOperator."""
+
+
+class Operators:
+    """Knows them. Files are read at the start, and anew when they change."""
+
+    def __init__(
+        self, admin_token: str | None = None, config: OperatorsConfig | None = None, verify: Verify | None = None
+    ) -> None:
+        """Raises ConfigError."""
+        self._admin_token = admin_token
+        self._config = config or OperatorsConfig()
+        self._verify = verify
+        self._kept = self._read()
+
+    @property
+    def are_asked(self) -> bool:
+        """Whether anybody has to show anything."""
+        return bool(self._kept) or self._verify is not None
+
+    async def identify(self, credential: str) -> Operator:
+        """Who shows this. A token of a file needs nobody else to be there. Raises NotAnOperator."""
+        if not self.are_asked:
+            return ANYBODY
+        if (known := self._holder_of(credential)) is not None:
+            return known
+        if credential and self._verify is not None and (verified := await self._verify(credential)) is not None:
+            return verified
+        raise NotAnOperator("show an operator's token as a bearer token")
+
+    def files(self) -> list[Path]:
+        return list(self._config.secret_files())
+
+    async def reload(self) -> None:
+        """For the Reloader."""
+        try:
+            self._kept = await asyncio.to_thread(self._read)
+        except ConfigError as error:
+            raise ReloadRefused(str(error)) from error
+
+    def _holder_of(self, credential: str) -> Operator | None:
+        """Each is compared, in the same time whether and wherever they differ."""
+        shown = credential.encode("utf-8", "surrogateescape")
+        held = [each.operator for each in self._kept if hmac.compare_digest(shown, each.secret)]
+        return held[0] if held else None
+
+    def _read(self) -> list[_Kept]:
+        kept = [] if self._admin_token is None else [_Kept(HOLDER_OF_ALL, _bytes(self._admin_token))]
+        for index, each in enumerate(self._config.tokens):
+            try:
+                secret = read_secret(each.token_file, f"operators.tokens[{index}].token_file")
+            except KeyFaults as fault:
+                raise ConfigError(str(fault)) from fault
+            kept.append(_Kept(Operator(each.name, each.role), _bytes(secret)))
+        _refuse_shared(kept)
+        return kept
+
+
+def _bytes(secret: str) -> bytes:
+    return secret.encode()
+
+
+def _refuse_shared(kept: Sequence[_Kept]) -> None:
+    """Of one token that is two operators' nobody could say whose order it was."""
+    seen: dict[bytes, str] = {}
+    for each in kept:
+        other = seen.setdefault(each.secret, each.operator.name)
+        if other != each.operator.name:
+            raise ConfigError(f"operators.tokens: {other} and {each.operator.name} have the same token")
+
+
+def operator_faults(config: OperatorsConfig, *, insecure: bool = False) -> Iterator[Fault]:
+    """Among keys each of which is well written."""
+    if len(config.tokens) > TOKENS_MAX:
+        yield Fault("operators.tokens", f"holds more than {TOKENS_MAX}")
+    names = [each.name for each in config.tokens]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield Fault(f"operators.tokens[{index}].name", f"{name!r} is used twice")
+    yield from issuer_faults("operators", config.issuers, insecure=insecure)
+    for index, issuer in enumerate(config.issuers):
+        if not any(issuer.roles.values()):
+            yield Fault(f"operators.issuers[{index}].roles", "is empty, so that nobody would be an operator")
