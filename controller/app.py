@@ -50,6 +50,8 @@ from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.task_group import TaskGroup
 from gateway.ground.tls import ControllerTls, ExpiryWatch, Holder, HttpTls
+from gateway.ground.tokens.issuer import Around
+from gateway.ground.tokens.operators import make_operators
 from gateway.ground.transport import Plaintext
 from gateway.ground.values import Address
 
@@ -125,10 +127,10 @@ async def serve_controller(
     clock = clock or Clock()
     sections = file.sections
     log = log or make_logger(sections.logging, file.controller, clock=clock, role="controller")
-    shown = _Shown(file, clock)
+    shown = _Shown(file, clock, log)
     async with AsyncExitStack() as stack:
         history = History(_history_path(sections), sections.history.file_max_bytes)
-        metrics = Metrics()
+        metrics = await _with_operators(Metrics(), stack, shown, clock, log)
         waiting = Waiting(
             file,
             shown.operators_tls,
@@ -187,6 +189,18 @@ async def serve_controller(
         yield handle
 
 
+async def _with_operators(
+    metrics: Metrics, stack: AsyncExitStack, shown: _Shown, clock: Clock, log: FilteringBoundLogger
+) -> Metrics:
+    """Who they are is known also while another controller leads; it is counted in these metrics."""
+    metrics.add(shown.token_counters.collectors())
+    loops = await stack.enter_async_context(Supervisor(clock, partial(_loop_failed, log, metrics)))
+    for each in shown.issuers:
+        each.restore()
+        loops.run(f"issuer_{each.config.name}", each.run)
+    return metrics
+
+
 async def _listen_for_gateways(server: ControlServer, address: Address) -> Address:
     with named_by("listen.grpc", address):
         return await server.start(address)
@@ -224,10 +238,12 @@ async def _run_until(
 class _Shown:
     """The certificates in use, and what operators have to show."""
 
-    def __init__(self, file: ControllerFile, clock: Clock) -> None:
+    def __init__(self, file: ControllerFile, clock: Clock, log: FilteringBoundLogger) -> None:
         """Raises CertificateFault and ConfigError."""
         sections = file.sections
-        self.operators = Operators(file.admin_token, sections.operators)
+        around = Around(file.controller, _state_folder(sections), clock, log)
+        self.operators, self.issuers = make_operators(file.admin_token, sections.operators, around)
+        self.token_counters = around.counters
         self.mesh = None if sections.link.tls is None else ControllerTls(sections.link.tls, clock)
         admin_tls = sections.listen.admin_tls
         self.operators_tls = None if admin_tls is None else HttpTls(admin_tls, clock)
@@ -319,6 +335,11 @@ def _journal(file: ControllerFile, clock: Clock, log: FilteringBoundLogger, metr
     started = "".join(character for character in clock.wall_time() if character.isalnum())
     header = new_header(file.controller, f"{file.controller}-{started}")
     return Journal(JournalSettings(settings.folder, settings.file_max_bytes, settings.files_max), header, on_stopped)
+
+
+def _state_folder(sections: Sections) -> Path | None:
+    """Beside the store, where that is a file."""
+    return None if sections.store.path is None else sections.store.path.parent
 
 
 def _history_path(sections: Sections) -> Path:

@@ -14,10 +14,11 @@ from typing import Any, Self, TypeVar
 from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
+from gateway.app.identities import Identities
 from gateway.config.sections import GatewayConfig, UsageConfig
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
-from gateway.ground.operators import Operator, Operators, told_of
+from gateway.ground.operators import Operator, told_of
 from gateway.ground.reloader import ReloadRefused
 from gateway.ground.threads import finish_in_thread
 from gateway.ground.values import parse_duration_ns
@@ -154,18 +155,19 @@ class Accounts:
         file, folder = config.keys_file, config.state.folder
         self.keyring = None if file is None else Keyring(file, clock, keeps_usage=folder is not None)
         self.usage = UsageKeeper(config.usage, UsageStore(usage_file(folder, config.gateway_id)), clock, log)
-        self.operators = Operators(config.admin_token, config.operators)
+        self.identities = Identities(config, clock, log)
         self._admin = None if self.keyring is None else KeysAdmin(self.keyring, clock, log)
 
     def __enter__(self) -> Self:
         self.usage.begin()
+        self.identities.restore()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.usage.close()
 
     def with_routes(self, admin: web.Application) -> web.Application:
-        add_key_routes(admin, self._admin, are_asked=self.operators.are_asked)
+        add_key_routes(admin, self._admin, are_asked=self.identities.operators.are_asked)
         add_usage_route(admin, self.usage)
         return admin
 

@@ -200,9 +200,13 @@ async def serve_gateway(
         stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
         handle.peers_address = await _listen_for_peers(peer_server, config.listen.peers)
         described = _described(
-            certificates=certificates, control=control, predictors=in_force.predictors, locality=locality
+            certificates=certificates,
+            control=control,
+            predictors=in_force.predictors,
+            locality=locality,
+            issuers=accounts.identities,
         )
-        admin = accounts.with_routes(_admin_app(config, desk, roster, described, accounts.operators))
+        admin = accounts.with_routes(_admin_app(config, desk, roster, described, accounts.identities.operators))
         await _open_doors(
             stack, handle, desk, admin=admin, api=_api(desk, owners, accounts, in_force), certificates=certificates
         )
@@ -257,6 +261,7 @@ def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce
         desk.models,
         desk.readiness,
         check_key=keyring.check if keyring else None,
+        tokens=accounts.identities.client_tokens,
         has_audit=desk.has_audit,
         may_enter=desk.may_enter,
         on_refused=desk.refusals.take,
@@ -293,6 +298,9 @@ def _run_loops(
     """What watches the gateway itself."""
     warn_of_open_files(config, desk.log)
     loops.run("usage", accounts.usage.run)
+    for each in accounts.identities.counters.collectors():
+        desk.metrics.registry.register(each)
+    accounts.identities.run(loops)
     _keep_token_budget(config, loops, desk)
     if desk.journal is not None:
         loops.run("journal", desk.journal.run)
@@ -383,7 +391,8 @@ def _add_parts(
     reloader.add("policy", desk.policy.reload, desk.policy.files)
     if accounts.keyring is not None:
         reloader.add("keys", accounts.keyring.reload, accounts.keyring.files)
-    reloader.add("operators", accounts.operators.reload, accounts.operators.files)
+    operators = accounts.identities.operators
+    reloader.add("operators", operators.reload, operators.files)
     for holder in certificates.holders:
         reloader.add(f"certificate_of_{holder.role}", holder.reload, holder.files)
     loops.run("reloader", reloader.run)

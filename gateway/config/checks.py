@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gateway.config.content import content_faults, threshold_faults
 from gateway.config.locality import check_locality
 from gateway.config.names import PROMPT_BLOCKS_MAX
+from gateway.config.oidc import oidc_faults
 from gateway.config.placement_plug_ins import placement_faults
 from gateway.config.pools import pool_faults
 from gateway.config.prediction import check_prediction
@@ -121,8 +122,10 @@ def _exposed(file: RegionFile) -> Iterator[tuple[str, Address, bool, str]]:
 def _identity_faults(file: RegionFile) -> Iterator[Fault]:
     """Whoever can reach us from elsewhere has to show something."""
     http, admin = file.sections.listen.http, file.sections.listen.admin
-    if not file.insecure and file.keys is None and not http.is_loopback:
-        yield Fault("listen.http", f"{http} is beyond this machine, and no `keys` file says who may call")
+    if not file.insecure and file.keys is None and not file.sections.oidc.issuers and not http.is_loopback:
+        yield Fault("listen.http", f"{http} is beyond this machine, and no `keys` file says who may call, nor `oidc`")
+    keeps_usage = file.sections.state.folder is not None
+    yield from oidc_faults(file.sections.oidc, insecure=file.insecure, keeps_usage=keeps_usage)
     if file.admin_token_file is None and not file.sections.operators.are_any and not admin.is_loopback:
         yield Fault(
             "listen.admin", f"{admin} is beyond this machine, and there is no `admin_token_file`, nor `operators`"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gateway.config.content import ContentConfig
 from gateway.config.locality import LocalityConfig
+from gateway.config.oidc import OidcConfig
 from gateway.config.prediction import PredictionConfig
 from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
@@ -355,6 +356,7 @@ class Sections:
     content: ContentConfig = field(default_factory=ContentConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     operators: OperatorsConfig = field(default_factory=OperatorsConfig)
+    oidc: OidcConfig = field(default_factory=OidcConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

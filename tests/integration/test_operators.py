@@ -145,7 +145,7 @@ async def test_a_controller_keeps_who_ordered_and_who_was_not_let(tmp_path: Path
         file = str(tmp_path / "drain.token")
         assert "freeze" not in await run("freeze"), "without a token"
         await run("freeze", "--reason", "drill", "--token-file", file)
-        refused = await run("params", "clear", **{TOKEN_VARIABLE: "drain"})
+        refused = await run("parameters", "clear", **{TOKEN_VARIABLE: "drain"})
         assert "this needs the role `change`, and who-drain has `drain`" in refused
         told = await run("history", **{TOKEN_VARIABLE: "look"})
         assert "(who-drain, drain) from 127.0.0.1: freeze" in told

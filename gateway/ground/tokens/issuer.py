@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -40,35 +41,43 @@ class KeptKeys(msgspec.Struct, frozen=True):
     """As it was published."""
 
 
-def keys_file(folder: Path, program: str, use: str, issuer: str) -> StateFile[KeptKeys]:
-    return StateFile(folder / f"{program}.{use}.{issuer}.issuer.json", _KIND, _VERSION, KeptKeys)
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What all issuers of one program have in common."""
+
+    program: str
+    """Its name, for files."""
+    folder: Path | None
+    """Where something outlives the process, if anything does."""
+    clock: Clock
+    log: FilteringBoundLogger
+    counters: TokenCounters = field(default_factory=TokenCounters)
+    fetch: Callable[[IssuerConfig], Awaitable[bytes]] = fetch_key_set
+    rng: random.Random = field(default_factory=random.Random)
+
+    def issuers(self, use: str, configs: Iterable[IssuerConfig]) -> list[Issuer]:
+        """`use` says whom their tokens are for."""
+        return [Issuer(each, use, self) for each in configs]
+
+    def file(self, use: str, issuer: str) -> StateFile[KeptKeys] | None:
+        if self.folder is None:
+            return None
+        return StateFile(self.folder / f"{self.program}.{use}.{issuer}.issuer.json", _KIND, _VERSION, KeptKeys)
 
 
 class Issuer:
     """`keys` is another object whenever they change."""
 
-    def __init__(
-        self,
-        config: IssuerConfig,
-        use: str,
-        *,
-        clock: Clock,
-        log: FilteringBoundLogger,
-        counters: TokenCounters,
-        file: StateFile[KeptKeys] | None = None,
-        fetch: Callable[[IssuerConfig], Awaitable[bytes]] = fetch_key_set,
-        rng: random.Random | None = None,
-    ) -> None:
-        """`use` says whom its tokens are for."""
+    def __init__(self, config: IssuerConfig, use: str, around: Around) -> None:
         self.config = config
         self.keys = NO_KEYS
         self._use = use
-        self._clock = clock
-        self._log = log.bind(issuer=config.name, tokens_for=use)
-        self._counters = counters
-        self._file = file
-        self._fetch = fetch
-        self._rng = rng or random.Random()
+        self._clock = around.clock
+        self._log = around.log.bind(issuer=config.name, tokens_for=use)
+        self._counters = around.counters
+        self._file = around.file(use, config.name)
+        self._fetch = around.fetch
+        self._rng = around.rng
         self._text = b""
         self._fetched_ns: int | None = None
         self._began_ns: int | None = None
@@ -78,7 +87,7 @@ class Issuer:
         self._fault = "its keys have not been fetched yet"
         self._wanted = asyncio.Event()
         self._ended = asyncio.Event()
-        counters.follow(use, config.name, self.age_s, lambda: len(self.keys))
+        around.counters.follow(use, config.name, self.age_s, lambda: len(self.keys))
 
     def restore(self) -> None:
         """What was known before the restart, if there is a place where it would be."""

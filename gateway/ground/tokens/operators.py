@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.ground.operators import NotAnOperator, Operator, OperatorIssuerConfig, Role, Verify
+from gateway.ground.operators import (
+    NotAnOperator,
+    Operator,
+    OperatorIssuerConfig,
+    Operators,
+    OperatorsConfig,
+    Role,
+    Verify,
+)
 from gateway.ground.tokens.claims import claim_values
 from gateway.ground.tokens.config import IssuerConfig
+from gateway.ground.tokens.issuer import Around, Issuer
 from gateway.ground.tokens.tokens import Tokens
 from gateway.ground.tokens.verifying import looks_like_token
 from gateway.ground.tokens.words import Reason, TokenRefused
@@ -26,9 +35,18 @@ def operator_of(issuer: IssuerConfig, claims: Mapping[str, Any]) -> Operator:
     return Operator(f"{issuer.name}:{_printable(claims['sub'])}", held[-1])
 
 
-def verify_with(tokens: Tokens[Operator]) -> Verify:
-    """For Operators."""
+def make_operators(
+    admin_token: str | None, config: OperatorsConfig, around: Around
+) -> tuple[Operators, Sequence[Issuer]]:
+    """All who are operators of a program, and the issuers that have to be run for that. Raises ConfigError."""
+    issuers = around.issuers(FOR_OPERATORS, config.issuers)
+    if not issuers:
+        return Operators(admin_token, config), ()
+    tokens = Tokens(FOR_OPERATORS, issuers, operator_of, clock=around.clock, counters=around.counters)
+    return Operators(admin_token, config, _verify_with(tokens)), issuers
 
+
+def _verify_with(tokens: Tokens[Operator]) -> Verify:
     async def verify(credential: str) -> Operator | None:
         if not looks_like_token(credential):
             return None
