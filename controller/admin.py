@@ -12,7 +12,8 @@ from controller.history import SHOWN_MAX, Entry
 from controller.operations import NotKnown, NotWritten, OrderAnswer, OrderBody, OrderForbidden
 from controller.orders import OrderRefused
 from gateway.ground.admin_server import OPERATOR, add_whoami, admin_middlewares, as_json, fault, needs
-from gateway.ground.operators import Operator, Operators, Role
+from gateway.ground.operators import Operator, Operators
+from gateway.ground.operators_config import Role
 
 BODY_BYTES_MAX = 64 << 20
 """An import holds everything that every gateway announced."""

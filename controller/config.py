@@ -20,7 +20,7 @@ from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, Mes
 from gateway.ground.environment import PROCESS_ENVIRONMENT
 from gateway.ground.faults import Fault, FileError, KeyFaults
 from gateway.ground.naming.tree import NameServer
-from gateway.ground.operators import OperatorsConfig, operator_faults
+from gateway.ground.operators_config import OperatorsConfig, operator_faults
 from gateway.ground.settings import FileModel, SectionsFile
 from gateway.ground.values import (
     CERTIFICATE_NAME_PATTERN,

@@ -15,7 +15,7 @@ from controller.store.store import StoreUnusable
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
 from gateway.ground.control.vocabulary import Announcement
-from gateway.ground.operators import Role
+from gateway.ground.operators_config import Role
 from gateway.ground.values import ID_PATTERN
 
 PARAMETER_SECTIONS = ("placement", "pushing", "queue", "attempt", "observation")

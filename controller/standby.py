@@ -13,7 +13,8 @@ from structlog.typing import FilteringBoundLogger
 
 from controller.store.store import StoreError, StoreTaken
 from gateway.ground.admin_server import admin_middlewares, fault, needs
-from gateway.ground.operators import Operators, Role
+from gateway.ground.operators import Operators
+from gateway.ground.operators_config import Role
 
 _SECOND_NS = 1_000_000_000
 

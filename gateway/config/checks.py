@@ -17,7 +17,7 @@ from gateway.core.config import CoreConfig
 from gateway.core.decode.config import check_decode, out_of_bounds
 from gateway.core.vocabulary import Connector
 from gateway.ground.faults import Fault
-from gateway.ground.operators import operator_faults
+from gateway.ground.operators_config import operator_faults
 from gateway.ground.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
 
 CLIENT_ADDRESSES_MAX = 16

@@ -19,7 +19,7 @@ from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, 
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
-from gateway.ground.operators import OperatorsConfig
+from gateway.ground.operators_config import OperatorsConfig
 from gateway.ground.values import (
     MEBIBYTE,
     MILLISECOND_NS,

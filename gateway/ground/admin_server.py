@@ -12,7 +12,8 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from gateway.ground.operators import NotAnOperator, Operator, Operators, Role
+from gateway.ground.operators import NotAnOperator, Operator, Operators
+from gateway.ground.operators_config import Role
 from gateway.ground.values import Address
 
 HEALTH_PATHS = frozenset({"/health", "/ready"})

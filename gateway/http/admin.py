@@ -9,7 +9,8 @@ import msgspec
 from aiohttp import web
 
 from gateway.ground.admin_server import OPERATOR, add_whoami, admin_middlewares, as_json, fault, needs
-from gateway.ground.operators import Operator, Operators, Role
+from gateway.ground.operators import Operator, Operators
+from gateway.ground.operators_config import Role
 from gateway.http.health import Notes, Readiness, add_health_routes
 
 BODY_BYTES_MAX = 64 * 1024

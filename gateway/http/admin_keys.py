@@ -14,7 +14,8 @@ import msgspec
 from aiohttp import web
 
 from gateway.ground.admin_server import OPERATOR, as_json, fault, needs
-from gateway.ground.operators import Operator, Role
+from gateway.ground.operators import Operator
+from gateway.ground.operators_config import Role
 from gateway.records.usage_book import Line, Used
 
 _BY = ("", "key", "tenant")

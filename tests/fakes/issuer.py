@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from gateway.ground.clock import Clock
 from gateway.ground.tokens.fetching import DISCOVERY_PATH
 
 KEYS_PATH = "/keys"
+NOTHING: Mapping[str, object] = {}
 AUDIENCE = "nightside"
 LIFE_S = 600
 SigningKey = ECKey | RSAKey | OKPKey
@@ -57,10 +58,8 @@ class FakeIssuer:
         claims = {"iss": self.url, "sub": "alice", "aud": AUDIENCE, "iat": now_s, "exp": now_s + LIFE_S, **changes}
         return {name: said for name, said in claims.items() if said is not None}
 
-    def token(
-        self, *, key: SigningKey | None = None, header: dict[str, object] | None = None, **changes: object
-    ) -> str:
-        return sign(self.claims(**changes), key or self.keys[0], **(header or {}))
+    def token(self, *, key: SigningKey | None = None, header: Mapping[str, object] = NOTHING, **changes: Any) -> str:
+        return sign(self.claims(**changes), key or self.keys[0], **header)
 
     async def answer(self, request: web.Request) -> web.Response:
         self.asked.append(request.path)

@@ -23,7 +23,7 @@ from gateway.ground.admin_client import TOKEN_VARIABLE
 from gateway.ground.admin_server import undeclared_routes
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
-from gateway.ground.operators import OperatorsConfig, OperatorTokenConfig, Role
+from gateway.ground.operators_config import OperatorsConfig, OperatorTokenConfig, Role
 from tests.support.controllers import read_file
 from tests.support.core import US
 from tests.support.gateways import region_config, write_policy

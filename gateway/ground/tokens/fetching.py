@@ -61,7 +61,7 @@ async def _get(session: aiohttp.ClientSession, url: str, tls: ssl.SSLContext) ->
                 raise FetchFailed(f"{url} answers with status {response.status}")
             return await _read(response, url)
     except (aiohttp.ClientError, ValueError, OSError) as error:
-        raise FetchFailed(f"{url}: {error or type(error).__name__}") from error
+        raise FetchFailed(f"{url}: {str(error) or type(error).__name__}") from error
 
 
 async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.ground.operators import (
-    NotAnOperator,
-    Operator,
-    OperatorIssuerConfig,
-    Operators,
-    OperatorsConfig,
-    Role,
-    Verify,
-)
+from gateway.ground.operators import NotAnOperator, Operator, Operators, Verify
+from gateway.ground.operators_config import OperatorIssuerConfig, OperatorsConfig, Role
 from gateway.ground.tokens.claims import claim_values
 from gateway.ground.tokens.config import IssuerConfig
 from gateway.ground.tokens.issuer import Around, Issuer

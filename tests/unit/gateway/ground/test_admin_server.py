@@ -16,7 +16,8 @@ from gateway.ground.admin_server import (
     open_to_all,
     undeclared_routes,
 )
-from gateway.ground.operators import Operators, OperatorsConfig, OperatorTokenConfig, Role
+from gateway.ground.operators import Operators
+from gateway.ground.operators_config import OperatorsConfig, OperatorTokenConfig, Role
 
 
 @pytest.mark.parametrize(

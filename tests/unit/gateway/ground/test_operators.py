@@ -5,16 +5,8 @@ from pathlib import Path
 import pytest
 
 from gateway.ground.faults import ConfigError
-from gateway.ground.operators import (
-    ANYBODY,
-    NotAnOperator,
-    Operator,
-    Operators,
-    OperatorsConfig,
-    OperatorTokenConfig,
-    Role,
-    operator_faults,
-)
+from gateway.ground.operators import ANYBODY, NotAnOperator, Operator, Operators
+from gateway.ground.operators_config import OperatorsConfig, OperatorTokenConfig, Role, operator_faults
 from gateway.ground.reloader import ReloadRefused
 
 
