@@ -14,6 +14,7 @@ from pydantic import Field
 
 from gateway.config.names import Model
 from gateway.config.places import ProcessSection
+from gateway.core.vocabulary import ServiceClass
 from gateway.ground.faults import Fault
 from gateway.ground.settings import Section
 from gateway.ground.tokens.config import ClaimText, IssuerConfig, issuer_faults
@@ -50,6 +51,8 @@ class PlanConfig:
     tokens_per_day: _Count | None = None
     tokens_per_month: _Count | None = None
     models: Annotated[tuple[Model, ...], Field(min_length=1, max_length=_MODELS_MAX)] | None = None
+    service_class: ServiceClass | None = None
+    """Of requests that name none, and the best that they may name."""
     may_name_tenant: bool = False
     """With `trust_tenant_header`: for what stands in front, and passes on whose request it is."""
 

@@ -54,6 +54,7 @@ class ClientGrants:
             models=None if plan.models is None else frozenset(map(ModelName, plan.models)),
             budget=NO_BUDGET if budget == NO_BUDGET else budget,
             may_name_tenant=plan.may_name_tenant,
+            service_class=plan.service_class,
         )
 
 

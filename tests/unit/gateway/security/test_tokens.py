@@ -8,7 +8,7 @@ import pytest
 
 from gateway.config.oidc import ChoiceConfig, ClientIssuerConfig, OidcConfig, PlanConfig
 from gateway.config.places import ProcessSection
-from gateway.core.vocabulary import Jurisdiction, ModelName, PlaceRule, TenantName
+from gateway.core.vocabulary import Jurisdiction, ModelName, PlaceRule, ServiceClass, TenantName
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
 from gateway.ground.tokens.words import Reason, TokenRefused
@@ -24,7 +24,12 @@ FULL = OidcConfig(
     rules={"eu": ProcessSection(jurisdictions=("EU",))},
     plans={
         "gold": PlanConfig(
-            concurrency=9, requests_per_minute=60, tokens_per_minute=700, tokens_per_day=8, models=("m",)
+            concurrency=9,
+            requests_per_minute=60,
+            tokens_per_minute=700,
+            tokens_per_day=8,
+            models=("m",),
+            service_class=ServiceClass.BATCH,
         ),
         "proxy": PlanConfig(may_name_tenant=True),
     },
@@ -50,6 +55,7 @@ def test_claims_pick_among_what_the_file_has() -> None:
     )
     key = grants().grant(issuer, CLAIMS)
     assert key.limits == KeyLimits(9, 60, 700)
+    assert key.service_class is ServiceClass.BATCH
     assert key.budget == Budget(8, None)
     assert key.models == frozenset({ModelName("m")})
     assert key.process == PlaceRule(frozenset({Jurisdiction("EU")}))
