@@ -26,6 +26,7 @@ from pydantic import (
 )
 
 from gateway.config.names import Model
+from gateway.config.places import ProcessSection
 from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
 from gateway.ground.faults import Fault, KeyFaults
 from gateway.ground.settings import FileModel
