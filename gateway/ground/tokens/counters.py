@@ -4,14 +4,32 @@ knows no token and nobody who has one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sized
+from typing import Protocol
 
 from prometheus_client.registry import Collector
 
 from gateway.ground.series import Level, Tally
+from gateway.ground.tokens.words import Reason
 
 VALID, REMEMBERED = "valid", "remembered"
+RESULTS = (VALID, REMEMBERED, *Reason)
 FETCHED, FAILED = "fetched", "failed"
+AT_START, BY_INTERVAL, UNKNOWN_KEY = CAUSES = ("start", "interval", "unknown_key")
+"""Why keys are fetched."""
+
+
+class CountedIssuer(Protocol):
+    """What is told of one."""
+
+    failures: int
+    """In a row, of fetching its keys."""
+
+    @property
+    def keys(self) -> Sized: ...
+    @property
+    def is_usable(self) -> bool: ...
+    def age_s(self) -> float: ...
 
 
 class TokenCounters:
@@ -30,18 +48,28 @@ class TokenCounters:
         )
         self._age = Level(
             "nightside_issuer_keys_age_seconds",
-            "Since an issuer's keys were fetched; infinite where they never were. Over its stale_after they are not "
-            "believed.",
+            "Since an issuer's keys were fetched; infinite where they never were.",
             ("use", "issuer"),
         )
         self._keys = Level(
             "nightside_issuer_keys", "Keys of an issuer that signatures are held against.", ("use", "issuer")
         )
 
-    def follow(self, use: str, issuer: str, age_s: Callable[[], float], keys: Callable[[], float]) -> None:
+        self._unreachable = Level(
+            "nightside_issuer_unreachable", "1 while an issuer's keys cannot be fetched.", ("use", "issuer")
+        )
+        self._unusable = Level(
+            "nightside_issuer_unusable",
+            "1 while no token of an issuer is taken, since its keys are not known or are older than its `stale_after`.",
+            ("use", "issuer"),
+        )
+
+    def follow(self, issuer: CountedIssuer, use: str, name: str) -> None:
         """Asked at each scrape."""
-        self._age.follow(age_s, use, issuer)
-        self._keys.follow(keys, use, issuer)
+        self._age.follow(issuer.age_s, use, name)
+        self._keys.follow(lambda: len(issuer.keys), use, name)
+        self._unreachable.follow(lambda: bool(issuer.failures), use, name)
+        self._unusable.follow(lambda: not issuer.is_usable, use, name)
 
     def collectors(self) -> Iterator[Collector]:
-        yield from (self.verified, self.fetches, self._age, self._keys)
+        yield from (self.verified, self.fetches, self._age, self._keys, self._unreachable, self._unusable)

@@ -20,15 +20,14 @@ from gateway.ground.state_files import StateFile, StateUnusable
 from gateway.ground.supervisor import Backoff
 from gateway.ground.threads import finish_in_thread
 from gateway.ground.tokens.config import IssuerConfig
-from gateway.ground.tokens.counters import FAILED, FETCHED, TokenCounters
+from gateway.ground.tokens.counters import AT_START, BY_INTERVAL, FAILED, FETCHED, UNKNOWN_KEY, TokenCounters
 from gateway.ground.tokens.fetching import FetchFailed, fetch_key_set
-from gateway.ground.tokens.key_set import NO_KEYS, KeySetUnusable, read_key_set
+from gateway.ground.tokens.key_set import NO_KEYS, KeySetUnusable, PublicKeys, read_key_set
 
 _SECOND_NS = 1_000_000_000
 _KIND, _VERSION = "issuer-keys", 1
 _JITTER = 0.1
 _AFTER_FAILURE = Backoff(min_ns=1 * _SECOND_NS, max_ns=60 * _SECOND_NS)
-AT_START, BY_INTERVAL, UNKNOWN_KEY = "start", "interval", "unknown_key"
 
 
 class KeptKeys(msgspec.Struct, frozen=True):
@@ -70,7 +69,7 @@ class Issuer:
 
     def __init__(self, config: IssuerConfig, use: str, around: Around) -> None:
         self.config = config
-        self.keys = NO_KEYS
+        self.keys: PublicKeys = NO_KEYS
         self._use = use
         self._clock = around.clock
         self._log = around.log.bind(issuer=config.name, tokens_for=use)
@@ -83,11 +82,12 @@ class Issuer:
         self._began_ns: int | None = None
         """The last fetch, by the monotonic clock."""
         self._is_fetching = False
-        self._failures = 0
+        self.failures = 0
+        """In a row, of fetching its keys."""
         self._fault = "its keys have not been fetched yet"
         self._wanted = asyncio.Event()
         self._ended = asyncio.Event()
-        around.counters.follow(use, config.name, self.age_s, lambda: len(self.keys))
+        around.counters.follow(self, use, config.name)
 
     def restore(self) -> None:
         """What was known before the restart, if there is a place where it would be."""
@@ -162,8 +162,8 @@ class Issuer:
         """Until it is time again; gives why."""
         interval_s = self.config.refresh_interval_ns / _SECOND_NS
         pause_s = interval_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
-        if self._failures:
-            pause_s = min(pause_s, _AFTER_FAILURE.pause_s(self._failures, self._rng))
+        if self.failures:
+            pause_s = min(pause_s, _AFTER_FAILURE.pause_s(self.failures, self._rng))
         try:
             async with asyncio.timeout(pause_s):
                 await self._wanted.wait()
@@ -181,13 +181,13 @@ class Issuer:
 
     def _succeeded(self, cause: str, *, is_news: bool) -> None:
         self._counters.fetches.add(self._use, self.config.name, cause, FETCHED)
-        if self._failures or is_news:
+        if self.failures or is_news:
             self._log.info("an issuer's keys are known", keys=self.keys.ids, cause=cause)
-        self._failures, self._fault = 0, ""
+        self.failures, self._fault = 0, ""
 
     def _failed(self, fault: str, cause: str) -> None:
         self._counters.fetches.add(self._use, self.config.name, cause, FAILED)
-        self._failures += 1
+        self.failures += 1
         if fault != self._fault:
             believed = "nobody's token is" if not self.is_usable else "those that are known are believed for now"
             self._log.error("an issuer's keys cannot be fetched", problem=fault, meaning=believed)

@@ -11,9 +11,9 @@ import pytest
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from gateway.ground.tokens.config import IssuerConfig
-from gateway.ground.tokens.counters import TokenCounters
+from gateway.ground.tokens.counters import AT_START, BY_INTERVAL, UNKNOWN_KEY, TokenCounters
 from gateway.ground.tokens.fetching import FetchFailed
-from gateway.ground.tokens.issuer import AT_START, BY_INTERVAL, UNKNOWN_KEY, Around, Issuer
+from gateway.ground.tokens.issuer import Around, Issuer
 from tests.fakes.issuer import FakeIssuer, ec_key
 from tests.support.clock import StillClock
 from tests.support.gateways import until

@@ -10,7 +10,8 @@ from gateway.ground.logs import make_logger
 from gateway.ground.operators import NotAnOperator, Operator
 from gateway.ground.operators_config import OperatorIssuerConfig, OperatorsConfig, Role
 from gateway.ground.tokens.config import IssuerConfig
-from gateway.ground.tokens.issuer import AT_START, Around
+from gateway.ground.tokens.counters import AT_START
+from gateway.ground.tokens.issuer import Around
 from gateway.ground.tokens.operators import make_operators, operator_of
 from gateway.ground.tokens.words import Reason, TokenRefused
 from tests.fakes.issuer import FakeIssuer

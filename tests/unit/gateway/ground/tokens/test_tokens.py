@@ -11,8 +11,8 @@ import pytest
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from gateway.ground.tokens.config import IssuerConfig
-from gateway.ground.tokens.counters import TokenCounters
-from gateway.ground.tokens.issuer import AT_START, Around, Issuer
+from gateway.ground.tokens.counters import AT_START, TokenCounters
+from gateway.ground.tokens.issuer import Around, Issuer
 from gateway.ground.tokens.tokens import Tokens
 from gateway.ground.tokens.words import Reason, TokenRefused
 from tests.fakes.issuer import FakeIssuer, ec_key
