@@ -70,6 +70,7 @@ def test_the_request_s_own_span_tells_what_it_came_to() -> None:
         "nightside.attempts": 1,
         "nightside.kept": "head",
         "nightside.tenant": "default",
+        "nightside.service_class": "interactive",
         "nightside.prompt.bytes": whole["nightside.prompt.bytes"],
         "nightside.ran.region": "us-east-1",
         "nightside.ran.jurisdiction": "US",
