@@ -12,6 +12,8 @@ from controller.history import SHOWN_MAX, Entry
 from controller.operations import NotKnown, NotWritten, OrderAnswer, OrderBody
 from controller.orders import OrderRefused
 from gateway.ground.admin_server import admin_middlewares, as_json, fault
+from gateway.ground.page.live import Sections
+from gateway.ground.page.serving import add_page
 
 BODY_BYTES_MAX = 64 << 20
 """An import holds everything that every gateway announced."""
@@ -29,6 +31,7 @@ class AdminSources:
     order: Callable[[OrderBody, str], Awaitable[OrderAnswer]]
     history: Callable[[int], list[Entry]]
     export: Callable[[], dict[str, str]]
+    overview: Sections
 
 
 def make_admin_app(
@@ -83,4 +86,5 @@ def make_admin_app(
     app.router.add_get("/admin/history", history)
     app.router.add_get("/admin/export", export)
     app.router.add_post("/admin/orders", order)
+    add_page(app, sources.overview)
     return app

@@ -29,9 +29,10 @@ from controller.keeper import Keeper
 from controller.leading import Lead, Waiting, admin_hosts, admin_url, listen_for_operators, take_the_lead
 from controller.lease import Lease
 from controller.links import Links
-from controller.logs import CoreLog
+from controller.logs import CoreLog, Recent
 from controller.metrics import CONTENT_TYPE, Metrics
 from controller.operations import Operations, state_of
+from controller.overview import Overview
 from controller.prober import Prober
 from controller.recovery import Recovery
 from controller.reload import FilePart, naming_of
@@ -130,7 +131,8 @@ async def serve_controller(
         lead = await take_the_lead(stack, store, waiting, clock)
         journal = _journal(file, clock, log, metrics)
         core = ControllerCore()
-        driver = _driver(core, clock, log, metrics, journal)
+        recent = Recent(clock)
+        driver = _driver(core, clock, log, metrics=metrics, journal=journal, recent=recent)
         stack.callback(_close, driver, journal)
         desk = Desk(core, driver, lead.keeper, lead.documents, naming_of(file), wall_ns=clock.wall_ns)
         handle = ControllerHandle(file, desk, Links(), metrics, log, lead=lead)
@@ -148,10 +150,7 @@ async def serve_controller(
         await stack.enter_async_context(loops)
         lead.start(loops)
         desk.start(sections.decisions)
-        for name, loop in (("prober", prober.run), ("reloader", handle.reloader.run)):
-            loops.run(name, loop)
-        if journal is not None:
-            loops.run("journal", journal.run)
+        _run_loops(loops, prober, handle.reloader, journal)
         _watch_certificates(loops, shown.holders, metrics, clock, log)
         await _tell_names(stack, loops, handle, clock, log)
         door = shown.mesh or Plaintext()
@@ -169,7 +168,8 @@ async def serve_controller(
         server = ControlServer(service, sections.link, door)
         stack.push_async_callback(server.stop)
         handle.grpc_address = await _listen_for_gateways(server, sections.listen.grpc)
-        admin = _admin_app(handle, Operations(desk, history, clock, on_order=metrics.ordered), history, clock)
+        operations = Operations(desk, history, clock, on_order=metrics.ordered)
+        admin = _admin_app(handle, operations, history, clock, recent)
         handle.admin_address = await listen_for_operators(stack, admin, handle.admin_address, shown.operators)
         yield handle
 
@@ -269,7 +269,13 @@ def _publish_records(
 
 
 def _driver(
-    core: ControllerCore, clock: Clock, log: FilteringBoundLogger, metrics: Metrics, journal: Journal | None
+    core: ControllerCore,
+    clock: Clock,
+    log: FilteringBoundLogger,
+    *,
+    metrics: Metrics,
+    journal: Journal | None,
+    recent: Recent,
 ) -> Driver:
     def on_crash(crash: ControllerCrash) -> None:
         log.critical("the core failed; this controller stops", exc_info=crash.error)
@@ -280,10 +286,17 @@ def _driver(
         except OSError as error:
             log.critical("the steps before the failure are lost", reason=str(error))
 
-    observers: list[ControllerObserver] = [metrics, CoreLog(log)]
+    observers: list[ControllerObserver] = [metrics, CoreLog(log), recent]
     if journal is not None:
         observers.append(journal)
     return Driver(core, clock, observers=observers, on_crash=on_crash)
+
+
+def _run_loops(loops: Supervisor, prober: Prober, reloader: Reloader, journal: Journal | None) -> None:
+    for name, loop in (("prober", prober.run), ("reloader", reloader.run)):
+        loops.run(name, loop)
+    if journal is not None:
+        loops.run("journal", journal.run)
 
 
 def _close(driver: Driver, journal: Journal | None) -> None:
@@ -353,8 +366,13 @@ def _loop_failed(log: FilteringBoundLogger, metrics: Metrics, name: str, error: 
 # Operators
 
 
-def _admin_app(handle: ControllerHandle, operations: Operations, history: History, clock: Clock) -> web.Application:
+def _admin_app(
+    handle: ControllerHandle, operations: Operations, history: History, clock: Clock, recent: Recent
+) -> web.Application:
     desk = handle.desk
+    overview = Overview(
+        handle.file.controller, desk, handle.links, lease=handle.lead.lease, recent=recent, history=history
+    )
 
     def metrics_page() -> bytes:
         desk.driver.tell_observers()
@@ -367,7 +385,14 @@ def _admin_app(handle: ControllerHandle, operations: Operations, history: Histor
         return {**state, **published, "not_ready_reason": handle.readiness(), "history_fault": history.fault}
 
     sources = AdminSources(
-        metrics_page, CONTENT_TYPE, state, handle.readiness, operations.take, history.last, operations.export
+        metrics_page,
+        CONTENT_TYPE,
+        state,
+        handle.readiness,
+        operations.take,
+        history.last,
+        operations.export,
+        partial(overview.sections, handle.readiness),
     )
     return make_admin_app(sources, handle.file.admin_token, admin_hosts(handle.file.sections.listen))
 

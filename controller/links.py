@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.core.vocabulary import ControlVersion, GatewayId
-from gateway.ground.control.vocabulary import Hello, Rejected
+from gateway.ground.control.vocabulary import ForwardsTo, GatewayLoad, Hello, Rejected
 
 
 class Link:
@@ -19,6 +19,9 @@ class Link:
         self.report_ns: int | None = None
         """When it last said whom it hears."""
         self.open_requests = 0
+        self.load: GatewayLoad | None = None
+        """As it said last; None: it never did."""
+        self.forwards: tuple[ForwardsTo, ...] = ()
         self.is_registered = False
         self.pushed: ControlVersion | None = None
         self.taken = hello.taken

@@ -213,6 +213,7 @@ class ControlService:
         if not link.is_registered or (link.report_ns is not None and now_ns < link.report_ns + _REPORTS_APART_NS):
             return
         link.report_ns, link.open_requests = now_ns, report.open_requests
+        link.load, link.forwards = report.load, report.forwards
         peers = tuple(
             HeardPeer(
                 each.gateway_id,

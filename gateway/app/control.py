@@ -18,7 +18,7 @@ from gateway.control.keeping import Kept, SnapshotKeeper
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import ControlVersion, GatewayId
 from gateway.ground.clock import Clock
-from gateway.ground.control.vocabulary import Hello, Ownership, Report, Snapshot
+from gateway.ground.control.vocabulary import ForwardsTo, GatewayLoad, Hello, Ownership, Report, Snapshot
 from gateway.ground.faults import ConfigError
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.transport import Transport
@@ -35,6 +35,8 @@ class Surroundings:
     ears: Ears
     """What is heard of peers."""
     open_requests: Callable[[], int]
+    load: Callable[[], GatewayLoad]
+    forwards: Callable[[], tuple[ForwardsTo, ...]]
     left_out: Callable[[], dict[str, str]]
     """Replicas that are granted and cannot be served, and why."""
 
@@ -103,7 +105,8 @@ class Control:
         return Hello(local.gateway_id, local.place, self.version, announcement, self._policy)
 
     def report(self) -> Report:
-        return Report(tuple(self.ears.heard()), self._surroundings.open_requests())
+        around = self._surroundings
+        return Report(tuple(self.ears.heard()), around.open_requests(), load=around.load(), forwards=around.forwards())
 
     async def take(self, snapshot: Snapshot) -> None:
         before = self.version

@@ -11,17 +11,20 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from gateway.ground.page.files import PAGE_PATHS
 from gateway.ground.values import Address
 
 HEALTH_PATHS = frozenset({"/health", "/ready"})
 """Open to everybody: balancers have no keys."""
+OPEN_PATHS = HEALTH_PATHS | PAGE_PATHS
+"""A browser cannot show a token for the page itself; the page can, and asks for it."""
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def admin_middlewares(token: str | None, hosts: Collection[str] | None) -> list[Middleware]:
-    """With a token, whoever does not show it gets nothing but health. With `hosts`, nobody gets anything who asks for
-    another host than these or this machine."""
+    """With a token, whoever does not show it gets nothing but health and the page's own files. With `hosts`, nobody
+    gets anything who asks for another host than these or this machine."""
     middlewares: list[Middleware] = [] if hosts is None else [_answers_as(hosts)]
     return middlewares if token is None else [*middlewares, _asks_for(token)]
 
@@ -75,7 +78,7 @@ def _asks_for(token: str) -> Middleware:
     @web.middleware
     async def ask(request: web.Request, handler: _Handler) -> web.StreamResponse:
         shown = credential_of(request.headers).encode("utf-8", "surrogateescape")
-        if hmac.compare_digest(shown, expected) or request.path in HEALTH_PATHS:
+        if hmac.compare_digest(shown, expected) or request.path in OPEN_PATHS:
             return await handler(request)
         refusal = fault(401, "show the operators' token as a bearer token")
         refusal.headers["www-authenticate"] = "Bearer"

@@ -9,6 +9,8 @@ import msgspec
 from aiohttp import web
 
 from gateway.ground.admin_server import admin_middlewares, as_json, fault
+from gateway.ground.page.live import Sections
+from gateway.ground.page.serving import add_page
 from gateway.http.health import Notes, Readiness, add_health_routes
 
 BODY_BYTES_MAX = 64 * 1024
@@ -34,6 +36,9 @@ class AdminSources:
     explain: Callable[[str], Awaitable[object | None]]
     """By the id of a request or a decision; None if it is not known."""
     lockdown: Callable[[LockdownOrder], Awaitable[object]]
+    drain: Callable[[], Awaitable[object]]
+    """For good: what begins it again is a restart."""
+    overview: Sections
     notes: Notes
 
 
@@ -65,10 +70,18 @@ def make_admin_app(
             return fault(400, str(error))
         return as_json(await sources.lockdown(order))
 
+    async def drain(request: web.Request) -> web.Response:
+        """As above."""
+        if request.content_type != "application/json":
+            return fault(415, "send application/json")
+        return as_json(await sources.drain())
+
     app = web.Application(middlewares=admin_middlewares(token, hosts), client_max_size=BODY_BYTES_MAX)
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/admin/state", state)
     app.router.add_get("/admin/explain/{id}", explain)
     app.router.add_post("/admin/lockdown", lockdown)
+    app.router.add_post("/admin/drain", drain)
+    add_page(app, sources.overview)
     add_health_routes(app, sources.readiness, sources.notes)
     return app

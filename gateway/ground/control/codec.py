@@ -17,8 +17,10 @@ from gateway.ground.control.vocabulary import (
     NOBODY,
     Alive,
     Announcement,
+    ForwardsTo,
     FromController,
     FromGateway,
+    GatewayLoad,
     Hello,
     PeerGrant,
     PeerHeard,
@@ -202,12 +204,47 @@ def _report_to_pb(report: Report) -> pb.Report:
             for each in report.peers
         ],
         open_requests=report.open_requests,
+        load=None if report.load is None else _load_to_pb(report.load),
+        forwards=[
+            pb.ForwardsTo(gateway_id=each.gateway_id, per_minute=each.per_minute, running=each.running)
+            for each in report.forwards
+        ],
     )
+
+
+def _load_to_pb(load: GatewayLoad) -> pb.GatewayLoad:
+    return pb.GatewayLoad(
+        replicas=load.replicas,
+        available=load.available,
+        down=load.down,
+        running=load.running,
+        waiting=load.waiting,
+        is_draining=load.is_draining,
+        is_locked_down=load.is_locked_down,
+    )
+
+
+def _load(message: pb.GatewayLoad) -> GatewayLoad:
+    return GatewayLoad(
+        message.replicas,
+        message.available,
+        message.down,
+        message.running,
+        message.waiting,
+        message.is_draining,
+        message.is_locked_down,
+    )
+
+
+def _forwards(message: pb.ForwardsTo, what: str) -> ForwardsTo:
+    return ForwardsTo(read_gateway_id(message.gateway_id, f"{what}.gateway_id"), message.per_minute, message.running)
 
 
 def _report(message: pb.Report) -> Report:
     require_few(message.peers, "report.peers")
     require_once((each.gateway_id for each in message.peers), "report.peers:")
+    require_few(message.forwards, "report.forwards")
+    require_once((each.gateway_id for each in message.forwards), "report.forwards:")
     return Report(
         tuple(
             PeerHeard(
@@ -220,6 +257,8 @@ def _report(message: pb.Report) -> Report:
             if _is_bounded(each, f"report.peers[{index}]")
         ),
         message.open_requests,
+        _load(message.load) if message.HasField("load") else None,
+        tuple(_forwards(each, f"report.forwards[{index}]") for index, each in enumerate(message.forwards)),
     )
 
 

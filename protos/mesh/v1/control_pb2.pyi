@@ -299,23 +299,102 @@ class Report(_message.Message):
 
     PEERS_FIELD_NUMBER: _builtins.int
     OPEN_REQUESTS_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
+    FORWARDS_FIELD_NUMBER: _builtins.int
     open_requests: _builtins.int
     """Requests that wait or run here."""
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerHeard]: ...
+    @_builtins.property
+    def load(self) -> Global___GatewayLoad:
+        """For whoever looks at the whole mesh; absent from gateways that do not say so yet."""
+
+    @_builtins.property
+    def forwards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ForwardsTo]:
+        """Of the last minute, to other gateways: those with the most."""
+
     def __init__(
         self,
         *,
         peers: _abc.Iterable[Global___PeerHeard] | None = ...,
         open_requests: _builtins.int = ...,
+        load: Global___GatewayLoad | None = ...,
+        forwards: _abc.Iterable[Global___ForwardsTo] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["open_requests", b"open_requests", "peers", b"peers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forwards", b"forwards", "load", b"load", "open_requests", b"open_requests", "peers", b"peers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class GatewayLoad(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    AVAILABLE_FIELD_NUMBER: _builtins.int
+    DOWN_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    IS_DRAINING_FIELD_NUMBER: _builtins.int
+    IS_LOCKED_DOWN_FIELD_NUMBER: _builtins.int
+    replicas: _builtins.int
+    available: _builtins.int
+    """Of these, those that would take a request now."""
+    down: _builtins.int
+    """Of these, those that do not answer."""
+    running: _builtins.int
+    """On its replicas, begun or not."""
+    waiting: _builtins.int
+    """In its queues."""
+    is_draining: _builtins.bool
+    is_locked_down: _builtins.bool
+    def __init__(
+        self,
+        *,
+        replicas: _builtins.int = ...,
+        available: _builtins.int = ...,
+        down: _builtins.int = ...,
+        running: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        is_draining: _builtins.bool = ...,
+        is_locked_down: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "down", b"down", "is_draining", b"is_draining", "is_locked_down", b"is_locked_down", "replicas", b"replicas", "running", b"running", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GatewayLoad: _TypeAlias = GatewayLoad  # noqa: Y015
+
+@_typing.final
+class ForwardsTo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GATEWAY_ID_FIELD_NUMBER: _builtins.int
+    PER_MINUTE_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    gateway_id: _builtins.str
+    per_minute: _builtins.int
+    running: _builtins.int
+    """Under way now."""
+    def __init__(
+        self,
+        *,
+        gateway_id: _builtins.str = ...,
+        per_minute: _builtins.int = ...,
+        running: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway_id", b"gateway_id", "per_minute", b"per_minute", "running", b"running"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForwardsTo: _TypeAlias = ForwardsTo  # noqa: Y015
 
 @_typing.final
 class PeerHeard(_message.Message):
