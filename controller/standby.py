@@ -13,6 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from controller.store.store import StoreError, StoreTaken
 from gateway.ground.admin_server import admin_middlewares, fault
+from gateway.ground.page.files import add_files
 
 _SECOND_NS = 1_000_000_000
 
@@ -81,5 +82,6 @@ def make_standby_app(
     app.router.add_get("/health", live)
     app.router.add_get("/ready", ready)
     app.router.add_get("/metrics", page)
+    add_files(app)
     app.router.add_route("*", "/{path:.*}", other)
     return app

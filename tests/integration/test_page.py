@@ -186,6 +186,9 @@ async def test_orders_are_asked_about_first_and_want_the_token(
             for path in ("/admin/drain", "/admin/lockdown"):
                 async with session.post(up.gateway.admin_url + path, json={"active": False}) as response:
                     assert response.status == 401
+                shown = {"authorization": f"Bearer {TOKEN}", "content-type": "text/plain"}
+                async with session.post(up.gateway.admin_url + path, data=b"{}", headers=shown) as response:
+                    assert response.status == 415, "what a page of another site could send"
         assert core.locked_down
 
 

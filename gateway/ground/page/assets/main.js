@@ -84,7 +84,7 @@ function tell(words) {
 async function refused(status, why) {
   state("again", why);
   if (status === 401) await askForToken(why);
-  else tell(why);
+  else showNotes([{ level: "warn", text: why }]);
 }
 
 // Its parts
@@ -107,8 +107,7 @@ function showWho() {
   document.title = `${name} · Nightside`;
 }
 
-function showNotes() {
-  const notes = all.state?.notes ?? [];
+function showNotes(notes) {
   keyed(by("notes"), notes, (each) => each.level + each.text, () => h("p", { class: "note" }), (element, each) => {
     mark(element, "level", each.level);
     say(element, each.text);
@@ -118,7 +117,7 @@ function showNotes() {
 function draw() {
   if (!all.who) return;
   if (changed.has("who")) showWho();
-  if (changed.has("state")) showNotes();
+  if (changed.has("state")) showNotes(all.state.notes);
   parts ??= build(all.who.kind);
   for (const part of parts) if (part.on.some((each) => changed.has(each))) part.show(all);
   changed.clear();

@@ -12,8 +12,10 @@ from gateway.ground.control.vocabulary import (
     NOBODY,
     Alive,
     Announcement,
+    ForwardsTo,
     FromController,
     FromGateway,
+    GatewayLoad,
     Hello,
     PeerGrant,
     PeerHeard,
@@ -54,6 +56,8 @@ REPORT = Report(
         PeerHeard(GatewayId("ap-1"), None, is_broken=True),
     ),
     7,
+    GatewayLoad(8, 3, 1, 21, 17, is_draining=True, is_locked_down=True),
+    (ForwardsTo(GatewayId("eu-1"), 120, 4),),
 )
 RECORDS = RecordTree(
     9,
@@ -115,6 +119,19 @@ def test_own_replicas_and_those_whose_home_says_nothing_are_told_apart() -> None
     read = codec.read_from_controller(down(SNAPSHOT))
     assert isinstance(read, Snapshot)
     assert [each.accepts for each in read.replicas] == [None, RULE, PlaceRule()]
+
+
+def test_a_gateway_of_before_says_nothing_of_its_load() -> None:
+    old = pb.AttachRequest(report=pb.Report(open_requests=7))
+    assert codec.read_from_gateway(old) == Report((), 7, None, ())
+
+
+def test_forwards_that_are_told_have_a_bound_and_name_each_gateway_once() -> None:
+    named = [ForwardsTo(GatewayId(f"gw-{number}"), 1, 0) for number in range(10_000)]
+    with pytest.raises(WireError, match=r"report\.forwards"):
+        codec.read_from_gateway(up(Report((), forwards=tuple(named))))
+    with pytest.raises(WireError, match=r"report\.forwards"):
+        codec.read_from_gateway(up(Report((), forwards=(named[0], named[0]))))
 
 
 def test_a_newer_kind_of_message_is_passed_over() -> None:
