@@ -34,6 +34,7 @@ from controller.metrics import CONTENT_TYPE, Metrics
 from controller.operations import Operations, state_of
 from controller.overview import Overview
 from controller.prober import Prober
+from controller.questions import LatestDecisions, Questions
 from controller.recovery import Recovery
 from controller.reload import FilePart, naming_of
 from controller.server import ControlServer, ControlService
@@ -75,6 +76,7 @@ class ControllerHandle:
         self.desk = desk
         self.lead = lead
         self.links = links
+        self.questions = Questions(links)
         self.metrics = metrics
         watch_ns = file.sections.reload.watch_ns
         watch_s = None if watch_ns is None else watch_ns / _SECOND_NS
@@ -157,6 +159,7 @@ async def serve_controller(
         service = ControlService(
             desk,
             handle.links,
+            handle.questions,
             door,
             sections.link,
             clock=clock,
@@ -169,7 +172,7 @@ async def serve_controller(
         stack.push_async_callback(server.stop)
         handle.grpc_address = await _listen_for_gateways(server, sections.listen.grpc)
         operations = Operations(desk, history, clock, on_order=metrics.ordered)
-        admin = _admin_app(handle, operations, history, clock, recent)
+        admin = _admin_app(handle, operations, history, clock, recent=recent, start=loops.start)
         handle.admin_address = await listen_for_operators(stack, admin, handle.admin_address, shown.operators)
         yield handle
 
@@ -367,11 +370,23 @@ def _loop_failed(log: FilteringBoundLogger, metrics: Metrics, name: str, error: 
 
 
 def _admin_app(
-    handle: ControllerHandle, operations: Operations, history: History, clock: Clock, recent: Recent
+    handle: ControllerHandle,
+    operations: Operations,
+    history: History,
+    clock: Clock,
+    *,
+    recent: Recent,
+    start: Callable[[Coroutine[None, None, None]], object],
 ) -> web.Application:
     desk = handle.desk
     overview = Overview(
-        handle.file.controller, desk, handle.links, lease=handle.lead.lease, recent=recent, history=history
+        handle.file.controller,
+        desk,
+        handle.links,
+        lease=handle.lead.lease,
+        recent=recent,
+        history=history,
+        decisions=LatestDecisions(handle.questions, clock, start),
     )
 
     def metrics_page() -> bytes:
@@ -393,6 +408,7 @@ def _admin_app(
         history.last,
         operations.export,
         partial(overview.sections, handle.readiness),
+        handle.questions.about,
     )
     return make_admin_app(sources, handle.file.admin_token, admin_hosts(handle.file.sections.listen))
 

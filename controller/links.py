@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 from gateway.core.vocabulary import ControlVersion, GatewayId
-from gateway.ground.control.vocabulary import ForwardsTo, GatewayLoad, Hello, Rejected
+from gateway.ground.control.vocabulary import ForwardsTo, GatewayLoad, Hello, Question, Rejected
+
+ASKED_MAX = 8
 
 
 class Link:
@@ -27,10 +30,19 @@ class Link:
         self.taken = hello.taken
         self.rejected: Rejected | None = None
         """The last snapshot, if it was that one that was rejected."""
+        self.asked: deque[Question] = deque(maxlen=ASKED_MAX)
+        """Questions that are not out yet; of too many, the newest."""
+        self.asked_more = asyncio.Event()
+        self.writing = asyncio.Lock()
+        """A stream takes one message at a time."""
         self.news = asyncio.Event()
         """It says something of itself that is not written down yet."""
         self.news.set()
         self.replaced = asyncio.Event()
+
+    def ask(self, question: Question) -> None:
+        self.asked.append(question)
+        self.asked_more.set()
 
     @property
     def gateway_id(self) -> GatewayId:

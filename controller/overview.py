@@ -13,9 +13,10 @@ from controller.history import History
 from controller.lease import Lease
 from controller.links import Link, Links
 from controller.logs import Recent
+from controller.questions import LatestDecisions
 from controller.registry import Registered
 from gateway.core.residency import ResidencyPolicy
-from gateway.core.vocabulary import RegionName
+from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.ground.page.shown import ROWS_MAX, Health, Note, RegionShown, forwards_of, health_of, some_of
 from gateway.policy.flows import Region, region_of
 from gateway.policy.words import region_sentences
@@ -32,8 +33,19 @@ _CONDITIONS = {
 
 
 class Overview:
-    def __init__(self, name: str, desk: Desk, links: Links, *, lease: Lease, recent: Recent, history: History) -> None:
+    def __init__(
+        self,
+        name: str,
+        desk: Desk,
+        links: Links,
+        *,
+        lease: Lease,
+        recent: Recent,
+        history: History,
+        decisions: LatestDecisions,
+    ) -> None:
         self._name = name
+        self._decisions = decisions
         self._desk = desk
         self._links = links
         self._lease = lease
@@ -56,6 +68,7 @@ class Overview:
             "owners": self._owners(),
             "names": self._said(),
             "policies": self._policies(),
+            "decisions": self._decisions.rows(),
             "events": self._events(),
             "orders": [
                 {"time": each.time, "by": each.by, "address": each.address, "order": each.order, "result": each.result}
@@ -157,7 +170,7 @@ class Overview:
     def _owners(self) -> dict[str, object]:
         """By home and owner: a mesh of ten thousand replicas has few of these pairs."""
         core = self._desk.core
-        pairs: dict[tuple[str, str], list[str]] = {}
+        pairs: dict[tuple[GatewayId, str], list[str]] = {}
         for each in self._desk.registry.replicas.values():
             owner = core.owners.get(each.replica_id, "") if each.is_served else "(not to be served)"
             pairs.setdefault((each.home, owner), []).append(each.replica_id)

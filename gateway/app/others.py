@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gateway.app.control import Control, Surroundings
+from gateway.app.decided import told
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.load import forwards_told, load_of
 from gateway.config.sections import GatewayConfig
@@ -42,6 +43,7 @@ def make_control(
         open_requests=lambda: desk.driver.open_requests,
         load=lambda: load_of(desk.core),
         forwards=lambda: forwards_told(desk.core, desk.forward_rates, desk.clock.now_ns()),
+        told=partial(told, desk),
         left_out=left_out,
     )
     control = Control(config, transport, surroundings, clock=desk.clock, log=desk.log)

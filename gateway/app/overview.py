@@ -5,21 +5,28 @@ decided. It looks, at most twice a second and only while somebody watches, and c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
+from gateway.app.decided import latest
 from gateway.app.desk import Desk
 from gateway.config.sections import GatewayConfig
 from gateway.core.description import ReplicaCondition, condition_of
 from gateway.core.peers import PeerState
 from gateway.core.replicas import ReplicaState
 from gateway.core.residency import ResidencyPolicy
-from gateway.core.vocabulary import GatewayId, ModelCapacity, Place, RequestId, Standing
+from gateway.core.vocabulary import ModelCapacity, Place, Standing
 from gateway.ground.naming.service import NameService
-from gateway.ground.page.shown import DECISIONS_SHOWN, Health, Note, RegionShown, forwards_of, health_of, some_of
+from gateway.ground.page.shown import (
+    DECISIONS_SHOWN,
+    Health,
+    Note,
+    RegionShown,
+    forwards_of,
+    health_of,
+    shown_at,
+    some_of,
+)
 from gateway.policy.words import sentences_seen_from
-from gateway.records.decisions import ExplainedRequest, decision_id
 from gateway.records.forward_rates import Way
-from gateway.records.wording import sentence
 
 _QUEUES_MAX = 50
 _MILLISECOND_NS = 1_000_000
@@ -71,7 +78,7 @@ class Overview:
             "peers": some_of([self._peer(each) for each in core.peers]),
             "names": self._said(),
             "policies": [self._policy()],
-            "decisions": self._decisions(now_ns),
+            "decisions": self._decisions(),
         }
 
     # The gateway itself
@@ -217,29 +224,10 @@ class Overview:
             self._worded = policy, places, sentences_seen_from(policy, places)
         return self._worded[2]
 
-    def _decisions(self, now_ns: int) -> list[dict[str, object]]:
-        latest = self._desk.decisions.latest(DECISIONS_SHOWN, now_ns)
-        return [decided(each, self._began_ms + arrived_ns // _MILLISECOND_NS) for arrived_ns, each in latest]
-
-
-def decided(request: ExplainedRequest, arrived_ms: int) -> dict[str, Any]:
-    """One request's row."""
-    last = request.placements[-1] if request.placements else None
-    named = (GatewayId(request.gateway), RequestId(request.request_id))
-    return {
-        "request": request.request_id,
-        "decision": "" if last is None else decision_id(*named, last.attempt, last.leg or 1),
-        "at_ms": arrived_ms,
-        "gateway": request.gateway,
-        "model": request.model,
-        "origin": request.origin,
-        "outcome": request.outcome,
-        "region": request.ran_in or ("" if last is None else last.region),
-        "forwarded": last is not None and last.kind == "peer",
-        "waited_ms": None if last is None else round(last.waited_ms, 1),
-        "first_token_ms": None if request.first_token_ms is None else round(request.first_token_ms, 1),
-        "words": sentence(request),
-    }
+    def _decisions(self) -> list[dict[str, object]]:
+        """With the time of day in place of an age, which would be another one at each look."""
+        rows = latest(self._desk, DECISIONS_SHOWN)
+        return [shown_at(each, self._began_ms + arrived_ms) for arrived_ms, each in rows]
 
 
 def _row(shown: dict[str, RegionShown], place: Place) -> RegionShown:

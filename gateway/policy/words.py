@@ -44,10 +44,13 @@ def sentences_seen_from(policy: ResidencyPolicy, places: Sequence[Place]) -> lis
     if policy.closed_reason:
         closed = f"Closed, {policy.closed_reason}: requests stay in the region, and nobody's overflow is taken in."
         return [closed, _logging_sentence(policy.logging)]
-    own = PlaceRule(regions=frozenset({policy.place.region}))
     region = region_of(Path(), policy)
-    elsewhere = [region_of(Path(), ResidencyPolicy(place, process=own, accept=own)) for place in places]
-    return region_sentences(region, [region, *elsewhere])
+    return region_sentences(region, [region, *(region_of(Path(), _open_to(policy.place, place)) for place in places)])
+
+
+def _open_to(other: Place, place: Place) -> ResidencyPolicy:
+    either = PlaceRule(regions=frozenset({other.region, place.region}))
+    return ResidencyPolicy(place, process=either, accept=either)
 
 
 def _sending(flows: list[Flow], region: Region, regions: list[Region]) -> Iterator[str]:

@@ -7,6 +7,7 @@ import io
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -16,13 +17,14 @@ from selenium.webdriver.common.keys import Keys
 
 from controller.app import serve_controller
 from gateway.app.gateway import GatewayHandle
-from gateway.config.sections import GatewayConfig
+from gateway.config.sections import ControlConfig, GatewayConfig
 from gateway.core.vocabulary import GatewayId
 from gateway.ground.control.vocabulary import ForwardsTo, GatewayLoad, Report
+from gateway.ground.values import Address
 from tests.fakes.attached import hello
 from tests.support.browser import Page, chromium
 from tests.support.controllers import plain_gateway, read_file
-from tests.support.core import EU, MODEL, US
+from tests.support.core import EU, MODEL, MS, US
 from tests.support.gateways import ask, until
 from tests.support.served import Served, in_thread, served
 
@@ -229,6 +231,45 @@ async def test_a_controller_shows_the_whole_mesh_and_freezes_it(tmp_path: Path, 
             assert controller.desk.core.gateways[GatewayId("us-1")].is_drained
 
 
+async def test_a_controller_is_told_by_gateways_what_they_have_and_why_a_request_ran_there(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], session: aiohttp.ClientSession
+) -> None:
+    """Real gateways, without a browser: what its page reads."""
+    async with serve_controller(read_file(tmp_path)) as controller:
+        us_1 = partial(attached_to, controller.grpc_address)
+        async with served(tmp_path, unused_tcp_port_factory, across=True, change=us_1) as up:
+            await until(lambda: len(controller.links) == 1)
+            async with ask(session, up.url) as response:
+                await response.read()
+                request_id = response.headers["x-request-id"]
+            async with session.get(f"{controller.admin_url}/admin/explain/{request_id}") as response:
+                explanation = await response.json()
+            assert explanation["here"]["gateway"] == "us-1"
+            assert explanation["words"][1].startswith("It ran in eu-west-1")
+            async with session.get(f"{controller.admin_url}/admin/explain/nobody") as response:
+                assert response.status == 404
+            link = controller.links.get(GatewayId("us-1"))
+            assert link is not None
+            await until(lambda: bool(link.forwards))
+            assert link.load == GatewayLoad()
+            assert (link.forwards[0].gateway_id, link.forwards[0].per_minute > 0) == ("eu-1", True)
+
+            async def decided() -> list[dict[str, object]]:
+                async with session.get(f"{controller.admin_url}/admin/overview") as response:
+                    rows: list[dict[str, object]] = (await response.json())["decisions"]
+                    return rows
+
+            while not (rows := await decided()):  # noqa: ASYNC110 - it asks gateways while it is looked at
+                await asyncio.sleep(0.01)
+            assert (rows[0]["gateway"], rows[0]["request"]) == ("us-1", request_id)
+
+
+def attached_to(controller: Address, config: GatewayConfig) -> GatewayConfig:
+    return replace(
+        config, control=ControlConfig(controllers=(controller,), report_interval_ns=50 * MS, reconnect_min_ns=MS)
+    )
+
+
 async def test_it_is_drawn_dark_and_small_too(up: Served, page: Page) -> None:
     def look() -> None:
         grounds = set()
@@ -257,7 +298,8 @@ async def test_a_stream_that_ends_is_opened_again(
         return replace(config, listen=replace(config.listen, admin=replace(config.listen.admin, port=port)))
 
     async with served(tmp_path, unused_tcp_port_factory, change=at_port) as up:
-        await in_thread(lambda: (page.open(up.gateway.admin_url), page.until_live()))
+        await in_thread(partial(page.open, up.gateway.admin_url))
+        await in_thread(page.until_live)
     await in_thread(lambda: page.until("document.querySelector('#live').dataset.state === 'again'"))
     async with served(tmp_path, unused_tcp_port_factory, change=at_port):
         await in_thread(page.until_live)

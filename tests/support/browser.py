@@ -56,7 +56,8 @@ class Page:
     """One tab, seen as its user does. Everything here blocks: call it in a thread."""
 
     def __init__(self, driver: Chrome) -> None:
-        self.driver = driver
+        self.driver: Any = driver
+        """Half of what it offers has no types."""
 
     def open(self, url: str, *, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
         """As somebody who was never here."""
@@ -74,7 +75,8 @@ class Page:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def find(self, css: str) -> WebElement:
-        return self.driver.find_element(By.CSS_SELECTOR, css)
+        found: WebElement = self.driver.find_element(By.CSS_SELECTOR, css)
+        return found
 
     def text(self, css: str) -> str:
         """Of all of it, as it is in the document."""
@@ -84,7 +86,7 @@ class Page:
         return told or ""
 
     def run(self, script: str, *arguments: object) -> Any:
-        return self.driver.execute_script(script, *arguments)  # type: ignore[no-untyped-call]
+        return self.driver.execute_script(script, *arguments)
 
     def until(self, script: str, *arguments: object) -> Any:
         """Until this JavaScript gives something true, which is given."""

@@ -17,6 +17,7 @@ from gateway.ground.control.vocabulary import (
     NOBODY,
     Alive,
     Announcement,
+    Answer,
     ForwardsTo,
     FromController,
     FromGateway,
@@ -24,6 +25,7 @@ from gateway.ground.control.vocabulary import (
     Hello,
     PeerGrant,
     PeerHeard,
+    Question,
     Rejected,
     ReplicaGrant,
     ReplicaOwner,
@@ -61,6 +63,8 @@ REPLICAS_MAX = 16_384
 DOCUMENT_LENGTH_MAX = 64 * 1024
 """Of one replica, and of the parameters."""
 TENANTS_MAX = 4096
+ANSWER_BYTES_MAX = 256 * 1024
+"""To one question."""
 
 _AGE_MAX_US = 366 * 24 * 3600 * 1_000_000
 
@@ -85,6 +89,8 @@ def said_by_gateway(said: FromGateway) -> pb.AttachRequest:
         case Rejected():
             reason = said.reason[:TEXT_LENGTH_MAX]
             return pb.AttachRequest(rejected=pb.Rejection(version=version_to_pb(said.version), reason=reason))
+        case Answer():
+            return pb.AttachRequest(answer=pb.Answer(number=said.number, document=said.document))
         case _:
             assert_never(said)
 
@@ -104,6 +110,9 @@ def read_from_gateway(message: pb.AttachRequest) -> FromGateway | None:
         case "rejected":
             reason = read_text(message.rejected.reason, "rejected.reason")
             return Rejected(read_version(message.rejected.version), reason)
+        case "answer":
+            require(len(message.answer.document) <= ANSWER_BYTES_MAX, "answer.document is too long")
+            return Answer(message.answer.number, message.answer.document)
         case None:
             return None
 
@@ -277,6 +286,8 @@ def said_by_controller(said: FromController) -> pb.AttachResponse:
             return pb.AttachResponse(snapshot=_snapshot_to_pb(said))
         case Alive():
             return pb.AttachResponse(alive=pb.Alive())
+        case Question():
+            return pb.AttachResponse(question=pb.Question(number=said.number, wanted=said.wanted[:TEXT_LENGTH_MAX]))
         case _:
             assert_never(said)
 
@@ -287,6 +298,8 @@ def read_from_controller(message: pb.AttachResponse) -> FromController | None:
             return _snapshot(message.snapshot)
         case "alive":
             return Alive()
+        case "question":
+            return Question(message.question.number, read_text(message.question.wanted, "question.wanted"))
         case None:
             return None
 

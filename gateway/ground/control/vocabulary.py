@@ -100,7 +100,16 @@ class Rejected:
     reason: str
 
 
-FromGateway = Hello | Announcement | ResidencyPolicy | Report | Taken | Rejected
+@value
+class Answer:
+    """To a question of that number."""
+
+    number: int
+    document: bytes
+    """JSON; empty: nothing is known of it there."""
+
+
+FromGateway = Hello | Announcement | ResidencyPolicy | Report | Taken | Rejected | Answer
 
 
 @value
@@ -158,7 +167,16 @@ class Alive:
     """The controller is there, and has nothing new to say."""
 
 
-FromController = Snapshot | Alive
+@value
+class Question:
+    """What was decided there, for an operator who looks at the whole mesh. A gateway of before passes it over."""
+
+    number: int
+    wanted: str = ""
+    """Id of a request or of a decision; empty: the last decisions."""
+
+
+FromController = Snapshot | Alive | Question
 
 
 @value

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -69,6 +69,42 @@ class ForwardsShown(msgspec.Struct, frozen=True):
     target: str
     per_minute: float
     running: int = 0
+
+
+class DecisionShown(msgspec.Struct, frozen=True):
+    """One request that is finished, as the gateway tells it that decided about it."""
+
+    gateway: str
+    request: str
+    age_ms: int
+    """Since it arrived: clocks of two machines are never compared."""
+    model: str = ""
+    origin: str = ""
+    """The gateway that forwarded it there; empty for a client's."""
+    outcome: str = ""
+    region: str = ""
+    """Where it ran, or was sent last."""
+    forwarded: bool = False
+    waited_ms: float | None = None
+    first_token_ms: float | None = None
+    words: str = ""
+
+
+def shown_at(decision: DecisionShown, at_ms: int) -> dict[str, object]:
+    """As a row, with the time of day in place of its age."""
+    row: dict[str, object] = msgspec.to_builtins(decision)
+    del row["age_ms"]
+    return {**row, "at_ms": at_ms}
+
+
+class SideShown(msgspec.Struct, frozen=True):
+    """What one gateway knows of a request: its record, and that in words."""
+
+    request: dict[str, Any]
+    headline: str
+    sentence: str
+    aside: str
+    """The same as told by a gateway that it was forwarded to."""
 
 
 def health_of(each: Collection[Health]) -> Health:

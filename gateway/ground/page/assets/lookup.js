@@ -14,8 +14,10 @@ export function lookup(session, onRefused) {
     say(answer, "…");
     const reply = await session.ask(`admin/explain/${encodeURIComponent(id)}`);
     if (mine !== newest) return;
-    if (reply.status === 200) answer.replaceChildren(...explained(reply.answer));
-    else say(answer, reply.fault);
+    if (reply.status !== 200) say(answer, reply.fault);
+    else {
+      try { answer.replaceChildren(...explained(reply.answer)); } catch { say(answer, "What came back cannot be read."); }
+    }
     if (reply.status === 401) onRefused(reply.status, reply.fault);
   };
   form.addEventListener("submit", (event) => {

@@ -94,7 +94,7 @@ function build(kind) {
   const finder = lookup(session, refused);
   const found = kind === "gateway"
     ? [panels.totals(), panels.regions(), finder, panels.queue(), panels.replicas(), panels.peers(), panels.decisions(finder.lookFor), panels.names(), panels.policies()]
-    : [panels.totals(), panels.regions(), panels.events(), panels.gateways(orders), panels.owners(), panels.names(), panels.ordersGiven(), panels.policies()];
+    : [panels.totals(), panels.regions(), finder, panels.events(), panels.gateways(orders), panels.decisions(finder.lookFor), panels.owners(), panels.names(), panels.ordersGiven(), panels.policies()];
   by("panels").replaceChildren(...found.map((each) => each.element));
   mark(by("panels"), "kind", kind);
   return [...found.filter((each) => each.show), { on: ["who", "state", "totals"], show: (sections) => orders.show(sections) }];

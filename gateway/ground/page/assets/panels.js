@@ -118,6 +118,7 @@ export function queue() {
 export function decisions(look) {
   return rows("decisions", "Last decisions", "decisions", [
     { name: "Arrived", text: (row) => clock(row.at_ms) },
+    { name: "Gateway", text: (row) => row.gateway },
     { name: "Request", cell: (cell, row) => looked(cell, row.request, look) },
     { name: "Model", text: (row) => row.model },
     { name: "Ended as", text: (row) => row.outcome.replaceAll("_", " ") },
@@ -125,7 +126,7 @@ export function decisions(look) {
     { name: "Waited", kind: "number", text: (row) => milliseconds(row.waited_ms) },
     { name: "First token", kind: "number", text: (row) => milliseconds(row.first_token_ms) },
     { name: "Why", kind: "words", text: (row) => row.words },
-  ], (row) => `${row.gateway}:${row.request}:${row.at_ms}`, "Nothing was decided yet.");
+  ], (row) => `${row.gateway}\u0000${row.request}\u0000${row.at_ms}`, "Nothing was decided yet.");
 }
 
 function looked(cell, id, look) {

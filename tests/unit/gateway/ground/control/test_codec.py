@@ -12,6 +12,7 @@ from gateway.ground.control.vocabulary import (
     NOBODY,
     Alive,
     Announcement,
+    Answer,
     ForwardsTo,
     FromController,
     FromGateway,
@@ -19,6 +20,7 @@ from gateway.ground.control.vocabulary import (
     Hello,
     PeerGrant,
     PeerHeard,
+    Question,
     Rejected,
     ReplicaGrant,
     ReplicaOwner,
@@ -104,13 +106,15 @@ def down(said: FromController) -> pb.AttachResponse:
         Report(()),
         Taken(VERSION),
         Rejected(VERSION, "it is for another gateway"),
+        Answer(7, b'{"request": {}}'),
+        Answer(8, b""),
     ],
 )
 def test_what_a_gateway_says_arrives_as_it_was_said(said: FromGateway) -> None:
     assert codec.read_from_gateway(up(said)) == said
 
 
-@pytest.mark.parametrize("said", [SNAPSHOT, Snapshot(ControlVersion(), GatewayId("us-1")), Alive()])
+@pytest.mark.parametrize("said", [SNAPSHOT, Snapshot(ControlVersion(), GatewayId("us-1")), Alive(), Question(7, "r-1")])
 def test_what_a_controller_says_arrives_as_it_was_said(said: FromController) -> None:
     assert codec.read_from_controller(down(said)) == said
 
@@ -124,6 +128,11 @@ def test_own_replicas_and_those_whose_home_says_nothing_are_told_apart() -> None
 def test_a_gateway_of_before_says_nothing_of_its_load() -> None:
     old = pb.AttachRequest(report=pb.Report(open_requests=7))
     assert codec.read_from_gateway(old) == Report((), 7, None, ())
+
+
+def test_an_answer_has_a_bound() -> None:
+    with pytest.raises(WireError, match=r"answer\.document is too long"):
+        codec.read_from_gateway(up(Answer(1, b"x" * (codec.ANSWER_BYTES_MAX + 1))))
 
 
 def test_forwards_that_are_told_have_a_bound_and_name_each_gateway_once() -> None:
