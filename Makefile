@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-resume results-records results-token-budget-classifier results-succession metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-resume results-records results-token-budget-classifier results-succession page-picture metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -107,8 +107,8 @@ results-token-budget: setup ## Write docs/results/token-budget.md: pools by leng
 results-token-budget-live: setup ## Write docs/results/token-budget-live.md: a burst of long prompts beside short chat, live on this machine. Takes four minutes. ARGS=… such as --rounds 1.
 	$(BIN)/nightside results token-budget-live $(ARGS)
 
-results-eldr: setup ## Write docs/results/eldr.md: expert locality beside ELDR's figures, in virtual time. TRACES=dir holds recorded routing. Takes some minutes of one core.
-	nice $(BIN)/nightside results eldr $(if $(TRACES),--traces $(TRACES)) $(ARGS)
+results-eldr: compiled ## Write docs/results/eldr.md: expert locality beside ELDR's figures, in virtual time. TRACES=dir holds recorded routing. Takes some minutes of two cores, and wants the machine for itself at the end.
+	cd build/compiled && nice ../../$(BIN)/python -m nightside results eldr -o ../../docs/results $(if $(TRACES),--traces $(abspath $(TRACES))) $(ARGS)
 
 results-resume: setup ## Write docs/results/resume.md: what clients see of engines, and of a region, that die in the middle of their answers. Takes three minutes. ARGS=… such as --seconds 10.
 	$(BIN)/nightside results resume $(ARGS)
@@ -122,6 +122,10 @@ results-token-budget-classifier: setup ## Write docs/results/token-budget-classi
 
 results-succession: setup ## Write docs/results/succession.md: how soon another controller leads. STORES="a.yaml b.yaml" are controllers' files, each with a store that is shared.
 	$(BIN)/nightside results succession $(STORES) $(ARGS)
+
+page-picture: setup setup-tests ## Take the picture of the page in docs/page.md and README.md: the demo's three regions under load, in a real Chromium.
+	mkdir -p docs/pictures
+	$(BIN)/python -m tests.support.page_picture docs/pictures/page.png $(ARGS)
 
 metrics-page: setup ## Write docs/metrics.md: every series of a gateway, and the alerts on it.
 	$(BIN)/nightside gateway metrics --rules deploy/prometheus/nightside.rules.yaml -o docs/metrics.md

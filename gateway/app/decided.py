@@ -19,9 +19,10 @@ _MILLISECOND_NS = 1_000_000
 
 
 def latest(desk: Desk, count: int) -> list[tuple[int, DecisionShown]]:
-    """The newest first, each with when it arrived by our own clock, in milliseconds."""
+    """Of those that ended last, by arrival, the newest first: each with when that was by our own clock, in ms."""
     now_ns = desk.clock.now_ns()
     found = desk.decisions.latest(count, now_ns)
+    found.sort(key=lambda each: -each[0])
     return [(arrived_ns // _MILLISECOND_NS, _row(each)) for arrived_ns, each in found]
 
 

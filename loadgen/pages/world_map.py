@@ -41,7 +41,7 @@ def rings_of(topology: dict[str, Any], name: str = "land") -> Iterator[Ring]:
             for index in ring:
                 line = arcs[index] if index >= 0 else arcs[~index][::-1]
                 points += line[bool(points) :]
-            yield points
+            yield unwrapped(points)
 
 
 def _geometries(thing: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -59,6 +59,17 @@ def _arc(topology: dict[str, Any], steps: Iterable[Sequence[int]]) -> Iterator[P
     for dx, dy in steps:
         x, y = x + dx, y + dy
         yield x * scale_x + shift_x, y * scale_y + shift_y
+
+
+def unwrapped(ring: Ring) -> Ring:
+    """One that crosses the 180th meridian goes on beyond it, and does not come back from the other end of the world."""
+    points, turns = [ring[0]], 0.0
+    for (before, _), (x, y) in pairwise(ring):
+        turns += 360.0 * ((before - x > 180) - (x - before > 180))
+        points.append((x + turns, y))
+    middle = (min(x for x, _ in points) + max(x for x, _ in points)) / 2
+    shift = 360.0 * ((middle < -180) - (middle > 180))
+    return [(x + shift, y) for x, y in points]
 
 
 def simplified(ring: Ring, tolerance: float) -> Ring:

@@ -1,5 +1,6 @@
 // Elements, made of text only: nothing that comes from outside ever becomes markup.
 
+const LONG = 30; // what has more letters may be cut off, and is told whole by a tooltip
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(element, attributes, children) {
@@ -57,11 +58,12 @@ export class Table {
   constructor(caption, columns, keyOf, empty) {
     this.columns = columns;
     this.keyOf = keyOf;
-    this.body = h("tbody");
+    this.body = h("tbody", { role: "rowgroup" });
     this.more = h("p", { class: "muted", hidden: true });
     this.empty = h("p", { class: "muted" }, empty);
-    const head = h("tr", null, columns.map((each) => h("th", { scope: "col", class: each.kind }, each.name)));
-    this.table = h("table", null, h("caption", { class: "hidden" }, caption), h("thead", null, head), this.body);
+    // Roles are named since small screens show rows as cards, and a browser then forgets that this is a table.
+    const head = h("tr", { role: "row" }, columns.map((each) => h("th", { scope: "col", role: "columnheader", class: each.kind }, each.name)));
+    this.table = h("table", { role: "table" }, h("caption", { class: "hidden" }, caption), h("thead", { role: "rowgroup" }, head), this.body);
     this.element = h(
       "div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, this.table, this.empty, this.more,
     );
@@ -70,11 +72,15 @@ export class Table {
   show(rows, leftOut = 0) {
     keyed(
       this.body, rows, this.keyOf,
-      () => h("tr", null, this.columns.map((each) => h(each.isHead ? "th" : "td", { class: each.kind, "data-name": each.name, scope: each.isHead ? "row" : null }))),
+      () => h("tr", { role: "row" }, this.columns.map((each) => h(each.isHead ? "th" : "td", { class: each.kind, "data-name": each.name, role: each.isHead ? "rowheader" : "cell", scope: each.isHead ? "row" : null }))),
       (element, row) => this.columns.forEach((each, index) => {
         const cell = element.children[index];
         if (each.cell) each.cell(cell, row);
-        else say(cell, each.text(row));
+        else {
+          say(cell, each.text(row));
+          const title = cell.textContent.length > LONG ? cell.textContent : "";
+          if (cell.title !== title) cell.title = title;
+        }
       }),
     );
     this.table.hidden = rows.length === 0;

@@ -92,18 +92,23 @@ async function refused(status, why) {
 function build(kind) {
   const orders = new Orders(session, tell, refused);
   const finder = lookup(session, refused);
-  const found = kind === "gateway"
-    ? [panels.totals(), panels.regions(), finder, panels.queue(), panels.replicas(), panels.peers(), panels.decisions(finder.lookFor), panels.names(), panels.policies()]
-    : [panels.totals(), panels.regions(), finder, panels.events(), panels.gateways(orders), panels.decisions(finder.lookFor), panels.owners(), panels.names(), panels.ordersGiven(), panels.policies()];
-  by("panels").replaceChildren(...found.map((each) => each.element));
+  const top = [panels.totals(), panels.regions()];
+  const side = [finder, kind === "gateway" ? panels.queue() : panels.events()];
+  const rest = kind === "gateway"
+    ? [panels.replicas(), panels.peers(), panels.decisions(finder.lookFor), panels.names(), panels.policies()]
+    : [panels.gateways(orders), panels.decisions(finder.lookFor), panels.owners(), panels.names(), panels.policies(), panels.ordersGiven()];
+  const found = [...top, ...side, ...rest];
+  const elements = (some) => some.map((each) => each.element);
+  by("panels").replaceChildren(...elements(top), h("div", { class: "side" }, elements(side)), ...elements(rest));
   mark(by("panels"), "kind", kind);
   return [...found.filter((each) => each.show), { on: ["who", "state", "totals"], show: (sections) => orders.show(sections) }];
 }
 
 function showWho() {
   const { kind, name, region, jurisdiction } = all.who;
-  const place = region ? ` in ${region} (${jurisdiction})` : "";
-  say(by("who"), `${kind} ${name}${place}`);
+  const { leads, term, version } = all.state ?? {};
+  const about = kind === "gateway" ? ` in ${region} (${jurisdiction})` : `, ${leads ? "leads" : "does not lead"}: term ${term}, version ${version}`;
+  say(by("who"), `${kind} ${name}${about}`);
   document.title = `${name} · Nightside`;
 }
 
@@ -116,7 +121,7 @@ function showNotes(notes) {
 
 function draw() {
   if (!all.who) return;
-  if (changed.has("who")) showWho();
+  if (changed.has("who") || changed.has("state")) showWho();
   if (changed.has("state")) showNotes(all.state.notes);
   parts ??= build(all.who.kind);
   for (const part of parts) if (part.on.some((each) => changed.has(each))) part.show(all);

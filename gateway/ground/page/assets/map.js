@@ -49,14 +49,14 @@ export class WorldMap {
     this.world.setAttribute("transform", `translate(${-view.west * view.scale} ${view.north * view.scale}) scale(${view.scale} ${-view.scale})`);
     this.night.setAttribute("d", nightOf(new Date(), view));
     const points = new Map(apart(on.map((each) => ({ name: each.region.region, ...view.point(each.at) }))).map((each) => [each.name, each]));
-    this.drawArrows(points);
-    const labels = labelled(on.map((each) => points.get(each.region.region)), view);
+    const { sides, boxes } = labelled(on.map((each) => points.get(each.region.region)), view);
+    this.drawArrows(points, boxes);
     keyed(this.spots, on.map((each) => each.region), (row) => row.region, () => this.spot(), (element, row) => {
       const point = points.get(row.region);
       this.fillSpot(element, row);
       element.style.left = `${point.x}px`;
       element.style.top = `${point.y}px`;
-      mark(element, "side", labels.get(row.region));
+      mark(element, "side", sides.get(row.region));
     });
     const off = placed.filter((each) => !each.at).map((each) => each.region);
     keyed(this.beside, off, (row) => row.region, () => this.spot(), (element, row) => this.fillSpot(element, row));
@@ -90,9 +90,10 @@ export class WorldMap {
     button.setAttribute("aria-label", `${row.region}: ${row.health}, ${inShort(row)}`);
   }
 
-  drawArrows(points) {
+  drawArrows(points, boxes) {
+    const taken = [...boxes];
     const drawn = this.forwards.filter((each) => points.has(each.origin) && points.has(each.target))
-      .map((each) => ({ ...each, ...curve(points.get(each.origin), points.get(each.target)) }));
+      .map((each) => ({ ...each, ...curve(points.get(each.origin), points.get(each.target), taken) }));
     const keyOf = (each) => `${each.origin}\u0000${each.target}`;
     keyed(this.arrows, drawn, keyOf, () => s("path", { class: "arrow", "marker-end": "url(#tip)" }), (element, each) => {
       element.setAttribute("d", each.d);
@@ -127,8 +128,8 @@ function viewOf(width, places) {
   let west = -168, east = 190, north = NORTH, south = SOUTH;
   if (width < NARROW && places.length) {
     const lats = places.map((each) => each[0]), lons = places.map((each) => each[1]);
-    west = Math.max(west, Math.min(...lons) - 25);
-    east = Math.min(east, Math.max(...lons) + 45);
+    west = Math.min(...lons) - 38;
+    east = Math.max(...lons) + 38;
     const span = Math.max(east - west, 90), middle = (east + west) / 2;
     west = middle - span / 2;
     east = middle + span / 2;
@@ -180,7 +181,8 @@ function labelled(points, view) {
   const sides = new Map();
   const boxes = points.map((each) => [each.x - 16, each.y - 16, each.x + 16, each.y + 16]);
   for (const point of points) {
-    const wide = Math.min(150, 40 + 7 * point.name.length), high = 36;
+    const isNarrow = view.width < NARROW;
+    const wide = 16 + (isNarrow ? 6 : 7) * Math.max(point.name.length, isNarrow ? 0 : 15), high = isNarrow ? 18 : 36;
     const choices = {
       right: [point.x + 17, point.y - high / 2, point.x + 17 + wide, point.y + high / 2],
       left: [point.x - 17 - wide, point.y - high / 2, point.x - 17, point.y + high / 2],
@@ -196,7 +198,7 @@ function labelled(points, view) {
     sides.set(point.name, best);
     boxes.push(choices[best]);
   }
-  return sides;
+  return { sides, boxes };
 }
 
 function shared(one, other) {
@@ -205,14 +207,23 @@ function shared(one, other) {
   return wide > 0 && high > 0 ? wide * high : 0;
 }
 
-// From the rim of one ring to that of the other, bent to the left of its way, so that both ways can be told apart.
-function curve(from, to) {
+// From the rim of one ring to that of the other, bent to the left of its way, so that both ways can be told apart. The
+// rate stands on it, where it hides least.
+function curve(from, to, taken) {
   const dx = to.x - from.x, dy = to.y - from.y, far = Math.hypot(dx, dy) || 1;
-  const bend = Math.min(far * 0.22, 90);
-  const cx = (from.x + to.x) / 2 + (dy / far) * bend, cy = (from.y + to.y) / 2 - (dx / far) * bend;
-  const start = towards(from, { x: cx, y: cy }, 17), end = towards(to, { x: cx, y: cy }, 19);
-  const x = (start.x + 2 * cx + end.x) / 4, y = (start.y + 2 * cy + end.y) / 4;
-  return { d: `M${start.x.toFixed(1)} ${start.y.toFixed(1)}Q${cx.toFixed(1)} ${cy.toFixed(1)} ${end.x.toFixed(1)} ${end.y.toFixed(1)}`, x, y };
+  const bend = Math.min(far * 0.3, 150);
+  const control = { x: (from.x + to.x) / 2 + (dy / far) * bend, y: Math.max(6, (from.y + to.y) / 2 - (dx / far) * bend) };
+  const start = towards(from, control, 17), end = towards(to, control, 19);
+  const boxAt = (t) => {
+    const x = (1 - t) ** 2 * start.x + 2 * t * (1 - t) * control.x + t * t * end.x;
+    const y = (1 - t) ** 2 * start.y + 2 * t * (1 - t) * control.y + t * t * end.y;
+    return [x - 28, y - 10, x + 28, y + 10];
+  };
+  const hidden = (box) => taken.reduce((sum, each) => sum + shared(box, each), 0);
+  const box = [0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8].map(boxAt).reduce((best, each) => (hidden(each) < hidden(best) ? each : best));
+  taken.push(box);
+  const d = `M${start.x.toFixed(1)} ${start.y.toFixed(1)}Q${control.x.toFixed(1)} ${control.y.toFixed(1)} ${end.x.toFixed(1)} ${end.y.toFixed(1)}`;
+  return { d, x: (box[0] + box[2]) / 2, y: (box[1] + box[3]) / 2 };
 }
 
 function towards(from, to, by) {

@@ -40,7 +40,7 @@ export function regions() {
   });
   const rate = (all, row, end) => {
     const sum = (all.forwards ?? []).filter((each) => each[end] === row.region).reduce((total, each) => total + each.per_minute, 0);
-    return sum ? count(Math.round(sum * 10) / 10) : "";
+    return sum ? count(sum < 10 ? Math.round(sum * 10) / 10 : Math.round(sum)) : "";
   };
   let all = {};
   const table = new Table("Regions", [
@@ -165,10 +165,16 @@ export function policies() {
       const [title, digest, sentences] = element.children;
       say(title, `${row.region} (${row.jurisdiction})`);
       say(digest, row.closed_reason ? `closed: ${row.closed_reason}` : row.digest);
-      keyed(sentences, row.words.map((words, index) => ({ words, index })), (each) => String(each.index), () => h("li"), (item, each) => say(item, each.words));
+      keyed(sentences, row.words.map((words, index) => ({ words, index })), (each) => String(each.index), () => h("li"), (item, each) => spoken(item, each.words));
     });
   };
   return { element: panel("policies", "Policies", list), on: ["policies"], show };
+}
+
+// What a sentence has between backticks is a key of a file.
+function spoken(element, sentence) {
+  if (element.textContent === sentence.replaceAll("`", "")) return;
+  element.replaceChildren(...sentence.split("`").map((each, index) => (index % 2 ? h("code", null, each) : each)));
 }
 
 // Of a controller

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from loadgen.pages.world_map import area_of, main, path_of, rings_of, simplified
+from loadgen.pages.world_map import area_of, main, path_of, rings_of, simplified, unwrapped
 
 SQUARE = [(0.0, 0.0), (5.0, 0.01), (10.0, 0.0), (10.0, 10.0), (0.0, 10.0), (0.0, 0.0)]
 
@@ -33,3 +33,10 @@ def test_arcs_are_put_together_in_either_direction(tmp_path: Path) -> None:
     file.write_text(json.dumps(topology))
     printed = CliRunner().invoke(main, [str(file)]).output
     assert printed.endswith('export const WORLD =\n  "M-10 -20l10 0 0 10 -10 0z";\n')
+
+
+def test_a_coast_beyond_the_date_line_stays_in_one_piece() -> None:
+    there_and_back = [(170.0, 60.0), (-170.0, 60.0), (-170.0, 70.0), (170.0, 70.0), (170.0, 60.0)]
+    assert unwrapped(there_and_back) == [(170, 60), (190, 60), (190, 70), (170, 70), (170, 60)]
+    from_the_other_side = [(-170.0, 60.0), (170.0, 60.0), (170.0, 70.0), (-170.0, 70.0), (-170.0, 60.0)]
+    assert {x for x, _ in unwrapped(from_the_other_side)} == {-170, -190}
