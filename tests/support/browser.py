@@ -30,6 +30,7 @@ _OPTIONS = (
     "--disable-component-update",
     "--disable-default-apps",
     "--disable-sync",
+    "--hide-scrollbars",
     "--force-device-scale-factor=1",
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
 )

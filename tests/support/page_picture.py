@@ -53,7 +53,7 @@ async def take(folder: Path, pictures: list[tuple[Path, str, int, int, bool]], a
 )
 def main(file: Path, *, after: float, all_of_them: bool) -> None:
     """Take the picture of the controller's page, dark, into FILE."""
-    pictures = [(file, "controller", 1440, 1010, True)]
+    pictures = [(file, "controller", 1440, 1150, True)]
     if all_of_them:
         pictures += [
             (file.with_name(f"{kind}-{'dark' if is_dark else 'light'}-{width}.png"), kind, width, height, is_dark)

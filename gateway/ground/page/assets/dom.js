@@ -91,9 +91,10 @@ export class Table {
 }
 
 // Health as a word with a sign: never by colour alone.
-export function health(cell, word, title) {
-  if (!cell.firstElementChild) cell.append(h("span", { class: "health" }));
-  const chip = cell.firstElementChild;
+export function health(cell, word, title, more) {
+  if (!cell.firstElementChild) cell.append(h("span", { class: "health" }), h("span", { class: "muted" }));
+  const [chip, reason] = cell.children;
+  say(reason, more ? ` ${more}` : "");
   mark(chip, "health", word);
   say(chip, word);
   if ((chip.title ?? "") !== (title ?? "")) chip.title = title ?? "";

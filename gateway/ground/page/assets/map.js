@@ -92,9 +92,13 @@ export class WorldMap {
 
   drawArrows(points, boxes) {
     const taken = [...boxes];
-    const drawn = this.forwards.filter((each) => points.has(each.origin) && points.has(each.target))
-      .map((each) => ({ ...each, ...curve(points.get(each.origin), points.get(each.target), taken) }));
     const keyOf = (each) => `${each.origin}\u0000${each.target}`;
+    const shown = this.forwards.filter((each) => points.has(each.origin) && points.has(each.target));
+    const ways = new Set(shown.map(keyOf));
+    const drawn = shown.map((each) => {
+      const bends = ways.has(`${each.target}\u0000${each.origin}`) ? [0.3, 0.42] : [0.3, 0.42, -0.3, -0.42];
+      return { ...each, ...curve(points.get(each.origin), points.get(each.target), bends, taken) };
+    });
     keyed(this.arrows, drawn, keyOf, () => s("path", { class: "arrow", "marker-end": "url(#tip)" }), (element, each) => {
       element.setAttribute("d", each.d);
       element.setAttribute("stroke-width", String(Math.min(1.5 + Math.sqrt(each.per_minute) / 5, 5)));
@@ -207,23 +211,36 @@ function shared(one, other) {
   return wide > 0 && high > 0 ? wide * high : 0;
 }
 
-// From the rim of one ring to that of the other, bent to the left of its way, so that both ways can be told apart. The
-// rate stands on it, where it hides least.
-function curve(from, to, taken) {
-  const dx = to.x - from.x, dy = to.y - from.y, far = Math.hypot(dx, dy) || 1;
-  const bend = Math.min(far * 0.3, 150);
-  const control = { x: (from.x + to.x) / 2 + (dy / far) * bend, y: Math.max(6, (from.y + to.y) / 2 - (dx / far) * bend) };
-  const start = towards(from, control, 17), end = towards(to, control, 19);
-  const boxAt = (t) => {
-    const x = (1 - t) ** 2 * start.x + 2 * t * (1 - t) * control.x + t * t * end.x;
-    const y = (1 - t) ** 2 * start.y + 2 * t * (1 - t) * control.y + t * t * end.y;
-    return [x - 28, y - 10, x + 28, y + 10];
-  };
+// From the rim of one ring to that of the other, bent to the left of its way, so that both ways can be told apart; where
+// there is no way back, to either side, so that it passes others by. The rate stands where it hides least.
+function curve(from, to, bends, taken) {
+  const lines = bends.map((each) => bent(from, to, each));
+  const others = taken.filter((box) => !within(from, box) && !within(to, box));
+  const hit = (line) => line.points.filter((point) => others.some((box) => within(point, box))).length;
+  const line = lines.reduce((best, each) => (hit(each) < hit(best) ? each : best));
+  const boxOf = ({ x, y }) => [x - 28, y - 10, x + 28, y + 10];
   const hidden = (box) => taken.reduce((sum, each) => sum + shared(box, each), 0);
-  const box = [0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8].map(boxAt).reduce((best, each) => (hidden(each) < hidden(best) ? each : best));
-  taken.push(box);
-  const d = `M${start.x.toFixed(1)} ${start.y.toFixed(1)}Q${control.x.toFixed(1)} ${control.y.toFixed(1)} ${end.x.toFixed(1)} ${end.y.toFixed(1)}`;
-  return { d, x: (box[0] + box[2]) / 2, y: (box[1] + box[3]) / 2 };
+  const places = [10, 8, 12, 6, 14, 4, 16].map((index) => line.points[index]);
+  const place = places.reduce((best, each) => (hidden(boxOf(each)) < hidden(boxOf(best)) ? each : best));
+  taken.push(boxOf(place));
+  return { d: line.d, x: place.x, y: place.y };
+}
+
+function bent(from, to, by) {
+  const dx = to.x - from.x, dy = to.y - from.y, far = Math.hypot(dx, dy) || 1;
+  const bend = Math.sign(by) * Math.min(far * Math.abs(by), 190);
+  const control = { x: (from.x + to.x) / 2 + (dy / far) * bend, y: Math.max(4, (from.y + to.y) / 2 - (dx / far) * bend) };
+  const start = towards(from, control, 17), end = towards(to, control, 19);
+  const points = Array.from({ length: 21 }, (_, index) => {
+    const t = index / 20;
+    return { x: (1 - t) ** 2 * start.x + 2 * t * (1 - t) * control.x + t * t * end.x, y: (1 - t) ** 2 * start.y + 2 * t * (1 - t) * control.y + t * t * end.y };
+  });
+  const told = [start, control, end].map((each) => `${each.x.toFixed(1)} ${each.y.toFixed(1)}`);
+  return { d: `M${told[0]}Q${told[1]} ${told[2]}`, points };
+}
+
+function within(point, box) {
+  return point.x >= box[0] && point.x <= box[2] && point.y >= box[1] && point.y <= box[3];
 }
 
 function towards(from, to, by) {

@@ -77,8 +77,7 @@ function rows(name, title, section, columns, keyOf, empty) {
 export function replicas() {
   return rows("replicas", "Replicas", "replicas", [
     { name: "Replica", isHead: true, text: (row) => row.id },
-    { name: "Health", cell: (cell, row) => health(cell, row.health, row.detail) },
-    { name: "Standing", text: (row) => row.standing.replaceAll("_", " ") },
+    { name: "Health", cell: standing },
     { name: "Running", kind: "number", text: (row) => count(row.running) },
     { name: "Pending", kind: "number", text: (row) => count(row.pending) },
     { name: "Ours", kind: "number", text: (row) => count(row.in_flight) },
@@ -86,6 +85,11 @@ export function replicas() {
     { name: "Pool", text: (row) => (row.role === "unified" ? row.pool : `${row.pool}, ${row.role}`) },
     { name: "Models", kind: "wide", text: (row) => row.models.join(", ") },
   ], (row) => row.id, "This gateway has no replicas of its own.");
+}
+
+// With the first thing that stands against it.
+function standing(cell, row) {
+  health(cell, row.health, row.detail, row.health === "well" ? "" : row.standing.replaceAll("_", " "));
 }
 
 function meter(cell, row) {
@@ -99,12 +103,11 @@ export function peers() {
   return rows("peers", "Other gateways", "peers", [
     { name: "Gateway", isHead: true, text: (row) => row.id },
     { name: "Region", text: (row) => `${row.region} (${row.jurisdiction})` },
-    { name: "Health", cell: (cell, row) => health(cell, row.health, row.detail) },
-    { name: "Standing", text: (row) => row.standing.replaceAll("_", " ") },
+    { name: "Health", cell: standing },
     { name: "Round trip", kind: "number", text: (row) => milliseconds(row.rtt_ms) },
     { name: "Free", kind: "number", text: (row) => count(row.free) },
     { name: "Waiting", kind: "number", text: (row) => count(row.waiting) },
-    { name: "Our forwards", kind: "number", text: (row) => count(row.in_flight) },
+    { name: "Forwards now", kind: "number", text: (row) => count(row.in_flight) },
   ], (row) => row.id, "This gateway knows no others.");
 }
 
@@ -237,7 +240,7 @@ function plain(held) {
 export function events() {
   return rows("events", "What the controller decided", "events", [
     { name: "Time", text: (row) => clock(row.time) },
-    { name: "What", cell: (cell, row) => { say(cell, row.words); mark(cell, "level", row.level); } },
+    { name: "What", kind: "wrap", cell: (cell, row) => { say(cell, row.words); mark(cell, "level", row.level); } },
     { name: "Details", kind: "words", text: (row) => details(row.details) },
   ], (row) => `${row.time}${row.words}`, "Nothing since it began.");
 }
