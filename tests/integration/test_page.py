@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -20,17 +23,19 @@ from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import ControlConfig, GatewayConfig
 from gateway.core.vocabulary import GatewayId
 from gateway.ground.control.vocabulary import ForwardsTo, GatewayLoad, Report
+from gateway.ground.page.serving import add_page
 from gateway.ground.values import Address
 from tests.fakes.attached import hello
 from tests.support.browser import Page, chromium
 from tests.support.controllers import plain_gateway, read_file
-from tests.support.core import EU, MODEL, MS, US
+from tests.support.core import EU, MS, US
 from tests.support.gateways import ask, until
 from tests.support.served import Served, in_thread, served
 
 pytestmark = pytest.mark.slow
 TOKEN = "of-the-operators"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+CANDIDATE = {"id": HOSTILE, "region": HOSTILE, "standing": HOSTILE, "matched_blocks": 1, "load": 2}
 
 
 @pytest.fixture(scope="module")
@@ -124,26 +129,55 @@ async def test_a_request_is_looked_up_by_its_id_with_the_keyboard_alone(
     await in_thread(look)
 
 
-async def test_what_clients_write_stays_text(up: Served, page: Page, session: aiohttp.ClientSession) -> None:
-    for model in (HOSTILE, MODEL):
-        async with ask(session, up.url, model=model) as response:
-            await response.read()
-    headers = {"x-request-id": "a<b>&amp;'\"", "content-type": "application/json"}
-    body = io.BytesIO(b'{"model": "%s", "messages": [{"role": "user", "content": "hello"}]}' % MODEL.encode())
-    async with session.post(f"{up.url}/v1/chat/completions", data=body, headers=headers) as response:
-        await response.read()
+async def test_what_others_write_stays_text(
+    up: Served, tmp_path: Path, page: Page, session: aiohttp.ClientSession
+) -> None:
+    """All that a gateway and a controller show, with markup wherever somebody might write some."""
+    await asked(up.gateway, session, "r1")
+    async with serve_controller(read_file(tmp_path)) as controller:
+        link = plain_gateway(controller.grpc_address, hello("us-1", US))
+        async with link as us:
+            await us.until(lambda us: len(us.replica_ids) == 2)
+            for url in (up.gateway.admin_url, controller.admin_url):
+                async with session.get(f"{url}/admin/overview") as response:
+                    shown = hostile(await response.json())
+                async with pretending(shown) as pretended:
+                    await in_thread(partial(look_for_markup, page, pretended))
 
-    def look() -> None:
-        page.open(up.gateway.admin_url)
-        page.until_live()
-        page.until("document.querySelectorAll('#decisions tbody tr').length >= 2")
-        page.find("#lookup-id").send_keys(HOSTILE + Keys.ENTER)
-        page.until("document.querySelector('#lookup .answer').textContent.includes('no request')")
-        assert page.run("return document.querySelectorAll('#panels img, #panels script').length") == 0
-        # 404 of the look-up is told in the console by the browser itself
-        assert [each for each in page.console() if "404" not in each] == []
 
-    await in_thread(look)
+def hostile(shown: Any, name: str = "") -> Any:
+    """Every text gets some, but for the words that are looked up."""
+    if isinstance(shown, dict):
+        return {key: hostile(each, key) for key, each in shown.items()}
+    if isinstance(shown, list):
+        return [hostile(each, name) for each in shown]
+    return shown + HOSTILE if isinstance(shown, str) and name not in ("kind", "health") else shown
+
+
+@asynccontextmanager
+async def pretending(shown: dict[str, object]) -> AsyncIterator[str]:
+    """A process whose page shows this, and that explains every request alike."""
+
+    async def explain(_: web.Request) -> web.Response:
+        side = {"gateway": HOSTILE, "placements": [{"attempt": 1, "reason": HOSTILE, "considered": [CANDIDATE]}]}
+        return web.json_response({"here": side, "words": [HOSTILE], "there": [{"request": side}]})
+
+    app = web.Application()
+    add_page(app, lambda: shown)
+    app.router.add_get("/admin/explain/{id}", explain)
+    async with TestServer(app) as server:
+        yield str(server.make_url("")).rstrip("/")
+
+
+def look_for_markup(page: Page, url: str) -> None:
+    page.open(url)
+    page.until_live()
+    page.find("#lookup-id").send_keys("r1" + Keys.ENTER)
+    page.until("document.querySelector('#lookup .answer td')?.textContent")
+    assert page.text("#panels").count(HOSTILE) > 20
+    assert HOSTILE in page.text("#who")
+    assert page.run("return document.querySelectorAll('body img, body script, body a[href^=http]').length") == 0
+    assert (page.console(), page.asked()) == ([], {url})
 
 
 async def test_orders_are_asked_about_first_and_want_the_token(
