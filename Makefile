@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients test-issuers compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-resume results-records results-token-budget-classifier results-succession metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients test-issuers compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-resume results-records results-token-budget-classifier results-succession page-picture metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -126,6 +126,10 @@ results-token-budget-classifier: setup ## Write docs/results/token-budget-classi
 
 results-succession: setup ## Write docs/results/succession.md: how soon another controller leads. STORES="a.yaml b.yaml" are controllers' files, each with a store that is shared.
 	$(BIN)/nightside results succession $(STORES) $(ARGS)
+
+page-picture: setup setup-tests ## Take the picture of the page in docs/page.md and README.md: the demo's three regions under load, in a real Chromium.
+	mkdir -p docs/pictures
+	$(BIN)/python -m tests.support.page_picture docs/pictures/page.png $(ARGS)
 
 metrics-page: setup ## Write docs/metrics.md: every series of a gateway, and the alerts on it.
 	$(BIN)/nightside gateway metrics --rules deploy/prometheus/nightside.rules.yaml -o docs/metrics.md

@@ -179,6 +179,5 @@ async def test_an_operator_of_a_controller(house: House, tmp_path: Path) -> None
             for order, code in ((("freeze",), 0), (("parameters", "clear"), 1), (("unfreeze",), 0)):
                 assert (await run(*order)).exit_code == code
             assert (await run("history")).output.count("(staff:on-call, drain)") == 3
-            client = await house.provider.token("on-call")
-            runner.env[TOKEN_VARIABLE] = client
+            runner = CliRunner(env={TOKEN_VARIABLE: await house.provider.token("on-call")})
             assert "meant for somebody else" in (await run("history")).output
