@@ -98,21 +98,24 @@ class Drains:
         return 0 if rate is None else int((room.length(model) + 1) * _SECOND_NS / rate)
 
     def lateness(
-        self, room: WaitingRoom, request: RequestState, first_token_max_ns: int | None, now_ns: int
+        self, room: WaitingRoom, request: RequestState, promised_ns: int | None, now_ns: int
     ) -> Lateness | None:
-        """Of one that has come just now, and has to wait: will it be late by what its class was promised? None: it may
-        be in time, as far as is known."""
-        model = request.profile.model
-        rate = None if first_token_max_ns is None else self.rate(model, now_ns)
-        if first_token_max_ns is None or rate is None:
+        """Of one that has come just now, and has to wait: will it be late by what its class was promised, or by its own
+        deadline, where that is sooner than its patience ends? None: it may be in time, as far as is known."""
+        within_ns = promised_ns
+        if request.deadline_ns < request.queue_deadline_ns:
+            own_ns = request.deadline_ns - now_ns
+            within_ns = own_ns if promised_ns is None else min(promised_ns, own_ns)
+        rate = None if within_ns is None else self.rate(request.profile.model, now_ns)
+        if within_ns is None or rate is None:
             return None
         ahead = _ahead_of(room, request)
-        wait_ns = int((ahead + 1) * _SECOND_NS / rate + self._of(model).first_token_ns)
-        if wait_ns <= first_token_max_ns:
+        wait_ns = int((ahead + 1) * _SECOND_NS / rate + self._of(request.profile.model).first_token_ns)
+        if wait_ns <= within_ns:
             return None
         told = f"its first token would take {wait_ns // 1_000_000} ms: {ahead} are before it, {rate:.3g} get their turn"
-        told += f" a second; {request.profile.service_class} was promised {first_token_max_ns // 1_000_000} ms"
-        return Lateness(told, wait_ns - first_token_max_ns)
+        whose = f"{request.profile.service_class} was promised" if within_ns == promised_ns else "its client gives it"
+        return Lateness(f"{told} a second; {whose} {within_ns // 1_000_000} ms", wait_ns - within_ns)
 
 
 def _ahead_of(room: WaitingRoom, request: RequestState) -> int:
