@@ -97,12 +97,12 @@ LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_decode_admissions_total", "reason"): Label("What chose the worker.", tuple(AdmissionReason)),
     ("nightside_refusals_total", "reason"): Label("The code told to the client."),
     ("nightside_control_snapshots_total", "result"): Label("What became of it.", ("taken", "rejected")),
+    ("nightside_traces_dropped_total", "reason"): Label("What they met.", ("full", "refused")),
     ("nightside_token_verifications_total", "result"): Label(
         "Whether it was `valid`, was `remembered` as valid, or what was wrong with it.", RESULTS
     ),
     ("nightside_issuer_fetches_total", "result"): Label("Whether it brought keys.", (FETCHED, FAILED)),
     ("nightside_issuer_fetches_total", "cause"): Label("Why it was time.", CAUSES),
-    ("nightside_traces_dropped_total", "reason"): Label("What they met.", ("full", "refused")),
     ("nightside_reloads_total", "result"): Label("Whether it is in force now.", ("applied", "refused")),
 }
 
