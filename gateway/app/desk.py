@@ -15,7 +15,7 @@ from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
 from gateway.core.description import decode_figures_of, describe, gauges_of
 from gateway.core.effects import EndRequest
-from gateway.core.events import ConfigApplied, PolicyApplied
+from gateway.core.events import ConfigApplied, PolicyApplied, TokensSettled
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import may_enter
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
@@ -37,6 +37,7 @@ from gateway.records.refusals import Refusals
 from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
+from gateway.request.usage import tokens_used
 from gateway.state.lockdown import Lockdown
 
 _SECOND_NS = 1_000_000_000
@@ -164,6 +165,8 @@ class Desk:
         stops."""
         try:
             self.ledger.on_finished(profile, end, summary)
+            if self.core.limits.is_charged(profile.request_id):
+                self.driver.submit(TokensSettled(profile.request_id, tokens_used(profile, summary).total))
         except Exception as error:  # noqa: BLE001 - whatever it is, it stops this gateway
             self.driver.fail(error)
         finally:

@@ -164,7 +164,7 @@ async def serve_gateway(
         orders = control.precedence.orders
         desk.apply(orders)
         fleet = _fleet(config, orders, desk)
-        roster = make_roster(config, desk, loops, control)
+        roster = make_roster(config, desk, loops, control, accounts.budgets)
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
         engines = await stack.enter_async_context(_engine_client(config, fleet, clock))
@@ -180,7 +180,7 @@ async def serve_gateway(
             compare=locality.compare if config.locality.pools else None,
             on_fault=desk.request_failed,
         )
-        peer_server = make_peer_server(config, desk, owners, roster, control)
+        peer_server = make_peer_server(config, desk, owners, roster, control, budgets=accounts.budgets)
         reloader = _reloader(config, desk)
         names = await stack.enter_async_context(serve_names(config, desk))
         in_force = _in_force(config, orders, desk, fleet=fleet, roster=roster, names=names, loops=loops)
@@ -262,6 +262,7 @@ def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce
         book=accounts.usage.book,
         tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
         contents=ContentReader(lambda: in_force.config.content, desk.core.ladders.are_wanted),
+        rooms=desk.core.limits.rooms,
     ).make_app()
 
 

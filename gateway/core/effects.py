@@ -91,6 +91,8 @@ class EndRequest:
     attempts: int
     is_final: bool = False
     """Of an answer that broke: it may be what the request asks for that breaks engines, and nobody should go on."""
+    retry_after_ns: int = 0
+    """When it would be let in, as far as can be known; 0: nobody can say more than the outcome does."""
 
 
 @value

@@ -21,6 +21,7 @@ from gateway.core.decode_pools import DecodePool
 from gateway.core.peers import PeerState
 from gateway.core.pools import PoolFit
 from gateway.core.replicas import ReplicaState
+from gateway.core.tenant_meter import TenantMeter
 from gateway.core.timers import Timer, TimerKind
 from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
@@ -236,6 +237,7 @@ class RequestState:
         "is_poison",
         "is_too_long",
         "last_failure",
+        "meter",
         "origin_gateway_id",
         "phase",
         "profile",
@@ -263,6 +265,7 @@ class RequestState:
         hops: Hops,
         origin_gateway_id: GatewayId | None,
         budget: Estimate | None = None,
+        meter: TenantMeter | None = None,
     ) -> None:
         self.profile = profile
         self.request_class = request_class
@@ -286,6 +289,8 @@ class RequestState:
         """Those among them whose own policy, or its stamp, kept it out: they are not waited for."""
         self.budget = budget
         """What it is taken to come to; None: nobody asks."""
+        self.meter = meter
+        """Of its tenant, where that has limits; None of a forward, which counts where it came in."""
         self.refused_tokens = 0
         """What an engine takes that refused it for its length; 0: none has."""
         self.is_too_long = False

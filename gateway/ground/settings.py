@@ -12,7 +12,7 @@ from dataclasses import Field as DataclassField
 from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, create_model
 from pydantic_core import CoreSchema, core_schema
@@ -33,6 +33,8 @@ from gateway.ground.values import (
 
 AnySections = TypeVar("AnySections")
 _Settings = TypeVar("_Settings")
+_NAMED_MAX = 10_000
+"""Sections under names that an operator chooses."""
 
 
 class FileModel(BaseModel):
@@ -85,6 +87,10 @@ def _file_type(field_name: str, hint: Any, may_be_zero: frozenset[str]) -> Any:
         return CountFromZero if field_name in may_be_zero else Count
     if is_dataclass(hint) and hint is not Address:
         return Annotated[hint, Section(may_be_zero)]
+    if get_origin(hint) is dict and is_dataclass(get_args(hint)[1]):
+        name, settings = get_args(hint)
+        named = dict.__class_getitem__((name, Annotated[settings, Section(may_be_zero)]))
+        return Annotated[named, Field(max_length=_NAMED_MAX)]
     return {Path: FilePath, Address: AddressText, tuple[Address, ...]: tuple[AddressText, ...]}.get(hint, hint)
 
 
@@ -130,6 +136,8 @@ def _file_value(field_name: str, value: Any) -> Any:
         return sorted(value)
     if is_dataclass(value):
         return settings_as_file(value)
+    if isinstance(value, dict):
+        return {name: _file_value("", each) for name, each in value.items()}
     if field_name.endswith("_ns"):
         return format_duration(value)
     return format_size(value) if "_bytes" in field_name else value

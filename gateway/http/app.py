@@ -18,7 +18,7 @@ from gateway.core.vocabulary import ModelName, Outcome, PlaceRule, RequestId, Te
 from gateway.http import errors
 from gateway.http.connections import SHORTCUTS, GuardedRunner, Handler, OnFault, tell_loop
 from gateway.http.cors import Cors
-from gateway.http.entrance import CALLER, ROOT_PATH, Entrance
+from gateway.http.entrance import CALLER, ROOT_PATH, Entrance, Rooms
 from gateway.http.errors import ClientFault, ErrorKind
 from gateway.http.health import Readiness, add_health_routes
 from gateway.http.lost import where_it_went_wrong
@@ -72,18 +72,25 @@ class Api:
         book: UsageBook | None = None,
         tenant_budget: TenantBudget = lambda _: NO_BUDGET,
         contents: ContentReader | None = None,
+        rooms: Rooms = lambda _tenant, _now_ns: (),
     ) -> None:
         """Without `check_key` clients need no key; without `names`, models have no further ones. While `has_audit` says
         no, no request is taken. Of a request that may not enter, no body is read; the core decides the same, so
         `may_enter` only says how early. `on_refused` is told of each request that is turned away here; what the core
         turns away has a record of its own. What clients used goes into `book`.
-        `contents` looks at prompts whose tokens somebody asks for."""
+        `contents` looks at prompts whose tokens somebody asks for; `rooms` says what is left of tenants' limits."""
         self._on_refused = on_refused
         self._has_audit = has_audit
         self._may_enter = may_enter
         self._context = context
         self._entrance = Entrance(
-            settings, context.clock, context.driver.has_mailbox, check_key, book=book, tenant_budget=tenant_budget
+            settings,
+            context.clock,
+            context.driver.has_mailbox,
+            check_key,
+            book=book,
+            tenant_budget=tenant_budget,
+            rooms=rooms,
         )
         self._settings = settings
         self._cors = Cors(settings.cors)

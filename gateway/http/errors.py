@@ -7,10 +7,12 @@ the log and for `nightside explain`, under the request's id.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.core.effects import EndRequest
 from gateway.core.vocabulary import Outcome
+
+_MILLISECOND_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,15 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.REJECTED_TENANT_LIMIT: ErrorKind(
         429, "rate_limit_error", "tenant_queue_full", "Too many of your requests are waiting.", 2.0, shows_detail=True
     ),
+    Outcome.REJECTED_TENANT_CONCURRENCY: ErrorKind(
+        429, _RATE, "tenant_concurrency_exceeded", "Too many of your requests are under way.", 1.0, shows_detail=True
+    ),
+    Outcome.REJECTED_TENANT_REQUEST_RATE: ErrorKind(
+        429, _RATE, "tenant_request_rate_exceeded", "Too many requests a minute.", 1.0, shows_detail=True
+    ),
+    Outcome.REJECTED_TENANT_TOKEN_RATE: ErrorKind(
+        429, _RATE, "tenant_token_rate_exceeded", "Too many tokens a minute.", 1.0, shows_detail=True
+    ),
     Outcome.REJECTED_UNKNOWN_RESPONSE: ErrorKind(
         404, _BAD_REQUEST, "response_not_found", "The response it refers to is not known here.", may_retry=False
     ),
@@ -159,7 +170,13 @@ ENDINGS: dict[Outcome, ErrorKind] = {
 
 
 def kind_of(end: EndRequest) -> ErrorKind:
-    return ENDINGS.get(end.outcome, INTERNAL)
+    kind = ENDINGS.get(end.outcome, INTERNAL)
+    return retried_after(kind, end.retry_after_ns) if end.retry_after_ns else kind
+
+
+def retried_after(kind: ErrorKind, wait_ns: int) -> ErrorKind:
+    """The same where it is known when a request would pass; never told earlier than it is."""
+    return replace(kind, retry_after_s=math.ceil(wait_ns / _MILLISECOND_NS) / 1000)
 
 
 def error_headers(kind: ErrorKind) -> dict[str, str]:

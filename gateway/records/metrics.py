@@ -259,6 +259,7 @@ class Metrics:
                 | events.ConfigApplied()
                 | events.DecodeHistoryRestored()
                 | events.TokenBudgetRestored()
+                | events.TokensSettled()
                 | events.PredictorFitted()
                 | events.ArtifactReady()
             ):
