@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from gateway.core.residency import ResidencyPolicy, processing_rule
 from gateway.core.vocabulary import GatewayId, Place, TenantName
 from gateway.ground.clock import Clock
-from gateway.records.others_usage import BudgetName, BudgetUse
+from gateway.records.others_usage import BudgetName, BudgetUse, Used
 from gateway.records.usage_book import UsageBook
 from gateway.security.keyring import Keyring
 
@@ -54,6 +54,10 @@ class Budgets:
 
     def fell_silent(self, gateway: GatewayId) -> None:
         self._book.fell_silent(gateway, self._clock.wall_ns())
+
+    def by_others(self, name: BudgetName) -> Used:
+        """What they have used of it in this day and month."""
+        return self._book.others.used(name, _days_around(self._clock.wall_ns())[1])
 
     def _may_be_known(self, name: BudgetName, place: Place | None, policy: ResidencyPolicy) -> bool:
         tenant = self._tenants.get(name)

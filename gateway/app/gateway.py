@@ -15,6 +15,7 @@ from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
 from gateway.app.accounts import Accounts
+from gateway.app.budgets import Budgets
 from gateway.app.control import Control
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.expert_locality import ExpertLocality
@@ -78,9 +79,11 @@ class GatewayHandle:
         reloader: Reloader,
         *,
         control: Control,
+        budgets: Budgets,
     ) -> None:
         self.reloader = reloader
         self.control = control
+        self.budgets = budgets
         self.core = desk.core
         self.driver = desk.driver
         self.metrics = desk.metrics
@@ -184,7 +187,7 @@ async def serve_gateway(
         reloader = _reloader(config, desk)
         names = await stack.enter_async_context(serve_names(config, desk))
         in_force = _in_force(config, orders, desk, fleet=fleet, roster=roster, names=names, loops=loops)
-        handle = GatewayHandle(in_force, desk, peer_server, reloader, control=control)
+        handle = GatewayHandle(in_force, desk, peer_server, reloader, control=control, budgets=accounts.budgets)
 
         await stack.enter_async_context(loops)
         _run_loops(config, loops, desk, certificates, accounts)

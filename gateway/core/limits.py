@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.config import DEFAULT_TENANTS, CoreConfig, LimitScope, TenantConfig
+from gateway.core.config import CoreConfig, TenantConfig
+from gateway.core.limits_config import DEFAULT_TENANTS, LimitScope
 from gateway.core.peers import Peers, PeerState
 from gateway.core.residency import ResidencyPolicy, processing_rule
 from gateway.core.shares import floor_of

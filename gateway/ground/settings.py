@@ -25,6 +25,7 @@ from gateway.ground.values import (
     Duration,
     Factor,
     FilePath,
+    Id,
     Share,
     Size,
     format_duration,
@@ -33,8 +34,6 @@ from gateway.ground.values import (
 
 AnySections = TypeVar("AnySections")
 _Settings = TypeVar("_Settings")
-_NAMED_MAX = 10_000
-"""Sections under names that an operator chooses."""
 
 
 class FileModel(BaseModel):
@@ -88,9 +87,8 @@ def _file_type(field_name: str, hint: Any, may_be_zero: frozenset[str]) -> Any:
     if is_dataclass(hint) and hint is not Address:
         return Annotated[hint, Section(may_be_zero)]
     if get_origin(hint) is dict and is_dataclass(get_args(hint)[1]):
-        name, settings = get_args(hint)
-        named = dict.__class_getitem__((name, Annotated[settings, Section(may_be_zero)]))
-        return Annotated[named, Field(max_length=_NAMED_MAX)]
+        each = get_args(hint)[1]
+        return dict[Id, Annotated[each, Section(may_be_zero)]]  # type: ignore[valid-type]
     return {Path: FilePath, Address: AddressText, tuple[Address, ...]: tuple[AddressText, ...]}.get(hint, hint)
 
 
@@ -134,10 +132,10 @@ def _file_value(field_name: str, value: Any) -> Any:
         return [_file_value(field_name, each) for each in value]
     if isinstance(value, frozenset):
         return sorted(value)
+    if isinstance(value, dict):
+        return {str(key): _file_value("", each) for key, each in value.items()}
     if is_dataclass(value):
         return settings_as_file(value)
-    if isinstance(value, dict):
-        return {name: _file_value("", each) for name, each in value.items()}
     if field_name.endswith("_ns"):
         return format_duration(value)
     return format_size(value) if "_bytes" in field_name else value

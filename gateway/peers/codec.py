@@ -244,10 +244,10 @@ def _budget_use(message: pb.BudgetUse) -> BudgetUse:
 def _use_to_pb(use: TenantUse) -> pb.TenantUse:
     return pb.TenantUse(
         tenant=use.tenant,
-        running=use.running,
-        demand=use.demand,
-        requests_per_minute=use.requests_per_minute,
-        tokens_per_minute=use.tokens_per_minute,
+        running=min(use.running, TOKENS_MAX),
+        demand=min(use.demand, TOKENS_MAX),
+        requests_per_minute=min(use.requests_per_minute, TOKENS_MAX),
+        tokens_per_minute=min(use.tokens_per_minute, TOKENS_MAX),
     )
 
 

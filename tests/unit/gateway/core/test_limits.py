@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gateway.core import events
-from gateway.core.config import DEFAULT_TENANTS, CoreConfig, LimitScope, SharesConfig, TenantConfig
+from gateway.core.config import CoreConfig, TenantConfig
 from gateway.core.effects import PublishLoad
+from gateway.core.limits_config import DEFAULT_TENANTS, LimitScope, SharesConfig
 from gateway.core.residency import TenantPolicy
 from gateway.core.tenant_meter import Divided
 from gateway.core.vocabulary import LegResult, Outcome, PeerSpec, RequestId, TenantName, TenantUse
