@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from gateway.core.residency import ResidencyPolicy, processing_rule
 from gateway.core.vocabulary import GatewayId, Place, TenantName
 from gateway.ground.clock import Clock
+from gateway.records.limit_metrics import BudgetLevels
 from gateway.records.others_usage import BudgetName, BudgetUse, Used
 from gateway.records.usage_book import UsageBook
 from gateway.security.keyring import Keyring
@@ -54,6 +55,10 @@ class Budgets:
 
     def fell_silent(self, gateway: GatewayId) -> None:
         self._book.fell_silent(gateway, self._clock.wall_ns())
+
+    def levels(self) -> BudgetLevels:
+        """For the metrics page."""
+        return BudgetLevels(lambda: len(self._book.others), lambda: self.not_kept)
 
     def by_others(self, name: BudgetName) -> Used:
         """What they have used of it in this day and month."""

@@ -30,6 +30,7 @@ from gateway.records.decisions import DecisionLog, ExplainedRequest
 from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.journal import Header, Journal, new_header
 from gateway.records.ledger import Ledger, ServesModel
+from gateway.records.limit_metrics import LimitLevels
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
 from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
@@ -83,6 +84,7 @@ class Desk:
         self.metrics.registry.register(DecodeLevels(lambda: decode_figures_of(self.core, clock.now_ns())))
         self.metrics.registry.register(PoolLevels(self.core.lengths.figures))
         self.metrics.registry.register(ThresholdLevels(self.core.tuning))
+        self.metrics.registry.register(LimitLevels(self.core.limits, self.metrics.tenant_label))
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)

@@ -66,6 +66,8 @@ def listen_for_control(
 
 
 def make_roster(config: GatewayConfig, desk: Desk, loops: Supervisor, control: Control, budgets: Budgets) -> PeerRoster:
+    desk.metrics.registry.register(budgets.levels())
+
     def run_loops(link: PeerLink) -> list[Callable[[], object]]:
         heartbeats = _heartbeats(config, desk, link, control.ears, budgets)
         return [

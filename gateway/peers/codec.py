@@ -240,7 +240,7 @@ def _budget_use(message: pb.BudgetUse) -> BudgetUse:
     require(_DAY.fullmatch(message.day) is not None, "the day of a budget is no day")
     numbers = (message.tokens_in_day, message.tokens_in_month, message.set_aside)
     require(max(numbers) <= BUDGET_TOKENS_MAX, "no budget is so large")
-    return BudgetUse((message.kind, read_id(message.name, "budget")), message.day, *numbers)
+    return BudgetUse((message.kind, read_key(message.name, "budget")), message.day, *numbers)
 
 
 def _use_to_pb(use: TenantUse) -> pb.TenantUse:
@@ -256,7 +256,7 @@ def _use_to_pb(use: TenantUse) -> pb.TenantUse:
 def _use(message: pb.TenantUse) -> TenantUse:
     numbers = (message.running, message.demand, message.requests_per_minute, message.tokens_per_minute)
     require(max(numbers) <= TOKENS_MAX, "no tenant asks for so much")
-    return TenantUse(TenantName(read_id(message.tenant, "tenant")), *numbers)
+    return TenantUse(TenantName(read_key(message.tenant, "tenant")), *numbers)
 
 
 def _queue(message: pb.ModelQueue) -> ModelQueue:

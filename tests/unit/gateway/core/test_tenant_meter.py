@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.core.config import TenantConfig
@@ -12,7 +14,7 @@ ACME = TenantName("acme")
 
 
 def meter_of(**limits: int) -> TenantMeter:
-    return TenantMeter(ACME, TenantConfig(**limits), 0)
+    return TenantMeter(ACME, replace(TenantConfig(), **limits), 0)  # type: ignore[arg-type]
 
 
 class TestDemand:
