@@ -61,7 +61,14 @@ from gateway.core.publishing import Publisher
 from gateway.core.replicas import ReplicaState
 from gateway.core.requests import AttemptState, Hold, LegEnd, LegState, Phase, RequestClass, RequestState
 from gateway.core.residency import may_enter, refusal_of
-from gateway.core.resume import FIRST_STEP_DEATHS_MAX, broken_outcome, is_first_step_death, why_not_resumed
+from gateway.core.resume import (
+    FIRST_STEP_DEATHS_MAX,
+    broken_outcome,
+    deaths_after,
+    is_rest,
+    resumes_left,
+    why_not_resumed,
+)
 from gateway.core.state import GatewayState
 from gateway.core.targets import Targets
 from gateway.core.threshold_tuning import ThresholdTuning
@@ -84,12 +91,14 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
     RequestId,
     ResidencyStamp,
+    Resumes,
     Standing,
     TargetKind,
     TenantName,
 )
 
 _NO_HOPS = Hops()
+_NO_RESUMES = Resumes(0)
 _INVITED_MAX = 4
 """Replicas for which somebody is held: of those that have not changed, whether others suit them better now is asked of
 so many at each event."""
@@ -227,8 +236,16 @@ class GatewayCore(GatewayState):
             self._effects.append(RefuseForward(request_id, reason, detail))
             return
         self._effects.append(AcceptForward(request_id))
-        origin = event.origin_gateway_id
-        self._admit(event, request_class, stamp, now_ns, hops=event.hops, origin_gateway_id=origin, budget=budget)
+        self._admit(
+            event,
+            request_class,
+            stamp,
+            now_ns,
+            hops=event.hops,
+            origin_gateway_id=event.origin_gateway_id,
+            budget=budget,
+            resumes_left=event.resumes_left,
+        )
 
     def _admit(
         self,
@@ -240,6 +257,7 @@ class GatewayCore(GatewayState):
         hops: Hops = _NO_HOPS,
         origin_gateway_id: GatewayId | None = None,
         budget: Estimate | None = None,
+        resumes_left: Resumes | None = None,
     ) -> None:
         self._arrivals += 1
         request = RequestState(
@@ -253,6 +271,7 @@ class GatewayCore(GatewayState):
             hops=hops,
             origin_gateway_id=origin_gateway_id,
             budget=budget,
+            resumes_left=resumes_left,
         )
         self.requests[request.request_id] = request
         self._wait(request, now_ns)
@@ -385,8 +404,9 @@ class GatewayCore(GatewayState):
         self._stop_waiting(request)
         request.move_to(Phase.RUNNING)
         request.attempts += 1
-        if request.attempts == 1:
+        if request.attempts == 1 and not request.profile.goes_on:
             self._retry_budget.first_attempt()
+        request.resumes_begun = request.resumes
         attempt = request.attempt = AttemptState(request.attempts)
         self.timers.set(
             request.timer,
@@ -438,7 +458,10 @@ class GatewayCore(GatewayState):
         if leg.target.kind is TargetKind.REPLICA:
             return order
         crosses_regions = placement.state.spec.place.region != self.place.region
-        return replace(order, hops=request.hops.after(crosses_regions=crosses_regions), stamp=request.stamp)
+        hops, left = request.hops.after(crosses_regions=crosses_regions), None
+        if order.may_break:
+            left = Resumes(resumes_left(self.config.resume, request), request.first_step_deaths)
+        return replace(order, hops=hops, stamp=request.stamp, resumes_left=left)
 
     def _may_break(self, request: RequestState, leg: LegState) -> bool:
         profile = request.profile
@@ -540,6 +563,7 @@ class GatewayCore(GatewayState):
                 rest=event.rest,
                 is_final=event.is_final,
                 has_reached=event.has_reached,
+                resumes_used=event.resumes_used,
             )
             self._conclude(request, attempt, end)
         if not attempt.is_over:
@@ -569,10 +593,12 @@ class GatewayCore(GatewayState):
                 self._end(request, Outcome.ABANDONED, end.detail)
             case LegResult.INTERNAL if end.leg.role is not LegRole.DECODE or request.phase is Phase.ANSWERING:
                 self._end(request, Outcome.FAILED_INTERNALLY, end.detail)
-            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED | LegResult.TOO_LONG if self._is_broken_for_good(
-                request, end
+            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED | LegResult.TOO_LONG if (
+                why := self._why_broken_for_good(request, end)
             ):
-                self._end(request, Outcome.FAILED_MIDSTREAM, end.in_words)
+                told = end.in_words if end.rest is None else f"{end.in_words}; {why}"
+                request.is_poison = end.is_final
+                self._end(request, Outcome.FAILED_MIDSTREAM, told)
             case (
                 LegResult.FAILED
                 | LegResult.BUSY
@@ -615,8 +641,9 @@ class GatewayCore(GatewayState):
 
     # Answers break, and go on
 
-    def _is_broken_for_good(self, request: RequestState, end: LegEnd) -> bool:
-        return request.phase is Phase.ANSWERING and bool(why_not_resumed(self.config.resume, request, end))
+    def _why_broken_for_good(self, request: RequestState, end: LegEnd) -> str:
+        """Empty: it is not."""
+        return why_not_resumed(self.config.resume, request, end) if request.phase is Phase.ANSWERING else ""
 
     def _go_on(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
         """The client has a part of its answer: what is left of it is placed like a request that has just come, under
@@ -625,10 +652,14 @@ class GatewayCore(GatewayState):
         if broken is None or broken.rest is None:
             self._end(request, Outcome.FAILED_MIDSTREAM, request.last_failure)
             return
-        request.resumes += 1
+        there = broken.resumes_used or _NO_RESUMES
+        is_first = not (request.resumes or there.count or request.profile.goes_on)
+        request.resumes_begun = request.resumes + there.count
+        request.resumes = request.resumes_begun + 1
         request.profile = broken.rest
-        request.failures = request.busy_answers = request.first_step_deaths = 0
-        if not self._retry_budget.take():
+        request.failures = request.busy_answers = 0
+        request.first_step_deaths = there.first_step_deaths
+        if not (is_first or self._retry_budget.take()):  # once is no further load: what broke had it
             self._end(request, Outcome.FAILED_MIDSTREAM, f"{request.last_failure}; retry budget spent")
             return
         request.queue_deadline_ns = now_ns + self.config.resume.wait_max_ns
@@ -638,13 +669,14 @@ class GatewayCore(GatewayState):
         """A request that kills engines is not carried from one to the next."""
         if end.result is LegResult.CLIENT_ERROR:
             self._avoid(request, end.leg)
-        elif is_first_step_death(request, end):
-            request.first_step_deaths += 1
+        elif is_rest(request):
+            request.first_step_deaths = deaths_after(request, end)
             if end.is_final or request.first_step_deaths >= FIRST_STEP_DEATHS_MAX:
                 request.is_poison = True
                 deaths = f"{request.first_step_deaths} in a row failed it before their first token"
                 told = f"{request.last_failure}; {deaths}: nobody goes on with it"
-                self._end(request, Outcome.FAILED_MIDSTREAM, told)
+                outcome = Outcome.FAILED_MIDSTREAM if request.resumes else Outcome.FAILED_BEFORE_FIRST_BYTE
+                self._end(request, outcome, told)
 
     def _learn_from_failure(self, request: RequestState, end: LegEnd) -> None:
         """It stays away from what failed it; the snapshot forgets what it learnt from a forward that was refused."""
@@ -880,7 +912,10 @@ class GatewayCore(GatewayState):
             del self.requests[request.request_id]
         if request.resumes:
             outcome = broken_outcome(outcome)
-        self._effects.append(EndRequest(request.request_id, outcome, detail, request.attempts, request.is_poison))
+        used = _NO_RESUMES
+        if request.resumes_begun or request.first_step_deaths:
+            used = Resumes(request.resumes_begun, request.first_step_deaths)
+        self._effects.append(EndRequest(request.request_id, outcome, detail, request.attempts, request.is_poison, used))
 
     def _deadline_passed(self, request: RequestState, now_ns: int) -> None:
         attempt = request.attempt

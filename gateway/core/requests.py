@@ -37,6 +37,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
+    Resumes,
     Target,
     Word,
 )
@@ -164,7 +165,7 @@ class LegState:
 class LegEnd:
     """How a leg ended, judged by what we had ordered it to do."""
 
-    __slots__ = ("detail", "has_reached", "is_final", "leg", "refusal", "rest", "result")
+    __slots__ = ("detail", "has_reached", "is_final", "leg", "refusal", "rest", "result", "resumes_used")
 
     def __init__(
         self,
@@ -176,6 +177,7 @@ class LegEnd:
         rest: RequestProfile | None = None,
         is_final: bool = False,
         has_reached: bool = True,
+        resumes_used: Resumes | None = None,
     ) -> None:
         self.leg = leg
         self.result = result
@@ -185,6 +187,8 @@ class LegEnd:
         """Of an answer that broke, what is left to do."""
         self.is_final = is_final
         self.has_reached = has_reached
+        self.resumes_used = resumes_used
+        """There, of a peer that says so."""
 
     @property
     def in_words(self) -> str:
@@ -244,6 +248,8 @@ class RequestState:
         "refused_tokens",
         "request_class",
         "resumes",
+        "resumes_begun",
+        "resumes_left",
         "stamp",
         "timer",
         "was_shadowed",
@@ -263,6 +269,7 @@ class RequestState:
         hops: Hops,
         origin_gateway_id: GatewayId | None,
         budget: Estimate | None = None,
+        resumes_left: Resumes | None = None,
     ) -> None:
         self.profile = profile
         self.request_class = request_class
@@ -290,17 +297,20 @@ class RequestState:
         """What an engine takes that refused it for its length; 0: none has."""
         self.is_too_long = False
         """An engine, or another gateway, has refused it for its length."""
-        self.failures = 0
-        self.refusals = 0
-        self.busy_answers = 0
+        self.failures = self.refusals = self.busy_answers = 0
         self.last_failure = ""
         self.was_shadowed = False
         self.was_too_long_before = False
         """An engine has refused it for its length, and it was tried again for that."""
         self.resumes = 0
-        """How often its answer broke and was to go on. Once it is no more 0, the client has a part of an answer."""
-        self.first_step_deaths = 0
-        """Engines that failed its rest before their first token, since it last broke."""
+        """How often its answer broke and was to go on, here and wherever it was forwarded. Once it is no more 0, the
+        client has a part of an answer."""
+        self.resumes_begun = 0
+        """Those among them with which somebody was asked to go on."""
+        self.resumes_left = resumes_left
+        """What whoever forwarded it to us allows of that; None: it does not say, or is nobody."""
+        self.first_step_deaths = 0 if resumes_left is None else resumes_left.first_step_deaths
+        """Engines that failed its rest before their first token, since it last broke, here or before it came here."""
         self.is_poison = False
 
     @property

@@ -7,7 +7,7 @@ the log and for `nightside explain`, under the request's id.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.core.effects import EndRequest
 from gateway.core.vocabulary import Outcome
@@ -158,7 +158,17 @@ ENDINGS: dict[Outcome, ErrorKind] = {
 """All outcomes that can leave a client without its answer. COMPLETED and CLIENT_ERROR have one by then."""
 
 
+_BREAKS_ENGINES = replace(
+    ENDINGS[Outcome.FAILED_MIDSTREAM],
+    message="The request failed while it was being answered, and so did one engine after another that was to go on with"
+    " it: nobody else is asked.",
+)
+"""It may be what it asks for that breaks engines."""
+
+
 def kind_of(end: EndRequest) -> ErrorKind:
+    if end.is_final and end.outcome is Outcome.FAILED_MIDSTREAM:
+        return _BREAKS_ENGINES
     return ENDINGS.get(end.outcome, INTERNAL)
 
 

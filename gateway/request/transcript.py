@@ -19,6 +19,10 @@ from gateway.request.bodies import is_set
 FOLD_BYTES = 64 * 1024
 """Of events that nobody has read yet."""
 _STEP_BYTES = 16 * 1024
+_NUMBER_BYTES = 40
+"""Of a number and its place in a list."""
+_WIDE_BYTES = 4
+"""Of a character, where one of a text is wide: each of them takes as much as the widest."""
 _NOTHING = msgspec.Raw()
 _DONE = b"data: [DONE]"
 _STRING = msgspec.json.Decoder(str)
@@ -74,8 +78,8 @@ class _Reader:
     @property
     def held_bytes(self) -> int:
         """About what is kept of what was read."""
-        ids = self.said.token_ids
-        return self._size + 8 * len(ids or ())
+        said = self.said
+        return self._size + _NUMBER_BYTES * (len(said.token_ids or ()) + len(said.prompt_token_ids or ()))
 
     def take(self, documents: bytes) -> None:
         """A JSON array of them. Raises Unsound."""
@@ -96,7 +100,7 @@ class _Reader:
 
     def _add(self, text: str) -> None:
         self._texts.append(text)
-        self._size += len(text)
+        self._size += len(text) if text.isascii() else _WIDE_BYTES * len(text)
 
 
 # Chat and completions
@@ -297,6 +301,7 @@ class _ResponsesReader(_Reader):
         match event.type:
             case "response.created" if event.response is not None:
                 said.response = event.response
+                self._size += len(msgspec.json.encode(event.response))  # it may repeat what was asked
                 said.answer_id = str(event.response.get("id", ""))
             case "response.in_progress" | "response.queued":
                 pass

@@ -56,6 +56,7 @@ from loadgen.bench.relay.relays import (
     NIGHTSIDE,
     RELAYS,
     RIVALS,
+    SETTINGS,
     SIBLINGS,
     VLLM_ROUTER,
     Ready,
@@ -81,6 +82,7 @@ AIMS = (
     Aim(Figure.ADDED_TTFT_P99, 5.0),
 )
 ALL_RELAYS = (*RELAYS, SIBLINGS)
+NAMED_RELAYS = (*ALL_RELAYS, *SETTINGS)
 _ENGINES = 8
 _READY_S = 40.0
 _ATTACHED_S = 20.0
@@ -321,7 +323,7 @@ def _raise_open_files_limit() -> None:
     "--only",
     "names",
     multiple=True,
-    type=click.Choice([each.name for each in ALL_RELAYS]),
+    type=click.Choice([each.name for each in NAMED_RELAYS]),
     help="Measure this relay; may be repeated.",
 )
 @click.option(
@@ -379,7 +381,7 @@ def _plan(
     return Plan(
         effort=replace(effort, rounds=rounds or effort.rounds),
         measures=[each for each in MeasureName if not measures or each in measures],
-        relays=[each for each in ALL_RELAYS if not names or each.name in names],
+        relays=[each for each in NAMED_RELAYS if each.name in names] if names else ALL_RELAYS,
         rivals=rivals.absolute(),
         relay_core=relay_core,
         load_core=load_core,

@@ -154,6 +154,21 @@ def test_without_room_it_keeps_nothing_and_says_so() -> None:
         transcript.said()
 
 
+def test_what_is_wide_and_what_is_told_in_numbers_counts_for_what_it_takes() -> None:
+    """A wide character makes every other one as wide, and a number is an object."""
+    room = Room()
+    kept(ROLE, *(token("😀 and plain text") for _ in range(3000)), room=room)
+    assert room.held >= 4 * 3000 * len("😀 and plain text")
+    room = Room()
+    first = {"index": 0, "text": "a", "token_ids": [1], "prompt_token_ids": list(range(20_000))}
+    kept(event({"choices": [first]}), path=COMPLETIONS_PATH, room=room)
+    assert room.held >= 20_000 * 32
+    room = Room()
+    created = named_event("response.created", sequence_number=0, response={"id": "r", "instructions": "x" * 100_000})
+    kept(created, ITEM, path=RESPONSES_PATH, room=room)
+    assert room.held >= 100_000
+
+
 def test_an_answer_that_turns_out_unsound_gives_its_room_back() -> None:
     room = Room()
     tools = chat_chunk({"tool_calls": [{"index": 0, "function": {"arguments": "x" * 60}}]})
