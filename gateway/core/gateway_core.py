@@ -67,6 +67,7 @@ from gateway.core.resume import (
     deaths_after,
     is_rest,
     resumes_left,
+    wait_max_ns_of,
     why_not_resumed,
 )
 from gateway.core.state import GatewayState
@@ -273,6 +274,8 @@ class GatewayCore(GatewayState):
             budget=budget,
             resumes_left=resumes_left,
         )
+        if event.profile.goes_on:
+            request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
         self.requests[request.request_id] = request
         self._wait(request, now_ns)
 
@@ -662,7 +665,7 @@ class GatewayCore(GatewayState):
         if not (is_first or self._retry_budget.take()):  # once is no further load: what broke had it
             self._end(request, Outcome.FAILED_MIDSTREAM, f"{request.last_failure}; retry budget spent")
             return
-        request.queue_deadline_ns = now_ns + self.config.resume.wait_max_ns
+        request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
         self._wait_again(request, now_ns)
 
     def _rest_failed(self, request: RequestState, end: LegEnd) -> None:
@@ -703,8 +706,7 @@ class GatewayCore(GatewayState):
         elif not self._retry_budget.take():
             self._end(request, outcome, f"{request.last_failure}; retry budget spent")
         else:
-            wait_max_ns = self.config.resume.wait_max_ns if request.resumes else self.config.queue.wait_max_ns
-            request.queue_deadline_ns = now_ns + wait_max_ns
+            request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
             self._wait_again(request, now_ns)
 
     def _try_again_after_busy(self, request: RequestState, now_ns: int) -> None:

@@ -6,13 +6,15 @@ say, and comes with the end of the leg.
 
 from __future__ import annotations
 
-from gateway.core.config import ResumeConfig
+from gateway.core.config import CoreConfig, ResumeConfig
 from gateway.core.requests import LegEnd, RequestState
 from gateway.core.vocabulary import Outcome
 
 FIRST_STEP_DEATHS_MAX = 2
 """So many engines in a row that fail a rest before its first token may have died of it: the next one is spared."""
 
+_RECEIVERS_SHARE = 10
+"""Of what a rest may wait in all, a receiver waits one part in so many before the origin has it."""
 _STAND = frozenset(
     {
         Outcome.COMPLETED,
@@ -42,6 +44,15 @@ def resumes_left(config: ResumeConfig, request: RequestState) -> int:
     told = request.resumes_left
     most = config.resumes_max if told is None else min(config.resumes_max, told.count)
     return max(0, most - request.resumes)
+
+
+def wait_max_ns_of(config: CoreConfig, request: RequestState) -> int:
+    """What it may wait for somebody who tries it again. Whoever forwarded it has all the other regions, and a client
+    that sees nothing come: a rest waits here for a moment only."""
+    if not is_rest(request):
+        return config.queue.wait_max_ns
+    whole_ns = config.resume.wait_max_ns
+    return whole_ns if request.origin_gateway_id is None else whole_ns // _RECEIVERS_SHARE
 
 
 def is_rest(request: RequestState) -> bool:

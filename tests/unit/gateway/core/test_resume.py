@@ -276,14 +276,25 @@ def test_whoever_claims_that_all_was_used_ends_it_and_whoever_says_nothing_used_
     assert left_of(one) == [Resumes(1), Resumes(0)]
 
 
-def test_it_has_used_none_where_it_waited_in_vain() -> None:
+def test_it_waits_a_moment_only_for_what_others_may_do_and_has_used_none() -> None:
     """Whoever forwarded it may use that one."""
     one = of_another(1, left=Resumes(3))
     one.first_token("r1")
     one.probe(healthy=False)
     one.finish("r1", LegResult.FAILED, rest=REST)
-    (end,) = of_kind(EndRequest, one.wait(20 * SECOND))
+    assert not of_kind(EndRequest, one.wait(SECOND // 2))
+    (end,) = of_kind(EndRequest, one.wait(SECOND))
     assert (end.outcome, end.resumes_used) == (Outcome.FAILED_MIDSTREAM, Resumes(0))
+
+
+def test_a_rest_that_is_forwarded_waits_no_longer() -> None:
+    """Its client has a part of its answer already, and there are others."""
+    one = of_another(1, left=Resumes(3), goes_on=True)
+    told = forward("r2")
+    one.probe(healthy=False)
+    one.tell(replace(told, profile=replace(told.profile, goes_on=True)))
+    one.tell(forward("r3"))
+    assert ended(one.wait(2 * SECOND)) == [("r2", Outcome.EXPIRED_IN_QUEUE)]
 
 
 def test_deaths_are_carried_to_who_is_forwarded_it() -> None:
