@@ -41,6 +41,7 @@ from gateway.core.vocabulary import (
     RequestProfile,
     ResidencyStamp,
     Resumes,
+    ServiceClass,
     TenantName,
 )
 from gateway.ground.control.codec import owners_to_pb, read_owners
@@ -118,6 +119,7 @@ _FORBIDDEN_HEADERS = frozenset(
 """What frames a connection or proves an identity belongs to one hop, and never travels over a peer's word."""
 
 _CONNECTORS_TOLD = {each.value: each for each in Connector}
+_SERVICE_CLASSES = {each.value: each for each in ServiceClass}
 _BODILESS = frozenset({204, 205, 304})
 """Behind these a client expects no body, and takes what comes for another answer. No engine call has such an answer."""
 
@@ -261,6 +263,7 @@ def forward_to_pb(order: StartLeg, request: OutboundRequest, origin: GatewayId, 
         method=request.method,
         stores_response=request.stores_response,
         resumes_left=None if order.resumes_left is None else _resumes_to_pb(order.resumes_left),
+        traced=request.is_traced,
     )
 
 
@@ -289,7 +292,13 @@ def _outbound(message: pb.ForwardRequest, profile: RequestProfile) -> OutboundRe
         key = stored_response_key(profile.tenant, response_id)
         require(profile.follows == key, "follows is not the response that the path names")
     return OutboundRequest(
-        profile, message.path, _headers(message.headers), message.body, method, message.stores_response
+        profile,
+        message.path,
+        _headers(message.headers),
+        message.body,
+        method,
+        message.stores_response,
+        is_traced=message.traced,
     )
 
 
@@ -314,6 +323,7 @@ def _profile_to_pb(profile: RequestProfile, budget_tokens: int) -> pb.Profile:
         connectors=sorted(profile.connectors),
         budget_tokens=min(budget_tokens, TOKENS_MAX),
         goes_on=profile.goes_on,
+        service_class="" if profile.service_class is ServiceClass.INTERACTIVE else profile.service_class,
     )
 
 
@@ -342,7 +352,13 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
         connectors=_connectors(profile.connectors),
         budget_tokens=profile.budget_tokens,
         goes_on=profile.goes_on,
+        service_class=_service_class(profile.service_class),
     )
+
+
+def _service_class(told: str) -> ServiceClass:
+    """A class that we do not know is served like the best: whatever it was promised, it gets no less."""
+    return _SERVICE_CLASSES.get(told, ServiceClass.INTERACTIVE)
 
 
 def _connectors(told: Collection[str]) -> frozenset[Connector]:

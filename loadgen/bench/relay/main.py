@@ -58,6 +58,7 @@ from loadgen.bench.relay.relays import (
     RIVALS,
     SETTINGS,
     SIBLINGS,
+    TRACED,
     VLLM_ROUTER,
     Ready,
     Relay,
@@ -81,8 +82,9 @@ AIMS = (
     Aim(Figure.ADDED_TTFT_P50, 1.0),
     Aim(Figure.ADDED_TTFT_P99, 5.0),
 )
-ALL_RELAYS = (*RELAYS, SIBLINGS)
-NAMED_RELAYS = (*ALL_RELAYS, *SETTINGS)
+BY_NAME = (*TRACED, *SETTINGS)
+"""Measured only where they are asked for."""
+ALL_RELAYS = (*RELAYS, SIBLINGS, *BY_NAME)
 _ENGINES = 8
 _READY_S = 40.0
 _ATTACHED_S = 20.0
@@ -323,7 +325,7 @@ def _raise_open_files_limit() -> None:
     "--only",
     "names",
     multiple=True,
-    type=click.Choice([each.name for each in NAMED_RELAYS]),
+    type=click.Choice([each.name for each in ALL_RELAYS]),
     help="Measure this relay; may be repeated.",
 )
 @click.option(
@@ -381,7 +383,7 @@ def _plan(
     return Plan(
         effort=replace(effort, rounds=rounds or effort.rounds),
         measures=[each for each in MeasureName if not measures or each in measures],
-        relays=[each for each in NAMED_RELAYS if each.name in names] if names else ALL_RELAYS,
+        relays=[each for each in ALL_RELAYS if (each.name in names if names else each not in BY_NAME)],
         rivals=rivals.absolute(),
         relay_core=relay_core,
         load_core=load_core,
