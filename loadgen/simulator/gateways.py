@@ -207,6 +207,12 @@ class _Leg:
         self.owner.said = said
         return ask.rest(said)
 
+    def _forget_what_is_on_its_way(self, result: LegResult) -> None:
+        """A forward that is over before its first token came may have been answered, by somebody who is not heard."""
+        is_unheard = self.order.target.kind is TargetKind.PEER and not self.has_begun
+        if is_unheard and result is not LegResult.COMPLETED and self.gateway.follows_answers and self.owner.is_heard:
+            self.owner.ask.told.comes_no_further(self.said)
+
     def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None:
         """A peer's last word."""
         result, refusal, detail = leg_end_of(outcome, detail)
@@ -283,6 +289,7 @@ class _Leg:
             self.gateway.decoding.pop((self.order.request_id, self.order.attempt), None)
         if self.line is not None and result is not LegResult.CANCELLED:
             self.line.finish()
+        self._forget_what_is_on_its_way(result)
         may_go_on = result in (LegResult.FAILED, LegResult.BUSY, LegResult.REFUSED)
         ended = events.LegEnded(
             self.order.request_id,

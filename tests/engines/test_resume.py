@@ -149,6 +149,13 @@ async def tokenized(session: aiohttp.ClientSession, port: int, text: str) -> lis
         return told
 
 
+async def detokenized(session: aiohttp.ClientSession, port: int, tokens: list[int]) -> str:
+    body = {"model": MODEL, "tokens": tokens}
+    async with session.post(f"http://127.0.0.1:{port}/detokenize", json=body) as response:
+        assert response.status == 200, await response.text()
+        return str((await response.json())["prompt"])
+
+
 def by_generated_ids(session: aiohttp.ClientSession, port: int) -> Reread:
     """Of an engine that tells what it generates: are the ids of what was said those of its text?"""
 
@@ -165,7 +172,9 @@ def by_generated_ids(session: aiohttp.ClientSession, port: int) -> Reread:
                 text += choice.get("text") or (choice.get("delta") or {}).get("content") or ""
                 generated += choice.get("token_ids") or []
         assert whole.startswith(text), "it is greedy"
-        return await tokenized(session, port, text) != generated
+        while generated and await detokenized(session, port, generated) != said:
+            generated.pop()  # an event may have brought several
+        return await tokenized(session, port, said) != generated
 
     return reread
 

@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
-from gateway.config.sections import GatewayConfig
+from gateway.config.sections import AuditConfig, GatewayConfig
 from gateway.core.config import ResumeConfig
 from gateway.http.room import Room
 from loadgen.engine.faults import Fault, FaultMode
@@ -208,6 +208,29 @@ class TestForwards:
             await eu.stop()
             assert await response.content.read() == WENT_ON
         assert resumes(us) == 1
+
+    async def test_each_region_that_saw_it_is_on_record(self, mesh: Mesh, tmp_path: Path) -> None:
+        """Whoever goes on has seen prompt and answer so far; what they say is in no record."""
+        folder = tmp_path / "audit"
+        us, eu = await busy_us_and_free_eu(mesh, audit=AuditConfig(folder=folder))
+        eu.engine.plays(stream_and_hang(*BEGUN))
+        us.engine.plays(stream(*REST))
+        async with half_an_answer(mesh, us) as response:
+            request_id = response.headers["x-request-id"]
+            await eu.stop()
+            assert await response.content.read() == WENT_ON
+        async with mesh.session.get(f"{us.gateway.admin_url}/admin/explain/{request_id}") as answered:
+            placements = (await answered.json())["placements"]
+        assert [(each["region"], each.get("resume")) for each in placements] == [(EU.region, None), (US.region, 1)]
+        await us.stop()
+        text = "".join(path.read_text() for path in folder.iterdir())
+        lines = [json.loads(line) for line in text.splitlines()]
+        (line,) = [line for line in lines if line["kind"] == "request" and line["gateway"] == "us-1"]
+        attempts = [(each["region"], each["result"], each.get("resume")) for each in line["attempts"]]
+        assert attempts == [(EU.region, "failed", None), (US.region, "completed", 1)]
+        assert line["processed"]["region"] == US.region
+        assert "hello" not in text
+        assert "world" not in text
 
     async def test_poison_is_carried_no_further(self, mesh: Mesh) -> None:
         """Two engines in a row, or one that came back, have died of the rest before they said anything."""
