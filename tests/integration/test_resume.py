@@ -220,7 +220,7 @@ class TestForwards:
             await eu.stop()
             assert await response.content.read() == WENT_ON
         async with mesh.session.get(f"{us.gateway.admin_url}/admin/explain/{request_id}") as answered:
-            placements = (await answered.json())["placements"]
+            placements = (await answered.json())["here"]["placements"]
         assert [(each["region"], each.get("resume")) for each in placements] == [(EU.region, None), (US.region, 1)]
         await us.stop()
         text = "".join(path.read_text() for path in folder.iterdir())
