@@ -96,6 +96,8 @@ class EndRequest:
     """Of an answer that broke: it may be what the request asks for that breaks engines, and nobody should go on."""
     resumes_used: Resumes = Resumes(0)
     """How often it went on, here and wherever it was forwarded."""
+    retry_after_ns: int = 0
+    """Of one that was turned away: when one like it could be served, as the queue drains now. 0: nobody knows."""
 
 
 @value

@@ -47,10 +47,10 @@ def resumes_left(config: ResumeConfig, request: RequestState) -> int:
 
 
 def wait_max_ns_of(config: CoreConfig, request: RequestState) -> int:
-    """What it may wait for somebody who tries it again. Whoever forwarded it has all the other regions, and a client
-    that sees nothing come: a rest waits here for a moment only."""
+    """What it may wait for somebody who tries it again, by what it is served as. A rest waits here for a moment only if
+    another gateway forwarded it: that one has all the other regions, and a client that sees nothing come."""
     if not is_rest(request):
-        return config.queue.wait_max_ns
+        return config.classes.wait_max_ns(request.request_class.service_class, config.queue.wait_max_ns)
     whole_ns = config.resume.wait_max_ns
     return whole_ns if request.origin_gateway_id is None else whole_ns // _RECEIVERS_SHARE
 

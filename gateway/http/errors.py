@@ -27,6 +27,8 @@ class ErrorKind:
     """False keeps SDKs from trying again where their habit would."""
     shows_detail: bool = False
     """The core's own words about it may be shown."""
+    challenge: str = ""
+    """What the client is told to show (RFC 6750)."""
 
 
 class ClientFault(Exception):
@@ -39,6 +41,8 @@ class ClientFault(Exception):
         self.param = param
 
 
+_SECOND_NS = 1_000_000_000
+_RETRY_AFTER_MIN_S = 0.1
 _BAD_REQUEST = "invalid_request_error"
 _OURS = "server_error"
 _RATE = "rate_limit_error"
@@ -57,7 +61,9 @@ INVALID_CLASS = ErrorKind(
 )
 INVALID_HEADER = ErrorKind(400, _BAD_REQUEST, "invalid_header", "A header has a control character.", shows_detail=True)
 INVALID_REQUEST = ErrorKind(400, _BAD_REQUEST, "invalid_request", "The request could not be read.")
-INVALID_API_KEY = ErrorKind(401, _BAD_REQUEST, "invalid_api_key", "The API key is missing or not valid.")
+INVALID_API_KEY = ErrorKind(
+    401, _BAD_REQUEST, "invalid_api_key", "The API key is missing or not valid.", challenge="Bearer"
+)
 TENANT_NOT_ALLOWED = ErrorKind(
     403, _BAD_REQUEST, "tenant_not_allowed", "This key may not name a tenant other than its own."
 )
@@ -129,6 +135,9 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.REJECTED_TENANT_LIMIT: ErrorKind(
         429, "rate_limit_error", "tenant_queue_full", "Too many of your requests are waiting.", 2.0, shows_detail=True
     ),
+    Outcome.REJECTED_DEADLINE: ErrorKind(
+        429, _RATE, "deadline_unreachable", "It would come too late: too much waits before it.", 1.0, shows_detail=True
+    ),
     Outcome.REJECTED_UNKNOWN_RESPONSE: ErrorKind(
         404, _BAD_REQUEST, "response_not_found", "The response it refers to is not known here.", may_retry=False
     ),
@@ -173,9 +182,13 @@ _BREAKS_ENGINES = replace(
 
 
 def kind_of(end: EndRequest) -> ErrorKind:
+    """What the queue itself says of when to come again counts for more than what is said of all."""
     if end.is_final and end.outcome is Outcome.FAILED_MIDSTREAM:
         return _BREAKS_ENGINES
-    return ENDINGS.get(end.outcome, INTERNAL)
+    kind = ENDINGS.get(end.outcome, INTERNAL)
+    if not end.retry_after_ns:
+        return kind
+    return replace(kind, retry_after_s=max(_RETRY_AFTER_MIN_S, end.retry_after_ns / _SECOND_NS))
 
 
 def error_headers(kind: ErrorKind) -> dict[str, str]:
@@ -185,8 +198,8 @@ def error_headers(kind: ErrorKind) -> dict[str, str]:
         headers["retry-after-ms"] = str(round(kind.retry_after_s * 1000))
     if not kind.may_retry:
         headers["x-should-retry"] = "false"
-    if kind.status == 401:
-        headers["www-authenticate"] = "Bearer"
+    if kind.challenge:
+        headers["www-authenticate"] = kind.challenge
     if kind is UNSUPPORTED_ENCODING:
         headers["accept-encoding"] = "gzip, deflate"  # RFC 9110, 12.5.3
     return headers
