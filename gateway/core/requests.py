@@ -272,7 +272,7 @@ class RequestState:
         "was_too_long_before",
     )
 
-    def __init__(  # noqa: PLR0915 - it is what a request is
+    def __init__(
         self,
         profile: RequestProfile,
         request_class: RequestClass,
