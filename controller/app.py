@@ -47,10 +47,13 @@ from gateway.ground.listening import named_by
 from gateway.ground.logs import libraries_told_of, make_logger
 from gateway.ground.naming.limits import DnsLimits
 from gateway.ground.naming.service import NameService
+from gateway.ground.operators import Operators
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.task_group import TaskGroup
 from gateway.ground.tls import ControllerTls, ExpiryWatch, Holder, HttpTls
+from gateway.ground.tokens.issuer import Around
+from gateway.ground.tokens.operators import make_operators
 from gateway.ground.transport import Plaintext
 from gateway.ground.values import Address
 
@@ -85,6 +88,8 @@ class ControllerHandle:
         self.admin_address = file.sections.listen.admin
         """With the port that it has, where the system chose it."""
         self.dns_addresses: tuple[Address, ...] = ()
+        self.admin_app: web.Application | None = None
+        """What operators reach, once they do."""
         self.publisher: Publisher | None = None
         """Of the records beyond our own name servers."""
 
@@ -125,11 +130,19 @@ async def serve_controller(
     clock = clock or Clock()
     sections = file.sections
     log = log or make_logger(sections.logging, file.controller, clock=clock, role="controller")
-    shown = _Shown(sections, clock)
+    shown = _Shown(file, clock, log)
     async with AsyncExitStack() as stack:
         history = History(_history_path(sections), sections.history.file_max_bytes)
-        metrics = Metrics()
-        waiting = Waiting(file, shown.operators, metrics, log, stop=stop or asyncio.Event(), standing_by=standing_by)
+        metrics = await _with_operators(Metrics(), stack, shown, clock, log)
+        waiting = Waiting(
+            file,
+            shown.operators_tls,
+            metrics,
+            log,
+            stop=stop or asyncio.Event(),
+            standing_by=standing_by,
+            operators=shown.operators,
+        )
         lead = await take_the_lead(stack, store, waiting, clock)
         journal = _journal(file, clock, log, metrics)
         core = ControllerCore()
@@ -146,7 +159,7 @@ async def serve_controller(
         )
         driver.on_recovery(recovery.begin)
         metrics.follow(desk, handle.links.__len__, lambda: not handle.readiness(), lead.lease.left_s)
-        _add_parts(handle.reloader, FilePart(file, partial(_apply, handle, prober, recovery)), shown.holders)
+        _add_parts(handle.reloader, FilePart(file, partial(_apply, handle, prober, recovery)), shown)
 
         stack.push_async_callback(_last_write, lead.keeper, log)
         await stack.enter_async_context(loops)
@@ -172,9 +185,23 @@ async def serve_controller(
         stack.push_async_callback(server.stop)
         handle.grpc_address = await _listen_for_gateways(server, sections.listen.grpc)
         operations = Operations(desk, history, clock, on_order=metrics.ordered)
-        admin = _admin_app(handle, operations, history, clock, recent=recent, start=loops.start)
-        handle.admin_address = await listen_for_operators(stack, admin, handle.admin_address, shown.operators)
+        admin = _admin_app(
+            handle, operations, history, clock, operators=shown.operators, recent=recent, start=loops.start
+        )
+        handle.admin_address = await listen_for_operators(stack, admin, handle.admin_address, shown.operators_tls)
         yield handle
+
+
+async def _with_operators(
+    metrics: Metrics, stack: AsyncExitStack, shown: _Shown, clock: Clock, log: FilteringBoundLogger
+) -> Metrics:
+    """Who they are is known also while another controller leads; it is counted in these metrics."""
+    metrics.add(shown.token_counters.collectors())
+    loops = await stack.enter_async_context(Supervisor(clock, partial(_loop_failed, log, metrics)))
+    for each in shown.issuers:
+        each.restore()
+        loops.run(f"issuer_{each.config.name}", each.run)
+    return metrics
 
 
 async def _listen_for_gateways(server: ControlServer, address: Address) -> Address:
@@ -212,19 +239,23 @@ async def _run_until(
 
 
 class _Shown:
-    """The certificates in use."""
+    """The certificates in use, and what operators have to show."""
 
-    def __init__(self, sections: Sections, clock: Clock) -> None:
-        """Raises CertificateFault."""
+    def __init__(self, file: ControllerFile, clock: Clock, log: FilteringBoundLogger) -> None:
+        """Raises CertificateFault and ConfigError."""
+        sections = file.sections
+        around = Around(file.controller, _state_folder(sections), clock, log)
+        self.operators, self.issuers = make_operators(file.admin_token, sections.operators, around)
+        self.token_counters = around.counters
         self.mesh = None if sections.link.tls is None else ControllerTls(sections.link.tls, clock)
         admin_tls = sections.listen.admin_tls
-        self.operators = None if admin_tls is None else HttpTls(admin_tls, clock)
-        if self.operators is not None:
-            self.operators.role = "operators"
+        self.operators_tls = None if admin_tls is None else HttpTls(admin_tls, clock)
+        if self.operators_tls is not None:
+            self.operators_tls.role = "operators"
 
     @property
     def holders(self) -> list[Holder]:
-        return [each for each in (self.mesh, self.operators) if each is not None]
+        return [each for each in (self.mesh, self.operators_tls) if each is not None]
 
 
 async def _tell_names(
@@ -322,6 +353,11 @@ def _journal(file: ControllerFile, clock: Clock, log: FilteringBoundLogger, metr
     return Journal(JournalSettings(settings.folder, settings.file_max_bytes, settings.files_max), header, on_stopped)
 
 
+def _state_folder(sections: Sections) -> Path | None:
+    """Beside the store, where that is a file."""
+    return None if sections.store.path is None else sections.store.path.parent
+
+
 def _history_path(sections: Sections) -> Path:
     if sections.history.path is not None:
         return sections.history.path
@@ -346,9 +382,10 @@ def _watch_certificates(
     loops.run("certificate_expiry", ExpiryWatch(holders, clock, log).run)
 
 
-def _add_parts(reloader: Reloader, part: FilePart, holders: list[Holder]) -> None:
+def _add_parts(reloader: Reloader, part: FilePart, shown: _Shown) -> None:
     reloader.add("controller", part.reload, part.files)
-    for holder in holders:
+    reloader.add("operators", shown.operators.reload, shown.operators.files)
+    for holder in shown.holders:
         reloader.add(f"certificate_of_{holder.role}", holder.reload, holder.files)
 
 
@@ -375,6 +412,7 @@ def _admin_app(
     history: History,
     clock: Clock,
     *,
+    operators: Operators,
     recent: Recent,
     start: Callable[[Coroutine[None, None, None]], object],
 ) -> web.Application:
@@ -410,7 +448,8 @@ def _admin_app(
         partial(overview.sections, handle.readiness),
         handle.questions.about,
     )
-    return make_admin_app(sources, handle.file.admin_token, admin_hosts(handle.file.sections.listen))
+    handle.admin_app = make_admin_app(sources, operators, admin_hosts(handle.file.sections.listen))
+    return handle.admin_app
 
 
 # The end

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from gateway.ground.admin_server import as_json, fault
+from gateway.ground.admin_server import as_json, fault, needs
+from gateway.ground.operators_config import Role
 
 Sections = Callable[[], Mapping[str, object]]
 """All of the page's, by name, JSON-able."""
@@ -49,10 +50,12 @@ class Live:
         self._made: dict[str, bytes] = {}
         self._made_s = float("-inf")
 
+    @needs(Role.LOOK)
     async def once(self, _: web.Request) -> web.Response:
         """All sections as they are now."""
         return as_json(self._sections())
 
+    @needs(Role.LOOK)
     async def watch(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events: `sections` has all of them at first, then those that changed."""
         if self.watchers >= self._settings.watchers_max:

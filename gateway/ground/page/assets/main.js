@@ -12,6 +12,7 @@ const all = {};
 const changed = new Set();
 let parts = null;
 let tokenShown = null;
+let orders = null;
 
 // Light or dark
 
@@ -69,6 +70,7 @@ by("forget").addEventListener("click", () => {
 const STATES = { live: "live", connecting: "connecting", again: "connecting again" };
 
 function state(word, why) {
+  if (word === "live" && orders !== null) askWho();
   mark(by("live"), "state", word);
   say(by("live"), STATES[word]);
   by("live").title = why;
@@ -90,7 +92,8 @@ async function refused(status, why) {
 // Its parts
 
 function build(kind) {
-  const orders = new Orders(session, tell, refused);
+  orders = new Orders(session, tell, refused);
+  askWho();
   const finder = lookup(session, refused);
   const top = [panels.totals(), panels.regions()];
   const side = [finder, kind === "gateway" ? panels.queue() : panels.events()];
@@ -110,6 +113,15 @@ function showWho() {
   const about = kind === "gateway" ? ` in ${region} (${jurisdiction})` : `, ${leads ? "leads" : "does not lead"}: term ${term}, version ${version}`;
   say(by("who"), `${kind} ${name}${about}`);
   document.title = `${name} · Nightside`;
+}
+
+// Who looks, and what they may order: asked anew with each stream, since a token may be another's by then.
+async function askWho() {
+  const reply = await session.ask("admin/whoami");
+  if (reply.status !== 200 || orders === null) return;
+  orders.role = reply.answer.role;
+  say(by("as"), reply.answer.operator ? `as ${reply.answer.operator} (${reply.answer.role})` : "");
+  sections({ who: all.who, gateways: all.gateways });
 }
 
 function showNotes(notes) {
