@@ -84,6 +84,7 @@ export class Orders {
         : ["What the controller held back meanwhile is done now:"],
       order: (reason) => (active ? { order: "freeze", reason } : { order: "unfreeze" }),
       done: active ? "The mesh is frozen." : "The mesh is no longer frozen.",
+      isQuiet: active, // a freeze moves nothing
     });
   }
 
@@ -100,14 +101,14 @@ export class Orders {
   }
 
   // With what the controller itself says that it would do.
-  async byController({ title, does, means, order, done }) {
+  async byController({ title, does, means, order, done, isQuiet }) {
     const reply = await this.session.ask("admin/orders", { order: order(""), dry_run: true });
     if (reply.status !== 200) {
       this.failed(reply);
       return;
     }
     this.confirm({
-      title, does, means: [...means, ...previewed(reply.answer.preview)],
+      title, does, means: [...means, ...(isQuiet ? [] : previewed(reply.answer.preview))],
       give: (reason) => this.session.ask("admin/orders", { order: order(reason), by: "page" }),
       done: () => done,
     });
