@@ -15,7 +15,7 @@ from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
 from gateway.core.description import decode_figures_of, describe, gauges_of
 from gateway.core.effects import EndRequest
-from gateway.core.events import ConfigApplied, PolicyApplied
+from gateway.core.events import ConfigApplied, PolicyApplied, TokensSettled
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import may_enter
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
@@ -31,6 +31,7 @@ from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.forward_rates import ForwardRates
 from gateway.records.journal import Header, Journal, new_header
 from gateway.records.ledger import Ledger, ServesModel
+from gateway.records.limit_metrics import LimitLevels
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
 from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
@@ -38,6 +39,7 @@ from gateway.records.refusals import Refusals
 from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
+from gateway.request.usage import tokens_used
 from gateway.state.lockdown import Lockdown
 
 _SECOND_NS = 1_000_000_000
@@ -84,6 +86,7 @@ class Desk:
         self.metrics.registry.register(DecodeLevels(lambda: decode_figures_of(self.core, clock.now_ns())))
         self.metrics.registry.register(PoolLevels(self.core.lengths.figures))
         self.metrics.registry.register(ThresholdLevels(self.core.tuning))
+        self.metrics.registry.register(LimitLevels(self.core.limits, self.metrics.tenant_label))
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)
@@ -166,6 +169,8 @@ class Desk:
         stops."""
         try:
             self.ledger.on_finished(profile, end, summary)
+            if self.core.limits.is_charged(profile.request_id):
+                self.driver.submit(TokensSettled(profile.request_id, tokens_used(profile, summary).total))
         except Exception as error:  # noqa: BLE001 - whatever it is, it stops this gateway
             self.driver.fail(error)
         finally:

@@ -16,6 +16,7 @@ from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
 from gateway.app.accounts import Accounts
+from gateway.app.budgets import Budgets
 from gateway.app.control import Control
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.expert_locality import ExpertLocality
@@ -83,9 +84,11 @@ class GatewayHandle:
         reloader: Reloader,
         *,
         control: Control,
+        budgets: Budgets,
     ) -> None:
         self.reloader = reloader
         self.control = control
+        self.budgets = budgets
         self.core = desk.core
         self.driver = desk.driver
         self.metrics = desk.metrics
@@ -171,7 +174,7 @@ async def serve_gateway(
         orders = control.precedence.orders
         desk.apply(orders)
         fleet = _fleet(config, orders, desk)
-        roster = make_roster(config, desk, loops, control)
+        roster = make_roster(config, desk, loops, control, accounts.budgets)
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
         tracing = await stack.enter_async_context(requests_traced(config, desk, fleet, roster))
@@ -189,11 +192,11 @@ async def serve_gateway(
             on_fault=desk.request_failed,
             begin_trace=tracing.begin,
         )
-        peer_server = make_peer_server(config, desk, owners, roster, control)
+        peer_server = make_peer_server(config, desk, owners, roster, control, budgets=accounts.budgets)
         reloader = _reloader(config, desk)
         names = await stack.enter_async_context(serve_names(config, desk))
         in_force = _in_force(config, orders, desk, fleet=fleet, roster=roster, names=names, loops=loops)
-        handle = GatewayHandle(in_force, desk, peer_server, reloader, control=control)
+        handle = GatewayHandle(in_force, desk, peer_server, reloader, control=control, budgets=accounts.budgets)
 
         await stack.enter_async_context(loops)
         _run_loops(config, loops, desk, certificates, accounts)
@@ -292,6 +295,7 @@ def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce
         tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
         contents=ContentReader(lambda: in_force.config.content, desk.core.ladders.are_wanted),
         promises=Promises(lambda: desk.core.config),
+        rooms=desk.core.limits.rooms,
     ).make_app()
 
 

@@ -92,7 +92,8 @@ class EndRequest:
     is_final: bool = False
     """Of an answer that broke: it may be what the request asks for that breaks engines, and nobody should go on."""
     retry_after_ns: int = 0
-    """Of one that was turned away: when one like it could be served, as the queue drains now. 0: nobody knows."""
+    """Of one that was turned away: when it would be let in, or could be served as the queue drains now. 0: nobody can
+    say more than the outcome does."""
 
 
 @value

@@ -22,6 +22,7 @@ from gateway.core.fair_shares import Charge
 from gateway.core.peers import PeerState
 from gateway.core.pools import PoolFit
 from gateway.core.replicas import ReplicaState
+from gateway.core.tenant_meter import TenantMeter
 from gateway.core.timers import Timer, TimerKind
 from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
@@ -249,6 +250,7 @@ class RequestState:
         "is_poison",
         "is_too_long",
         "last_failure",
+        "meter",
         "origin_gateway_id",
         "phase",
         "profile",
@@ -264,7 +266,7 @@ class RequestState:
         "was_too_long_before",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - it is what a request is
         self,
         profile: RequestProfile,
         request_class: RequestClass,
@@ -278,6 +280,7 @@ class RequestState:
         origin_gateway_id: GatewayId | None,
         budget: Estimate | None = None,
         promotion_ns: int | None = None,
+        meter: TenantMeter | None = None,
     ) -> None:
         self.profile = profile
         self.request_class = request_class
@@ -306,6 +309,8 @@ class RequestState:
         """What its tenant has for it on its counter; None until it first waits, as everybody does."""
         self.budget = budget
         """What it is taken to come to; None: nobody asks."""
+        self.meter = meter
+        """Of its tenant, where that has limits; None of a forward, which counts where it came in."""
         self.refused_tokens = 0
         """What an engine takes that refused it for its length; 0: none has."""
         self.is_too_long = False

@@ -59,7 +59,7 @@ class Metrics:
         self._rtt_ns: dict[GatewayId, int] = {}
         self._define_counters()
         self._define_histograms()
-        self.usage = UsageMetrics(self.registry, self._models, self._tenant)
+        self.usage = UsageMetrics(self.registry, self._models, self.tenant_label)
         self.resumes = ResumeMetrics(self.registry)
         self.traces = TraceMetrics(self.registry)
         self._define_levels()
@@ -82,7 +82,7 @@ class Metrics:
     def refused(self, reason: str, tenant: TenantName | None) -> None:
         """A request was turned away at the door. `reason` is one of a closed set; where nobody knows whose it was, it
         has no tenant."""
-        self._door.add(reason, "" if tenant is None else self._tenant(tenant))
+        self._door.add(reason, "" if tenant is None else self.tenant_label(tenant))
 
     def loop_delayed(self, delay_ns: int) -> None:
         """How much later than asked the event loop came back."""
@@ -268,6 +268,7 @@ class Metrics:
                 | events.ConfigApplied()
                 | events.DecodeHistoryRestored()
                 | events.TokenBudgetRestored()
+                | events.TokensSettled()
                 | events.PredictorFitted()
                 | events.ArtifactReady()
             ):
@@ -354,7 +355,7 @@ class Metrics:
     def _peer(self, gateway_id: GatewayId) -> str:
         return gateway_id if gateway_id in self._peers else OTHER
 
-    def _tenant(self, tenant: TenantName) -> str:
+    def tenant_label(self, tenant: TenantName) -> str:
         return self._tenants.of(tenant, may_be_named=self._ledger.policy.logging.tenant)
 
 
