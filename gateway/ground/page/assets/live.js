@@ -78,8 +78,7 @@ export async function watch(session, on) {
         if (Date.now() - opened < AGAIN_MAX_MS) on.state("again", "the stream ended");
         else wait = 0; // no stream is for ever: the next one asks anew whether we may look
       }
-    } catch (error) {
-      if (error instanceof SyntaxError) throw error;
+    } catch {
       on.state("again", "it cannot be reached");
     } finally {
       clearTimeout(silence);

@@ -133,11 +133,12 @@ function showNotes(notes) {
 
 function draw() {
   if (!all.who) return;
-  if (changed.has("who") || changed.has("state")) showWho();
-  if (changed.has("state")) showNotes(all.state.notes);
-  parts ??= build(all.who.kind);
-  for (const part of parts) if (part.on.some((each) => changed.has(each))) part.show(all);
+  const now = new Set(changed);
   changed.clear();
+  if (now.has("who") || now.has("state")) showWho();
+  if (now.has("state")) showNotes(all.state.notes);
+  parts ??= build(all.who.kind);
+  for (const part of parts) if (part.on.some((each) => now.has(each))) part.show(all);
 }
 
 function sections(news) {
