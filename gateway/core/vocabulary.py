@@ -248,6 +248,15 @@ class ResidencyStamp:
     policy_digest: str
 
 
+@value
+class Resumes:
+    """Of an answer that breaks: how often it may go on, or did, over all gateways that have to do with it."""
+
+    count: int
+    first_step_deaths: int = 0
+    """Engines in a row, up to now, that failed what was left of it before they had said anything."""
+
+
 class Outcome(Word):
     """How a request ended; each request ends with exactly one."""
 

@@ -184,8 +184,18 @@ ENDINGS: dict[Outcome, ErrorKind] = {
 """All outcomes that can leave a client without its answer. COMPLETED and CLIENT_ERROR have one by then."""
 
 
+_BREAKS_ENGINES = replace(
+    ENDINGS[Outcome.FAILED_MIDSTREAM],
+    message="The request failed while it was being answered, and so did one engine after another that was to go on with"
+    " it: nobody else is asked.",
+)
+"""It may be what it asks for that breaks engines."""
+
+
 def kind_of(end: EndRequest) -> ErrorKind:
     """What is known of when this one would pass counts for more than what is said of all."""
+    if end.is_final and end.outcome is Outcome.FAILED_MIDSTREAM:
+        return _BREAKS_ENGINES
     kind = ENDINGS.get(end.outcome, INTERNAL)
     return retried_after(kind, end.retry_after_ns) if end.retry_after_ns else kind
 
