@@ -18,6 +18,7 @@ import click
 import uvloop
 import yaml
 
+from gateway.app.drain_cli import drain
 from gateway.app.fleet import check_engine_certificates
 from gateway.app.gateway import GatewayHandle, run_gateway
 from gateway.app.identities import Identities
@@ -51,6 +52,7 @@ def cli() -> None:
     """Serve one region, check its region file, say how it is, or stop all its forwarding."""
 
 
+cli.add_command(drain)
 cli.add_command(lockdown)
 cli.add_command(metrics)
 cli.add_command(status)
