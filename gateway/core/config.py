@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gateway.core.decode.config import DecodeConfig
-from gateway.core.limits_config import SharesConfig, TenantLimits
+from gateway.core.limits_config import SharesConfig
+from gateway.core.sharing_config import ClassesConfig, SharingConfig, TenantConfig
 from gateway.core.vocabulary import ModelName, TenantName
 
 _MILLISECOND_NS = 1_000_000
@@ -242,11 +243,6 @@ class ThresholdConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class TenantConfig(TenantLimits):
-    """One tenant, or under the name `default` everybody who has no entry."""
-
-
-@dataclass(frozen=True, slots=True)
 class CoreConfig:
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     pushing: PushingConfig = field(default_factory=PushingConfig)
@@ -257,6 +253,8 @@ class CoreConfig:
     token_budget: TokenBudgetConfig = field(default_factory=TokenBudgetConfig)
     resume: ResumeConfig = field(default_factory=ResumeConfig)
     threshold: ThresholdConfig = field(default_factory=ThresholdConfig)
+    sharing: SharingConfig = field(default_factory=SharingConfig)
     tenants: dict[TenantName, TenantConfig] = field(default_factory=dict)
     """What was promised to those that are named; `default` stands for everybody else."""
+    classes: ClassesConfig = field(default_factory=ClassesConfig)
     shares: SharesConfig = field(default_factory=SharesConfig)

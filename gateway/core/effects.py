@@ -92,7 +92,7 @@ class EndRequest:
     is_final: bool = False
     """Of an answer that broke: it may be what the request asks for that breaks engines, and nobody should go on."""
     retry_after_ns: int = 0
-    """When it would be let in, as far as can be known; 0: nobody can say more than the outcome does."""
+    """Of one that was turned away: when one like it could be let in or served, as far as is known. 0: it is not."""
 
 
 @value

@@ -27,6 +27,7 @@ _MEANINGS: dict[Outcome | None, tuple[LegResult, RefusalReason | None]] = {
     Outcome.REJECTED_TENANT_CONCURRENCY: (LegResult.REFUSED, RefusalReason.BUSY),
     Outcome.REJECTED_TENANT_REQUEST_RATE: (LegResult.REFUSED, RefusalReason.BUSY),
     Outcome.REJECTED_TENANT_TOKEN_RATE: (LegResult.REFUSED, RefusalReason.BUSY),
+    Outcome.REJECTED_DEADLINE: (LegResult.REFUSED, RefusalReason.DEADLINE),
     Outcome.REJECTED_UNKNOWN_RESPONSE: (LegResult.REFUSED, RefusalReason.UNKNOWN_RESPONSE),
     Outcome.REJECTED_TOO_LONG: (LegResult.REFUSED, RefusalReason.TOO_LONG),
     Outcome.REJECTED_UNSUPPORTED: (LegResult.REFUSED, RefusalReason.UNKNOWN_MODEL),

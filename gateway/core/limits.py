@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.config import CoreConfig, TenantConfig
-from gateway.core.limits_config import DEFAULT_TENANTS, LimitScope
+from gateway.core.config import CoreConfig
+from gateway.core.limits_config import LimitScope
 from gateway.core.peers import Peers, PeerState
 from gateway.core.residency import ResidencyPolicy, processing_rule
 from gateway.core.shares import floor_of
+from gateway.core.sharing_config import DEFAULT_TENANT, TenantConfig
 from gateway.core.tenant_meter import Divided, LimitKind, TenantMeter, demand_of
 from gateway.core.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import (
@@ -114,8 +115,8 @@ class Limits:
 
     def configure(self, config: CoreConfig, now_ns: int) -> None:
         self._config = config
-        self._tenants = {name: each for name, each in config.tenants.items() if name != DEFAULT_TENANTS}
-        self._default = config.tenants.get(TenantName(DEFAULT_TENANTS))
+        self._tenants = {name: each for name, each in config.tenants.items() if name != DEFAULT_TENANT}
+        self._default = config.tenants.get(DEFAULT_TENANT)
         self._is_on = any(each.has_limits for each in config.tenants.values())
         for tenant, meter in list(self._meters.items()):
             followed = self._config_of(tenant)

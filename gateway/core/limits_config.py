@@ -38,10 +38,6 @@ class TenantLimits:
         )
 
 
-DEFAULT_TENANTS = "default"
-"""Under this name stands what every tenant has that is not named."""
-
-
 @dataclass(frozen=True, slots=True)
 class SharesConfig:
     """How gateways divide tenants' limits among themselves. The same at all of them."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.config import TenantConfig
 from gateway.core.shares import SlowGrowth, shares_of
+from gateway.core.sharing_config import TenantConfig
 from gateway.core.token_bucket import TokenBucket
 from gateway.core.vocabulary import PlaceRule, TenantName, TenantUse, Word
 

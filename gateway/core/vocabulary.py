@@ -268,6 +268,8 @@ class Outcome(Word):
     """It has as many under way as this gateway's share of its limit allows."""
     REJECTED_TENANT_REQUEST_RATE = "rejected_tenant_request_rate"
     REJECTED_TENANT_TOKEN_RATE = "rejected_tenant_token_rate"  # noqa: S105
+    REJECTED_DEADLINE = "rejected_deadline"
+    """As queues drain now, its first token would come later than its class was promised."""
     REJECTED_UNKNOWN_RESPONSE = "rejected_unknown_response"
     """It refers to a stored response that no replica in reach made, as far as we remember."""
     REJECTED_TOO_LONG = "rejected_too_long"

@@ -119,7 +119,9 @@ def _settings_from(settings: type[_Settings], section: FileModel) -> _Settings:
 
 
 def settings_as_file(settings: Any) -> dict[str, Any]:
-    """The section that would be read as these settings."""
+    """The section that would be read as these settings, or as these by name."""
+    if isinstance(settings, dict):
+        return {str(name): settings_as_file(each) for name, each in settings.items()}
     return {_file_key(each.name): _file_value(each.name, getattr(settings, each.name)) for each in fields(settings)}
 
 

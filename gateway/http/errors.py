@@ -43,6 +43,8 @@ class ClientFault(Exception):
         self.param = param
 
 
+_SECOND_NS = 1_000_000_000
+_RETRY_AFTER_MIN_S = 0.1
 _BAD_REQUEST = "invalid_request_error"
 _OURS = "server_error"
 _RATE = "rate_limit_error"
@@ -144,6 +146,9 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.REJECTED_TENANT_TOKEN_RATE: ErrorKind(
         429, _RATE, "tenant_token_rate_exceeded", "Too many tokens a minute.", 1.0, shows_detail=True
     ),
+    Outcome.REJECTED_DEADLINE: ErrorKind(
+        429, _RATE, "deadline_unreachable", "It would come too late: too much waits before it.", 1.0, shows_detail=True
+    ),
     Outcome.REJECTED_UNKNOWN_RESPONSE: ErrorKind(
         404, _BAD_REQUEST, "response_not_found", "The response it refers to is not known here.", may_retry=False
     ),
@@ -180,13 +185,14 @@ ENDINGS: dict[Outcome, ErrorKind] = {
 
 
 def kind_of(end: EndRequest) -> ErrorKind:
+    """What the queue itself, or a limit, says of when to come again counts for more than what is said of all."""
     kind = ENDINGS.get(end.outcome, INTERNAL)
     return retried_after(kind, end.retry_after_ns) if end.retry_after_ns else kind
 
 
 def retried_after(kind: ErrorKind, wait_ns: int) -> ErrorKind:
     """The same where it is known when a request would pass; never told earlier than it is."""
-    return replace(kind, retry_after_s=math.ceil(wait_ns / _MILLISECOND_NS) / 1000)
+    return replace(kind, retry_after_s=max(_RETRY_AFTER_MIN_S, math.ceil(wait_ns / _MILLISECOND_NS) / 1000))
 
 
 def error_headers(kind: ErrorKind) -> dict[str, str]:

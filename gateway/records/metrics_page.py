@@ -13,6 +13,7 @@ from gateway.core.decode.admissions import AdmissionReason
 from gateway.core.decode.locality.nearness import SignatureState
 from gateway.core.description import ReplicaCondition
 from gateway.core.lengths import Misroute
+from gateway.core.tenant_meter import LimitKind
 from gateway.core.threshold import Move
 from gateway.core.vocabulary import (
     Category,
@@ -60,6 +61,7 @@ LABELS: dict[str, Label] = {
     "ran": Label("Where it ran: in this region, or forwarded.", ("local", "forward")),
     "peer": Label(_PEER),
     "pool": Label("A pool that the region file names."),
+    "limit": Label("Which limit of a tenant.", tuple(LimitKind)),
     "step": Label("How a request came to its pool.", tuple(PoolStep)),
     "category": Label("Of which kind a prompt's text is taken to be.", tuple(Category)),
     "how": Label("How it showed that the pool was too short.", tuple(Misroute)),

@@ -26,6 +26,7 @@ _TRIED_AGAIN = frozenset(
         Outcome.REJECTED_TENANT_CONCURRENCY,
         Outcome.REJECTED_TENANT_REQUEST_RATE,
         Outcome.REJECTED_TENANT_TOKEN_RATE,
+        Outcome.REJECTED_DEADLINE,
         Outcome.EXPIRED_IN_QUEUE,
         Outcome.FAILED_BEFORE_FIRST_BYTE,
         Outcome.FAILED_INTERNALLY,

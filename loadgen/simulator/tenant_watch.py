@@ -12,8 +12,9 @@ from gateway.core.config import CoreConfig
 from gateway.core.effects import Effect, EndRequest
 from gateway.core.events import Event, RequestArrived
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.limits_config import DEFAULT_TENANTS, LimitScope
+from gateway.core.limits_config import LimitScope
 from gateway.core.residency import ResidencyPolicy
+from gateway.core.sharing_config import DEFAULT_TENANT
 from gateway.core.vocabulary import GatewayId, Outcome, RequestId, TenantName
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.observers import GatewaySpec
@@ -72,7 +73,7 @@ class TenantWatch:
             return
         if isinstance(event, RequestArrived):
             tenant = event.profile.tenant
-            limits = self._config.tenants.get(tenant, self._config.tenants.get(TenantName(DEFAULT_TENANTS)))
+            limits = self._config.tenants.get(tenant, self._config.tenants.get(DEFAULT_TENANT))
             if limits is not None and limits.has_limits and not event.profile.is_control:
                 self._arrived(now_ns, gateway_id, event, effects)
         for effect in effects:
@@ -99,7 +100,7 @@ class TenantWatch:
         self.tenants[tenant].running[gateway_id] -= 1
 
     def _check(self, now_ns: int, tenant: TenantName, figures: TenantFigures) -> None:
-        config = self._config.tenants.get(tenant, self._config.tenants.get(TenantName(DEFAULT_TENANTS)))
+        config = self._config.tenants.get(tenant, self._config.tenants.get(DEFAULT_TENANT))
         if config is None or config.concurrency_max is None:
             return
         if figures.full_ns is None and figures.total >= config.concurrency_max:

@@ -14,8 +14,9 @@ import aiohttp
 import pytest
 
 from gateway.config.sections import GatewayConfig, StateConfig
-from gateway.core.config import CoreConfig, TenantConfig
+from gateway.core.config import CoreConfig
 from gateway.core.limits_config import LimitScope
+from gateway.core.sharing_config import TenantConfig
 from gateway.core.vocabulary import TenantName
 from gateway.ground.clock import Clock
 from gateway.security.keys_editing import add_key, set_tenant_budget

@@ -8,9 +8,10 @@ from dataclasses import replace
 from itertools import count
 
 from gateway.core import events
-from gateway.core.config import CoreConfig, QueueConfig, TenantConfig
+from gateway.core.config import CoreConfig, QueueConfig
 from gateway.core.effects import EndRequest, PublishLoad
 from gateway.core.limits_config import SharesConfig
+from gateway.core.sharing_config import TenantConfig
 from gateway.core.vocabulary import (
     GatewayId,
     LoadReport,

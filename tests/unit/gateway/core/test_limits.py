@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from gateway.core import events
-from gateway.core.config import CoreConfig, TenantConfig
+from gateway.core.config import CoreConfig
 from gateway.core.effects import PublishLoad
-from gateway.core.limits_config import DEFAULT_TENANTS, LimitScope, SharesConfig
+from gateway.core.limits_config import LimitScope, SharesConfig
 from gateway.core.residency import TenantPolicy
+from gateway.core.sharing_config import DEFAULT_TENANT, TenantConfig
 from gateway.core.tenant_meter import Divided
 from gateway.core.vocabulary import LegResult, Outcome, PeerSpec, RequestId, TenantName, TenantUse
 from tests.support.core import (
@@ -125,7 +126,7 @@ class TestWithoutOthers:
     def test_a_tenant_that_is_not_named_has_the_limits_of_default(self) -> None:
         config = CoreConfig(
             tenants={
-                TenantName(DEFAULT_TENANTS): TenantConfig(concurrency_max=1),
+                DEFAULT_TENANT: TenantConfig(concurrency_max=1),
                 OTHER: TenantConfig(concurrency_max=2),
             }
         )
@@ -165,7 +166,7 @@ class TestWithoutOthers:
 
     def test_of_too_many_tenants_one_that_is_idle_is_forgotten(self) -> None:
         config = CoreConfig(
-            tenants={TenantName(DEFAULT_TENANTS): TenantConfig(concurrency_max=1)}, shares=SharesConfig(tenants_max=3)
+            tenants={DEFAULT_TENANT: TenantConfig(concurrency_max=1)}, shares=SharesConfig(tenants_max=3)
         )
         one = alone(config)
         asked(one, tenant=TenantName("busy"), request_id="busy")
@@ -351,7 +352,7 @@ class TestWhatIsTold:
         assert one.core.limits.untold == 4
 
     def test_rounds_are_rarer_where_more_is_to_be_divided(self) -> None:
-        config = CoreConfig(tenants={TenantName(DEFAULT_TENANTS): TenantConfig(concurrency_max=3)})
+        config = CoreConfig(tenants={DEFAULT_TENANT: TenantConfig(concurrency_max=3)})
         one = with_peers(config)
         limits = one.core.limits
         for number in range(513):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.config import TenantConfig
+from gateway.core.sharing_config import TenantConfig
 from gateway.core.tenant_meter import LimitKind, TenantMeter, demand_of
 from gateway.core.vocabulary import TenantName, TenantUse
 
