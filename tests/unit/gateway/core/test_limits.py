@@ -284,6 +284,16 @@ class TestWithOthers:
         one.wait(200 * MS)
         assert concurrency(one).share > 1
 
+    def test_who_has_just_begun_grows_when_the_others_have_heard_of_it(self) -> None:
+        one = desk(config=limited(concurrency_max=6), peers=(peer_spec("gw-eu", EU),))
+        for _ in range(6):
+            asked(one)
+        heard(one, "gw-eu", EU, TenantUse(TENANT, 0, 6))
+        one.wait(200 * MS)
+        assert concurrency(one).share == 1
+        listen(one, SECOND)
+        assert concurrency(one).share == 3
+
     def test_one_that_says_nothing_of_limits_is_idle_for_us(self) -> None:
         one = with_peers(limited(concurrency_max=4), peer_spec("gw-old", EU))
         for _ in range(5):
