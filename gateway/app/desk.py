@@ -28,6 +28,7 @@ from gateway.peers.trust import Tell, Trust
 from gateway.records.audit import Audit, AuditLevels
 from gateway.records.decisions import DecisionLog, ExplainedRequest
 from gateway.records.decode_metrics import DecodeLevels
+from gateway.records.forward_rates import ForwardRates
 from gateway.records.journal import Header, Journal, new_header
 from gateway.records.ledger import Ledger, ServesModel
 from gateway.records.limit_metrics import LimitLevels
@@ -59,6 +60,7 @@ class Desk:
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
         self.ledger = Ledger(config.place, open_max=config.limits.requests_max + config.peering.forwards_max)
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
+        self.forward_rates = ForwardRates(self.metrics.forwards_so_far, clock.now_ns())
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
         self.decisions = DecisionLog(
             config.gateway_id, config.place, config.decisions, self.ledger, log, why_it_waits=self.core.why_it_waits
@@ -195,6 +197,7 @@ class Desk:
             self.metrics.loop_delayed(self.clock.now_ns() - asked_ns)
             self._readiness.look(self.clock.now_ns())
             self._descriptors.look()
+            self.forward_rates.look(self.clock.now_ns())
 
     def loop_failed(self, name: str, error: Exception) -> None:
         self.log.error("a background loop failed and starts again", loop=name, exc_info=error)

@@ -10,7 +10,9 @@ from functools import partial
 
 from gateway.app.budgets import Budgets
 from gateway.app.control import Control, Surroundings
+from gateway.app.decided import told
 from gateway.app.desk import LAST_BYTES_S, Desk
+from gateway.app.load import forwards_told, load_of
 from gateway.config.sections import GatewayConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId
@@ -40,6 +42,9 @@ def make_control(
     surroundings = Surroundings(
         ears=Ears(desk.trust.hear),
         open_requests=lambda: desk.driver.open_requests,
+        load=lambda: load_of(desk.core),
+        forwards=lambda: forwards_told(desk.core, desk.forward_rates, desk.clock.now_ns()),
+        told=partial(told, desk),
         left_out=left_out,
     )
     control = Control(config, transport, surroundings, clock=desk.clock, log=desk.log)

@@ -253,8 +253,8 @@ class CoreConfig:
     token_budget: TokenBudgetConfig = field(default_factory=TokenBudgetConfig)
     resume: ResumeConfig = field(default_factory=ResumeConfig)
     threshold: ThresholdConfig = field(default_factory=ThresholdConfig)
-    sharing: SharingConfig = field(default_factory=SharingConfig)
     tenants: dict[TenantName, TenantConfig] = field(default_factory=dict)
     """What was promised to those that are named; `default` stands for everybody else."""
+    sharing: SharingConfig = field(default_factory=SharingConfig)
     classes: ClassesConfig = field(default_factory=ClassesConfig)
     shares: SharesConfig = field(default_factory=SharesConfig)

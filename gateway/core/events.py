@@ -25,6 +25,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
+    Resumes,
     Target,
 )
 
@@ -111,6 +112,8 @@ class ForwardArrived:
     hops: Hops
     """Counted with the hop that brought it here."""
     stamp: ResidencyStamp
+    resumes_left: Resumes | None = None
+    """What its origin allows, should its answer break. None: it does not say."""
 
 
 @value
@@ -184,6 +187,8 @@ class LegEnded:
     """A peer has tried in vain to go on with it, and says that nobody should."""
     has_reached: bool = True
     """False: the target has seen nothing of it, since nobody took the connection."""
+    resumes_used: Resumes | None = None
+    """Of a peer: how often it went on there. None: it does not say."""
 
 
 @value

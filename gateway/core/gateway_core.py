@@ -64,7 +64,15 @@ from gateway.core.publishing import Publisher
 from gateway.core.replicas import ReplicaState
 from gateway.core.requests import AttemptState, Hold, LegEnd, LegState, Phase, RequestClass, RequestState
 from gateway.core.residency import may_enter, refusal_of
-from gateway.core.resume import FIRST_STEP_DEATHS_MAX, broken_outcome, is_first_step_death, why_not_resumed
+from gateway.core.resume import (
+    FIRST_STEP_DEATHS_MAX,
+    broken_outcome,
+    deaths_after,
+    is_rest,
+    resumes_left,
+    wait_max_ns_of,
+    why_not_resumed,
+)
 from gateway.core.state import GatewayState
 from gateway.core.targets import Targets
 from gateway.core.tenant_meter import TenantMeter
@@ -88,6 +96,7 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
     RequestId,
     ResidencyStamp,
+    Resumes,
     ServiceClass,
     Standing,
     TargetKind,
@@ -95,6 +104,7 @@ from gateway.core.vocabulary import (
 )
 
 _NO_HOPS = Hops()
+_NO_RESUMES = Resumes(0)
 _INVITED_MAX = 4
 """Replicas for which somebody is held: of those that have not changed, whether others suit them better now is asked of
 so many at each event."""
@@ -245,8 +255,16 @@ class GatewayCore(GatewayState):
             self._effects.append(RefuseForward(request_id, reason, detail))
             return
         self._effects.append(AcceptForward(request_id))
-        origin = event.origin_gateway_id
-        self._admit(event, request_class, stamp, now_ns, hops=event.hops, origin_gateway_id=origin, budget=budget)
+        self._admit(
+            event,
+            request_class,
+            stamp,
+            now_ns,
+            hops=event.hops,
+            origin_gateway_id=event.origin_gateway_id,
+            budget=budget,
+            resumes_left=event.resumes_left,
+        )
 
     def _admit(
         self,
@@ -259,6 +277,7 @@ class GatewayCore(GatewayState):
         origin_gateway_id: GatewayId | None = None,
         budget: Estimate | None = None,
         meter: TenantMeter | None = None,
+        resumes_left: Resumes | None = None,
     ) -> None:
         self._arrivals += 1
         service_class, classes = request_class.service_class, self.config.classes
@@ -273,9 +292,12 @@ class GatewayCore(GatewayState):
             hops=hops,
             origin_gateway_id=origin_gateway_id,
             budget=budget,
-            meter=meter,
+            resumes_left=resumes_left,
             promotion_ns=classes.promotion_at(service_class, now_ns),
+            meter=meter,
         )
+        if event.profile.goes_on:
+            request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
         self.requests[request.request_id] = request
         self._wait(request, now_ns)
 
@@ -424,8 +446,9 @@ class GatewayCore(GatewayState):
         prompt_tokens = 0 if request.budget is None else request.budget.prompt_tokens
         self.waiting.shares.started(charge_of(request), request.profile, prompt_tokens)
         request.attempts += 1
-        if request.attempts == 1:
+        if request.attempts == 1 and not request.profile.goes_on:
             self._retry_budget.first_attempt()
+        request.resumes_begun = request.resumes
         attempt = request.attempt = AttemptState(request.attempts)
         self.timers.set(
             request.timer,
@@ -477,7 +500,10 @@ class GatewayCore(GatewayState):
         if leg.target.kind is TargetKind.REPLICA:
             return order
         crosses_regions = placement.state.spec.place.region != self.place.region
-        return replace(order, hops=request.hops.after(crosses_regions=crosses_regions), stamp=request.stamp)
+        hops, left = request.hops.after(crosses_regions=crosses_regions), None
+        if order.may_break:
+            left = Resumes(resumes_left(self.config.resume, request), request.first_step_deaths)
+        return replace(order, hops=hops, stamp=request.stamp, resumes_left=left)
 
     def _may_break(self, request: RequestState, leg: LegState) -> bool:
         profile = request.profile
@@ -595,6 +621,7 @@ class GatewayCore(GatewayState):
                 rest=event.rest,
                 is_final=event.is_final,
                 has_reached=event.has_reached,
+                resumes_used=event.resumes_used,
             )
             self._conclude(request, attempt, end)
         if not attempt.is_over:
@@ -624,10 +651,12 @@ class GatewayCore(GatewayState):
                 self._end(request, Outcome.ABANDONED, end.detail)
             case LegResult.INTERNAL if end.leg.role is not LegRole.DECODE or request.phase is Phase.ANSWERING:
                 self._end(request, Outcome.FAILED_INTERNALLY, end.detail)
-            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED | LegResult.TOO_LONG if self._is_broken_for_good(
-                request, end
+            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED | LegResult.TOO_LONG if (
+                why := self._why_broken_for_good(request, end)
             ):
-                self._end(request, Outcome.FAILED_MIDSTREAM, end.in_words)
+                told = end.in_words if end.rest is None else f"{end.in_words}; {why}"
+                request.is_poison = end.is_final
+                self._end(request, Outcome.FAILED_MIDSTREAM, told)
             case (
                 LegResult.FAILED
                 | LegResult.BUSY
@@ -670,8 +699,9 @@ class GatewayCore(GatewayState):
 
     # Answers break, and go on
 
-    def _is_broken_for_good(self, request: RequestState, end: LegEnd) -> bool:
-        return request.phase is Phase.ANSWERING and bool(why_not_resumed(self.config.resume, request, end))
+    def _why_broken_for_good(self, request: RequestState, end: LegEnd) -> str:
+        """Empty: it is not."""
+        return why_not_resumed(self.config.resume, request, end) if request.phase is Phase.ANSWERING else ""
 
     def _go_on(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
         """The client has a part of its answer: what is left of it is placed like a request that has just come, under
@@ -680,26 +710,31 @@ class GatewayCore(GatewayState):
         if broken is None or broken.rest is None:
             self._end(request, Outcome.FAILED_MIDSTREAM, request.last_failure)
             return
-        request.resumes += 1
+        there = broken.resumes_used or _NO_RESUMES
+        is_first = not (request.resumes or there.count or request.profile.goes_on)
+        request.resumes_begun = request.resumes + there.count
+        request.resumes = request.resumes_begun + 1
         request.profile = broken.rest
-        request.failures = request.busy_answers = request.first_step_deaths = 0
-        if not self._retry_budget.take():
+        request.failures = request.busy_answers = 0
+        request.first_step_deaths = there.first_step_deaths
+        if not (is_first or self._retry_budget.take()):  # once is no further load: what broke had it
             self._end(request, Outcome.FAILED_MIDSTREAM, f"{request.last_failure}; retry budget spent")
             return
-        request.queue_deadline_ns = now_ns + self.config.resume.wait_max_ns
+        request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
         self._wait_again(request, now_ns)
 
     def _rest_failed(self, request: RequestState, end: LegEnd) -> None:
         """A request that kills engines is not carried from one to the next."""
         if end.result is LegResult.CLIENT_ERROR:
             self._avoid(request, end.leg)
-        elif is_first_step_death(request, end):
-            request.first_step_deaths += 1
+        elif is_rest(request):
+            request.first_step_deaths = deaths_after(request, end)
             if end.is_final or request.first_step_deaths >= FIRST_STEP_DEATHS_MAX:
                 request.is_poison = True
                 deaths = f"{request.first_step_deaths} in a row failed it before their first token"
                 told = f"{request.last_failure}; {deaths}: nobody goes on with it"
-                self._end(request, Outcome.FAILED_MIDSTREAM, told)
+                outcome = Outcome.FAILED_MIDSTREAM if request.resumes else Outcome.FAILED_BEFORE_FIRST_BYTE
+                self._end(request, outcome, told)
 
     def _learn_from_failure(self, request: RequestState, end: LegEnd) -> None:
         """It stays away from what failed it; the snapshot forgets what it learnt from a forward that was refused."""
@@ -726,13 +761,8 @@ class GatewayCore(GatewayState):
         elif not self._retry_budget.take():
             self._end(request, outcome, f"{request.last_failure}; retry budget spent")
         else:
-            wait_max_ns = self.config.resume.wait_max_ns if request.resumes else self._patience_ns(request)
-            request.queue_deadline_ns = now_ns + wait_max_ns
+            request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
             self._wait_again(request, now_ns)
-
-    def _patience_ns(self, request: RequestState) -> int:
-        """How long it may wait, by what it is served as."""
-        return self.config.classes.wait_max_ns(request.request_class.service_class, self.config.queue.wait_max_ns)
 
     def _try_again_after_busy(self, request: RequestState, now_ns: int) -> None:
         """The target was full: it is alive, so nothing was lost but time. The target itself rests for a while.
@@ -919,7 +949,7 @@ class GatewayCore(GatewayState):
         self._leave_pool(request, attempt)
         request.attempt = None
         request.last_failure = why
-        request.queue_deadline_ns = now_ns + self._patience_ns(request)
+        request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
         self._try_again_after_busy(request, now_ns)
 
     def _pool_gone(self, pool: DecodePool, now_ns: int) -> None:
@@ -950,8 +980,17 @@ class GatewayCore(GatewayState):
             self._forget(request)
         if request.resumes:
             outcome = broken_outcome(outcome)
+        used = _NO_RESUMES
+        if request.resumes_begun or request.first_step_deaths:
+            used = Resumes(request.resumes_begun, request.first_step_deaths)
         end = EndRequest(
-            request.request_id, outcome, detail, request.attempts, request.is_poison, retry_after_ns=retry_after_ns
+            request.request_id,
+            outcome,
+            detail,
+            request.attempts,
+            request.is_poison,
+            used,
+            retry_after_ns=retry_after_ns,
         )
         self._effects.append(end)
         assert self._now_ns is not None, "something has happened"

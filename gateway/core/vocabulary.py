@@ -248,6 +248,15 @@ class ResidencyStamp:
     policy_digest: str
 
 
+@value
+class Resumes:
+    """Of an answer that breaks: how often it may go on, or did, over all gateways that have to do with it."""
+
+    count: int
+    first_step_deaths: int = 0
+    """Engines in a row, up to now, that failed what was left of it before they had said anything."""
+
+
 class Outcome(Word):
     """How a request ended; each request ends with exactly one."""
 
@@ -264,12 +273,12 @@ class Outcome(Word):
     REJECTED_DRAINING = "rejected_draining"
     REJECTED_TENANT_LIMIT = "rejected_tenant_limit"
     """This tenant has as many requests waiting as it may."""
+    REJECTED_DEADLINE = "rejected_deadline"
+    """As queues drain now, its first token would come later than its class was promised."""
     REJECTED_TENANT_CONCURRENCY = "rejected_tenant_concurrency"
     """It has as many under way as this gateway's share of its limit allows."""
     REJECTED_TENANT_REQUEST_RATE = "rejected_tenant_request_rate"
     REJECTED_TENANT_TOKEN_RATE = "rejected_tenant_token_rate"  # noqa: S105
-    REJECTED_DEADLINE = "rejected_deadline"
-    """As queues drain now, its first token would come later than its class was promised."""
     REJECTED_UNKNOWN_RESPONSE = "rejected_unknown_response"
     """It refers to a stored response that no replica in reach made, as far as we remember."""
     REJECTED_TOO_LONG = "rejected_too_long"

@@ -75,15 +75,15 @@ class Api:
         book: UsageBook | None = None,
         tenant_budget: TenantBudget = lambda _: NO_BUDGET,
         contents: ContentReader | None = None,
-        rooms: Rooms = lambda _tenant, _now_ns: (),
         promises: Promises = NO_PROMISES,
+        rooms: Rooms = lambda _tenant, _now_ns: (),
     ) -> None:
         """Without `check_key` and `tokens` clients show nothing; without `names`, models have no further ones. While
         `has_audit` says no, no request is taken. Of a request that may not enter, no body is read; the core decides the
         same, so `may_enter` only says how early. `on_refused` is told of each request that is turned away here; what
         the core turns away has a record of its own. What clients used goes into `book`. `contents` looks at prompts
-        whose tokens somebody asks for; `rooms` says what is left of tenants' limits, `promises` of which class requests
-        are."""
+        whose tokens somebody asks for; `promises` say of which class requests are, and `rooms` what is left of tenants'
+        limits."""
         self._on_refused = on_refused
         self._has_audit = has_audit
         self._may_enter = may_enter

@@ -137,6 +137,9 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.REJECTED_TENANT_LIMIT: ErrorKind(
         429, "rate_limit_error", "tenant_queue_full", "Too many of your requests are waiting.", 2.0, shows_detail=True
     ),
+    Outcome.REJECTED_DEADLINE: ErrorKind(
+        429, _RATE, "deadline_unreachable", "It would come too late: too much waits before it.", 1.0, shows_detail=True
+    ),
     Outcome.REJECTED_TENANT_CONCURRENCY: ErrorKind(
         429, _RATE, "tenant_concurrency_exceeded", "Too many of your requests are under way.", 1.0, shows_detail=True
     ),
@@ -145,9 +148,6 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     ),
     Outcome.REJECTED_TENANT_TOKEN_RATE: ErrorKind(
         429, _RATE, "tenant_token_rate_exceeded", "Too many tokens a minute.", 1.0, shows_detail=True
-    ),
-    Outcome.REJECTED_DEADLINE: ErrorKind(
-        429, _RATE, "deadline_unreachable", "It would come too late: too much waits before it.", 1.0, shows_detail=True
     ),
     Outcome.REJECTED_UNKNOWN_RESPONSE: ErrorKind(
         404, _BAD_REQUEST, "response_not_found", "The response it refers to is not known here.", may_retry=False
@@ -184,8 +184,18 @@ ENDINGS: dict[Outcome, ErrorKind] = {
 """All outcomes that can leave a client without its answer. COMPLETED and CLIENT_ERROR have one by then."""
 
 
+_BREAKS_ENGINES = replace(
+    ENDINGS[Outcome.FAILED_MIDSTREAM],
+    message="The request failed while it was being answered, and so did one engine after another that was to go on with"
+    " it: nobody else is asked.",
+)
+"""It may be what it asks for that breaks engines."""
+
+
 def kind_of(end: EndRequest) -> ErrorKind:
-    """What the queue itself, or a limit, says of when to come again counts for more than what is said of all."""
+    """What is known of when this one would pass counts for more than what is said of all."""
+    if end.is_final and end.outcome is Outcome.FAILED_MIDSTREAM:
+        return _BREAKS_ENGINES
     kind = ENDINGS.get(end.outcome, INTERNAL)
     return retried_after(kind, end.retry_after_ns) if end.retry_after_ns else kind
 

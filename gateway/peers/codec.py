@@ -40,6 +40,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
+    Resumes,
     ServiceClass,
     TenantName,
     TenantUse,
@@ -92,6 +93,8 @@ BACKLOG_BYTES_MAX = PROMPT_BYTES_MAX * 2**20
 FREE_TOKENS_MAX = 10**12
 TOKENS_MAX = 10**12
 """Of one request."""
+RESUMES_MAX = 1000
+"""Of one request: many more than anybody would configure."""
 PLACEMENTS_MAX = 64
 """Of one request, and targets looked at for each, when a decision is explained to a peer."""
 
@@ -147,6 +150,8 @@ class EndedForward:
     output_tokens: int | None
     is_final: bool = False
     """Nobody should go on with what broke there."""
+    resumes_used: Resumes | None = None
+    """None: it does not say."""
 
 
 # Heartbeats
@@ -311,6 +316,7 @@ def forward_to_pb(order: StartLeg, request: OutboundRequest, origin: GatewayId, 
         body=request.body,
         method=request.method,
         stores_response=request.stores_response,
+        resumes_left=None if order.resumes_left is None else _resumes_to_pb(order.resumes_left),
         traced=request.is_traced,
     )
 
@@ -325,6 +331,7 @@ def read_forward(message: pb.ForwardRequest, now_ns: int) -> ArrivedForward:
         origin_gateway_id=read_gateway_id(message.origin_gateway_id, "origin_gateway_id"),
         hops=_hops(message),
         stamp=_stamp(message.stamp),
+        resumes_left=_resumes(message.resumes_left) if message.HasField("resumes_left") else None,
     )
     require(event.stamp.tenant == profile.tenant, "stamp and profile name different tenants")
     return ArrivedForward(event, request)
@@ -434,6 +441,17 @@ def _stamp(message: pb.ResidencyStamp) -> ResidencyStamp:
     )
 
 
+def _resumes_to_pb(resumes: Resumes) -> pb.Resumes:
+    return pb.Resumes(
+        count=min(resumes.count, RESUMES_MAX), first_step_deaths=min(resumes.first_step_deaths, RESUMES_MAX)
+    )
+
+
+def _resumes(message: pb.Resumes) -> Resumes:
+    require(max(message.count, message.first_step_deaths) <= RESUMES_MAX, "resumes are out of bounds")
+    return Resumes(message.count, message.first_step_deaths)
+
+
 # A forward's answers
 
 
@@ -500,6 +518,8 @@ def end_to_pb(end: EndRequest, summary: RequestSummary) -> pb.Ended:
         output_tokens=summary.output_tokens,
         final=end.is_final,
     )
+    if end.outcome is not Outcome.COMPLETED or end.resumes_used.count:
+        ended.resumes_used.CopyFrom(_resumes_to_pb(end.resumes_used))
     if summary.ran_at is not None:
         ended.replica_id = summary.ran_at.replica_id
         ended.place.CopyFrom(place_to_pb(summary.ran_at.place))
@@ -518,6 +538,7 @@ def read_ended(message: pb.Ended) -> EndedForward:
         prompt_tokens=message.prompt_tokens if message.HasField("prompt_tokens") else None,
         output_tokens=message.output_tokens if message.HasField("output_tokens") else None,
         is_final=message.final,
+        resumes_used=_resumes(message.resumes_used) if message.HasField("resumes_used") else None,
     )
 
 

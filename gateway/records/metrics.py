@@ -31,6 +31,7 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from gateway.ground.series import Described, Distribution, Level, Tally, described
+from gateway.records.forward_rates import Way
 from gateway.records.ledger import Ledger, refusal_in
 from gateway.records.model_labels import OTHER, ModelLabels
 from gateway.records.resume_metrics import ResumeMetrics
@@ -98,6 +99,12 @@ class Metrics:
     def peer_refused(self, seen_by: str) -> None:
         """A caller, or whoever answered a call of ours, was not whom it should be."""
         self._refused_peers.add(seen_by)
+
+    def forwards_so_far(self) -> dict[tuple[str, Way], int]:
+        """Since the start, by peer: sent there, and of its those that were accepted here."""
+        sent = {(peer, Way.OUT): int(count) for (peer,), count in self._sent.counts()}
+        taken = (each for each in self._received.counts() if each[0][1] == "accepted")
+        return sent | {(peer, Way.IN): int(count) for (peer, _), count in taken}
 
     def forward_malformed(self, origin: GatewayId) -> None:
         """A gateway forwarded what none may, or what cannot be read."""

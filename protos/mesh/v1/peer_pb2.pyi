@@ -541,6 +541,7 @@ class ForwardRequest(_message.Message):
     METHOD_FIELD_NUMBER: _builtins.int
     STORES_RESPONSE_FIELD_NUMBER: _builtins.int
     TRACED_FIELD_NUMBER: _builtins.int
+    RESUMES_LEFT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     origin_gateway_id: _builtins.str
     hops_in_region: _builtins.int
@@ -569,6 +570,12 @@ class ForwardRequest(_message.Message):
         x-session-id and x-request-id. Any other is a fault of the sender's: a newer gateway says more in a field of its own.
         """
 
+    @_builtins.property
+    def resumes_left(self) -> Global___Resumes:
+        """How often its answer may still go on elsewhere once it has broken, there and with whoever it is forwarded by; the
+        receiver may be stricter. Left out: the sender does not say, and the receiver's own bound holds.
+        """
+
     def __init__(
         self,
         *,
@@ -585,14 +592,40 @@ class ForwardRequest(_message.Message):
         method: _builtins.str = ...,
         stores_response: _builtins.bool = ...,
         traced: _builtins.bool = ...,
+        resumes_left: Global___Resumes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["profile", b"profile", "stamp", b"stamp"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["profile", b"profile", "resumes_left", b"resumes_left", "stamp", b"stamp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "deadline_ms", b"deadline_ms", "headers", b"headers", "hops_cross_region", b"hops_cross_region", "hops_in_region", b"hops_in_region", "method", b"method", "origin_gateway_id", b"origin_gateway_id", "path", b"path", "profile", b"profile", "request_id", b"request_id", "stamp", b"stamp", "stores_response", b"stores_response", "traced", b"traced"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "deadline_ms", b"deadline_ms", "headers", b"headers", "hops_cross_region", b"hops_cross_region", "hops_in_region", b"hops_in_region", "method", b"method", "origin_gateway_id", b"origin_gateway_id", "path", b"path", "profile", b"profile", "request_id", b"request_id", "resumes_left", b"resumes_left", "stamp", b"stamp", "stores_response", b"stores_response", "traced", b"traced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ForwardRequest: _TypeAlias = ForwardRequest  # noqa: Y015
+
+@_typing.final
+class Resumes(_message.Message):
+    """Of an answer that breaks and goes on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_DEATHS_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    first_step_deaths: _builtins.int
+    """Engines in a row that failed what was left of it before they had said anything."""
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+        first_step_deaths: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "first_step_deaths", b"first_step_deaths"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Resumes: _TypeAlias = Resumes  # noqa: Y015
 
 @_typing.final
 class ForwardResponse(_message.Message):
@@ -718,6 +751,7 @@ class Ended(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     FINAL_FIELD_NUMBER: _builtins.int
+    RESUMES_USED_FIELD_NUMBER: _builtins.int
     outcome: _builtins.str
     detail: _builtins.str
     replica_id: _builtins.str
@@ -727,6 +761,12 @@ class Ended(_message.Message):
     """Of an answer that broke: it may be what the request asks for that breaks engines, and nobody should go on with it."""
     @_builtins.property
     def place(self) -> Global___Place: ...
+    @_builtins.property
+    def resumes_used(self) -> Global___Resumes:
+        """How often it went on there, of what `resumes_left` allowed. Left out: of an answer that came whole, never; of one that
+        broke, nobody counted, and the caller takes it for one more death where nothing of it was said.
+        """
+
     def __init__(
         self,
         *,
@@ -737,10 +777,11 @@ class Ended(_message.Message):
         prompt_tokens: _builtins.int | None = ...,
         output_tokens: _builtins.int | None = ...,
         final: _builtins.bool = ...,
+        resumes_used: Global___Resumes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "output_tokens", b"output_tokens", "place", b"place", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "output_tokens", b"output_tokens", "place", b"place", "prompt_tokens", b"prompt_tokens", "resumes_used", b"resumes_used"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "detail", b"detail", "final", b"final", "outcome", b"outcome", "output_tokens", b"output_tokens", "place", b"place", "prompt_tokens", b"prompt_tokens", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "detail", b"detail", "final", b"final", "outcome", b"outcome", "output_tokens", b"output_tokens", "place", b"place", "prompt_tokens", b"prompt_tokens", "replica_id", b"replica_id", "resumes_used", b"resumes_used"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__output_tokens: _TypeAlias = _typing.Literal["output_tokens"]  # noqa: Y015
     _WhichOneofArgType__output_tokens: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens"]  # noqa: Y015

@@ -27,6 +27,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
+    Resumes,
     ServiceClass,
     TenantName,
     TenantUse,
@@ -272,6 +273,34 @@ def test_an_end_tells_outcome_place_and_tokens() -> None:
     assert nowhere.ran_at is None
 
 
+@pytest.mark.parametrize("left", [None, Resumes(0), Resumes(3), Resumes(2, first_step_deaths=1)])
+def test_a_forward_tells_what_is_left_of_its_resumes_or_nothing(left: Resumes | None) -> None:
+    """Nothing, and none, are told apart: a sender of the version before says nothing."""
+    message = codec.forward_to_pb(replace(ORDER, resumes_left=left), REQUEST, GatewayId("gw-us"), now_ns=0)
+    assert message.HasField("resumes_left") is (left is not None)
+    assert codec.read_forward(message, now_ns=0).event.resumes_left == left
+
+
+@pytest.mark.parametrize("used", [Resumes(0), Resumes(3, first_step_deaths=1)])
+@pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.FAILED_MIDSTREAM])
+def test_an_end_tells_what_was_used_of_them(outcome: Outcome, used: Resumes) -> None:
+    """Of an answer that came whole, and never broke, there is nothing to tell."""
+    end = EndRequest(PROFILE.request_id, outcome, "", 1, resumes_used=used)
+    message = codec.ended_to_pb(end, RequestSummary()).ended
+    is_told = outcome is not Outcome.COMPLETED or used.count > 0
+    assert message.HasField("resumes_used") is is_told
+    assert codec.read_ended(message).resumes_used == (used if is_told else None)
+
+
+def test_resumes_beyond_all_reason_are_never_told_and_never_believed() -> None:
+    end = EndRequest(PROFILE.request_id, Outcome.FAILED_MIDSTREAM, "", 1, resumes_used=Resumes(10**12, 10**12))
+    assert codec.read_ended(codec.ended_to_pb(end, RequestSummary()).ended).resumes_used == Resumes(
+        codec.RESUMES_MAX, codec.RESUMES_MAX
+    )
+    with pytest.raises(WireError, match="resumes"):
+        codec.read_ended(pb.Ended(outcome="completed", resumes_used=pb.Resumes(first_step_deaths=2**31)))
+
+
 def test_a_refusal_keeps_its_reason() -> None:
     message = codec.refused_to_pb(RefusalReason.QUEUE_FULL, "x" * 5000)
     assert codec.read_refused(message.refused) == (RefusalReason.QUEUE_FULL, "x" * TEXT_LENGTH_MAX)
@@ -322,6 +351,8 @@ BAD_FORWARDS: list[tuple[Callable[[pb.ForwardRequest], object], str]] = [
     (put("profile.prompt_bytes", 2**40), "prompt_bytes"),
     (put("profile.session_key", ""), "session_key"),
     (put("profile.session_key", "s" * 1025), "session_key"),
+    (put("resumes_left.count", 1001), "resumes"),
+    (put("resumes_left.first_step_deaths", 2**32 - 1), "resumes"),
     (add_header("authorization", "Bearer x"), "authorization"),
     (add_header("Content-Length", "5"), "content-length"),
     (add_header("a b", "c"), "token"),
