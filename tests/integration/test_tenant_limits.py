@@ -110,8 +110,9 @@ class TestConcurrency:
                 assert int(headers["retry-after"]) >= 1
                 told = await explained(mesh, region, headers["x-request-id"])
                 assert told.here.outcome == "rejected_tenant_concurrency"
-                assert f"limit {LIMIT}, of which this gateway's share is" in told.here.detail
+                assert f"under way (limit {LIMIT}" in told.here.detail
                 assert [await clients.ask(region, "other") for _ in range(3)] == [None] * 3
+            assert "of which this gateway's share is 1 at present" in told.here.detail
             assert sum(running(regions)) == BOUND
 
             clients.leave()

@@ -12,7 +12,7 @@ from gateway.core.effects import PublishLoad
 from gateway.core.limits_config import LimitScope, SharesConfig
 from gateway.core.residency import TenantPolicy
 from gateway.core.sharing_config import DEFAULT_TENANT, TenantConfig
-from gateway.core.tenant_meter import Divided
+from gateway.core.tenant_meter import Divided, TenantMeter
 from gateway.core.vocabulary import LegResult, Outcome, PeerSpec, RequestId, TenantName, TenantUse
 from tests.support.core import (
     AP,
@@ -365,11 +365,20 @@ class TestWhatIsTold:
         config = CoreConfig(tenants={DEFAULT_TENANT: TenantConfig(concurrency_max=3)})
         one = with_peers(config)
         limits = one.core.limits
+
+        def ask(request_id: str, tenant: str) -> None:
+            meter = limits.enter(profile(request_id, prompt="", tenant=TenantName(tenant)), one.now_ns)
+            assert isinstance(meter, TenantMeter)
+            meter.leave()
+
         for number in range(513):
-            limits.enter(profile(f"r{number}", prompt="", tenant=TenantName(f"t{number}")), one.now_ns)
+            ask(f"r{number}", f"t{number}")
         limits.round(one.now_ns)
         version = limits.version
-        limits.enter(profile("more", tenant=TenantName("t1")), one.now_ns)
+        meter = limits.meter_of(TenantName("t1"))
+        assert meter is not None
+        assert meter.concurrency is not None
+        meter.concurrency.ask_at_least(3)
         one.wait(199 * MS)
         assert limits.version == version
         one.wait(MS)
