@@ -26,6 +26,7 @@ from gateway.app.open_files import warn_of_open_files
 from gateway.app.others import listen_for_control, make_control, make_peer_server, make_roster, stop_peer_server
 from gateway.app.predictors import Predictors, PromptKeys
 from gateway.app.reload import RegionPart
+from gateway.app.scaling import Scaling
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -42,6 +43,7 @@ from gateway.ground.task_group import TaskGroup
 from gateway.ground.tls import ExpiryWatch
 from gateway.ground.values import Address
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
+from gateway.http.admin_scaling import add_scaling_route
 from gateway.http.app import Api
 from gateway.http.settings import HttpSettings
 from gateway.peers.client import PeerLegOpener
@@ -164,7 +166,8 @@ async def serve_gateway(
         orders = control.precedence.orders
         desk.apply(orders)
         fleet = _fleet(config, orders, desk)
-        roster = make_roster(config, desk, loops, control)
+        scaling = Scaling(config, desk)
+        roster = make_roster(config, desk, loops, control, scaling)
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
         engines = await stack.enter_async_context(_engine_client(config, fleet, clock))
@@ -187,7 +190,7 @@ async def serve_gateway(
         handle = GatewayHandle(in_force, desk, peer_server, reloader, control=control)
 
         await stack.enter_async_context(loops)
-        _run_loops(config, loops, desk, certificates, accounts)
+        _run_loops(config, loops, desk, certificates, accounts=accounts, scaling=scaling)
         in_force.begin(orders)
         await fleet.start(loops)
         _begin_predicting(in_force, locality)
@@ -197,10 +200,20 @@ async def serve_gateway(
 
         stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
         handle.peers_address = await _listen_for_peers(peer_server, config.listen.peers)
-        described = _described(
-            certificates=certificates, control=control, predictors=in_force.predictors, locality=locality
+        admin = accounts.with_routes(
+            _admin_app(
+                config,
+                desk,
+                roster,
+                {
+                    "certificates": certificates,
+                    "control": control,
+                    "predictors": in_force.predictors,
+                    "locality": locality,
+                    "scaling": scaling,
+                },
+            )
         )
-        admin = accounts.with_routes(_admin_app(config, desk, roster, described))
         await _open_doors(
             stack, handle, desk, admin=admin, api=_api(desk, owners, accounts, in_force), certificates=certificates
         )
@@ -286,10 +299,17 @@ async def _open_doors(
 
 
 def _run_loops(
-    config: GatewayConfig, loops: Supervisor, desk: Desk, certificates: Certificates, accounts: Accounts
+    config: GatewayConfig,
+    loops: Supervisor,
+    desk: Desk,
+    certificates: Certificates,
+    *,
+    accounts: Accounts,
+    scaling: Scaling,
 ) -> None:
-    """What watches the gateway itself."""
+    """What watches the gateway itself, and what it says of its region's replicas."""
     warn_of_open_files(config, desk.log)
+    scaling.run(loops)
     loops.run("usage", accounts.usage.run)
     _keep_token_budget(config, loops, desk)
     if desk.journal is not None:
@@ -341,10 +361,6 @@ def _begin_predicting(in_force: InForce, locality: ExpertLocality) -> None:
     """Once the core has the first pools."""
     in_force.predict()
     locality.begin()
-
-
-def _described(**parts: Describes) -> Mapping[str, Describes]:
-    return parts
 
 
 def _fleet(config: GatewayConfig, orders: Orders, desk: Desk) -> Fleet:
@@ -408,7 +424,9 @@ def _admin_app(
     sources = AdminSources(desk.metrics_page, CONTENT_TYPE, state, desk.readiness, explain, order_lockdown, desk.notes)
     listen = config.listen
     hosts = (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None
-    return make_admin_app(sources, config.admin_token, hosts)
+    admin = make_admin_app(sources, config.admin_token, hosts)
+    add_scaling_route(admin, described["scaling"].describe)
+    return admin
 
 
 async def _first_of(*waits: Callable[[], Coroutine[Any, Any, object]]) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 
 from gateway.app.control import Control, Surroundings
 from gateway.app.desk import LAST_BYTES_S, Desk
+from gateway.app.scaling import Scaling
 from gateway.config.sections import GatewayConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId
@@ -64,9 +65,9 @@ def listen_for_control(
     control.ears.start(on_control=asker.heard, on_lost=control.attachment.report_soon)
 
 
-def make_roster(config: GatewayConfig, desk: Desk, loops: Supervisor, control: Control) -> PeerRoster:
+def make_roster(config: GatewayConfig, desk: Desk, loops: Supervisor, control: Control, scaling: Scaling) -> PeerRoster:
     def run_loops(link: PeerLink) -> list[Callable[[], object]]:
-        heartbeats = _heartbeats(config, desk, link, control.ears)
+        heartbeats = _heartbeats(config, desk, link, control.ears, scaling)
         return [
             control.ears.listen_to(link.peer.spec.gateway_id, heartbeats),
             loops.run("peer_credentials", link.follow_credentials),
@@ -95,7 +96,7 @@ def _watch(desk: Desk, seen_by: str) -> Watch:
     return Watch(desk.metrics.exchange_ignored, broken)
 
 
-def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears) -> Heartbeats:
+def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears, scaling: Scaling) -> Heartbeats:
     return Heartbeats(
         link,
         config.gateway_id,
@@ -105,6 +106,7 @@ def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears) -
         rng=random.Random(),
         on_refused=lambda: desk.metrics.peer_refused("caller"),
         log=desk.log,
+        on_scaling=scaling.ear_for(link.peer.spec),
     )
 
 

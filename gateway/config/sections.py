@@ -14,6 +14,7 @@ from pathlib import Path
 from gateway.config.content import ContentConfig
 from gateway.config.locality import LocalityConfig
 from gateway.config.prediction import PredictionConfig
+from gateway.config.scaling import ScalingConfig
 from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
@@ -352,6 +353,7 @@ class Sections:
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
     locality: LocalityConfig = field(default_factory=LocalityConfig)
     content: ContentConfig = field(default_factory=ContentConfig)
+    scaling: ScalingConfig = field(default_factory=ScalingConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 

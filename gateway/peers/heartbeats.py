@@ -18,6 +18,7 @@ import grpc.aio
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.events import Event, PeersObserved, TargetLost
+from gateway.core.scaling.vocabulary import ScalingReport
 from gateway.core.vocabulary import GatewayId, LoadReport, PeerObservation, PeerSpec, Place, peer_target
 from gateway.ground.clock import Clock
 from gateway.ground.control.vocabulary import PeerHeard
@@ -25,6 +26,7 @@ from gateway.ground.supervisor import Backoff
 from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
+from gateway.peers.scaling_codec import read_scaling
 from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000
@@ -111,8 +113,10 @@ class Heartbeats:
         rng: random.Random,
         on_refused: Callable[[], None],
         log: FilteringBoundLogger,
+        on_scaling: Callable[[ScalingReport], None] | None = None,
     ) -> None:
-        """`on_refused` is told whenever a connection fails because whoever answers shows a wrong certificate."""
+        """`on_refused` is told whenever a connection fails because whoever answers shows a wrong certificate,
+        `on_scaling` what the peer says of its replicas, if anybody wants to know."""
         self.round_trips = RoundTrips(link.peering.rtt_window)
         self._link = link
         self._request = codec.subscribe_request(gateway_id, place)
@@ -121,6 +125,7 @@ class Heartbeats:
         self._rng = rng
         self._backoff = Backoff(link.peering.reconnect_min_ns, link.peering.reconnect_max_ns)
         self._on_refused = on_refused
+        self._on_scaling = on_scaling
         self._measured = asyncio.Event()
         self._heard = False
         self._heard_ns: int | None = None
@@ -244,6 +249,7 @@ class Heartbeats:
         """Gives for how long the peer has said enough."""
         began_ns = self._clock.thread_ns()
         report, age_ns = codec.read_load(message)
+        scaling = None if self._on_scaling is None else read_scaling(message)
         taken_ns = self._clock.thread_ns() - began_ns
         if fault := identity_fault(report, self._link.peer.spec):
             raise ImposterFound(fault)
@@ -253,6 +259,8 @@ class Heartbeats:
             self._found_ns = self._heard_ns
             self._log.info("peer found", region=report.place.region, rtt_ms=self.round_trips.median_ns() // 1_000_000)
         self._submit(PeersObserved((observe(report, age_ns, self.round_trips, self._clock.now_ns()),)))
+        if self._on_scaling is not None and scaling is not None:
+            self._on_scaling(scaling)
         return self._allowance.spend(self._clock.now_ns(), taken_ns)
 
     def _heard_for_ns(self) -> int:

@@ -34,6 +34,7 @@ from gateway.peers.exchange.callers import Callers
 from gateway.peers.exchange.watch import UNWATCHED, Watch
 from gateway.peers.reception import Reception
 from gateway.peers.room import PeerRoom
+from gateway.peers.scaling_codec import add_scaling
 from gateway.records.decisions import ExplainedRequest
 from gateway.request.bodies import Body
 from gateway.request.cache_salts import CacheSalts
@@ -212,7 +213,9 @@ class PeerService:
                 age_ns = self._clock.now_ns() - sent.posted_ns
                 told = self._peers.get(caller)
                 report = sent.report.told_to(told.place if told else None)
-                await context.write(codec.load_to_pb(report, age_ns))
+                message = codec.load_to_pb(report, age_ns)
+                add_scaling(message, self._board.scaling)
+                await context.write(message)
 
     async def _run(self, arrived: codec.ArrivedForward, context: _Context) -> None:
         with suppress(SinkGone):  # nobody is left to be told anything

@@ -1,0 +1,18 @@
+"""How many replicas are wanted, as JSON, for operators and for autoscalers that do not read Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from gateway.ground.admin_server import as_json
+
+
+def add_scaling_route(app: web.Application, describe: Callable[[], dict[str, object]]) -> None:
+    """`describe` gives what is JSON-able."""
+
+    async def scaling(_: web.Request) -> web.Response:
+        return as_json(describe())
+
+    app.router.add_get("/admin/scaling", scaling)
