@@ -73,6 +73,7 @@ class Scaling:
         return {
             "region": self._region,
             "pools": [_described(want) for want in self.wants()],
+            "listened_to": self._scaler.listened_to(),
             "webhook_fault": "" if self._webhook is None else self._webhook.fault,
         }
 

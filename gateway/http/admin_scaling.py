@@ -9,7 +9,7 @@ from aiohttp import web
 from gateway.ground.admin_server import as_json
 
 
-def add_scaling_route(app: web.Application, describe: Callable[[], dict[str, object]]) -> None:
+def add_scaling_route(app: web.Application, describe: Callable[[], object]) -> None:
     """`describe` gives what is JSON-able."""
 
     async def scaling(_: web.Request) -> web.Response:

@@ -41,10 +41,10 @@ def key_by_model(core: GatewayState, pools: Iterable[PoolKey]) -> dict[ModelName
     for key in keys:
         by_model.setdefault(key.model, key)
     for state in core.replicas:
-        key = _key_of_replica(state, keys)
-        if key is not None:
+        found = _key_of_replica(state, keys)
+        if found is not None:
             for model in state.spec.models:
-                by_model.setdefault(model, key)
+                by_model.setdefault(model, found)
     return by_model
 
 

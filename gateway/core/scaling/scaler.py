@@ -76,6 +76,10 @@ class Scaler:
         if heard.gateway_id in self._heard or len(self._heard) < _GATEWAYS_MAX:
             self._heard[heard.gateway_id] = heard
 
+    def listened_to(self) -> list[GatewayId]:
+        """Those whose word was last heard in time."""
+        return sorted(self._heard)
+
     def look(
         self,
         now_ns: int,
@@ -106,6 +110,7 @@ class Scaler:
         steady = self._steady.get(key)
         if steady is None:
             steady = self._steady[key] = Steady(self._settings, self._begin_with(pool, sample, least), now_ns)
+        steady.find(sample.ready, now_ns)
         was_bound = steady.keep_within(least, pool.replicas_max, now_ns)
         members = self._members(key)
         own = self._load_of(pool, sample, least, now_ns)

@@ -17,8 +17,15 @@ class Steady:
         self._settings = settings
         self._short_since_ns: int | None = None
         self._calm_since_ns: int | None = None
+        self._began_ns = now_ns
         self._moved_ns = now_ns
         """When anybody last changed what it wants."""
+
+    def find(self, ready: int, now_ns: int) -> None:
+        """So many are there. For as long as nobody could have been sent away yet they are what is wanted: engines may
+        take a while to be heard after a start of ours."""
+        if ready > self.wanted and now_ns - self._began_ns < self._settings.down_after_ns:
+            self._change(ready, now_ns)
 
     def keep_within(self, least: int, most: int, now_ns: int) -> bool:
         """What an operator's bounds ask for is done at once. True: it has changed."""

@@ -82,7 +82,7 @@ class ScalingSettings:
     """One goes at a time, and the next one of the mesh no sooner."""
     start_max_ns: int = 600_000_000_000
     """What a neighbour has asked for and still does not have after this long is not counted on."""
-    reach_ns: int = 200_000_000
+    reach_ns: int = 250_000_000
     """Neighbours farther away than this, there and back, are not counted on: it comes on top of each first token."""
     patience_ns: int = 60_000_000_000
     """Where requests wait for so long although neighbours are said to be idle, ..."""

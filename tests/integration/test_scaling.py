@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
-from gateway.app.status_cli import Status, print_status
+from gateway.app.status_cli import Status
 from gateway.config.scaling import ScaledPoolConfig, ScalingConfig
 from gateway.core.vocabulary import Place
 from loadgen.engine.server import serve_engines
 from tests.support.core import EU, MODEL, US
-from tests.support.gateways import counted, knowing, region_config, until, write_policy
+from tests.support.gateways import ENOUGH_S, counted, knowing, region_config, until, write_policy
 from tests.support.served import SLOW
 
 MS = 1_000_000
@@ -40,7 +40,9 @@ class Two:
 
 
 @asynccontextmanager
-async def two(folder: Path, ports: Ports, scaling: ScalingConfig, *, eu_accepts: tuple[Place, ...] = (US, EU)) -> AsyncIterator[Two]:
+async def two(
+    folder: Path, ports: Ports, scaling: ScalingConfig, *, eu_accepts: tuple[Place, ...] = (US, EU)
+) -> AsyncIterator[Two]:
     async with AsyncExitStack() as stack:
         us_engine, eu_engine = await stack.enter_async_context(serve_engines([SLOW, SLOW]))
         us = region_config("us-1", US, [us_engine.url], policy_file=write_policy(folder, US), peers_port=ports())
@@ -49,8 +51,23 @@ async def two(folder: Path, ports: Ports, scaling: ScalingConfig, *, eu_accepts:
         configs = [replace(knowing(us, eu), scaling=scaling), replace(knowing(eu, us), scaling=scaling)]
         first, second = [await stack.enter_async_context(serve_gateway(config)) for config in configs]
         both = Two(first, second)
-        await until(lambda: both.wanted(first) == both.wanted(second) == 1)
+        await until(lambda: all(both.wanted(each, "replicas_ready") == 1 for each in (first, second)))
+        assert both.wanted(first) == both.wanted(second) == 1
+        for gateway in (first, second) if scaling.mesh else ():
+            await until_heard(gateway)
         yield both
+
+
+async def until_heard(gateway: GatewayHandle) -> None:
+    """Until it reckons with the other one."""
+    async with aiohttp.ClientSession() as session, asyncio.timeout(ENOUGH_S):
+        while not (await told(session, gateway))["listened_to"]:  # noqa: ASYNC110 - it is told when it is asked
+            await asyncio.sleep(0.02)
+
+
+async def told(session: aiohttp.ClientSession, gateway: GatewayHandle) -> dict[str, Any]:
+    async with session.get(f"{gateway.admin_url}/admin/scaling") as answer:
+        return dict(await answer.json())
 
 
 async def ask_for(gateway: GatewayHandle, count: int, stack: AsyncExitStack) -> None:
@@ -63,9 +80,9 @@ async def ask_for(gateway: GatewayHandle, count: int, stack: AsyncExitStack) -> 
         assert answer.status == 200
 
 
-async def test_a_region_counts_on_what_its_neighbour_idles_for(tmp_path: Path, free_ports: Ports) -> None:
+async def test_a_region_counts_on_what_its_neighbour_idles_for(tmp_path: Path, unused_tcp_port_factory: Ports) -> None:
     async with AsyncExitStack() as stack:
-        both = await stack.enter_async_context(two(tmp_path, free_ports, SCALING))
+        both = await stack.enter_async_context(two(tmp_path, unused_tcp_port_factory, SCALING))
         await ask_for(both.us, 2, stack)
         await until(lambda: both.wanted(both.us, "scaling_borrowed_requests") > 1)
         assert both.wanted(both.us) == 1
@@ -74,29 +91,29 @@ async def test_a_region_counts_on_what_its_neighbour_idles_for(tmp_path: Path, f
         assert both.wanted(both.eu, "replicas_ready") == 1
 
 
-async def test_it_does_not_where_the_neighbour_would_not_take_it(tmp_path: Path, free_ports: Ports) -> None:
+async def test_it_does_not_where_the_neighbour_would_not_take_it(
+    tmp_path: Path, unused_tcp_port_factory: Ports
+) -> None:
     async with AsyncExitStack() as stack:
-        both = await stack.enter_async_context(two(tmp_path, free_ports, SCALING, eu_accepts=(EU,)))
+        both = await stack.enter_async_context(two(tmp_path, unused_tcp_port_factory, SCALING, eu_accepts=(EU,)))
         await ask_for(both.us, 2, stack)
         await until(lambda: both.wanted(both.us) == 2)
         assert both.wanted(both.eu) == 1
 
 
-async def test_each_for_itself_where_it_is_told_so(tmp_path: Path, free_ports: Ports) -> None:
+async def test_each_for_itself_where_it_is_told_so(tmp_path: Path, unused_tcp_port_factory: Ports) -> None:
     async with AsyncExitStack() as stack:
-        both = await stack.enter_async_context(two(tmp_path, free_ports, replace(SCALING, mesh=False)))
+        both = await stack.enter_async_context(two(tmp_path, unused_tcp_port_factory, replace(SCALING, mesh=False)))
         await ask_for(both.us, 2, stack)
         await until(lambda: both.wanted(both.us) == 2)
         assert both.wanted(both.us, "scaling_borrowed_requests") == 0
 
 
-async def test_operators_and_autoscalers_are_told(tmp_path: Path, free_ports: Ports) -> None:
+async def test_operators_and_autoscalers_are_told(tmp_path: Path, unused_tcp_port_factory: Ports) -> None:
     async with AsyncExitStack() as stack:
-        both = await stack.enter_async_context(two(tmp_path, free_ports, SCALING))
+        both = await stack.enter_async_context(two(tmp_path, unused_tcp_port_factory, SCALING))
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        async with session.get(f"{both.us.admin_url}/admin/scaling") as answer:
-            told = await answer.json()
-        (pool,) = told["pools"]
+        (pool,) = (await told(session, both.us))["pools"]
         assert (pool["model"], pool["pool"], pool["wanted"], pool["ready"]) == (MODEL, "default", 1, 1)
         async with session.get(f"{both.us.admin_url}/admin/state") as answer:
             state = msgspec.json.decode(await answer.read(), type=Status)
@@ -104,7 +121,7 @@ async def test_operators_and_autoscalers_are_told(tmp_path: Path, free_ports: Po
         assert [each.wanted for each in state.scaling.pools] == [1]
 
 
-async def test_where_no_pool_is_listed_nothing_is_said(tmp_path: Path, free_ports: Ports) -> None:
+async def test_where_no_pool_is_listed_nothing_is_said(tmp_path: Path, unused_tcp_port_factory: Ports) -> None:
     async with AsyncExitStack() as stack:
         (engine,) = await stack.enter_async_context(serve_engines([SLOW]))
         config = region_config("us-1", US, [engine.url], policy_file=write_policy(tmp_path, US))
