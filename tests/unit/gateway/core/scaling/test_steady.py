@@ -22,6 +22,7 @@ class Region:
         self.steady = Steady(SETTINGS, wanted, 0)
 
     def look(self, told: Verdict, *, somebody: bool | None = None, times: int = 1) -> Reason:
+        reason = Reason.STEADY
         for _ in range(times):
             self.now_ns += 15 * SECOND
             reason = self.steady.take(told, told.may_lose if somebody is None else somebody, POOL, self.now_ns)
