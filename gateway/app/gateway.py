@@ -27,6 +27,7 @@ from gateway.app.others import listen_for_control, make_control, make_peer_serve
 from gateway.app.predictors import Predictors, PromptKeys
 from gateway.app.reload import RegionPart
 from gateway.app.scaling import Scaling
+from gateway.app.tracing import requests_traced
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -170,6 +171,7 @@ async def serve_gateway(
         roster = make_roster(config, desk, loops, control, scaling)
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
+        tracing = await stack.enter_async_context(requests_traced(config, desk, fleet, roster))
         engines = await stack.enter_async_context(_engine_client(config, fleet, clock))
         locality = ExpertLocality(config, desk, loops)
         owners = OwnerContext(
@@ -182,6 +184,7 @@ async def serve_gateway(
             prompt_key=PromptKeys(config, log).of if _keeps_histories(config) else None,
             compare=locality.compare if config.locality.pools else None,
             on_fault=desk.request_failed,
+            begin_trace=tracing.begin,
         )
         peer_server = make_peer_server(config, desk, owners, roster, control)
         reloader = _reloader(config, desk)
@@ -200,22 +203,21 @@ async def serve_gateway(
 
         stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
         handle.peers_address = await _listen_for_peers(peer_server, config.listen.peers)
-        admin = accounts.with_routes(
-            _admin_app(
-                config,
-                desk,
-                roster,
-                {
-                    "certificates": certificates,
-                    "control": control,
-                    "predictors": in_force.predictors,
-                    "locality": locality,
-                    "scaling": scaling,
-                },
-            )
+        parts = _described(
+            certificates=certificates,
+            control=control,
+            predictors=in_force.predictors,
+            locality=locality,
+            tracing=tracing,
+            scaling=scaling,
         )
         await _open_doors(
-            stack, handle, desk, admin=admin, api=_api(desk, owners, accounts, in_force), certificates=certificates
+            stack,
+            handle,
+            desk,
+            admin=accounts.with_routes(_admin_app(config, desk, roster, parts)),
+            api=_api(desk, owners, accounts, in_force),
+            certificates=certificates,
         )
         control.run(loops, handle.http_address, handle.peers_address)
         yield handle
@@ -361,6 +363,10 @@ def _begin_predicting(in_force: InForce, locality: ExpertLocality) -> None:
     """Once the core has the first pools."""
     in_force.predict()
     locality.begin()
+
+
+def _described(**parts: Describes) -> Mapping[str, Describes]:
+    return parts
 
 
 def _fleet(config: GatewayConfig, orders: Orders, desk: Desk) -> Fleet:

@@ -35,6 +35,7 @@ from gateway.records.ledger import Ledger, refusal_in
 from gateway.records.model_labels import OTHER, ModelLabels
 from gateway.records.resume_metrics import ResumeMetrics
 from gateway.records.tenant_labels import TenantLabels
+from gateway.records.trace_metrics import TraceMetrics
 from gateway.records.usage_metrics import FIRST_TOKEN_S, SHARE, UsageMetrics, ran
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -59,6 +60,7 @@ class Metrics:
         self._define_histograms()
         self.usage = UsageMetrics(self.registry, self._models, self._tenant)
         self.resumes = ResumeMetrics(self.registry)
+        self.traces = TraceMetrics(self.registry)
         self._define_levels()
         self.registry.register(_Levels(gauges, self._rtt_ns, self._models))
         ProcessCollector(registry=self.registry)
