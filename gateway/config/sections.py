@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gateway.config.content import ContentConfig
 from gateway.config.locality import LocalityConfig
+from gateway.config.oidc import OidcConfig
 from gateway.config.prediction import PredictionConfig
 from gateway.config.scaling import ScalingConfig
 from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, PeerConfig, ReplicaConfig
@@ -20,6 +21,7 @@ from gateway.config.tracing import TracingConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
+from gateway.ground.operators_config import OperatorsConfig
 from gateway.ground.values import (
     MEBIBYTE,
     MILLISECOND_NS,
@@ -357,6 +359,8 @@ class Sections:
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
     tracing: TracingConfig = field(default_factory=TracingConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    operators: OperatorsConfig = field(default_factory=OperatorsConfig)
+    oidc: OidcConfig = field(default_factory=OidcConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
