@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.core.vocabulary import ControlVersion, GatewayId
-from gateway.ground.control.vocabulary import Hello, Rejected
+from gateway.ground.control.vocabulary import Hello, Rejected, Wanted
 
 
 class Link:
@@ -19,6 +19,8 @@ class Link:
         self.report_ns: int | None = None
         """When it last said whom it hears."""
         self.open_requests = 0
+        self.wanted: tuple[Wanted, ...] = ()
+        """Replicas of its region, as it last said."""
         self.is_registered = False
         self.pushed: ControlVersion | None = None
         self.taken = hello.taken

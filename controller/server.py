@@ -212,7 +212,7 @@ class ControlService:
         now_ns = self._clock.now_ns()
         if not link.is_registered or (link.report_ns is not None and now_ns < link.report_ns + _REPORTS_APART_NS):
             return
-        link.report_ns, link.open_requests = now_ns, report.open_requests
+        link.report_ns, link.open_requests, link.wanted = now_ns, report.open_requests, report.wanted
         peers = tuple(
             HeardPeer(
                 each.gateway_id,

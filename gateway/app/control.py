@@ -18,7 +18,7 @@ from gateway.control.keeping import Kept, SnapshotKeeper
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import ControlVersion, GatewayId
 from gateway.ground.clock import Clock
-from gateway.ground.control.vocabulary import Hello, Ownership, Report, Snapshot
+from gateway.ground.control.vocabulary import Hello, Ownership, Report, Snapshot, Wanted
 from gateway.ground.faults import ConfigError
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.transport import Transport
@@ -58,6 +58,7 @@ class Control:
         self.ears = surroundings.ears
         self.transport = transport
         self._surroundings = surroundings
+        self._wanted: Callable[[], tuple[Wanted, ...]] = tuple
         self._http, self._peers = config.listen.http, config.listen.peers
         self._policy = closed_policy(config.place, "no policy read yet")
         self._clock = clock
@@ -103,7 +104,11 @@ class Control:
         return Hello(local.gateway_id, local.place, self.version, announcement, self._policy)
 
     def report(self) -> Report:
-        return Report(tuple(self.ears.heard()), self._surroundings.open_requests())
+        return Report(tuple(self.ears.heard()), self._surroundings.open_requests(), self._wanted())
+
+    def tell_wanted(self, wanted: Callable[[], tuple[Wanted, ...]]) -> None:
+        """What its reports say of replicas from now on."""
+        self._wanted = wanted
 
     async def take(self, snapshot: Snapshot) -> None:
         before = self.version

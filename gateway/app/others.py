@@ -66,6 +66,9 @@ def listen_for_control(
 
 
 def make_roster(config: GatewayConfig, desk: Desk, loops: Supervisor, control: Control, scaling: Scaling) -> PeerRoster:
+    """Whom it hears, and tells the controller of, is told what it says of replicas."""
+    control.tell_wanted(scaling.told)
+
     def run_loops(link: PeerLink) -> list[Callable[[], object]]:
         heartbeats = _heartbeats(config, desk, link, control.ears, scaling)
         return [

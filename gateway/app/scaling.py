@@ -15,6 +15,7 @@ from gateway.core.scaling.sampling import accepts_of, key_by_model, key_by_repli
 from gateway.core.scaling.scaler import Scaler
 from gateway.core.scaling.vocabulary import WHOLE, Heard, PoolKey, ScalingReport, Want
 from gateway.core.vocabulary import ModelName, Outcome, PeerSpec, RequestProfile
+from gateway.ground.control.vocabulary import Wanted
 from gateway.ground.supervisor import Supervisor
 from gateway.records.ledger import RequestRecord
 from gateway.records.scaling_metrics import ScalingMetrics
@@ -67,6 +68,12 @@ class Scaling:
             loops.run("scaling", self._look_again_and_again)
         if self._webhook is not None:
             loops.run("scaling_webhook", self._webhook.run)
+
+    def told(self) -> tuple[Wanted, ...]:
+        """For a controller's eyes."""
+        return tuple(
+            Wanted(want.key.model, want.key.pool, want.wanted, want.ready, want.reason) for want in self.wants()
+        )
 
     def describe(self) -> dict[str, object]:
         """For operators, and for autoscalers that ask in JSON."""

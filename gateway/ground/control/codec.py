@@ -28,6 +28,7 @@ from gateway.ground.control.vocabulary import (
     Report,
     Snapshot,
     Taken,
+    Wanted,
 )
 from gateway.ground.values import URL_LENGTH_MAX, parse_address
 from gateway.ground.wire import (
@@ -39,6 +40,7 @@ from gateway.ground.wire import (
     place_to_pb,
     read_address,
     read_gateway_id,
+    read_id,
     read_key,
     read_place,
     read_replica_id,
@@ -59,6 +61,8 @@ REPLICAS_MAX = 16_384
 DOCUMENT_LENGTH_MAX = 64 * 1024
 """Of one replica, and of the parameters."""
 TENANTS_MAX = 4096
+WANTED_MAX = 64
+"""Pools of which a gateway says how many replicas are wanted."""
 
 _AGE_MAX_US = 366 * 24 * 3600 * 1_000_000
 
@@ -202,12 +206,17 @@ def _report_to_pb(report: Report) -> pb.Report:
             for each in report.peers
         ],
         open_requests=report.open_requests,
+        wanted=[
+            pb.Wanted(model=each.model, pool=each.pool, replicas=each.replicas, ready=each.ready, reason=each.reason)
+            for each in report.wanted[:WANTED_MAX]
+        ],
     )
 
 
 def _report(message: pb.Report) -> Report:
     require_few(message.peers, "report.peers")
     require_once((each.gateway_id for each in message.peers), "report.peers:")
+    require_few(message.wanted, "report.wanted", WANTED_MAX)
     return Report(
         tuple(
             PeerHeard(
@@ -220,6 +229,18 @@ def _report(message: pb.Report) -> Report:
             if _is_bounded(each, f"report.peers[{index}]")
         ),
         message.open_requests,
+        tuple(_wanted(each) for each in message.wanted),
+    )
+
+
+def _wanted(message: pb.Wanted) -> Wanted:
+    require(max(message.replicas, message.ready) <= REPLICAS_MAX, "report.wanted is no number of replicas")
+    return Wanted(
+        read_key(message.model, "report.wanted.model"),
+        read_id(message.pool, "report.wanted.pool"),
+        message.replicas,
+        message.ready,
+        read_id(message.reason, "report.wanted.reason"),
     )
 
 

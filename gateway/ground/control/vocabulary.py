@@ -52,9 +52,21 @@ class PeerHeard:
 
 
 @value
+class Wanted:
+    """How many replicas of a pool a gateway's region is to have, by its word."""
+
+    model: str
+    pool: str
+    replicas: int
+    ready: int
+    reason: str
+
+
+@value
 class Report:
     peers: tuple[PeerHeard, ...]
     open_requests: int = 0
+    wanted: tuple[Wanted, ...] = ()
 
 
 @value

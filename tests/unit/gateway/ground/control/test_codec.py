@@ -23,6 +23,7 @@ from gateway.ground.control.vocabulary import (
     Report,
     Snapshot,
     Taken,
+    Wanted,
 )
 from gateway.ground.naming.tree import Area, NameServer, RecordTree
 from gateway.ground.wire import WireError
@@ -54,6 +55,7 @@ REPORT = Report(
         PeerHeard(GatewayId("ap-1"), None, is_broken=True),
     ),
     7,
+    (Wanted("Qwen/Qwen3-8B", "default", 3, 2, "borrows"),),
 )
 RECORDS = RecordTree(
     9,
@@ -133,6 +135,17 @@ def test_an_age_is_never_below_zero_nor_too_large_to_be_read() -> None:
     read = codec.read_from_gateway(up(said))
     assert isinstance(read, Report)
     assert next(each.heard_ago_ns for each in read.peers) == 0
+
+
+def test_what_no_gateway_may_want_is_a_fault() -> None:
+    message = up(REPORT)
+    message.report.wanted[0].replicas = 2**20
+    with pytest.raises(WireError, match="no number of replicas"):
+        codec.read_from_gateway(message)
+    message.report.wanted[0].replicas = 3
+    message.report.wanted.extend([message.report.wanted[0]] * 64)
+    with pytest.raises(WireError, match=r"too many report\.wanted"):
+        codec.read_from_gateway(message)
 
 
 def test_the_version_of_what_cannot_be_read_is_known() -> None:
