@@ -92,7 +92,7 @@ class Scaling:
         before = {want.key: want.wanted for want in self.wants()}
         wants = self._scaler.look(
             clock.now_ns(),
-            samples_of(core, self._scaler.pools),
+            samples_of(core, self._scaler.pools, self._config.classes),
             minute_of_day=clock.wall_ns() // _MINUTE_NS % _MINUTES_A_DAY,
             ways=ways_of(core) if self._config.mesh else (),
             accepts=accepts_of(core) if self._config.mesh else (),
@@ -124,7 +124,7 @@ class Scaling:
         self, profile: RequestProfile, end: EndRequest, _: RequestSummary, record: RequestRecord | None
     ) -> None:
         """Of clients' requests alone: a peer counts what it forwards."""
-        if record is None or record.origin is not None:
+        if record is None or record.origin is not None or profile.service_class not in self._config.classes:
             return
         legs = record.legs
         key = self._by_replica.get(legs[-1].target.id) if legs else None

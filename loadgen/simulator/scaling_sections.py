@@ -60,18 +60,18 @@ class ScalingSection(Section):
 
     def settings(self, mode: ScalingMode) -> ScalingSettings:
         return ScalingSettings(
-            mode is ScalingMode.MESH,
-            self.window,
-            self.drain,
-            self.headroom,
-            self.slack_share,
-            self.up_after,
-            self.down_after,
-            self.down_every,
-            self.start_max,
-            self.reach,
-            self.patience,
-            self.distrust,
+            mesh=mode is ScalingMode.MESH,
+            window_ns=self.window,
+            drain_ns=self.drain,
+            headroom=self.headroom,
+            slack_share=self.slack_share,
+            up_after_ns=self.up_after,
+            down_after_ns=self.down_after,
+            down_every_ns=self.down_every,
+            start_max_ns=self.start_max,
+            reach_ns=self.reach,
+            patience_ns=self.patience,
+            distrust_ns=self.distrust,
         )
 
     def pool(self, model: str, replicas_max: int) -> PoolSettings:

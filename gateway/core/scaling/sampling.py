@@ -3,25 +3,28 @@ two looks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from gateway.core.replicas import ReplicaState
 from gateway.core.requests import RequestState
 from gateway.core.residency import may_accept
 from gateway.core.scaling.vocabulary import PoolKey, Sample, Way
 from gateway.core.state import GatewayState
-from gateway.core.vocabulary import ModelName, Place, PlaceRule, RegionName, ReplicaRole, Standing
+from gateway.core.vocabulary import ModelName, Place, PlaceRule, RegionName, ReplicaRole, ServiceClass, Standing
 
 
-def samples_of(core: GatewayState, pools: Iterable[PoolKey]) -> dict[PoolKey, Sample]:
-    """Replicas that run a part of a request belong to no pool here: only whole ones are scaled by this."""
+def samples_of(
+    core: GatewayState, pools: Iterable[PoolKey], classes: Collection[ServiceClass] = tuple(ServiceClass)
+) -> dict[PoolKey, Sample]:
+    """Of requests of these classes. Replicas that run a part of a request belong to no pool here: only whole ones are
+    scaled by this."""
     counts = {key: Sample() for key in pools}
     _count_replicas(core, counts)
     by_model = key_by_model(core, counts)
     places = [peer.spec.place for peer in core.peers if peer.spec.place.region != core.place.region]
     may_leave: dict[PlaceRule, bool] = {}
     for request in core.requests.values():
-        key = _key_of(request, counts, by_model)
+        key = _key_of(request, counts, by_model) if request.profile.service_class in classes else None
         if key is not None:
             _count(request, counts[key], core.place, places, may_leave)
     return counts

@@ -70,6 +70,8 @@ class Scaler:
         self._waits_ns: dict[PoolKey, int] = {}
         """Since when requests wait although neighbours should have room."""
         self._alone_until_ns: dict[PoolKey, int] = {}
+        self._ways: dict[RegionName, tuple[Way, ...]] = {}
+        """As of this look."""
 
     def hear(self, heard: Heard) -> None:
         """What another gateway tells; the newest counts."""
@@ -96,6 +98,7 @@ class Scaler:
         self._promised_ns = {told: since for told, since in self._promised_ns.items() if told[0] in regions}
         near = tuple(sorted((each for each in ways if each.rtt_ns <= self._settings.reach_ns), key=_by_distance))
         self.report = ScalingReport((), near, tuple(accepts))
+        self._ways = self._all_ways()
         wants = [
             self._look_at(pool, samples.get(key, Sample()), minute_of_day, now_ns) for key, pool in self.pools.items()
         ]
@@ -193,7 +196,7 @@ class Scaler:
             needed * pinned // offered if offered else 0,
             sum(each.queue for _, each in members),
             speaker.price,
-            self._ways_of(region),
+            self._ways.get(region, ()),
             any(each.is_alone for _, each in members),
         )
 
@@ -207,22 +210,25 @@ class Scaler:
         since_ns = self._promised_ns.setdefault((region, key), now_ns)
         return now_ns - since_ns < self._settings.start_max_ns
 
-    def _ways_of(self, region: RegionName) -> tuple[Way, ...]:
-        """Whom its requests may go to, by its own word and by theirs."""
-        told: dict[RegionName, int] = {}
-        for each in self._reports_of(region):
-            for way in each.ways:
-                told[way.region] = min(way.rtt_ns, told.get(way.region, way.rtt_ns))
-        taking = (
-            Way(other, rtt_ns)
-            for other, rtt_ns in told.items()
-            if any(region in each.accepts for each in self._reports_of(other))
-        )
-        return tuple(sorted(taking, key=_by_distance))
-
-    def _reports_of(self, region: RegionName) -> list[ScalingReport]:
-        reports = [heard.report for heard in self._heard.values() if heard.region == region]
-        return [*reports, self.report] if region == self._region else reports
+    def _all_ways(self) -> dict[RegionName, tuple[Way, ...]]:
+        """Whom each region's requests may go to, by its own word and by theirs."""
+        told: dict[RegionName, dict[RegionName, int]] = {}
+        taken: dict[RegionName, set[RegionName]] = {}
+        own = Heard(self._gateway_id, self._region, self.report, 0)
+        for heard in (own, *self._heard.values()):
+            taken.setdefault(heard.region, set()).update(heard.report.accepts)
+            nearest = told.setdefault(heard.region, {})
+            for way in heard.report.ways:
+                nearest[way.region] = min(way.rtt_ns, nearest.get(way.region, way.rtt_ns))
+        return {
+            region: tuple(
+                sorted(
+                    (Way(other, rtt_ns) for other, rtt_ns in nearest.items() if region in taken.get(other, ())),
+                    key=_by_distance,
+                )
+            )
+            for region, nearest in told.items()
+        }
 
     def _note_others(self, key: PoolKey, needs: Sequence[RegionNeed], steady: Steady, now_ns: int) -> None:
         others = tuple((each.region, each.replicas) for each in sorted(needs, key=_by_region))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.core.value import value
-from gateway.core.vocabulary import DEFAULT_POOL, GatewayId, ModelName, PoolName, RegionName, Word
+from gateway.core.vocabulary import DEFAULT_POOL, GatewayId, ModelName, PoolName, RegionName, ServiceClass, Word
 
 WHOLE: Final = 1000
 """Thousandths in one request."""
@@ -65,6 +65,8 @@ class ScalingSettings:
 
     mesh: bool = True
     """Off: each region scales for itself, whatever its neighbours have to spare."""
+    classes: tuple[ServiceClass, ...] = (ServiceClass.INTERACTIVE, ServiceClass.BATCH)
+    """Whose requests replicas are started for; those of others have what idles."""
     window_ns: int = 60_000_000_000
     """Over which load is averaged: what came so long ago counts for 37 %."""
     drain_ns: int = 60_000_000_000

@@ -4,20 +4,22 @@ from dataclasses import replace
 
 from gateway.core import events
 from gateway.core.scaling.sampling import accepts_of, key_by_model, key_by_replica, samples_of, ways_of
-from gateway.core.scaling.vocabulary import PoolKey, Sample
-from gateway.core.vocabulary import DEFAULT_POOL, ModelName, PoolName, ReplicaRole
+from gateway.core.scaling.vocabulary import PoolKey, Sample, ScalingSettings
+from gateway.core.vocabulary import DEFAULT_POOL, ModelName, PoolName, ReplicaRole, ServiceClass
 from tests.support.core import (
     AP,
     EU,
     LAYERED,
     MODEL,
     MS,
+    SECOND,
     US,
     Desk,
     desk,
     forward,
     peer_spec,
     policy,
+    profile,
     replica_spec,
     rule,
 )
@@ -40,6 +42,15 @@ def test_a_clients_requests_count_here_wherever_they_run() -> None:
     core.ask("c")
     told = sampled(core)
     assert (told.ready, told.running, told.waiting, told.sent, told.taken) == (1, 2, 1, 1, 0)
+
+
+def test_best_effort_starts_nothing() -> None:
+    core = desk(replicas=2)
+    core.ask("a")
+    core.tell(events.RequestArrived(replace(profile("b"), service_class=ServiceClass.BEST_EFFORT), 600 * SECOND))
+    classes = ScalingSettings().classes
+    assert samples_of(core.core, [KEY], classes)[KEY].running == 1
+    assert samples_of(core.core, [KEY])[KEY].running == 2
 
 
 def test_what_others_send_is_theirs() -> None:
