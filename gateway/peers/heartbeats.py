@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Never
 
@@ -27,6 +27,7 @@ from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
 from gateway.peers.scaling_codec import read_scaling
+from gateway.records.others_usage import BudgetUse
 from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000
@@ -113,10 +114,13 @@ class Heartbeats:
         rng: random.Random,
         on_refused: Callable[[], None],
         log: FilteringBoundLogger,
+        on_budgets: Callable[[Sequence[BudgetUse]], None] = lambda _: None,
+        on_lost: Callable[[], None] = lambda: None,
         on_scaling: Callable[[ScalingReport], None] | None = None,
     ) -> None:
-        """`on_refused` is told whenever a connection fails because whoever answers shows a wrong certificate,
-        `on_scaling` what the peer says of its replicas, if anybody wants to know."""
+        """`on_refused` is told whenever a connection fails because whoever answers shows a wrong certificate;
+        `on_budgets` what the peer says of budgets, and `on_lost` that it says nothing more for now; `on_scaling` what
+        it says of its replicas, if anybody wants to know."""
         self.round_trips = RoundTrips(link.peering.rtt_window)
         self._link = link
         self._request = codec.subscribe_request(gateway_id, place)
@@ -125,6 +129,8 @@ class Heartbeats:
         self._rng = rng
         self._backoff = Backoff(link.peering.reconnect_min_ns, link.peering.reconnect_max_ns)
         self._on_refused = on_refused
+        self._on_budgets = on_budgets
+        self._on_lost = on_lost
         self._on_scaling = on_scaling
         self._measured = asyncio.Event()
         self._heard = False
@@ -249,6 +255,7 @@ class Heartbeats:
         """Gives for how long the peer has said enough."""
         began_ns = self._clock.thread_ns()
         report, age_ns = codec.read_load(message)
+        budgets = codec.read_budget_uses(message)
         scaling = None if self._on_scaling is None else read_scaling(message)
         taken_ns = self._clock.thread_ns() - began_ns
         if fault := identity_fault(report, self._link.peer.spec):
@@ -259,6 +266,8 @@ class Heartbeats:
             self._found_ns = self._heard_ns
             self._log.info("peer found", region=report.place.region, rtt_ms=self.round_trips.median_ns() // 1_000_000)
         self._submit(PeersObserved((observe(report, age_ns, self.round_trips, self._clock.now_ns()),)))
+        if budgets:
+            self._on_budgets(budgets)
         if self._on_scaling is not None and scaling is not None:
             self._on_scaling(scaling)
         return self._allowance.spend(self._clock.now_ns(), taken_ns)
@@ -274,6 +283,7 @@ class Heartbeats:
             self._log.warning("peer lost" if self._heard else "peer not reached", detail=str(lost))
         if self._heard or isinstance(lost, ImposterFound):
             self._submit(TargetLost(peer_target(self._link.peer.spec.gateway_id), str(lost)))
+            self._on_lost()
         self._heard = False
 
 
