@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 from gateway.core.vocabulary import ControlVersion, GatewayId
-from gateway.ground.control.vocabulary import ForwardsTo, GatewayLoad, Hello, Question, Rejected
+from gateway.ground.control.vocabulary import ForwardsTo, GatewayLoad, Hello, Question, Rejected, Wanted
 
 ASKED_MAX = 8
 
@@ -25,6 +25,8 @@ class Link:
         self.load: GatewayLoad | None = None
         """As it said last; None: it never did."""
         self.forwards: tuple[ForwardsTo, ...] = ()
+        self.wanted: tuple[Wanted, ...] = ()
+        """Replicas of its region, as it last said."""
         self.is_registered = False
         self.pushed: ControlVersion | None = None
         self.taken = hello.taken

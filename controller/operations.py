@@ -210,6 +210,16 @@ def _link(registered: Registered, links: Links, now_ns: int) -> dict[str, Any]:
         "attached": True,
         "heard_age_s": round((now_ns - link.heard_ns) / _SECOND_NS, 3),
         "open_requests": link.open_requests,
+        "wanted": [
+            {
+                "model": each.model,
+                "pool": each.pool,
+                "replicas": each.replicas,
+                "ready": each.ready,
+                "reason": each.reason,
+            }
+            for each in link.wanted
+        ],
         "taken": [link.taken.term, link.taken.version],
         "pushed": None if link.pushed is None else [link.pushed.term, link.pushed.version],
         "rejected": "" if rejected is None else rejected.reason,

@@ -223,6 +223,7 @@ class ControlService:
             return
         link.report_ns, link.open_requests = now_ns, report.open_requests
         link.load, link.forwards = report.load, report.forwards
+        link.wanted = report.wanted
         peers = tuple(
             HeardPeer(
                 each.gateway_id,

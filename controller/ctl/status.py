@@ -22,6 +22,14 @@ PLAIN_WIDTH = 120
 """Columns when the output is no terminal."""
 
 
+class WantedView(msgspec.Struct, frozen=True):
+    model: str
+    pool: str
+    replicas: int
+    ready: int
+    reason: str
+
+
 class GatewayView(msgspec.Struct, frozen=True):
     id: str
     region: str
@@ -35,6 +43,8 @@ class GatewayView(msgspec.Struct, frozen=True):
     pushed: tuple[int, int] | None = None
     rejected: str = ""
     open_requests: int = 0
+    wanted: list[WantedView] = []
+    """Replicas of its region, where it says how many."""
 
 
 class ReplicaView(msgspec.Struct, frozen=True):
@@ -140,6 +150,8 @@ def print_status(seen: State, wrong: list[str], console: Console, *, with_replic
         console.print(Text(line), soft_wrap=True)
     if seen.gateways:
         console.print(_gateways(seen))
+    if any(each.wanted for each in seen.gateways):
+        console.print(_wanted(seen.gateways))
     shown = [each for each in seen.replicas if with_replicas or not _is_at_home(each)]
     if shown:
         console.print(_replicas(shown))
@@ -161,6 +173,19 @@ def _gateways(seen: State) -> Table:
         taken = "" if each.taken is None else f"{each.taken[0]}.{each.taken[1]}"
         cells = (each.id, each.region, condition, "yes" if each.attached else "no", taken, regions, each.replicas_owned)
         table.add_row(*map(_plain, cells))
+    return table
+
+
+def _wanted(gateways: list[GatewayView]) -> Table:
+    """Of a region, what its first gateway says, which the others follow."""
+    table = _table(("Region", "Pool", "Model", "Why"), ("Replicas wanted", "Ready"))
+    told: set[tuple[str, str, str]] = set()
+    for gateway in sorted(gateways, key=lambda each: each.id):
+        for each in gateway.wanted:
+            key = gateway.region, each.pool, each.model
+            if key not in told:
+                told.add(key)
+                table.add_row(*map(_plain, (*key, each.reason, each.replicas, each.ready)))
     return table
 
 

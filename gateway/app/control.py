@@ -27,6 +27,7 @@ from gateway.ground.control.vocabulary import (
     Question,
     Report,
     Snapshot,
+    Wanted,
 )
 from gateway.ground.faults import ConfigError
 from gateway.ground.supervisor import Supervisor
@@ -71,6 +72,7 @@ class Control:
         self.ears = surroundings.ears
         self.transport = transport
         self._surroundings = surroundings
+        self._wanted: Callable[[], tuple[Wanted, ...]] = tuple
         self._http, self._peers = config.listen.http, config.listen.peers
         self._policy = closed_policy(config.place, "no policy read yet")
         self._clock = clock
@@ -117,7 +119,17 @@ class Control:
 
     def report(self) -> Report:
         around = self._surroundings
-        return Report(tuple(self.ears.heard()), around.open_requests(), load=around.load(), forwards=around.forwards())
+        return Report(
+            tuple(self.ears.heard()),
+            around.open_requests(),
+            load=around.load(),
+            forwards=around.forwards(),
+            wanted=self._wanted(),
+        )
+
+    def tell_wanted(self, wanted: Callable[[], tuple[Wanted, ...]]) -> None:
+        """What its reports say of replicas from now on."""
+        self._wanted = wanted
 
     def answer(self, question: Question) -> Answer:
         return Answer(question.number, self._surroundings.told(question.wanted))

@@ -29,6 +29,7 @@ from gateway.app.others import listen_for_control, make_control, make_peer_serve
 from gateway.app.overview import Overview
 from gateway.app.predictors import Predictors, PromptKeys
 from gateway.app.reload import RegionPart
+from gateway.app.scaling import Scaling
 from gateway.app.tracing import requests_traced
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
@@ -47,6 +48,7 @@ from gateway.ground.task_group import TaskGroup
 from gateway.ground.tls import ExpiryWatch
 from gateway.ground.values import Address
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
+from gateway.http.admin_scaling import add_scaling_route
 from gateway.http.app import Api
 from gateway.http.settings import HttpSettings
 from gateway.peers.client import PeerLegOpener
@@ -174,7 +176,9 @@ async def serve_gateway(
         orders = control.precedence.orders
         desk.apply(orders)
         fleet = _fleet(config, orders, desk)
-        roster = make_roster(config, desk, loops, control, accounts.budgets)
+        roster = make_roster(
+            config, desk, loops, control, budgets=accounts.budgets, scaling=(scaling := Scaling(config, desk))
+        )
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
         tracing = await stack.enter_async_context(requests_traced(config, desk, fleet, roster))
@@ -199,7 +203,7 @@ async def serve_gateway(
         handle = GatewayHandle(in_force, desk, peer_server, reloader, control=control, budgets=accounts.budgets)
 
         await stack.enter_async_context(loops)
-        _run_loops(config, loops, desk, certificates, accounts)
+        _run_loops(config, loops, desk, certificates, accounts=accounts, scaling=scaling)
         in_force.begin(orders)
         await fleet.start(loops)
         _begin_predicting(in_force, locality)
@@ -215,6 +219,7 @@ async def serve_gateway(
             predictors=in_force.predictors,
             locality=locality,
             tracing=tracing,
+            scaling=scaling,
             issuers=accounts.identities,
         )
         await _open_doors(
@@ -320,10 +325,17 @@ async def _open_doors(
 
 
 def _run_loops(
-    config: GatewayConfig, loops: Supervisor, desk: Desk, certificates: Certificates, accounts: Accounts
+    config: GatewayConfig,
+    loops: Supervisor,
+    desk: Desk,
+    certificates: Certificates,
+    *,
+    accounts: Accounts,
+    scaling: Scaling,
 ) -> None:
-    """What watches the gateway itself."""
+    """What watches the gateway itself, and what it says of its region's replicas."""
     warn_of_open_files(config, desk.log)
+    scaling.run(loops)
     loops.run("usage", accounts.usage.run)
     for each in accounts.identities.counters.collectors():
         desk.metrics.registry.register(each)
@@ -474,7 +486,9 @@ def _admin_app(
     )
     listen = config.listen
     hosts = (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None
-    return make_admin_app(sources, operators, hosts)
+    admin = make_admin_app(sources, operators, hosts)
+    add_scaling_route(admin, described["scaling"].describe)
+    return admin
 
 
 async def _first_of(*waits: Callable[[], Coroutine[Any, Any, object]]) -> None:

@@ -13,6 +13,7 @@ from gateway.app.control import Control, Surroundings
 from gateway.app.decided import told
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.load import forwards_told, load_of
+from gateway.app.scaling import Scaling
 from gateway.config.sections import GatewayConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId
@@ -70,11 +71,15 @@ def listen_for_control(
     control.ears.start(on_control=asker.heard, on_lost=control.attachment.report_soon)
 
 
-def make_roster(config: GatewayConfig, desk: Desk, loops: Supervisor, control: Control, budgets: Budgets) -> PeerRoster:
+def make_roster(
+    config: GatewayConfig, desk: Desk, loops: Supervisor, control: Control, *, budgets: Budgets, scaling: Scaling
+) -> PeerRoster:
+    """Whom it hears, and tells the controller of, is told what it says of replicas."""
     desk.metrics.registry.register(budgets.levels())
+    control.tell_wanted(scaling.told)
 
     def run_loops(link: PeerLink) -> list[Callable[[], object]]:
-        heartbeats = _heartbeats(config, desk, link, control.ears, budgets)
+        heartbeats = _heartbeats(config, desk, link, control.ears, budgets=budgets, scaling=scaling)
         return [
             control.ears.listen_to(link.peer.spec.gateway_id, heartbeats),
             loops.run("peer_credentials", link.follow_credentials),
@@ -103,7 +108,9 @@ def _watch(desk: Desk, seen_by: str) -> Watch:
     return Watch(desk.metrics.exchange_ignored, broken)
 
 
-def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears, budgets: Budgets) -> Heartbeats:
+def _heartbeats(
+    config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears, *, budgets: Budgets, scaling: Scaling
+) -> Heartbeats:
     gateway_id = link.peer.spec.gateway_id
     return Heartbeats(
         link,
@@ -116,6 +123,7 @@ def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears, b
         log=desk.log,
         on_budgets=partial(budgets.hear, gateway_id),
         on_lost=partial(budgets.fell_silent, gateway_id),
+        on_scaling=scaling.ear_for(link.peer.spec),
     )
 
 

@@ -104,6 +104,24 @@ class ControlView(msgspec.Struct, frozen=True):
     away: list[str]
 
 
+class ScaledPoolView(msgspec.Struct, frozen=True):
+    model: str
+    pool: str
+    wanted: int
+    reason: str
+    ready: int
+    alone: int
+    offered: float
+    borrowed: float
+    lent: float
+    missing: int
+
+
+class ScalingView(msgspec.Struct, frozen=True):
+    pools: list[ScaledPoolView]
+    webhook_fault: str
+
+
 class Status(msgspec.Struct, frozen=True):
     """The part of `/admin/state` that is shown."""
 
@@ -125,6 +143,7 @@ class Status(msgspec.Struct, frozen=True):
     audit_fault: str
     control: ControlView | None = None
     """None where no controllers are named."""
+    scaling: ScalingView | None = None
 
 
 @click.command()
@@ -199,6 +218,8 @@ def complaints(seen: Status) -> Iterator[str]:
             yield f"the certificate for {role} {_expiry(certificate.expires_in_s)}"
     if seen.control is not None:
         yield from _control_complaints(seen.control)
+    if seen.scaling is not None:
+        yield from _scaling_complaints(seen.scaling)
     if seen.journal_fault:
         yield f"the journal has stopped: {seen.journal_fault}"
     if seen.audit_fault:
@@ -216,6 +237,14 @@ def _control_complaints(control: ControlView) -> Iterator[str]:
         yield f"the controller's last word is not kept over a restart: {control.not_kept_reason}"
 
 
+def _scaling_complaints(scaling: ScalingView) -> Iterator[str]:
+    for each in scaling.pools:
+        if each.missing:
+            yield f"pool {each.pool} of {each.model} may not have {each.missing} more replicas that it would want"
+    if scaling.webhook_fault:
+        yield f"the scaling webhook does not take what it is told: {scaling.webhook_fault}"
+
+
 def print_status(seen: Status, wrong: list[str], console: Console) -> None:
     for line in (*_headlines(seen), *(f"wrong: {each}" for each in wrong)):
         console.print(Text(line), soft_wrap=True)
@@ -223,6 +252,8 @@ def print_status(seen: Status, wrong: list[str], console: Console) -> None:
         console.print(_replicas(seen.replicas))
     if seen.peers:
         console.print(_peers(seen.peers))
+    if seen.scaling is not None and seen.scaling.pools:
+        console.print(_wanted(seen.scaling.pools))
 
 
 def _headlines(seen: Status) -> Iterator[str]:
@@ -269,6 +300,16 @@ def _peers(peers: list[PeerView]) -> Table:
     for each in peers:
         rtt = "" if each.rtt_ms is None else f"{each.rtt_ms:.0f} ms"
         cells = (each.id, each.region, each.standing, each.in_flight, rtt, _ago(each.heartbeat_age_ms))
+        table.add_row(*map(_plain, cells))
+    return table
+
+
+def _wanted(pools: list[ScaledPoolView]) -> Table:
+    figures = ("Wanted", "Ready", "Alone", "Load", "Borrowed", "Lent")
+    table = _table(("Pool", "Model", "Why"), figures)
+    for each in pools:
+        loads = (f"{load:.1f}" for load in (each.offered, each.borrowed, each.lent))
+        cells = (each.pool, each.model, each.reason, each.wanted, each.ready, each.alone, *loads)
         table.add_row(*map(_plain, cells))
     return table
 

@@ -448,6 +448,8 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             yield self.sections.oidc.subject_secret_file
         yield from (each.token_file for each in self.kubernetes_replicas if each.token_file is not None)
         yield from (each.key for each in (listen, peering) if each is not None)
+        if (webhook := self.sections.scaling.webhook) is not None:
+            yield webhook.secret_file
         yield from (each.tls.client_key for each in engines if each.tls is not None and each.tls.client_key is not None)
 
     def _engine_credentials(self) -> Iterator[str]:

@@ -15,6 +15,7 @@ from gateway.config.content import ContentConfig
 from gateway.config.locality import LocalityConfig
 from gateway.config.oidc import OidcConfig
 from gateway.config.prediction import PredictionConfig
+from gateway.config.scaling import ScalingConfig
 from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.config.tracing import TracingConfig
 from gateway.core.config import CoreConfig
@@ -355,6 +356,7 @@ class Sections:
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
     locality: LocalityConfig = field(default_factory=LocalityConfig)
     content: ContentConfig = field(default_factory=ContentConfig)
+    scaling: ScalingConfig = field(default_factory=ScalingConfig)
     tracing: TracingConfig = field(default_factory=TracingConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     operators: OperatorsConfig = field(default_factory=OperatorsConfig)

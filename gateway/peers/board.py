@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from gateway.core.scaling.vocabulary import ScalingReport
 from gateway.core.vocabulary import LoadReport
 
 
@@ -20,6 +21,8 @@ class LoadBoard:
     def __init__(self) -> None:
         self.newest: Posted | None = None
         self.closed = False
+        self.scaling = ScalingReport()
+        """Goes out with every report: it is never news by itself."""
         self._changed = asyncio.Event()
 
     def post(self, report: LoadReport, now_ns: int) -> None:

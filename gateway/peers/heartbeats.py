@@ -18,6 +18,7 @@ import grpc.aio
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.events import Event, PeersObserved, TargetLost
+from gateway.core.scaling.vocabulary import ScalingReport
 from gateway.core.vocabulary import GatewayId, LoadReport, PeerObservation, PeerSpec, Place, peer_target
 from gateway.ground.clock import Clock
 from gateway.ground.control.vocabulary import PeerHeard
@@ -25,6 +26,7 @@ from gateway.ground.supervisor import Backoff
 from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
+from gateway.peers.scaling_codec import read_scaling
 from gateway.records.others_usage import BudgetUse
 from protos.mesh.v1 import peer_pb2 as pb
 
@@ -114,9 +116,11 @@ class Heartbeats:
         log: FilteringBoundLogger,
         on_budgets: Callable[[Sequence[BudgetUse]], None] = lambda _: None,
         on_lost: Callable[[], None] = lambda: None,
+        on_scaling: Callable[[ScalingReport], None] | None = None,
     ) -> None:
         """`on_refused` is told whenever a connection fails because whoever answers shows a wrong certificate;
-        `on_budgets` what the peer says of budgets, and `on_lost` that it says nothing more for now."""
+        `on_budgets` what the peer says of budgets, and `on_lost` that it says nothing more for now; `on_scaling` what
+        it says of its replicas, if anybody wants to know."""
         self.round_trips = RoundTrips(link.peering.rtt_window)
         self._link = link
         self._request = codec.subscribe_request(gateway_id, place)
@@ -127,6 +131,7 @@ class Heartbeats:
         self._on_refused = on_refused
         self._on_budgets = on_budgets
         self._on_lost = on_lost
+        self._on_scaling = on_scaling
         self._measured = asyncio.Event()
         self._heard = False
         self._heard_ns: int | None = None
@@ -251,6 +256,7 @@ class Heartbeats:
         began_ns = self._clock.thread_ns()
         report, age_ns = codec.read_load(message)
         budgets = codec.read_budget_uses(message)
+        scaling = None if self._on_scaling is None else read_scaling(message)
         taken_ns = self._clock.thread_ns() - began_ns
         if fault := identity_fault(report, self._link.peer.spec):
             raise ImposterFound(fault)
@@ -262,6 +268,8 @@ class Heartbeats:
         self._submit(PeersObserved((observe(report, age_ns, self.round_trips, self._clock.now_ns()),)))
         if budgets:
             self._on_budgets(budgets)
+        if self._on_scaling is not None and scaling is not None:
+            self._on_scaling(scaling)
         return self._allowance.spend(self._clock.now_ns(), taken_ns)
 
     def _heard_for_ns(self) -> int:

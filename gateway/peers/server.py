@@ -34,6 +34,7 @@ from gateway.peers.exchange.callers import Callers
 from gateway.peers.exchange.watch import UNWATCHED, Watch
 from gateway.peers.reception import Reception
 from gateway.peers.room import PeerRoom
+from gateway.peers.scaling_codec import add_scaling
 from gateway.records.decisions import ExplainedRequest
 from gateway.records.others_usage import BudgetUse
 from gateway.request.bodies import Body
@@ -222,6 +223,7 @@ class PeerService:
                 uses, seen = self._budgets(place, seen)
                 if uses:
                     codec.write_budget_uses(message, uses)
+                add_scaling(message, self._board.scaling)
                 await context.write(message)
 
     async def _run(self, arrived: codec.ArrivedForward, context: _Context) -> None:

@@ -18,6 +18,7 @@ from gateway.records.ledger import Ledger
 from gateway.records.limit_metrics import BudgetLevels, LimitLevels
 from gateway.records.metrics import Metrics
 from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
+from gateway.records.scaling_metrics import ScalingMetrics
 
 _PLACE = Place(RegionName("nowhere"), Jurisdiction("none"))
 
@@ -33,6 +34,7 @@ def catalogue() -> list[Described]:
     metrics.registry.register(ThresholdLevels(core.tuning))
     metrics.registry.register(LimitLevels(core.limits, str))
     metrics.registry.register(BudgetLevels(int, int))
+    ScalingMetrics(metrics.registry, tuple)
     for each in (*DnsCounters().collectors(), *TokenCounters().collectors()):
         metrics.registry.register(each)
     return metrics.catalogue()

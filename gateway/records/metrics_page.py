@@ -13,6 +13,7 @@ from gateway.core.decode.admissions import AdmissionReason
 from gateway.core.decode.locality.nearness import SignatureState
 from gateway.core.description import ReplicaCondition
 from gateway.core.lengths import Misroute
+from gateway.core.scaling.vocabulary import Reason
 from gateway.core.tenant_meter import LimitKind
 from gateway.core.threshold import Move
 from gateway.core.vocabulary import (
@@ -65,6 +66,7 @@ LABELS: dict[str, Label] = {
     "category": Label("Of which kind a prompt's text is taken to be.", tuple(Category)),
     "how": Label("How it showed that the pool was too short.", tuple(Misroute)),
     "move": Label("Why a threshold was moved.", tuple(Move)),
+    "region": Label("This gateway's own."),
     "group": Label("Decode workers that step in time."),
     "replica": Label("The replica's `id`, with its rank where it has several."),
     "task": Label("The background loop."),
@@ -99,6 +101,10 @@ LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_decode_admissions_total", "reason"): Label("What chose the worker.", tuple(AdmissionReason)),
     ("nightside_refusals_total", "reason"): Label("The code told to the client."),
     ("nightside_control_snapshots_total", "result"): Label("What became of it.", ("taken", "rejected")),
+    ("nightside_replicas_wanted_changes_total", "reason"): Label("Why it has changed.", tuple(Reason)),
+    ("nightside_scaling_messages_total", "result"): Label(
+        "What became of it.", ("delivered", "superseded", "refused", "given_up")
+    ),
     ("nightside_traces_dropped_total", "reason"): Label("What they met.", ("full", "refused")),
     ("nightside_token_verifications_total", "result"): Label(
         "Whether it was `valid`, was `remembered` as valid, or what was wrong with it.", RESULTS

@@ -51,6 +51,7 @@ from loadgen.simulator.decode_workers import TransferConfig
 from loadgen.simulator.faults import CONTROLLER, STANDBY, Fault, FaultKind
 from loadgen.simulator.network import NetworkConfig, Way
 from loadgen.simulator.pool_sections import DisaggregatedSection, UnifiedSection
+from loadgen.simulator.scaling_sections import ScalingMode, ScalingSection
 from loadgen.simulator.sections import Count as _Count
 from loadgen.simulator.sections import CountOrNone as _CountOrNone
 from loadgen.simulator.sections import Duration as _Duration
@@ -157,6 +158,7 @@ class RunSection(CoreFile):
 
     name: str = ""
     system: System = System.NIGHTSIDE
+    scaling: ScalingMode = ScalingMode.NONE
     exact_prefixes: bool = False
     """Gateways know what each engine has cached, as if it told them at once: what an exact index would be worth."""
 
@@ -493,6 +495,8 @@ class Scenario(_Section):
     """Without one, gateways have what their regions say, and clients know by themselves which gateway is up."""
     names: NamesSection = NamesSection()
     """How clients find a gateway, where there is a controller."""
+    scaling: ScalingSection | None = None
+    """Without it, and in runs that do not ask for it, all replicas run all the time."""
     faults: tuple[FaultSection, ...] = ()
     runs: Annotated[tuple[RunSection, ...], Field(min_length=1)] = (RunSection(),)
 
@@ -535,6 +539,7 @@ class Scenario(_Section):
         if self.balancer_region and self.balancer_region not in self.regions:
             yield f"balancer_region: there is no region {self.balancer_region!r}"
         yield from self._controller_faults()
+        yield from self._scaling_faults()
         names = [run.name for run in self.runs]
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield f"runs: two are called {name!r}"
@@ -559,6 +564,23 @@ class Scenario(_Section):
         for run in self.runs:
             if run.system.is_global:
                 yield f"runs: {run.name} has one balancer for all, and nothing for a `controller` to assign"
+
+    def _scaling_faults(self) -> Iterator[str]:
+        if all(run.scaling is ScalingMode.NONE for run in self.runs):
+            return
+        if self.scaling is None:
+            yield "runs: one scales, and there is no `scaling` that says how"
+            return
+        if self.controller is not None:
+            yield "scaling: goes without a `controller`, which would give away what stops"
+        for name, region in self.regions.items():
+            if region.gateways > 1 or region.adopted or region.disaggregated is not None or region.pools:
+                yield f"regions.{name}: what scales is one gateway's `replicas`, all alike"
+            if region.replicas < self.scaling.begin:
+                yield f"regions.{name}.replicas: is below scaling.begin"
+        for run in self.runs:
+            if run.scaling is not ScalingMode.NONE and run.system.is_global:
+                yield f"runs: {run.name} has one balancer for all, and no region to scale"
 
     def _trace_faults(self, name: str, trace: TraceSection) -> Iterator[str]:
         try:

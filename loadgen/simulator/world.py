@@ -39,6 +39,8 @@ from loadgen.simulator.faults import Fault, FaultKey, FaultKind
 from loadgen.simulator.gateways import SimGateway, Surroundings
 from loadgen.simulator.network import Network
 from loadgen.simulator.observers import GatewaySpec
+from loadgen.simulator.scaling import Autoscaler
+from loadgen.simulator.scaling_sections import ScalingMode
 from loadgen.simulator.scenario import ClientsSection, RunSection, Scenario
 from loadgen.simulator.tenant_watch import TenantWatch
 
@@ -105,6 +107,8 @@ class Story:
     simulated_ns: int
     control: Figures | None = None
     """What became of each gateway that died, where there is a controller."""
+    scaling: Figures | None = None
+    """What replicas that come and go came to, where they do."""
 
 
 class World:
@@ -128,11 +132,12 @@ class World:
         ways = scenario.round_trips_ns() | controller_ways_ns(scenario)
         self._network = Network(self._agenda, ways, config, self._rng("network"))
         self._engines: dict[ReplicaId, SimReplica] = {}
+        self._autoscaler = self._build_autoscaler()
         self._around = Surroundings(
             self._agenda,
             self._network,
             self._engines,
-            (self.chronicle, self.watch, self.tenants),
+            (self.chronicle, self.watch, self.tenants, *([] if self._autoscaler is None else [self._autoscaler])),
             self._rng("faults"),
             scenario.probe_interval,
             scenario.heartbeat_batch,
@@ -143,6 +148,9 @@ class World:
         )
         self._gateways = self._around.gateways
         self._build_gateways()
+        if self._autoscaler is not None:
+            for gateway in self._gateways.values():
+                self._autoscaler.manage(gateway, self._engines, scenario.model)
         self.control = self._build_control()
         self._ways_in = {RegionName(region): self._nearest_gateways(RegionName(region)) for region in scenario.regions}
         self._turns: Counter[RegionName] = Counter()
@@ -253,6 +261,12 @@ class World:
             )
             self._gateways[gateway_id] = SimGateway(spec, self._around, seed=seeds.randrange(2**32))
 
+    def _build_autoscaler(self) -> Autoscaler | None:
+        section, mode = self._scenario.scaling, self._run.scaling
+        if section is None or mode is ScalingMode.NONE:
+            return None
+        return Autoscaler(section, mode, self._agenda, self._network, self.chronicle.note)
+
     def _build_control(self) -> Control | None:
         if self._scenario.controller is None:
             return None
@@ -312,6 +326,8 @@ class World:
             self.control.start()
         for number, gateway in enumerate(self._gateways.values()):
             gateway.start(interval_ns * number // len(self._gateways))
+        if self._autoscaler is not None:
+            self._autoscaler.start()
         for section in self._scenario.faults:
             fault = section.as_fault()
             for from_ns, to_ns in fault.spans():
@@ -466,6 +482,7 @@ class World:
             self.chronicle.events,
             self.now_ns,
             None if self.control is None else self.control.figures(),
+            None if self._autoscaler is None else self._autoscaler.figures(self._scenario.duration),
         )
 
 

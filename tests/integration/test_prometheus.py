@@ -15,9 +15,11 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.config.scaling import ScaledPoolConfig, ScalingConfig
 from gateway.config.sections import AuditConfig
 from gateway.records.catalogue import catalogue
 from gateway.records.metrics_page import label_of, markdown, rules_in, sample_names
+from tests.support.core import MODEL
 from tests.support.gateways import ask
 from tests.support.processes import killed_at_the_end
 from tests.support.promql import (
@@ -176,7 +178,9 @@ def test_the_dashboard_hangs_together() -> None:
 async def busy_us(mesh: Mesh, tmp_path: Path) -> Region:
     """One of two regions that have done a little of everything."""
     audit = AuditConfig(folder=tmp_path / "audit")
-    us, _ = await busy_us_and_free_eu(mesh, is_pooled=True, audit=audit, admin_token=TOKEN)
+    pool = ScaledPoolConfig(model=MODEL, concurrency=8, replicas_max=2)
+    scaling = ScalingConfig(pools=(pool,), interval_ns=100_000_000)
+    us, _ = await busy_us_and_free_eu(mesh, is_pooled=True, audit=audit, admin_token=TOKEN, scaling=scaling)
     await a_little_of_everything(us, mesh.session)
     return us
 

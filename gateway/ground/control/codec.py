@@ -32,6 +32,7 @@ from gateway.ground.control.vocabulary import (
     Report,
     Snapshot,
     Taken,
+    Wanted,
 )
 from gateway.ground.values import URL_LENGTH_MAX, parse_address
 from gateway.ground.wire import (
@@ -43,6 +44,7 @@ from gateway.ground.wire import (
     place_to_pb,
     read_address,
     read_gateway_id,
+    read_id,
     read_key,
     read_place,
     read_replica_id,
@@ -65,6 +67,8 @@ DOCUMENT_LENGTH_MAX = 64 * 1024
 TENANTS_MAX = 4096
 ANSWER_BYTES_MAX = 256 * 1024
 """To one question."""
+WANTED_MAX = 64
+"""Pools of which a gateway says how many replicas are wanted."""
 
 _AGE_MAX_US = 366 * 24 * 3600 * 1_000_000
 
@@ -218,6 +222,10 @@ def _report_to_pb(report: Report) -> pb.Report:
             pb.ForwardsTo(gateway_id=each.gateway_id, per_minute=each.per_minute, running=each.running)
             for each in report.forwards
         ],
+        wanted=[
+            pb.Wanted(model=each.model, pool=each.pool, replicas=each.replicas, ready=each.ready, reason=each.reason)
+            for each in report.wanted[:WANTED_MAX]
+        ],
     )
 
 
@@ -254,6 +262,7 @@ def _report(message: pb.Report) -> Report:
     require_once((each.gateway_id for each in message.peers), "report.peers:")
     require_few(message.forwards, "report.forwards")
     require_once((each.gateway_id for each in message.forwards), "report.forwards:")
+    require_few(message.wanted, "report.wanted", WANTED_MAX)
     return Report(
         tuple(
             PeerHeard(
@@ -268,6 +277,18 @@ def _report(message: pb.Report) -> Report:
         message.open_requests,
         _load(message.load) if message.HasField("load") else None,
         tuple(_forwards(each, f"report.forwards[{index}]") for index, each in enumerate(message.forwards)),
+        tuple(_wanted(each) for each in message.wanted),
+    )
+
+
+def _wanted(message: pb.Wanted) -> Wanted:
+    require(max(message.replicas, message.ready) <= REPLICAS_MAX, "report.wanted is no number of replicas")
+    return Wanted(
+        read_key(message.model, "report.wanted.model"),
+        read_id(message.pool, "report.wanted.pool"),
+        message.replicas,
+        message.ready,
+        read_id(message.reason, "report.wanted.reason"),
     )
 
 

@@ -52,6 +52,17 @@ class PeerHeard:
 
 
 @value
+class Wanted:
+    """How many replicas of a pool a gateway's region is to have, by its word."""
+
+    model: str
+    pool: str
+    replicas: int
+    ready: int
+    reason: str
+
+
+@value
 class GatewayLoad:
     """What there is at one gateway, and how busy that is: for whoever looks at the whole mesh. Nothing is decided by
     it."""
@@ -83,6 +94,7 @@ class Report:
     load: GatewayLoad | None = None
     """None from gateways that do not say so yet."""
     forwards: tuple[ForwardsTo, ...] = ()
+    wanted: tuple[Wanted, ...] = ()
 
 
 @value

@@ -358,12 +358,17 @@ class Report(_message.Message):
 
     PEERS_FIELD_NUMBER: _builtins.int
     OPEN_REQUESTS_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     FORWARDS_FIELD_NUMBER: _builtins.int
     open_requests: _builtins.int
     """Requests that wait or run here."""
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerHeard]: ...
+    @_builtins.property
+    def wanted(self) -> _containers.RepeatedCompositeFieldContainer[Global___Wanted]:
+        """How many replicas are wanted in its region, of each pool that it says so of."""
+
     @_builtins.property
     def load(self) -> Global___GatewayLoad:
         """For whoever looks at the whole mesh; absent from gateways that do not say so yet."""
@@ -377,16 +382,49 @@ class Report(_message.Message):
         *,
         peers: _abc.Iterable[Global___PeerHeard] | None = ...,
         open_requests: _builtins.int = ...,
+        wanted: _abc.Iterable[Global___Wanted] | None = ...,
         load: Global___GatewayLoad | None = ...,
         forwards: _abc.Iterable[Global___ForwardsTo] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["forwards", b"forwards", "load", b"load", "open_requests", b"open_requests", "peers", b"peers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forwards", b"forwards", "load", b"load", "open_requests", b"open_requests", "peers", b"peers", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class Wanted(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    pool: _builtins.str
+    replicas: _builtins.int
+    ready: _builtins.int
+    """Those that answer."""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        pool: _builtins.str = ...,
+        replicas: _builtins.int = ...,
+        ready: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "pool", b"pool", "ready", b"ready", "reason", b"reason", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Wanted: _TypeAlias = Wanted  # noqa: Y015
 
 @_typing.final
 class GatewayLoad(_message.Message):

@@ -80,6 +80,9 @@ class SubscribeResponse(_message.Message):
     CONTROL_VERSION_FIELD_NUMBER: _builtins.int
     TENANT_USES_FIELD_NUMBER: _builtins.int
     BUDGET_USES_FIELD_NUMBER: _builtins.int
+    POOL_LOADS_FIELD_NUMBER: _builtins.int
+    WAYS_FIELD_NUMBER: _builtins.int
+    ACCEPTS_FIELD_NUMBER: _builtins.int
     gateway_id: _builtins.str
     sequence: _builtins.int
     age_us: _builtins.int
@@ -108,6 +111,18 @@ class SubscribeResponse(_message.Message):
         messages. Nobody says it unasked of a tenant that the hearer's region must not know of.
         """
 
+    @_builtins.property
+    def pool_loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolLoad]:
+        """Of each pool that this gateway says how many replicas are wanted of; none where it says so of none."""
+
+    @_builtins.property
+    def ways(self) -> _containers.RepeatedCompositeFieldContainer[Global___Way]:
+        """Regions that its requests may go to, by its own policy and by distance."""
+
+    @_builtins.property
+    def accepts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Regions whose requests its own policy takes in."""
+
     def __init__(
         self,
         *,
@@ -124,10 +139,13 @@ class SubscribeResponse(_message.Message):
         control_version: _builtins.int = ...,
         tenant_uses: _abc.Iterable[Global___TenantUse] | None = ...,
         budget_uses: _abc.Iterable[Global___BudgetUse] | None = ...,
+        pool_loads: _abc.Iterable[Global___PoolLoad] | None = ...,
+        ways: _abc.Iterable[Global___Way] | None = ...,
+        accepts: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "age_us", b"age_us", "assignment_version", b"assignment_version", "budget_uses", b"budget_uses", "capacities", b"capacities", "control_term", b"control_term", "control_version", b"control_version", "gateway_id", b"gateway_id", "place", b"place", "policy_digest", b"policy_digest", "queues", b"queues", "sequence", b"sequence", "tenant_uses", b"tenant_uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "accepts", b"accepts", "age_us", b"age_us", "assignment_version", b"assignment_version", "budget_uses", b"budget_uses", "capacities", b"capacities", "control_term", b"control_term", "control_version", b"control_version", "gateway_id", b"gateway_id", "place", b"place", "policy_digest", b"policy_digest", "pool_loads", b"pool_loads", "queues", b"queues", "sequence", b"sequence", "tenant_uses", b"tenant_uses", "ways", b"ways"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -207,6 +225,88 @@ class BudgetUse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BudgetUse: _TypeAlias = BudgetUse  # noqa: Y015
+
+@_typing.final
+class PoolLoad(_message.Message):
+    """What scaling reckons with. Requests are counted in thousandths."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    CONCURRENCY_FIELD_NUMBER: _builtins.int
+    LEAST_FIELD_NUMBER: _builtins.int
+    MOST_FIELD_NUMBER: _builtins.int
+    OFFERED_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    PRICE_FIELD_NUMBER: _builtins.int
+    IS_ALONE_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    pool: _builtins.str
+    ready: _builtins.int
+    wanted: _builtins.int
+    """Of the whole region, as this gateway has it."""
+    concurrency: _builtins.int
+    """Requests that one replica is to run at once."""
+    least: _builtins.int
+    most: _builtins.int
+    offered: _builtins.int
+    """Requests of its own clients that want to run at once, wherever they do."""
+    pinned: _builtins.int
+    """Of these, what may not leave the region."""
+    queue: _builtins.int
+    price: _builtins.int
+    """Of a replica-hour, in millionths of whatever the mesh counts prices in."""
+    is_alone: _builtins.bool
+    """It counts on no neighbour for now."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        pool: _builtins.str = ...,
+        ready: _builtins.int = ...,
+        wanted: _builtins.int = ...,
+        concurrency: _builtins.int = ...,
+        least: _builtins.int = ...,
+        most: _builtins.int = ...,
+        offered: _builtins.int = ...,
+        pinned: _builtins.int = ...,
+        queue: _builtins.int = ...,
+        price: _builtins.int = ...,
+        is_alone: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["concurrency", b"concurrency", "is_alone", b"is_alone", "least", b"least", "model", b"model", "most", b"most", "offered", b"offered", "pinned", b"pinned", "pool", b"pool", "price", b"price", "queue", b"queue", "ready", b"ready", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PoolLoad: _TypeAlias = PoolLoad  # noqa: Y015
+
+@_typing.final
+class Way(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REGION_FIELD_NUMBER: _builtins.int
+    RTT_US_FIELD_NUMBER: _builtins.int
+    region: _builtins.str
+    rtt_us: _builtins.int
+    def __init__(
+        self,
+        *,
+        region: _builtins.str = ...,
+        rtt_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["region", b"region", "rtt_us", b"rtt_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Way: _TypeAlias = Way  # noqa: Y015
 
 @_typing.final
 class ModelCapacity(_message.Message):

@@ -12,6 +12,7 @@ from controller.ctl.status import (
     RecordsView,
     ReplicaView,
     State,
+    WantedView,
     complaints,
     print_status,
 )
@@ -50,6 +51,16 @@ def test_nothing_is_wrong_where_all_is_well() -> None:
     assert "r1" in page
     assert "r0" not in page, "it is at home"
     assert "r0" in shown(WELL, with_replicas=True)
+
+
+def test_what_regions_want_is_told_once_for_each() -> None:
+    wants = msgspec.structs.replace(US, wanted=[WantedView("m", "default", 3, 2, "borrows")])
+    beside = msgspec.structs.replace(wants, id="us-2", wanted=[WantedView("m", "default", 4, 2, "load")])
+    page = shown(msgspec.structs.replace(WELL, gateways=[beside, wants]))
+    assert "Replicas wanted" in page
+    assert "borrows" in page
+    assert "load" not in page, "the first one speaks for its region"
+    assert "Replicas wanted" not in shown(WELL)
 
 
 def test_whatever_is_wrong_is_named_worst_first() -> None:

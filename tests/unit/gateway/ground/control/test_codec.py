@@ -27,6 +27,7 @@ from gateway.ground.control.vocabulary import (
     Report,
     Snapshot,
     Taken,
+    Wanted,
 )
 from gateway.ground.naming.tree import Area, NameServer, RecordTree
 from gateway.ground.wire import WireError
@@ -60,6 +61,7 @@ REPORT = Report(
     7,
     GatewayLoad(8, 3, 1, 21, 17, is_draining=True, is_locked_down=True),
     (ForwardsTo(GatewayId("eu-1"), 120, 4),),
+    (Wanted("Qwen/Qwen3-8B", "default", 3, 2, "borrows"),),
 )
 RECORDS = RecordTree(
     9,
@@ -159,6 +161,17 @@ def test_an_age_is_never_below_zero_nor_too_large_to_be_read() -> None:
     read = codec.read_from_gateway(up(said))
     assert isinstance(read, Report)
     assert next(each.heard_ago_ns for each in read.peers) == 0
+
+
+def test_what_no_gateway_may_want_is_a_fault() -> None:
+    message = up(REPORT)
+    message.report.wanted[0].replicas = 2**20
+    with pytest.raises(WireError, match="no number of replicas"):
+        codec.read_from_gateway(message)
+    message.report.wanted[0].replicas = 3
+    message.report.wanted.extend([message.report.wanted[0]] * 64)
+    with pytest.raises(WireError, match=r"too many report\.wanted"):
+        codec.read_from_gateway(message)
 
 
 def test_the_version_of_what_cannot_be_read_is_known() -> None:

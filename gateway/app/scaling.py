@@ -1,0 +1,161 @@
+"""How many replicas are wanted: hears and tells what the mesh reckons with, looks again and again, and says what comes
+of it on the metrics page, to operators and to a webhook. The decisions are in `gateway.core.scaling`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Never
+
+from gateway.app.desk import Desk
+from gateway.config.sections import GatewayConfig
+from gateway.core.effects import EndRequest
+from gateway.core.scaling.sampling import accepts_of, key_by_model, key_by_replica, samples_of, ways_of
+from gateway.core.scaling.scaler import Scaler
+from gateway.core.scaling.vocabulary import WHOLE, Heard, PoolKey, ScalingReport, Want
+from gateway.core.vocabulary import ModelName, Outcome, PeerSpec, RequestProfile
+from gateway.ground.control.vocabulary import Wanted
+from gateway.ground.supervisor import Supervisor
+from gateway.records.ledger import RequestRecord
+from gateway.records.scaling_metrics import ScalingMetrics
+from gateway.request.legs import RequestSummary
+from gateway.scaling.webhook import Webhook
+
+_SECOND_NS = 1_000_000_000
+_MINUTE_NS = 60 * _SECOND_NS
+_MINUTES_A_DAY = 24 * 60
+_NEVER_RAN = frozenset({Outcome.REJECTED_QUEUE_FULL, Outcome.EXPIRED_IN_QUEUE, Outcome.ABANDONED})
+"""They would have, had there been more."""
+
+
+class Scaling:
+    """One gateway's. Where no pool is listed it says nothing, and costs nothing."""
+
+    def __init__(self, config: GatewayConfig, desk: Desk) -> None:
+        self._config = config.scaling
+        self._gateway_id = config.gateway_id
+        self._region = config.place.region
+        self._desk = desk
+        self._scaler = Scaler(
+            config.gateway_id,
+            config.place.region,
+            config.scaling,
+            [each.as_settings() for each in config.scaling.pools],
+            stale_ns=config.peering.silence_max_ns,
+        )
+        self._by_model: dict[ModelName, PoolKey] = {}
+        self._by_replica: dict[str, PoolKey] = {}
+        """Both as of the last look."""
+        self._metrics = ScalingMetrics(desk.metrics.registry, self.wants)
+        self._webhook = self._make_webhook()
+        if self.is_on:
+            desk.ledger.hand_to(self._on_finished)
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self._config.pools)
+
+    def wants(self) -> Iterable[Want]:
+        return self._scaler.wants.values()
+
+    def ear_for(self, peer: PeerSpec) -> Callable[[ScalingReport], None] | None:
+        """Who is to be told what this peer says of its replicas; None: nobody wants to know."""
+        return partial(self._hear, peer) if self.is_on and self._config.mesh else None
+
+    def run(self, loops: Supervisor) -> None:
+        if self.is_on:
+            loops.run("scaling", self._look_again_and_again)
+        if self._webhook is not None:
+            loops.run("scaling_webhook", self._webhook.run)
+
+    def told(self) -> tuple[Wanted, ...]:
+        """For a controller's eyes."""
+        return tuple(
+            Wanted(want.key.model, want.key.pool, want.wanted, want.ready, want.reason) for want in self.wants()
+        )
+
+    def describe(self) -> dict[str, object]:
+        """For operators, and for autoscalers that ask in JSON."""
+        return {
+            "region": self._region,
+            "pools": [_described(want) for want in self.wants()],
+            "listened_to": self._scaler.listened_to(),
+            "webhook_fault": "" if self._webhook is None else self._webhook.fault,
+        }
+
+    def look(self) -> None:
+        """Reckon anew."""
+        core, clock = self._desk.core, self._desk.clock
+        self._by_model = key_by_model(core, self._scaler.pools)
+        self._by_replica = key_by_replica(core, self._scaler.pools)
+        before = {want.key: want.wanted for want in self.wants()}
+        wants = self._scaler.look(
+            clock.now_ns(),
+            samples_of(core, self._scaler.pools, self._config.classes),
+            minute_of_day=clock.wall_ns() // _MINUTE_NS % _MINUTES_A_DAY,
+            ways=ways_of(core) if self._config.mesh else (),
+            accepts=accepts_of(core) if self._config.mesh else (),
+        )
+        self._desk.board.scaling = self._scaler.report
+        for want in wants:
+            if want.key not in before or want.wanted != before[want.key]:
+                self._changed(want, before.get(want.key))
+
+    async def _look_again_and_again(self) -> Never:
+        """Not at once: engines are to be asked first."""
+        while True:
+            await asyncio.sleep(self._config.interval_ns / _SECOND_NS)
+            self.look()
+
+    def _hear(self, peer: PeerSpec, report: ScalingReport) -> None:
+        self._scaler.hear(Heard(peer.gateway_id, peer.place.region, report, self._desk.clock.now_ns()))
+
+    def _changed(self, want: Want, before: int | None) -> None:
+        """What is wanted first is told as well: whoever hears it need not ask what there was before."""
+        names = {"model": want.key.model, "pool": want.key.pool}
+        self._desk.log.info("replicas wanted", **names, wanted=want.wanted, before=before, reason=want.reason)
+        if before is not None:
+            self._metrics.changes.add(want.region, want.key.model, want.key.pool, want.reason)
+        if self._webhook is not None:
+            self._webhook.tell(want, want.ready if before is None else before)
+
+    def _on_finished(
+        self, profile: RequestProfile, end: EndRequest, _: RequestSummary, record: RequestRecord | None
+    ) -> None:
+        """Of clients' requests alone: a peer counts what it forwards."""
+        if record is None or record.origin is not None or profile.service_class not in self._config.classes:
+            return
+        legs = record.legs
+        key = self._by_replica.get(legs[-1].target.id) if legs else None
+        key = key or self._by_model.get(profile.model)
+        if key is None:
+            return
+        if legs and legs[-1].ended_ns is not None:
+            self._scaler.demands[key].ended(legs[-1].ended_ns - legs[0].started_ns)
+        elif end.outcome in _NEVER_RAN:
+            self._scaler.demands[key].ended(None)
+
+    def _make_webhook(self) -> Webhook | None:
+        config = self._config.webhook
+        if config is None or not self.is_on:
+            return None
+        desk = self._desk
+        return Webhook(config, self._gateway_id, clock=desk.clock, count=self._metrics.messages.add, log=desk.log)
+
+
+def _described(want: Want) -> dict[str, object]:
+    return {
+        "model": want.key.model,
+        "pool": want.key.pool,
+        "wanted": want.wanted,
+        "reason": want.reason,
+        "ready": want.ready,
+        "alone": want.alone,
+        "offered": want.offered / WHOLE,
+        "borrowed": want.borrowed / WHOLE,
+        "lent": want.lent / WHOLE,
+        "missing": want.missing_replicas,
+        "least": want.least,
+        "most": want.most,
+    }

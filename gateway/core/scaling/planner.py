@@ -1,0 +1,133 @@
+"""Which region should have more replicas of a pool and which one may have fewer, all regions seen together.
+
+What regions want is met by a largest flow (`flows.py`): each one's own slots first, then slots of neighbours that
+policy and distance allow. Let V(n, d) be how much of the demands d is met by n replicas.
+
+    more     wherever one more would raise V(n, d): as many as it takes, at one region after another, each time the
+             cheapest, and of equal ones the one whose own clients go short the most
+    fewer    only if none is wanted anywhere: the one whose going leaves V(n, d·(1 + slack)) as it is
+
+With constant demands this comes to rest, and what went is never asked for again: in a transport problem slots and
+demands complete each other, and slots stand in for each other (Shapley, On Network Flow Functions, 1961). So a replica
+that is worth nothing at d·(1 + slack) is worth nothing at d, where V stays the same without it; and whatever was not
+worth adding beside it then lifts V no higher now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.core.scaling.flows import Flow
+from gateway.core.scaling.vocabulary import WHOLE, RegionNeed
+from gateway.core.value import value
+from gateway.core.vocabulary import RegionName
+
+_TRIED_MAX = 8
+"""Regions that are tried for one that may have fewer, in one plan."""
+
+
+@value
+class Verdict:
+    """What a plan says of one region."""
+
+    replicas: int
+    """As many as it has asked for, or more; never fewer."""
+    may_lose: bool
+    """It is the one from which a replica goes next."""
+    is_for_others: bool
+    """It was chosen although its own clients went short of nothing."""
+    borrowed: int
+    """Of neighbours' slots, what its clients count on, in thousandths."""
+    lent: int
+    missing: int
+    """What its clients want, and nobody may have or get."""
+
+
+def plan(needs: Sequence[RegionNeed], slack_share: float) -> dict[RegionName, Verdict]:
+    """The same for the same needs, in whatever order they come."""
+    regions = sorted(needs, key=lambda each: each.region)
+    counts = [min(max(each.replicas, each.least), each.most) for each in regions]
+    before = list(counts)
+    flow = _flow_of(regions, counts, 0.0)
+    for_others = _grow(regions, counts, flow)
+    loser = _loser(regions, counts, slack_share) if counts == before else None
+    return {
+        each.region: Verdict(
+            counts[index],
+            may_lose=loser == index,
+            is_for_others=index in for_others,
+            borrowed=sum(flow.used(other, 2 * index + 1) for other in range(len(regions)) if other != index),
+            lent=sum(amount for demand, amount in flow.users(index).items() if demand // 2 != index),
+            missing=flow.left[2 * index] + flow.left[2 * index + 1],
+        )
+        for index, each in enumerate(regions)
+    }
+
+
+def _flow_of(regions: Sequence[RegionNeed], counts: Sequence[int], slack_share: float) -> Flow:
+    """Of each region two demands: what may not leave it, and what may."""
+    index_of = {each.region: index for index, each in enumerate(regions)}
+    demands: list[int] = []
+    ways: list[list[int]] = []
+    for index, each in enumerate(regions):
+        pinned = each.needed if each.is_alone else min(each.pinned, each.needed)
+        more = 1.0 + slack_share
+        demands += [round(pinned * more), round((each.needed - pinned) * more)]
+        near = [] if each.is_alone else [index_of[way.region] for way in each.ways if way.region in index_of]
+        ways += [[index], [index, *(other for other in dict.fromkeys(near) if other != index)]]
+    return Flow(demands, ways, [_slots(each, count) for each, count in zip(regions, counts, strict=True)])
+
+
+def _grow(regions: Sequence[RegionNeed], counts: list[int], flow: Flow) -> set[int]:
+    """Gives those that were chosen for others' sake."""
+    for_others: set[int] = set()
+    reached = flow.settle()
+    while choices := [index for index in reached if counts[index] < regions[index].most]:
+        chosen = min(choices, key=lambda index: _order(regions[index], _own_left(flow, index)))
+        if not _own_left(flow, chosen):
+            for_others.add(chosen)
+        slots = _slots(regions[chosen], 1)
+        more = min(max(1, _left_near(flow, chosen) // slots), regions[chosen].most - counts[chosen])
+        counts[chosen] += more
+        flow.add(chosen, more * slots)
+        reached = flow.settle()
+    return for_others
+
+
+def _loser(regions: Sequence[RegionNeed], counts: Sequence[int], slack_share: float) -> int | None:
+    """The dearest first, then whoever uses the least of what it has."""
+    flow = _flow_of(regions, counts, slack_share)
+    flow.settle()
+    could = [index for index, each in enumerate(regions) if counts[index] > each.least]
+    could.sort(key=lambda index: (-regions[index].price, -_idle(flow, regions, counts, index), index))
+    for index in could[:_TRIED_MAX]:
+        slots = _slots(regions[index], 1)
+        if flow.room[index] >= slots:
+            return index
+        without = flow.copy()
+        without.remove(index, slots)
+        without.settle()
+        if without.unmet == flow.unmet:
+            return index
+    return None
+
+
+def _idle(flow: Flow, regions: Sequence[RegionNeed], counts: Sequence[int], index: int) -> float:
+    return flow.room[index] / _slots(regions[index], counts[index])
+
+
+def _order(need: RegionNeed, own_left: int) -> tuple[int, int, int, str]:
+    return need.price, -own_left, -need.queue, need.region
+
+
+def _own_left(flow: Flow, index: int) -> int:
+    return flow.left[2 * index] + flow.left[2 * index + 1]
+
+
+def _left_near(flow: Flow, supply: int) -> int:
+    """What those go short of who could use it directly."""
+    return sum(left for demand, left in enumerate(flow.left) if left and flow.may_use(demand, supply))
+
+
+def _slots(need: RegionNeed, count: int) -> int:
+    return count * need.concurrency * WHOLE

@@ -1,0 +1,212 @@
+"""Tells somebody's webhook of each change of what is wanted. It never holds anything up: what is to be said is left
+here, and of each pool only the newest is kept.
+
+Messages are as the Standard Webhooks specification has them (https://www.standardwebhooks.com): `webhook-id` stays the
+same over all tries, so that a receiver may know one that it has had; `webhook-signature` is `v1,` and the base64 of
+HMAC-SHA256 over `ID.TIMESTAMP.BODY`. Libraries that check it exist for most languages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Never
+
+import aiohttp
+import msgspec
+from structlog.typing import FilteringBoundLogger
+
+from gateway.config.scaling import WebhookConfig
+from gateway.core.scaling.vocabulary import PoolKey, Want
+from gateway.ground.clock import Clock
+from gateway.ground.faults import KeyFaults
+from gateway.ground.supervisor import Backoff
+from gateway.ground.values import read_secret
+
+_SECOND_NS = 1_000_000_000
+_SECRET_PREFIX = "whsec_"  # noqa: S105 - what the specification begins secrets with
+_TRIED_AGAIN = frozenset({408, 425, 429})
+"""Of a receiver's no, those that may be a yes later; so may everything from 500 on."""
+
+
+class Result(StrEnum):
+    """What became of a message."""
+
+    DELIVERED = "delivered"
+    SUPERSEDED = "superseded"
+    """A newer one took its place before it was taken."""
+    REFUSED = "refused"
+    """The receiver will not have it, or sends it elsewhere: redirects are not followed."""
+    GIVEN_UP = "given_up"
+    """Nobody took it in all its tries."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    number: str
+    key: PoolKey
+    body: bytes
+
+
+class _Refused(Exception):
+    """And will be again."""
+
+
+class _NotTaken(Exception):
+    """This time."""
+
+
+class Webhook:
+    """One receiver. `run` runs for as long as the gateway does."""
+
+    def __init__(
+        self,
+        config: WebhookConfig,
+        gateway_id: str,
+        *,
+        clock: Clock,
+        count: Callable[[str], None],
+        log: FilteringBoundLogger,
+    ) -> None:
+        """`count` is told what became of each message."""
+        self._config = config
+        self._gateway_id = gateway_id
+        self._clock = clock
+        self._count = count
+        self._log = log
+        self._backoff = Backoff(config.retry_min_ns, config.retry_max_ns)
+        self._began = format(clock.wall_ns(), "x")
+        self._said = 0
+        self._pending: dict[PoolKey, _Message] = {}
+        self._news = asyncio.Event()
+        self.fault = ""
+        """Why the last one was not taken; empty once one is."""
+
+    def tell(self, want: Want, before: int) -> None:
+        """Leave it here, and go on."""
+        self._said += 1
+        number = f"{self._gateway_id}-{self._began}-{self._said}"
+        body = msgspec.json.encode(
+            {
+                "type": "replicas_wanted",
+                "gateway": self._gateway_id,
+                "region": want.region,
+                "model": want.key.model,
+                "pool": want.key.pool,
+                "wanted": want.wanted,
+                "before": before,
+                "ready": want.ready,
+                "least": want.least,
+                "most": want.most,
+                "reason": want.reason,
+                "timestamp": self._clock.wall_time(),
+            }
+        )
+        if self._pending.pop(want.key, None) is not None:
+            self._count(Result.SUPERSEDED)
+        self._pending[want.key] = _Message(number, want.key, body)
+        self._news.set()
+
+    async def run(self) -> Never:
+        while True:
+            await self._news.wait()
+            while self._pending:
+                message = next(iter(self._pending.values()))
+                result = await self._deliver(message)
+                self._count(result)
+            self._news.clear()
+
+    async def _deliver(self, message: _Message) -> Result:
+        """Tries until it is taken, refused, given up, or has a successor."""
+        for failures in range(1, self._config.tries_max + 1):
+            try:
+                await self._send(message)
+            except _Refused as refused:
+                self._failed(message, str(refused))
+                self._drop(message)
+                return Result.REFUSED
+            except _NotTaken as not_taken:
+                self._failed(message, str(not_taken))
+            else:
+                self.fault = ""
+                self._drop(message)
+                return Result.DELIVERED
+            if failures < self._config.tries_max:
+                await self._pause(message, self._backoff.pause_s(failures))
+            if self._pending.get(message.key) is not message:
+                return Result.SUPERSEDED
+        self._drop(message)
+        return Result.GIVEN_UP
+
+    async def _pause(self, message: _Message, pause_s: float) -> None:
+        """A successor ends it."""
+        try:
+            async with asyncio.timeout(pause_s):
+                while self._pending.get(message.key) is message:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            pass
+
+    async def _send(self, message: _Message) -> None:
+        """One try. Raises _Refused and _NotTaken."""
+        headers = {"content-type": "application/json", **self._signed(message)}
+        timeout = aiohttp.ClientTimeout(total=self._config.timeout_ns / _SECOND_NS)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.post(self._config.url, data=message.body, headers=headers, allow_redirects=False) as answer,
+            ):
+                status = answer.status
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise _NotTaken(str(error) or type(error).__name__) from error
+        if 200 <= status < 300:
+            return
+        if status >= 500 or status in _TRIED_AGAIN:
+            raise _NotTaken(f"it answered {status}")
+        raise _Refused(
+            f"it answered {status}, and redirects are not followed" if status < 400 else f"it answered {status}"
+        )
+
+    def _signed(self, message: _Message) -> dict[str, str]:
+        """The secret is read anew each time, so that it can be exchanged while the gateway runs."""
+        timestamp = str(self._clock.wall_ns() // _SECOND_NS)
+        signature = sign(secret_in(self._config.secret_file), message.number, timestamp, message.body)
+        return {"webhook-id": message.number, "webhook-timestamp": timestamp, "webhook-signature": signature}
+
+    def _drop(self, message: _Message) -> None:
+        if self._pending.get(message.key) is message:
+            del self._pending[message.key]
+
+    def _failed(self, message: _Message, why: str) -> None:
+        self.fault = why
+        self._log.warning(
+            "the scaling webhook did not take a message", id=message.number, url=self._config.url, detail=why
+        )
+
+
+def secret_in(file: Path) -> bytes:
+    """What is signed with. Raises _NotTaken where it cannot be read now."""
+    try:
+        text = read_secret(file, "scaling.webhook.secret_file")
+    except KeyFaults as faults:
+        raise _NotTaken(str(faults)) from faults
+    if not text.startswith(_SECRET_PREFIX):
+        return text.encode()
+    try:
+        return base64.b64decode(text.removeprefix(_SECRET_PREFIX), validate=True)
+    except binascii.Error as error:
+        raise _NotTaken(f"{file} holds no base64 behind {_SECRET_PREFIX}") from error
+
+
+def sign(secret: bytes, number: str, timestamp: str, body: bytes) -> str:
+    """`v1,` and the signature."""
+    signed = b".".join((number.encode(), timestamp.encode(), body))
+    return "v1," + base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()

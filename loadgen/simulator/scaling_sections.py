@@ -1,0 +1,78 @@
+"""What a scenario says of replicas that come and go during a run, and in which way a run scales them.
+
+It checks, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from gateway.core.scaling.vocabulary import PoolSettings, ScalingSettings
+from gateway.core.vocabulary import ModelName
+from loadgen.simulator.sections import Count, CountOrNone, Duration, Moment, Section, Share
+
+_SECOND_NS = 1_000_000_000
+_DEFAULTS = ScalingSettings()
+
+
+class ScalingMode(StrEnum):
+    """Who decides how many replicas a region has."""
+
+    NONE = "none"
+    """Nobody: all that the scenario names run all the time."""
+    REGION = "region"
+    """Each region for itself."""
+    MESH = "mesh"
+    """All regions together, as gateways do that tell each other what they have to spare."""
+
+
+class ScalingSection(Section):
+    """Replicas that start and stop. A region's `replicas` are then the most that it may have."""
+
+    concurrency: Count
+    """Requests that one replica is to run at once."""
+    begin: CountOrNone = 1
+    """Replicas of each region at the start."""
+    replicas_min: CountOrNone = 1
+    start_delay: Duration = 120 * _SECOND_NS
+    """From the order to the first probe that finds it well; it is paid for meanwhile."""
+    interval: Duration = 15 * _SECOND_NS
+    window: Duration = _DEFAULTS.window_ns
+    drain: Duration = _DEFAULTS.drain_ns
+    headroom: Annotated[float, Field(ge=0)] = _DEFAULTS.headroom
+    slack_share: Share = _DEFAULTS.slack_share
+    up_after: Moment = _DEFAULTS.up_after_ns
+    down_after: Duration = _DEFAULTS.down_after_ns
+    down_every: Duration = _DEFAULTS.down_every_ns
+    start_max: Duration = _DEFAULTS.start_max_ns
+    reach: Duration = _DEFAULTS.reach_ns
+    patience: Duration = _DEFAULTS.patience_ns
+    distrust: Duration = _DEFAULTS.distrust_ns
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if self.begin < self.replicas_min:
+            raise ValueError("begin: is below replicas_min")
+        return self
+
+    def settings(self, mode: ScalingMode) -> ScalingSettings:
+        return ScalingSettings(
+            mesh=mode is ScalingMode.MESH,
+            window_ns=self.window,
+            drain_ns=self.drain,
+            headroom=self.headroom,
+            slack_share=self.slack_share,
+            up_after_ns=self.up_after,
+            down_after_ns=self.down_after,
+            down_every_ns=self.down_every,
+            start_max_ns=self.start_max,
+            reach_ns=self.reach,
+            patience_ns=self.patience,
+            distrust_ns=self.distrust,
+        )
+
+    def pool(self, model: str, replicas_max: int) -> PoolSettings:
+        return PoolSettings(ModelName(model), self.concurrency, replicas_max, replicas_min=self.replicas_min)

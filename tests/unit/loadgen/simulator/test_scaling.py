@@ -1,0 +1,122 @@
+"""Replicas that come and go in small worlds: what is ordered comes late, what goes loses nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.ground.faults import ConfigError
+from loadgen.simulator.results import figures_of
+from loadgen.simulator.scenario import parse_scenario
+from loadgen.simulator.world import Story, World
+from loadgen.vocabulary import RequestEnd
+from tests.support.scenarios import small_document
+
+SECOND = 1_000_000_000
+SCALING = {
+    "concurrency": 2,
+    "start_delay": "3s",
+    "interval": "1s",
+    "window": "2s",
+    "up_after": "1s",
+    "down_after": "4s",
+}
+REGIONS = {"us": {"jurisdiction": "US", "replicas": 3}, "eu": {"jurisdiction": "EU", "replicas": 3}}
+WAVE = [["0s", 0], ["1s", 8], ["8s", 8], ["9s", 0], ["40s", 0]]
+ONCE = {"turns": {"median": 1, "sigma": 0, "minimum": 1, "maximum": 1}}
+"""Users a second, in America alone."""
+
+
+def document(mode: str, **changes: Any) -> dict[str, Any]:
+    own = {
+        "duration": "40s",
+        "slots": 2,
+        "regions": REGIONS,
+        "workloads": {"chat": {"conversations": ONCE}},
+        "clients": [{"region": "us", "workload": "chat", "arrivals": {"curve": WAVE}}],
+        "scaling": SCALING | {"down_every": "1s"},
+        "runs": [{"name": "it", "scaling": mode}],
+    }
+    return small_document(**own | changes)
+
+
+def play(mode: str, **changes: Any) -> tuple[Story, list[str]]:
+    """The story and what was told of scaling, checked to its end."""
+    scenario = parse_scenario(document(mode, **changes), Path("scaling.yaml"))
+    lines: list[str] = []
+    world = World(scenario, scenario.runs[0], every_invariant=True, on_line=lines.append)
+    story = world.play()
+    world.check_the_end()
+    return story, [line for line in lines if line.split()[1] == "scaling"]
+
+
+def most(lines: list[str], region: str) -> int:
+    return max(int(line.split()[3]) for line in lines if line.split()[2] == region)
+
+
+def test_a_region_that_is_asked_for_more_gets_more_and_gives_it_back_and_nobody_is_lost() -> None:
+    story, lines = play("region")
+    assert most(lines, "us") > 1
+    assert most(lines, "eu") == 1
+    assert story.scaling is not None
+    us = story.scaling["regions"]["us"]
+    assert us["starts"] == us["stops"] > 0
+    assert us["wanted"][-1][1] == 1
+    assert {each.end for each in story.records} == {RequestEnd.COMPLETED}
+
+
+def test_what_is_ordered_is_paid_for_at_once_and_serves_later() -> None:
+    story, lines = play("region", faults=[])
+    first_ns = next(int(line.split()[0]) for line in lines if line.split()[2] == "us" and int(line.split()[3]) > 1)
+    served = [sample for sample in story.samples["us"] if sum(load > 0 for load in sample.outstanding) > 1]  # type: ignore[index]
+    assert served[0].at_ns >= first_ns + 3 * SECOND
+    assert story.scaling is not None
+    assert story.scaling["replica_hours"] > 2 * 40 / 3600
+
+
+def test_together_they_start_none_for_which_a_neighbour_idles() -> None:
+    apart, _ = play("region", scaling=SCALING | {"begin": 2})
+    together, _ = play("mesh", scaling=SCALING | {"begin": 2})
+    assert apart.scaling is not None
+    assert together.scaling is not None
+    assert together.scaling["replica_hours"] < apart.scaling["replica_hours"]
+    assert together.scaling["actions"] <= apart.scaling["actions"]
+    assert {each.end for each in together.records} == {RequestEnd.COMPLETED}
+
+
+def test_one_seed_tells_one_story() -> None:
+    assert play("mesh")[0].digest == play("mesh")[0].digest
+
+
+def test_a_run_that_does_not_scale_is_as_it_was_without_a_word_of_it() -> None:
+    told = document("none")
+    untold = {key: value for key, value in told.items() if key != "scaling"} | {"runs": [{"name": "it"}]}
+    stories = [
+        World(scenario, scenario.runs[0]).play()
+        for scenario in (parse_scenario(each, Path("x.yaml")) for each in (told, untold))
+    ]
+    assert stories[0].digest == stories[1].digest
+    assert stories[0].scaling is None
+
+
+def test_figures_hold_what_it_came_to() -> None:
+    scenario = parse_scenario(document("mesh"), Path("scaling.yaml"))
+    figures = figures_of(scenario, World(scenario, scenario.runs[0]).play())
+    assert figures["scaling"]["mode"] == "mesh"
+    assert set(figures["scaling"]["regions"]) == {"us", "eu"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"scaling": None}, "there is no `scaling` that says how"),
+        ({"scaling": SCALING | {"begin": 4}}, "replicas: is below scaling.begin"),
+        ({"regions": {"us": REGIONS["us"] | {"gateways": 2}, "eu": REGIONS["eu"]}}, "what scales is one gateway's"),
+        ({"runs": [{"name": "it", "scaling": "mesh", "system": "global_least_load"}]}, "no region to scale"),
+    ],
+)
+def test_what_cannot_be_scaled_is_refused(changes: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        parse_scenario(document("mesh", **changes), Path("scaling.yaml"))
