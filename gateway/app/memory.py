@@ -38,6 +38,11 @@ _NAMES_CONNECTION_BYTES = 128 * _KIBIBYTE
 _NAMES_NETWORK_BYTES = 512
 """A network that is remembered to have asked."""
 
+_TRACING_BYTES = 16 * MEBIBYTE
+"""What exports traces, and a batch of them."""
+_TRACED_BYTES = 16 * _KIBIBYTE
+"""A finished request whose spans wait: its record, with some attempts and who was looked at for each."""
+
 
 def memory_max(config: GatewayConfig) -> Mapping[str, int]:
     """By part, in bytes."""
@@ -59,6 +64,7 @@ def memory_max(config: GatewayConfig) -> Mapping[str, int]:
         + core.placement.stored_responses_max * _STORED_RESPONSE_BYTES,
         "records": config.decisions.held_max_bytes + unwritten,
         **({"names": names} if config.dns.listen else {}),
+        **({"traces": _TRACING_BYTES + config.tracing.queue_max * _TRACED_BYTES} if config.tracing.is_on else {}),
     }
 
 

@@ -7,12 +7,12 @@ Baggage has no place here: it is what callers wrote, and no edge of this gateway
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from os import urandom
 
 from gateway.core.value import value
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+_OURS = frozenset({TRACEPARENT, TRACESTATE})
 TRACESTATE_LENGTH_MAX = 512
 """What everybody has to pass on; of a longer one, members are left out as section 3.3.1.5 says."""
 
@@ -46,7 +46,11 @@ class SpanName:
 
     @property
     def traceparent(self) -> str:
-        return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
+        return self.traceparent_below(self.span_id)
+
+    def traceparent_below(self, span_id: str) -> str:
+        """Of another span of the same trace, sampled or not as this one."""
+        return f"00-{self.trace_id}-{span_id}-{self.flags:02x}"
 
 
 class RequestTrace:
@@ -71,11 +75,13 @@ class RequestTrace:
     def headers_for(self, attempt: int, leg: int, headers: _Headers) -> _Headers:
         """What a leg is sent with, in the name of its own span. Whether it is sampled is told as it was decided at the
         beginning: what the end will say, nobody knows yet."""
+        own = self.own
         span_id = self._legs[attempt, leg] = fresh_span_id()
-        named = replace(self.own, span_id=span_id)
-        kept = tuple(pair for pair in headers if pair[0] not in (TRACEPARENT, TRACESTATE))
-        state = ((TRACESTATE, named.tracestate),) if named.tracestate else ()
-        return (*kept, (TRACEPARENT, named.traceparent), *state)
+        told = [pair for pair in headers if pair[0] not in _OURS]
+        told.append((TRACEPARENT, own.traceparent_below(span_id)))
+        if own.tracestate:
+            told.append((TRACESTATE, own.tracestate))
+        return tuple(told)
 
 
 def named_in(headers: _Headers) -> SpanName | None:
@@ -121,6 +127,6 @@ def fresh_span_id() -> str:
 
 def _fresh(count: int) -> str:
     """An id of zeros is none."""
-    while not any(drawn := urandom(count)):
+    while not (drawn := urandom(count).hex()).strip("0"):
         pass
-    return drawn.hex()
+    return drawn

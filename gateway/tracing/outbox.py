@@ -66,14 +66,15 @@ class Outbox(Generic[_Item]):
 
     def _run(self) -> None:
         while not self._is_closing:
-            self._is_due.wait(self._interval_s)
+            is_full = self._is_due.wait(self._interval_s)
             self._is_due.clear()
-            self._send()
-        self._send()
+            self._send(self._batch_max if is_full and not self._is_closing else 1)
+        self._send(1)
 
-    def _send(self) -> None:
-        """All that there is."""
-        while self._queue and not self._is_over:
+    def _send(self, least: int) -> None:
+        """As long as there are so many. A batch of few costs nearly as much as one of many: what came behind a full one
+        waits for others."""
+        while len(self._queue) >= least and not self._is_over:
             batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._batch_max))]
             if self._export(batch):
                 self.exported += len(batch)

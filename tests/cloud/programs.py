@@ -34,7 +34,7 @@ def found(program: str) -> Path | None:
 
 def why_missing(what: str) -> str:
     """Why this program, or these `emulators`, cannot be started here, in words; empty when they can."""
-    if what == "rotel" and (EMULATORS / "ready").is_file():
+    if what == "rotel" and EMULATORS.is_dir():
         return _why_rotel_does_not_run()
     if what not in ("emulators", "rotel"):
         return "" if found(what) else f"there is no {what} here: make setup-tests installs it where it may"
@@ -166,6 +166,8 @@ def _rotel_agent() -> Path:
 
 
 def _why_rotel_does_not_run() -> str:
+    if not _rotel_agent().is_file():
+        return "rotel is not to be had for this system: make setup-tests says why"
     try:
         done = subprocess.run([_rotel_agent(), "--version"], capture_output=True, text=True, timeout=_START_S)
     except OSError as error:

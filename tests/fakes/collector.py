@@ -70,12 +70,14 @@ class FakeCollector:
             await self.exported.reaches(self.exported.count + 1)
 
     @asynccontextmanager
-    async def serving(self, credentials: grpc.ServerCredentials | None = None) -> AsyncIterator[FakeCollector]:
+    async def serving(
+        self, credentials: grpc.ServerCredentials | None = None, *, grpc_port: int = 0
+    ) -> AsyncIterator[FakeCollector]:
         server, runner = grpc.aio.server(), web.AppRunner(self._app(), access_log=None, shutdown_timeout=0.1)
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self._export_grpc)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_EXPORT: handler}),))
         if credentials is None:
-            self.grpc_url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+            self.grpc_url = f"http://127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{grpc_port}')}"
         else:
             self.grpc_url = f"https://localhost:{server.add_secure_port('127.0.0.1:0', credentials)}"
         await server.start()

@@ -39,6 +39,7 @@ from protos.mesh.v1 import control_pb2
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fuzz.dns_packets import DNS_WORDS, dns_packets, read_dns_packet
 from tests.fuzz.handoffs import LEG_WORDS, PREFILL_WORDS, legs, prefills, read_prefill, write_legs
+from tests.fuzz.traces import TRACE_WORDS, read_trace, traces
 from tests.hostile.engine_answers import ENGINE_CASES
 from tests.hostile.http_requests import HTTP_CASES
 from tests.hostile.json_bodies import JSON_CASES
@@ -401,4 +402,5 @@ TARGETS = (
     Target("dns_packets", read_dns_packet, [*dns_packets()], DNS_WORDS),
     Target("legs", write_legs, [*legs()], LEG_WORDS),
     Target("prefills", read_prefill, [*prefills()], PREFILL_WORDS),
+    Target("traces", read_trace, [*traces()], TRACE_WORDS),
 )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gateway.app.memory import describe_memory, memory_max
 from gateway.config.sections import AuditConfig, GatewayConfig, LimitsConfig, ListenConfig, PeeringConfig
+from gateway.config.tracing import TracingConfig
 from gateway.core.config import PlacementConfig, PlacementPolicy
 from gateway.ground.config import DnsConfig, ListenTlsConfig
 from gateway.ground.values import MEBIBYTE
@@ -31,6 +32,7 @@ def test_every_limit_that_holds_memory_is_in_the_sum() -> None:
         replace(ALONE, audit=AuditConfig(folder=Path("audit"))),
         replace(ALONE, listen=ListenConfig(tls=ListenTlsConfig(Path("c"), Path("k")))),
         replace(ALONE, dns=DnsConfig(listen=(ANY_PORT,))),
+        replace(ALONE, tracing=TracingConfig(endpoint="http://127.0.0.1:4317")),
         knowing(ALONE, region_config("eu-1", EU, [], policy_file=Path("policy.yaml"))),
     ]
     for config in larger:

@@ -152,6 +152,12 @@ def test_whether_a_response_is_kept_is_told() -> None:
     assert codec.read_forward(over_the_wire(message), now_ns=0).request.stores_response
 
 
+@pytest.mark.parametrize("is_traced", [True, False])
+def test_whose_span_its_traceparent_names_is_told(is_traced: bool) -> None:
+    message = codec.forward_to_pb(ORDER, replace(REQUEST, is_traced=is_traced), GatewayId("us-1"), now_ns=0)
+    assert codec.read_forward(over_the_wire(message), now_ns=0).request.is_traced is is_traced
+
+
 def test_a_forward_without_a_method_is_a_post() -> None:
     message = forward()
     message.ClearField("method")

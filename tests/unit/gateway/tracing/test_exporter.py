@@ -59,6 +59,7 @@ async def test_spans_arrive_as_they_were_told(protocol: Protocol) -> None:
     assert whole.resource["service.name"] == "nightside"
     assert whole.gateway == "us-1"
     assert whole.resource["nightside.region"] == "us-east-1"
+    assert [each.span.flags for each in (whole, leg)] == [0x301, 0x101], "sampled; and whose parent is remote"
     assert whole.span.end_time_unix_nano == WALL_NS
     assert leg.span.end_time_unix_nano - leg.span.start_time_unix_nano == 250 * MS
     assert whole.attributes["gen_ai.request.stream"] is True

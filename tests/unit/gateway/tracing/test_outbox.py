@@ -17,12 +17,15 @@ class Collector:
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.is_asked = threading.Event()
+        self.has_both = threading.Event()
         self.answer = True
 
     def take(self, batch: list[int]) -> bool:
         self.is_asked.set()
         assert self.may_go_on.wait(LONG_S)
         self.batches.append(batch)
+        if len(self.batches) == 2:
+            self.has_both.set()
         return self.answer
 
 
@@ -49,6 +52,22 @@ def test_a_full_batch_does_not_wait_and_the_rest_goes_with_the_end() -> None:
     assert [number for batch in collector.batches for number in batch] == [0, 1, 2, 3, 4]
     assert max(map(len, collector.batches)) <= 3
     assert (outbox.exported, outbox.refused, outbox.overflowed) == (5, 0, 0)
+
+
+def test_what_came_behind_a_full_batch_waits_for_others() -> None:
+    collector = Collector()
+    collector.may_go_on.clear()
+    with sending(collector) as outbox:
+        for number in range(3):
+            outbox.put(number)
+        assert collector.is_asked.wait(LONG_S)
+        for number in range(3, 7):
+            outbox.put(number)
+        collector.may_go_on.set()
+        collector.has_both.wait(LONG_S)
+        assert collector.batches == [[0, 1, 2], [3, 4, 5]]
+        assert len(outbox) == 1
+    assert collector.batches[2:] == [[6]]
 
 
 def test_what_is_not_taken_is_counted_and_not_tried_again() -> None:
