@@ -13,7 +13,7 @@ from tests.support.sharing import Sharing, limited
 NAMES = ("gw-a", "gw-b", "gw-c")
 PLACES = {"gw-a": US, "gw-b": US, "gw-c": EU}
 _QUIET = settings(
-    max_examples=30,
+    max_examples=15,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -153,7 +153,7 @@ def section(measured: dict[str, object]) -> str:
         )
         for row in places
     ]
-    rates_head = ("limit is kept by", "seed", "most in any minute", "let in", "in")
+    rates_head = ("limit is kept by", "seed", "most in any minute", "let in", "in", "one bucket would let in")
     rates_rows = [
         (
             "all together" if row["scope"] == "mesh" else "each gateway",
@@ -161,6 +161,7 @@ def section(measured: dict[str, object]) -> str:
             str(row["most_in_a_minute"]),
             f"{row['let_in']:,}",
             f"{row['span_s']:.0f} s",
+            f"{_PER_MINUTE * (1 + row['span_s'] / 60):.0f}",
         )
         for row in rates
     ]
@@ -176,6 +177,7 @@ others have all of it, for each side of a mesh that is cut for longer than `shar
 
 {table(places_head, places_rows)}
 A limit of {_PER_MINUTE} requests a minute lets through what full buckets hold and what they refill: {2 * _PER_MINUTE}
-in the worst minute; where each gateway keeps it for itself, that for each.
+in the worst minute; where each gateway keeps it for itself, that for each. Together they let in less than one bucket
+would: what a bucket holds beyond its share is lost when the share moves on.
 
 {table(rates_head, rates_rows)}"""

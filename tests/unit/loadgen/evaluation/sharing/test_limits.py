@@ -37,4 +37,4 @@ def test_the_section_says_what_was_stated_and_by_how_much_the_limit_was_exceeded
     assert "| all ask | 1 | 27 | 27 | 20 | 1.2 s | 1,200 | 5,800 |" in told
     assert "| Europe is cut off | 1 | 50 | 54 |" in told
     assert "| each gateway for itself | 1 | 96 | none |" in told
-    assert "| all together | 1 | 230 | 300 | 118 s |" in told
+    assert "| all together | 1 | 230 | 300 | 118 s | 356 |" in told
