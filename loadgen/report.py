@@ -42,6 +42,7 @@ class RequestRecord:
     """How often its client sent it."""
     failed_by: str = ""
     """Of one that failed: whose failure it was, where that is told apart."""
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

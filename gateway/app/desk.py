@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.app.prices import PricesPart
 from gateway.app.readiness import Readiness, engines_note
 from gateway.app.reload import PolicyPart
 from gateway.config.orders import Orders
@@ -15,7 +16,7 @@ from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
 from gateway.core.description import decode_figures_of, describe, gauges_of
 from gateway.core.effects import EndRequest
-from gateway.core.events import ConfigApplied, PolicyApplied
+from gateway.core.events import ConfigApplied, PolicyApplied, PricesChanged
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import may_enter
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
@@ -33,6 +34,7 @@ from gateway.records.ledger import Ledger, ServesModel
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
 from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
+from gateway.records.price_metrics import PriceLevels
 from gateway.records.refusals import Refusals
 from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
@@ -49,9 +51,10 @@ class Desk:
     """The core with everything that watches it."""
 
     def __init__(self, config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> None:
-        """Raises OSError when the journal cannot be written."""
+        """Raises OSError when the journal cannot be written, and ConfigError when the price list cannot be read."""
         self.clock = clock
         self.log = log
+        self.prices = PricesPart(config.prices_file, self._submit_prices, clock, log)
         self.board = LoadBoard()
         seed = secrets.randbits(63) if config.seed is None else config.seed
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
@@ -69,8 +72,9 @@ class Desk:
         self._journal_fault = ""
         self._idle = asyncio.Event()
         self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger, self._serves).on_finished)
-        self.ledger.hand_to(self.metrics.usage.on_finished)
-        self.ledger.hand_to(self.metrics.resumes.on_finished)
+        counted = self.metrics
+        for taker in (counted.usage.on_finished, counted.resumes.on_finished, counted.money.on_finished):
+            self.ledger.hand_to(taker)
         self.ledger.hand_to(self.decisions.on_finished)
         self._readiness = Readiness(self.core, config.readiness.unserved_max_ns, clock.now_ns())
         replica_log = ReplicaLog(self.core.replicas, log)
@@ -82,6 +86,7 @@ class Desk:
         self.metrics.registry.register(DecodeLevels(lambda: decode_figures_of(self.core, clock.now_ns())))
         self.metrics.registry.register(PoolLevels(self.core.lengths.figures))
         self.metrics.registry.register(ThresholdLevels(self.core.tuning))
+        self.metrics.registry.register(PriceLevels(self.prices))
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)
@@ -96,6 +101,9 @@ class Desk:
         alarms: list[Tell] = [self.metrics.residency_broken, *([] if self.audit is None else [self.audit.on_violation])]
         self.trust = Trust(self.driver.submit, log, *alarms)
 
+    def _submit_prices(self, event: PricesChanged) -> None:
+        self.driver.submit(event)
+
     @property
     def journal(self) -> Journal | None:
         return self._journal
@@ -103,6 +111,7 @@ class Desk:
     def apply(self, orders: Orders) -> None:
         """Tell the core what it is to know before it is told of replicas and peers."""
         self.driver.submit(ConfigApplied(orders.core))
+        self.prices.take(orders.prices, orders.prices_fault)
         self.policy.narrow(orders.narrowing)
         self.policy.start()
         self.lockdown.restore()

@@ -198,7 +198,11 @@ async def serve_gateway(
         stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
         handle.peers_address = await _listen_for_peers(peer_server, config.listen.peers)
         described = _described(
-            certificates=certificates, control=control, predictors=in_force.predictors, locality=locality
+            certificates=certificates,
+            control=control,
+            predictors=in_force.predictors,
+            locality=locality,
+            prices=desk.prices,
         )
         admin = accounts.with_routes(_admin_app(config, desk, roster, described))
         await _open_doors(
@@ -295,6 +299,7 @@ def _run_loops(
     if desk.journal is not None:
         loops.run("journal", desk.journal.run)
     loops.run("event_loop_watch", desk.watch_loop)
+    loops.run("prices", desk.prices.run)
     if desk.audit is not None:
         loops.run("audit", desk.audit.run)
     for holder in certificates.holders:
@@ -379,6 +384,7 @@ def _add_parts(
     reloader: Reloader, desk: Desk, keyring: Keyring | None, certificates: Certificates, loops: Supervisor
 ) -> None:
     reloader.add("policy", desk.policy.reload, desk.policy.files)
+    reloader.add("prices", desk.prices.reload, desk.prices.files)
     if keyring is not None:
         reloader.add("keys", keyring.reload, keyring.files)
     for holder in certificates.holders:

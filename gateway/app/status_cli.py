@@ -104,6 +104,17 @@ class ControlView(msgspec.Struct, frozen=True):
     away: list[str]
 
 
+class PricesView(msgspec.Struct, frozen=True):
+    source: str
+    fault: str
+    digest: str = ""
+    currency: str = ""
+    age_s: float | None = None
+    valid_s: float | None = None
+    since_s: float | None = None
+    next_change_s: float | None = None
+
+
 class Status(msgspec.Struct, frozen=True):
     """The part of `/admin/state` that is shown."""
 
@@ -125,6 +136,8 @@ class Status(msgspec.Struct, frozen=True):
     audit_fault: str
     control: ControlView | None = None
     """None where no controllers are named."""
+    prices: PricesView | None = None
+    """None where nobody has said any."""
 
 
 @click.command()
@@ -199,6 +212,8 @@ def complaints(seen: Status) -> Iterator[str]:
             yield f"the certificate for {role} {_expiry(certificate.expires_in_s)}"
     if seen.control is not None:
         yield from _control_complaints(seen.control)
+    if seen.prices is not None:
+        yield from _prices_complaints(seen.prices)
     if seen.journal_fault:
         yield f"the journal has stopped: {seen.journal_fault}"
     if seen.audit_fault:
@@ -214,6 +229,13 @@ def _control_complaints(control: ControlView) -> Iterator[str]:
         yield f"replica {replica_id} is granted and left out: {why}"
     if control.not_kept_reason:
         yield f"the controller's last word is not kept over a restart: {control.not_kept_reason}"
+
+
+def _prices_complaints(prices: PricesView) -> Iterator[str]:
+    if prices.fault:
+        yield f"a price list was refused, and the one before is in force: {prices.fault}"
+    if prices.valid_s is not None and prices.valid_s < 0:
+        yield f"the price list was to be looked at again {-prices.valid_s / _DAY_S:.0f} days ago (valid_until)"
 
 
 def print_status(seen: Status, wrong: list[str], console: Console) -> None:
@@ -233,6 +255,8 @@ def _headlines(seen: Status) -> Iterator[str]:
     yield f"requests: {seen.requests} held, {seen.queue.length} of them wait{f' ({queues})' if queues else ''}"
     if seen.control is not None:
         yield _control(seen.control)
+    if seen.prices is not None and seen.prices.digest:
+        yield _prices(seen.prices)
     for role, certificate in seen.certificates.items():
         yield f"certificate for {role}: {_expiry(certificate.expires_in_s)}"
 
@@ -243,6 +267,18 @@ def _control(control: ControlView) -> str:
         return f"{who}, no snapshot taken"
     taken = f"{who}, snapshot {control.term}.{control.version}, taken {control.snapshot_age_s:.0f} s ago"
     return f"{taken}; left to others: {', '.join(control.away)}" if control.away else taken
+
+
+def _prices(prices: PricesView) -> str:
+    whose = "a controller's list" if prices.source == "controller" else "the region file's list"
+    told = f"prices: {whose} {prices.digest} in {prices.currency}, in force for {_span(prices.age_s or 0)}"
+    if prices.next_change_s is None:
+        return told
+    return f"{told}; these since {_span(prices.since_s or 0)}, others in {_span(prices.next_change_s)}"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
 
 def _policy(seen: Status) -> str:

@@ -41,6 +41,7 @@ from gateway.core.events import (
     PeersObserved,
     PolicyApplied,
     PredictorFitted,
+    PricesChanged,
     ProgressSampled,
     ReplicasObserved,
     RequestAbandoned,
@@ -195,6 +196,7 @@ class GatewayCore(GatewayState):
                 | PredictorFitted()
                 | TokenBudgetRestored()
                 | ArtifactReady()
+                | PricesChanged()
             ):
                 self._learnt(event, now_ns)
             case TimePassed():
@@ -777,10 +779,17 @@ class GatewayCore(GatewayState):
 
     def _learnt(
         self,
-        event: ProgressSampled | DecodeHistoryRestored | PredictorFitted | TokenBudgetRestored | ArtifactReady,
+        event: ProgressSampled
+        | DecodeHistoryRestored
+        | PredictorFitted
+        | TokenBudgetRestored
+        | ArtifactReady
+        | PricesChanged,
         now_ns: int,
     ) -> None:
         match event:
+            case PricesChanged():
+                self.placer.take_prices(event.prices)
             case TokenBudgetRestored():
                 self.token_budget.restore(event.snapshot)
             case DecodeHistoryRestored():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from msgspec import UNSET
@@ -115,6 +115,7 @@ _FORBIDDEN_HEADERS = frozenset(
 """What frames a connection or proves an identity belongs to one hop, and never travels over a peer's word."""
 
 _CONNECTORS_TOLD = {each.value: each for each in Connector}
+_NANOS = 1_000_000_000
 _BODILESS = frozenset({204, 205, 304})
 """Behind these a client expects no body, and takes what comes for another answer. No engine call has such an answer."""
 
@@ -609,13 +610,24 @@ def _costs_to_pb(costs: ExplainedCosts) -> pb.Costs:
         crowding_us=_in_us(costs.crowding_ms),
         waiting_us=_in_us(costs.waiting_ms),
         distance_us=_in_us(costs.distance_ms),
+        first_token_us=None if costs.first_token_ms is UNSET else _in_us(costs.first_token_ms),
+        money_nanos=None if costs.money is UNSET else round(costs.money * _NANOS),
+        currency="" if costs.currency is UNSET else costs.currency,
     )
 
 
 def _explained_costs(message: pb.Costs) -> ExplainedCosts:
     """The total is ours to work out: a peer that told it as well could contradict itself."""
-    return ExplainedCosts.of(
+    explained = ExplainedCosts.of(
         *map(_in_ms, (message.reading_us, message.crowding_us, message.waiting_us, message.distance_us))
+    )
+    if not message.HasField("first_token_us"):
+        return explained
+    return replace(
+        explained,
+        first_token_ms=_in_ms(message.first_token_us),
+        money=message.money_nanos / _NANOS if message.HasField("money_nanos") else UNSET,
+        currency=_label(message.currency, "currency"),
     )
 
 

@@ -16,6 +16,7 @@ from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.ledger import Ledger
 from gateway.records.metrics import Metrics
 from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
+from gateway.records.price_metrics import PriceLevels
 
 _PLACE = Place(RegionName("nowhere"), Jurisdiction("none"))
 
@@ -29,6 +30,7 @@ def catalogue() -> list[Described]:
     metrics.registry.register(DecodeLevels(dict))
     metrics.registry.register(PoolLevels(core.lengths.figures))
     metrics.registry.register(ThresholdLevels(core.tuning))
+    metrics.registry.register(PriceLevels(None))
     for each in DnsCounters().collectors():
         metrics.registry.register(each)
     return metrics.catalogue()

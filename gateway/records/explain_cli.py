@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import click
 import msgspec
+from msgspec import UNSET
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -29,7 +30,8 @@ from gateway.records.decisions import (
     decision_id,
 )
 
-PLAIN_WIDTH = 110
+_PRICED_HEADERS = ("First token", "Adds to the bill")
+PLAIN_WIDTH = 130
 """Columns when the output is no terminal."""
 
 _COMPARED = frozenset(
@@ -180,7 +182,8 @@ def _costs_table(placement: ExplainedPlacement) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     table.add_column("What it would have cost")
-    for header in ("Reading", "Crowding", "Waiting", "Distance", "Total"):
+    is_priced = any(each.costs and each.costs.first_token_ms is not UNSET for each in placement.considered)
+    for header in ("Reading", "Crowding", "Waiting", "Distance", "Total", *(_PRICED_HEADERS if is_priced else ())):
         table.add_column(header, justify="right")
     for index, candidate in enumerate(placement.considered):
         costs = candidate.costs
@@ -188,8 +191,15 @@ def _costs_table(placement: ExplainedPlacement) -> Table:
             continue
         parts = (costs.reading_ms, costs.crowding_ms, costs.waiting_ms, costs.distance_ms, costs.total_ms)
         name = f"{candidate.kind} {candidate.id}"
-        table.add_row(*map(_plain, ("→" if index == 0 else "", name, *map(_in_ms, parts))))
+        priced = _priced(costs) if is_priced else ()
+        table.add_row(*map(_plain, ("→" if index == 0 else "", name, *map(_in_ms, parts), *priced)))
     return table
+
+
+def _priced(costs: ExplainedCosts) -> tuple[str, str]:
+    """When the first token was to come from there, and what it would have added to the bill."""
+    first_token = "" if costs.first_token_ms is UNSET else _in_ms(costs.first_token_ms)
+    return first_token, "unknown" if costs.money is UNSET else f"{costs.money:.6f} {costs.currency or ''}"
 
 
 # Words
@@ -255,12 +265,25 @@ def because(placement: ExplainedPlacement) -> str:
         if alone
         else f"{not_here}; {region} was nearest ({distance})",
         PlacementReason.REMOTE_POLICY: f"{not_here}; the placement policy picked {region}",
+        PlacementReason.LOCAL_PRICE: f"{target} was {_best_price(placement)}",
+        PlacementReason.SIBLING_PRICE: f"the sibling gateway {target} was {_best_price(placement)}",
+        PlacementReason.REMOTE_PRICE: f"{region} ({distance} away) was {_best_price(placement)}",
         PlacementReason.DECODE_POLICY: f"the decode tier chose {target}{_as_loaded(placement)}",
         PlacementReason.STORED_RESPONSE: f"{target} keeps the response that it refers to",
     }
     if not alone and placement.considered and placement.considered[0].costs and placement.reason in _COMPARED:
         return _was_cheapest(placement, placement.considered[0].costs)
     return words.get(placement.reason, f"of {placement.reason}")
+
+
+def _best_price(placement: ExplainedPlacement) -> str:
+    """What spoke for the target that was taken, by money and time."""
+    costs = placement.considered[0].costs if placement.considered else UNSET
+    if not costs or costs.first_token_ms is UNSET:
+        return "the best by money and first token"
+    adds = "an unknown sum" if costs.money is UNSET else f"{costs.money:.6f} {costs.currency}"
+    when = _in_ms(costs.first_token_ms)
+    return f"the cheapest in time, or else the fastest: it adds {adds} to the bill, first token estimated in {when}"
 
 
 def _as_loaded(placement: ExplainedPlacement) -> str:

@@ -208,6 +208,7 @@ class Ledger:
                 | events.TokenBudgetRestored()
                 | events.PredictorFitted()
                 | events.ArtifactReady()
+                | events.PricesChanged()
             ):
                 pass
             case _ as never:

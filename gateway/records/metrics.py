@@ -33,6 +33,7 @@ from gateway.core.vocabulary import (
 from gateway.ground.series import Described, Distribution, Level, Tally, described
 from gateway.records.ledger import Ledger, refusal_in
 from gateway.records.model_labels import OTHER, ModelLabels
+from gateway.records.price_metrics import MoneyTally
 from gateway.records.resume_metrics import ResumeMetrics
 from gateway.records.tenant_labels import TenantLabels
 from gateway.records.usage_metrics import FIRST_TOKEN_S, SHARE, UsageMetrics, ran
@@ -59,6 +60,7 @@ class Metrics:
         self._define_histograms()
         self.usage = UsageMetrics(self.registry, self._models, self._tenant)
         self.resumes = ResumeMetrics(self.registry)
+        self.money = MoneyTally(self.registry)
         self._define_levels()
         self.registry.register(_Levels(gauges, self._rtt_ns, self._models))
         ProcessCollector(registry=self.registry)
@@ -261,6 +263,7 @@ class Metrics:
                 | events.TokenBudgetRestored()
                 | events.PredictorFitted()
                 | events.ArtifactReady()
+                | events.PricesChanged()
             ):
                 pass
             case _ as never:

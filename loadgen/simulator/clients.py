@@ -269,6 +269,7 @@ def record_of(ask: Ask, town: Town) -> RequestRecord:
         detail="" if end is not RequestEnd.FAILED else str(ask.outcome or ask.detail),
         tries=ask.tries,
         failed_by=ask.failed_by,
+        tenant=ask.profile.tenant,
     )
 
 

@@ -32,31 +32,35 @@ def figures_of(scenario: Scenario, story: Story) -> Figures:
         for region in story.samples
     }
     total = figures_on(story.records, window)
-    return {
-        "name": story.run.name,
-        "system": str(story.run.system),
-        "digest": story.digest,
-        "seed": scenario.seed,
-        "load_s": (scenario.duration - scenario.warm_up) / _SECOND_NS,
-        "measured_s": [at_ns / _SECOND_NS for at_ns in window],
-        "simulated_s": story.simulated_ns / _SECOND_NS,
-        "core_events": story.events,
-        "all_requests": len(story.records),
-        "total": total
-        | {"prefix_hit_rate": hit_rate(story.prefix_tokens.values())}
-        | {"prefilled_tokens_per_request": _prefilled(story, total["requests"])}
-        | {"replicas_needed": _replicas_needed(scenario, total, regions)}
-        | _spread(story.samples, window),
-        "regions": regions,
-        "flows": flows(asked_in(story.records, window)),
-        "placements": [
-            {"from": origin, "to": target, "reason": reason, "attempts": count}
-            for (origin, target, reason), count in sorted(story.counts.placements.items())
-        ],
-        "refusals": dict(sorted(story.counts.refusals.items())),
-        "ends": story.outcomes,
-        "series": {region: _series(region, story, window) for region in story.samples},
-    } | _control(story)
+    return (
+        {
+            "name": story.run.name,
+            "system": str(story.run.system),
+            "digest": story.digest,
+            "seed": scenario.seed,
+            "load_s": (scenario.duration - scenario.warm_up) / _SECOND_NS,
+            "measured_s": [at_ns / _SECOND_NS for at_ns in window],
+            "simulated_s": story.simulated_ns / _SECOND_NS,
+            "core_events": story.events,
+            "all_requests": len(story.records),
+            "total": total
+            | {"prefix_hit_rate": hit_rate(story.prefix_tokens.values())}
+            | {"prefilled_tokens_per_request": _prefilled(story, total["requests"])}
+            | {"replicas_needed": _replicas_needed(scenario, total, regions)}
+            | _spread(story.samples, window),
+            "regions": regions,
+            "flows": flows(asked_in(story.records, window)),
+            "placements": [
+                {"from": origin, "to": target, "reason": reason, "attempts": count}
+                for (origin, target, reason), count in sorted(story.counts.placements.items())
+            ],
+            "refusals": dict(sorted(story.counts.refusals.items())),
+            "ends": story.outcomes,
+            "series": {region: _series(region, story, window) for region in story.samples},
+        }
+        | _control(story)
+        | ({} if story.money is None else {"money": story.money})
+    )
 
 
 def _control(story: Story) -> Figures:

@@ -19,10 +19,20 @@ from gateway.core.placement.eligibility import Eligibility, PoolQueue
 from gateway.core.placement.fleet import ExactMatch, Fleet
 from gateway.core.placement.policy import Choice, Offer, PlugIns, PolicyFactory, is_worth_following, no_plug_ins
 from gateway.core.prefix_index import PrefixIndex
+from gateway.core.prices import Prices
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import Hold, LegState, RequestClass, RequestState
 from gateway.core.value import value
-from gateway.core.vocabulary import Candidate, PlacementReason, PoolStep, RegionName, Standing, TargetKind
+from gateway.core.vocabulary import (
+    Candidate,
+    LegResult,
+    PlacementReason,
+    PoolStep,
+    RegionName,
+    ServiceClass,
+    Standing,
+    TargetKind,
+)
 
 _Found = tuple[ReplicaState | PeerState, PlacementReason, int]
 """A target, why this one, and how many of the prompt's blocks it knows."""
@@ -64,7 +74,7 @@ class Placer:
         self._peers = peers
         self._plug_ins = plug_ins
         self._eligibility = Eligibility(region, config, replicas, peers, pool_queue)
-        self._fleet = Fleet(config, replicas, peers, rng)
+        self._fleet = Fleet(config, replicas, peers, rng, region=region)
         self._take_policy(config)
 
     @property
@@ -88,6 +98,20 @@ class Placer:
             self._take_policy(config)
         else:
             self._policy.configure(config)
+
+    def take_prices(self, prices: Prices | None) -> None:
+        """Those in force from now on."""
+        self._fleet.take_prices(prices)
+
+    def promise(self, first_token_slos_ns: dict[ServiceClass, int]) -> None:
+        """When first tokens are due from now on, by class."""
+        self._fleet.first_token_slos_ns = first_token_slos_ns
+
+    @property
+    def prices(self) -> Prices | None:
+        """Those in force."""
+        table = self._fleet.prices
+        return None if table is None else table.prices
 
     def replicas_changed(self, joined: list[ReplicaState], left: list[ReplicaState]) -> None:
         self._targets_changed(self._fleet.replica_index, joined, left)
@@ -125,6 +149,7 @@ class Placer:
 
     def learn_first_token(self, request: RequestState, leg: LegState, now_ns: int) -> None:
         """A replica of ours gave its first token."""
+        leg.first_token_ns = now_ns
         self._policy.first_token(request.profile, leg.kept_blocks, now_ns - leg.started_ns)
         if leg.state.listed:
             self._policy.prefilled(leg.state.slot, leg.uncached_bytes, leg.started_ns, now_ns)
@@ -133,6 +158,8 @@ class Placer:
         if leg.target.kind is not TargetKind.REPLICA or not leg.state.listed:
             return
         self._policy.ended(leg.state.slot, now_ns)
+        if request.profile.stream and leg.first_token_ns is not None and event.result is LegResult.COMPLETED:
+            self._policy.written(now_ns - leg.first_token_ns)
         if event.prompt_tokens and event.output_tokens is not None:
             self._policy.answered(request.profile, event.prompt_tokens, event.output_tokens)
 

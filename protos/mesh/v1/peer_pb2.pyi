@@ -1057,10 +1057,18 @@ class Costs(_message.Message):
     CROWDING_US_FIELD_NUMBER: _builtins.int
     WAITING_US_FIELD_NUMBER: _builtins.int
     DISTANCE_US_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_US_FIELD_NUMBER: _builtins.int
+    MONEY_NANOS_FIELD_NUMBER: _builtins.int
+    CURRENCY_FIELD_NUMBER: _builtins.int
     reading_us: _builtins.int
     crowding_us: _builtins.int
     waiting_us: _builtins.int
     distance_us: _builtins.int
+    first_token_us: _builtins.int
+    """When the first token was estimated to come from there; absent: no prices were known."""
+    money_nanos: _builtins.int
+    """What the request would have added to the bill, in billionths of the currency's unit; absent: nobody knew."""
+    currency: _builtins.str
     def __init__(
         self,
         *,
@@ -1068,12 +1076,22 @@ class Costs(_message.Message):
         crowding_us: _builtins.int = ...,
         waiting_us: _builtins.int = ...,
         distance_us: _builtins.int = ...,
+        first_token_us: _builtins.int | None = ...,
+        money_nanos: _builtins.int | None = ...,
+        currency: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_token_us", b"_first_token_us", "_money_nanos", b"_money_nanos", "first_token_us", b"first_token_us", "money_nanos", b"money_nanos"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["crowding_us", b"crowding_us", "distance_us", b"distance_us", "reading_us", b"reading_us", "waiting_us", b"waiting_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_token_us", b"_first_token_us", "_money_nanos", b"_money_nanos", "crowding_us", b"crowding_us", "currency", b"currency", "distance_us", b"distance_us", "first_token_us", b"first_token_us", "money_nanos", b"money_nanos", "reading_us", b"reading_us", "waiting_us", b"waiting_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__first_token_us: _TypeAlias = _typing.Literal["first_token_us"]  # noqa: Y015
+    _WhichOneofArgType__first_token_us: _TypeAlias = _typing.Literal["_first_token_us", b"_first_token_us"]  # noqa: Y015
+    _WhichOneofReturnType__money_nanos: _TypeAlias = _typing.Literal["money_nanos"]  # noqa: Y015
+    _WhichOneofArgType__money_nanos: _TypeAlias = _typing.Literal["_money_nanos", b"_money_nanos"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_token_us) -> _WhichOneofReturnType__first_token_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__money_nanos) -> _WhichOneofReturnType__money_nanos | None: ...
 
 Global___Costs: _TypeAlias = Costs  # noqa: Y015
 

@@ -26,7 +26,7 @@ def after(registry: Registry, *given: Order) -> Registry:
 
 def test_every_order_travels_as_what_it_is() -> None:
     for kind in Order.__args__:
-        required = {"replicas": ("r",), "policy": policy(US), "sections": {}, "documents": {}}
+        required = {"replicas": ("r",), "policy": policy(US), "sections": {}, "prices": {}, "documents": {}}
         told = {each.name: required.get(each.name, "x") for each in msgspec.structs.fields(kind) if each.required}
         order = kind(**told)
         assert msgspec.json.decode(msgspec.json.encode(order), type=Order) == order
