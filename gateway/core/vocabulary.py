@@ -143,6 +143,27 @@ class Category(Word):
     """None of these, several, or nobody has looked."""
 
 
+class ServiceClass(Word):
+    """What a request's client was promised: how soon it is served, and what becomes of it when others want the room.
+
+    From the best to the least: each yields to those before it."""
+
+    INTERACTIVE = "interactive"
+    """Somebody waits for it."""
+    BATCH = "batch"
+    """Nobody does, but it is to be done: it soaks up what is idle, here or in other regions, and yields."""
+    BEST_EFFORT = "best_effort"
+    """It runs where somebody is idle, or not at all."""
+
+    @property
+    def rank(self) -> int:
+        """0 for the best."""
+        return _SERVICE_RANKS[self]
+
+
+_SERVICE_RANKS: Final = {each: rank for rank, each in enumerate(ServiceClass)}
+
+
 @value
 class RequestProfile:
     """What a decision may know of a request. It holds no text, so neither does the journal."""
@@ -181,6 +202,7 @@ class RequestProfile:
     """Of a forward: what its origin takes it to come to, answer included. 0: it has not said."""
     goes_on: bool = False
     """It is the rest of an answer that broke: only an engine that continues a text may have it."""
+    service_class: ServiceClass = ServiceClass.INTERACTIVE
 
     @property
     def prefix_blocks(self) -> int:

@@ -52,11 +52,17 @@ INVALID_TENANT = ErrorKind(400, _BAD_REQUEST, "invalid_tenant", "The tenant head
 INVALID_CONTENT = ErrorKind(
     400, _BAD_REQUEST, "invalid_content", "The header that names the kind of the prompt names none.", shows_detail=True
 )
+INVALID_CLASS = ErrorKind(
+    400, _BAD_REQUEST, "invalid_class", "The header that names the service class names none.", shows_detail=True
+)
 INVALID_HEADER = ErrorKind(400, _BAD_REQUEST, "invalid_header", "A header has a control character.", shows_detail=True)
 INVALID_REQUEST = ErrorKind(400, _BAD_REQUEST, "invalid_request", "The request could not be read.")
 INVALID_API_KEY = ErrorKind(401, _BAD_REQUEST, "invalid_api_key", "The API key is missing or not valid.")
 TENANT_NOT_ALLOWED = ErrorKind(
     403, _BAD_REQUEST, "tenant_not_allowed", "This key may not name a tenant other than its own."
+)
+CLASS_NOT_ALLOWED = ErrorKind(
+    403, _BAD_REQUEST, "class_not_allowed", "This key may not name a better class than its own.", shows_detail=True
 )
 CONCURRENCY_EXCEEDED = ErrorKind(
     429, _RATE, "concurrency_exceeded", "This key has as many requests running as it may.", 1.0

@@ -22,10 +22,13 @@ from gateway.core.vocabulary import (
     PlaceRule,
     RequestId,
     RequestProfile,
+    ServiceClass,
     TenantName,
 )
 from gateway.ground.values import ID_PATTERN
 from gateway.http.errors import (
+    CLASS_NOT_ALLOWED,
+    INVALID_CLASS,
     INVALID_CONTENT,
     INVALID_FIELD,
     INVALID_HEADER,
@@ -50,6 +53,8 @@ from gateway.request.model_names import ModelNames, body_for
 TENANT_HEADER = "x-nightside-tenant"
 CONTENT_HEADER = "x-nightside-content"
 """Of which kind the prompt is, for whoever knows: nobody looks then."""
+CLASS_HEADER = "x-nightside-class"
+_CLASSES = {str(each): each for each in ServiceClass}
 _CATEGORIES = {str(each): each for each in Category}
 DEFAULT_TENANT = TenantName("default")
 
@@ -62,6 +67,7 @@ _OWN_NAMES = ModelNames()
 _SESSION_BLOCKS = 4
 """Without a hint, requests that begin with the same blocks are taken for one session."""
 _COUNT_MAX = 2**31
+_SHOWN_MAX = 40
 
 
 @value
@@ -87,6 +93,8 @@ class Caller:
     """None where the gateway asks for none."""
     category: Category | None = None
     """Of which kind its prompt is, as far as it says so."""
+    service_class: ServiceClass | None = None
+    """What it asks for, or else its key; None: neither says."""
 
     @property
     def process(self) -> PlaceRule | None:
@@ -108,7 +116,21 @@ def read_caller(
     named = _tenant_named_in(headers) if settings.trust_tenant_header else None
     if named is not None and named != own and key is not None and not key.may_name_tenant:
         raise ClientFault(TENANT_NOT_ALLOWED)
-    return Caller(request_id, named or own, hints, key, _category_named_in(headers))
+    return Caller(request_id, named or own, hints, key, _category_named_in(headers), _class_of(headers, key))
+
+
+def _class_of(headers: Mapping[str, str], key: ClientKey | None) -> ServiceClass | None:
+    """A client may ask for less than its key has, never for more: what a key was given is also its bound."""
+    own = None if key is None else key.service_class
+    told = headers.get(CLASS_HEADER)
+    if told is None:
+        return own
+    named = _CLASSES.get(told.strip().lower())
+    if named is None:
+        raise ClientFault(INVALID_CLASS, f"it is one of {', '.join(_CLASSES)}, not {told[:_SHOWN_MAX]!r}", CLASS_HEADER)
+    if own is not None and named.rank < own.rank:
+        raise ClientFault(CLASS_NOT_ALLOWED, f"this key's is {own}", CLASS_HEADER)
+    return named
 
 
 def _category_named_in(headers: Mapping[str, str]) -> Category | None:
@@ -178,6 +200,7 @@ def read_request(
         category=content.category,
         text_bytes=content.text_bytes,
         extra_prompt_tokens=content.extra_tokens,
+        service_class=caller.service_class or ServiceClass.INTERACTIVE,
     )
     salted = settings.cache_salts.salt(caller.tenant, body)
     if model == asked:
@@ -203,6 +226,7 @@ def unread_profile(caller: Caller, settings: HttpSettings) -> RequestProfile:
         session_key=caller.request_id,
         stream=False,
         process=caller.process,
+        service_class=caller.service_class or ServiceClass.INTERACTIVE,
     )
 
 

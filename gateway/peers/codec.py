@@ -40,6 +40,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
+    ServiceClass,
     TenantName,
 )
 from gateway.ground.control.codec import owners_to_pb, read_owners
@@ -115,7 +116,7 @@ _FORBIDDEN_HEADERS = frozenset(
 """What frames a connection or proves an identity belongs to one hop, and never travels over a peer's word."""
 
 _CONNECTORS_TOLD = {each.value: each for each in Connector}
-_NANOS = 1_000_000_000
+_SERVICE_CLASSES = {each.value: each for each in ServiceClass}
 _BODILESS = frozenset({204, 205, 304})
 """Behind these a client expects no body, and takes what comes for another answer. No engine call has such an answer."""
 
@@ -308,6 +309,7 @@ def _profile_to_pb(profile: RequestProfile, budget_tokens: int) -> pb.Profile:
         connectors=sorted(profile.connectors),
         budget_tokens=min(budget_tokens, TOKENS_MAX),
         goes_on=profile.goes_on,
+        service_class="" if profile.service_class is ServiceClass.INTERACTIVE else profile.service_class,
     )
 
 
@@ -336,7 +338,13 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
         connectors=_connectors(profile.connectors),
         budget_tokens=profile.budget_tokens,
         goes_on=profile.goes_on,
+        service_class=_service_class(profile.service_class),
     )
+
+
+def _service_class(told: str) -> ServiceClass:
+    """A class that we do not know is served like the best: whatever it was promised, it gets no less."""
+    return _SERVICE_CLASSES.get(told, ServiceClass.INTERACTIVE)
 
 
 def _connectors(told: Collection[str]) -> frozenset[Connector]:
@@ -602,6 +610,10 @@ def _explained_candidate(message: pb.Candidate) -> ExplainedCandidate:
         rtt_ms=_in_ms(message.rtt_us),
         costs=_explained_costs(message.costs) if message.HasField("costs") else UNSET,
     )
+
+
+_NANOS = 1_000_000_000
+"""Of one unit of a currency."""
 
 
 def _costs_to_pb(costs: ExplainedCosts) -> pb.Costs:

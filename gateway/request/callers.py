@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NewType
 
-from gateway.core.vocabulary import ModelName, PlaceRule, TenantName
+from gateway.core.vocabulary import ModelName, PlaceRule, ServiceClass, TenantName
 
 KeyId = NewType("KeyId", str)
 
@@ -50,6 +50,8 @@ class ClientKey:
     budget: Budget = NO_BUDGET
     may_name_tenant: bool = False
     """It is held by something in front of us, which may say whose request it passes on."""
+    service_class: ServiceClass | None = None
+    """Of its requests that name none, and the best that they may name; None: that is not for the key to say."""
 
     def may_use(self, model: ModelName) -> bool:
         return self.models is None or model in self.models

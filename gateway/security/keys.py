@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from gateway.config.names import Model
-from gateway.core.vocabulary import Jurisdiction, ModelName, PlaceRule, RegionName, TenantName
+from gateway.core.vocabulary import Jurisdiction, ModelName, PlaceRule, RegionName, ServiceClass, TenantName
 from gateway.ground.faults import Fault, KeyFaults
 from gateway.ground.settings import FileModel
 from gateway.ground.values import ID_PATTERN, Id
@@ -126,6 +126,8 @@ class KeyEntry(FileModel):
     process: ProcessSection | None = None
     may_name_tenant: StrictBool = False
     """With `trust_tenant_header`: its holder may name any tenant in x-nightside-tenant."""
+    service_class: ServiceClass | None = None
+    """Of its requests that name none in x-nightside-class, and the best that they may name."""
     expires: Annotated[datetime, BeforeValidator(parse_time)] | None = None
     disabled: StrictBool = False
     tokens_per_day: _Count | None = None
@@ -164,6 +166,7 @@ class KeyEntry(FileModel):
             models=frozenset(map(ModelName, self.models)) if self.models else None,
             budget=_budget(self),
             may_name_tenant=self.may_name_tenant,
+            service_class=self.service_class,
         )
 
 

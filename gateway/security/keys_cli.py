@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from gateway.core.vocabulary import ServiceClass
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
 from gateway.ground.values import parse_duration_ns
@@ -55,6 +56,11 @@ _per_month = click.option("--tokens-per-month", type=int, help="Of UTC; counted 
     is_flag=True,
     default=None,
     help="It may name another tenant in x-nightside-tenant, where trust_tenant_header is on.",
+)
+@click.option(
+    "--service-class",
+    type=click.Choice([each.value for each in ServiceClass]),
+    help="Of its requests that name none, and the best that they may name.",
 )
 @click.option("--expires", help="2027-01-31, or 2027-01-31T12:00:00Z")
 @_as_json

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.stored_responses import stored_response_key
-from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile, TenantName
+from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile, ServiceClass, TenantName
 from gateway.http import errors
 from gateway.http.errors import ClientFault
 from gateway.http.parse import (
@@ -231,6 +231,26 @@ class TestHeaders:
         assert read_caller({"x-nightside-tenant": "clinic"}, R1, trusting, proxy).tenant == "clinic"
         assert read_caller({}, R1, trusting, proxy).tenant == "acme"
         assert read_caller({"x-nightside-tenant": "clinic"}, R1, SETTINGS, proxy).tenant == "acme"
+
+    @pytest.mark.parametrize("told", ["urgent", "", "interactive,batch", "x" * 500])
+    def test_a_class_that_is_none_is_refused_by_its_header(self, told: str) -> None:
+        with pytest.raises(ClientFault) as refused:
+            read_caller({"x-nightside-class": told}, R1, SETTINGS)
+        assert (refused.value.kind.status, refused.value.kind.code) == (400, "invalid_class")
+        assert refused.value.param == "x-nightside-class"
+        assert "interactive, batch, best_effort" in refused.value.detail
+        assert len(refused.value.detail) < 120
+
+    def test_the_class_is_the_headers_then_the_keys_then_interactive(self) -> None:
+        key = ClientKey(KeyId("a"), TenantName("acme"), service_class=ServiceClass.BATCH)
+        assert read(chat()).service_class is ServiceClass.INTERACTIVE
+        assert read(chat(), x_nightside_class=" Best_Effort ").service_class is ServiceClass.BEST_EFFORT
+        assert read_caller({}, R1, SETTINGS, key).service_class is ServiceClass.BATCH
+        less = {"x-nightside-class": "best_effort"}
+        assert read_caller(less, R1, SETTINGS, key).service_class is ServiceClass.BEST_EFFORT
+        with pytest.raises(ClientFault) as refused:
+            read_caller({"x-nightside-class": "interactive"}, R1, SETTINGS, key)
+        assert (refused.value.kind.status, refused.value.kind.code) == (403, "class_not_allowed")
 
     @pytest.mark.parametrize("name", ["accept", "traceparent", "tracestate", "user-agent", "x-session-id"])
     def test_bytes_are_kept_as_they_came(self, name: str) -> None:

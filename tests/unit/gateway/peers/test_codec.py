@@ -27,6 +27,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
+    ServiceClass,
     TenantName,
 )
 from gateway.ground.wire import TEXT_LENGTH_MAX, WireError
@@ -101,6 +102,20 @@ def test_a_forward_arrives_as_it_was_sent_with_its_deadline_on_the_receivers_clo
 def test_what_its_origin_takes_it_to_come_to_travels_with_it() -> None:
     message = codec.forward_to_pb(replace(ORDER, budget_tokens=9000), REQUEST, GatewayId("us-1"), now_ns=2 * SECOND)
     assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.budget_tokens == 9000
+
+
+@pytest.mark.parametrize("service_class", ServiceClass)
+def test_its_class_travels_with_it(service_class: ServiceClass) -> None:
+    request = replace(REQUEST, profile=replace(PROFILE, service_class=service_class))
+    message = codec.forward_to_pb(ORDER, request, GatewayId("us-1"), now_ns=0)
+    assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.service_class is service_class
+
+
+@pytest.mark.parametrize("told", ["", "gold"])
+def test_a_class_that_nobody_here_knows_is_served_like_the_best(told: str) -> None:
+    message = forward()
+    message.profile.service_class = told
+    assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.service_class is ServiceClass.INTERACTIVE
 
 
 def test_whoever_does_not_know_pools_reads_the_whole_queue() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.core.vocabulary import ServiceClass
 from gateway.ground.clock import Clock
 from gateway.security.keyring import Keyring
 from gateway.security.keys import read_keys_file
@@ -47,6 +48,7 @@ def test_add_with_everything(file: Path) -> None:
         file, "all", "--concurrency", "4", "--requests-per-minute", "60", "--tokens-per-minute", "9000",
         "--model", "m1", "--model", "m2", "--jurisdiction", "EU", "--region", "eu-west-1", "--deny-region", "eu-west-2",
         "--expires", "2127-01-31", "--may-name-tenant",
+        "--service-class", "batch",
     )  # fmt: skip
     (entry,) = read_keys_file(file).keys
     assert (entry.concurrency, entry.requests_per_minute, entry.tokens_per_minute) == (4, 60, 9000)
@@ -57,11 +59,12 @@ def test_add_with_everything(file: Path) -> None:
     assert entry.expires is not None
     assert entry.may_name_tenant
     assert entry.client_key().may_name_tenant
+    assert entry.client_key().service_class is ServiceClass.BATCH
     shown = run("list", file).output
     assert shown == (
         "all  tenant=acme  concurrency=4 requests_per_minute=60 tokens_per_minute=9000 models=m1,m2"
         " process=jurisdictions:EU;regions:eu-west-1;denied_regions:eu-west-2 may_name_tenant=true"
-        " expires=2127-01-31T00:00:00Z\n"
+        " service_class=batch expires=2127-01-31T00:00:00Z\n"
     )
 
 
