@@ -104,11 +104,11 @@ class Surroundings:
     """Gateways know what engines have cached, rather than remember what they sent where."""
     resumes: bool = False
     """Answers that break go on."""
-    prices: Prices | None = None
-    """Those in force now, where the scenario has any."""
     pools: dict[PoolName, PoolSpec] = field(default_factory=dict)
     """Those of which there is more to say than their names."""
     gateways: dict[GatewayId, SimGateway] = field(default_factory=dict)
+    prices: Prices | None = None
+    """Those in force now, where the scenario has any."""
 
 
 class _Owner:

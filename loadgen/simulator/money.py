@@ -97,10 +97,10 @@ class Meter:
         pools: dict[tuple[RegionName, PoolName], list[int]] = {}
         for region, pool, outstanding in self._seen:
             pools.setdefault((region, pool), []).append(outstanding)
-        for (region, pool), outstanding in pools.items():
+        for (region, pool), members in pools.items():
             price = table.of(region, pool)
             if price is not None:
-                self._add_pool(self._spent.setdefault(region, _Spent()), price, outstanding, hours)
+                self._add_pool(self._spent.setdefault(region, _Spent()), price, members, hours)
 
     def _add_pool(self, spent: _Spent, price: ReplicaPrice, outstanding: Sequence[int], hours: float) -> None:
         """What is paid by use is taken to be as many replicas as its requests need, whole ones."""

@@ -82,6 +82,7 @@ def test_the_reference_shows_every_key_and_the_true_defaults(tmp_path: Path) -> 
         "region",
         "jurisdiction",
         "policy",
+        "prices",
         "pools",
         "replicas",
         "dns_replicas",

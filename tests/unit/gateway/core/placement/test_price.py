@@ -21,6 +21,7 @@ from gateway.core.vocabulary import (
     Place,
     PlacementReason,
     PoolName,
+    ReplicaSpec,
     RequestId,
     RequestProfile,
     ServiceClass,
