@@ -107,8 +107,8 @@ results-token-budget: setup ## Write docs/results/token-budget.md: pools by leng
 results-token-budget-live: setup ## Write docs/results/token-budget-live.md: a burst of long prompts beside short chat, live on this machine. Takes four minutes. ARGS=… such as --rounds 1.
 	$(BIN)/nightside results token-budget-live $(ARGS)
 
-results-eldr: setup ## Write docs/results/eldr.md: expert locality beside ELDR's figures, in virtual time. TRACES=dir holds recorded routing. Takes some minutes of one core.
-	nice $(BIN)/nightside results eldr $(if $(TRACES),--traces $(TRACES)) $(ARGS)
+results-eldr: compiled ## Write docs/results/eldr.md: expert locality beside ELDR's figures, in virtual time. TRACES=dir holds recorded routing. Takes some minutes of two cores, and wants the machine for itself at the end.
+	cd build/compiled && nice ../../$(BIN)/python -m nightside results eldr -o ../../docs/results $(if $(TRACES),--traces $(abspath $(TRACES))) $(ARGS)
 
 results-resume: setup ## Write docs/results/resume.md: what clients see of engines, and of a region, that die in the middle of their answers. Takes three minutes. ARGS=… such as --seconds 10.
 	$(BIN)/nightside results resume $(ARGS)

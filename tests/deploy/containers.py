@@ -1,6 +1,6 @@
 """Real containers without a daemon: buildah builds the image, podman and crun run it. Needs root.
 
-The image that ours is built on is made here, by debootstrap, since no registry can be asked: with Debian's own Python
+The image that ours is built on is made here, by mmdebstrap, since no registry can be asked: with Debian's own Python
 3.11, in the place of the image that docs/operations.md names.
 """
 
@@ -25,6 +25,7 @@ IMAGE = "localhost/nightside:local"
 _BASE = "localhost/python-base"
 _SUITE = "bookworm"
 _PACKAGES = "python3,python3-venv,python3-pip,ca-certificates"
+_RETRIES = 'Acquire::Retries "5"'
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 _UNIFIED = "/sys/fs/cgroup/unified"
 _UNDERSTOOD = {
@@ -104,10 +105,8 @@ class Containers:
         if self.podman("image", "exists", _BASE, check=False).returncode != 0:
             tree = self.folder / "base"
             shutil.rmtree(tree, ignore_errors=True)
-            made = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", _SUITE, str(tree)]
-            self._inside(made, True, 900)
-            for waste in ("var/cache/apt/archives", "var/lib/apt/lists"):
-                shutil.rmtree(tree / waste, ignore_errors=True)
+            asked = ["--variant=minbase", "--mode=root", f"--include={_PACKAGES}", f"--aptopt={_RETRIES}"]
+            self._inside(["mmdebstrap", "--quiet", *asked, _SUITE, str(tree)], True, 900)
             (working,) = self.buildah("from", "scratch").stdout.split()
             self.buildah("add", "--quiet", working, str(tree), "/")
             self.buildah("commit", "--quiet", "--rm", working, _BASE)
@@ -184,5 +183,5 @@ def why_not_here() -> str:
     """Why containers cannot be had on this machine; empty where they can."""
     if os.geteuid() != 0:
         return "containers without a daemon need root"
-    missing = [each for each in ("buildah", "podman", "crun", "debootstrap") if shutil.which(each) is None]
+    missing = [each for each in ("buildah", "podman", "crun", "mmdebstrap") if shutil.which(each) is None]
     return f"there is no {', '.join(missing)} here" if missing else ""

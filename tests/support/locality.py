@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gateway.core.decode.locality.artifact import EldrArtifact, Shape
-from gateway.core.decode.locality.nearness import Nearness, SignatureState, pack
+from gateway.core.decode.locality.nearness import Nearness, SignatureState
+from gateway.core.decode.locality.signature import pack
 
 MODEL = "tiny-moe"
 

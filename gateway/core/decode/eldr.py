@@ -53,5 +53,7 @@ class Eldr(DecodePolicy):
 
 def in_flight(group: Group) -> float:
     """Requests at each of its workers, ours and others'."""
-    total = sum([worker.in_flight + worker.inherited for worker in group.workers])
-    return total / len(group.workers)
+    workers = group.workers
+    if len(workers) == 1:  # as most are, and it is asked for each of them
+        return float(workers[0].in_flight + workers[0].inherited)
+    return sum([worker.in_flight + worker.inherited for worker in workers]) / len(workers)

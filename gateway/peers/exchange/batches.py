@@ -26,6 +26,9 @@ TURN_BYTES_MIN = 16 * 1024
 """Of one forward in a batch, however many others there are."""
 UNASKED_BYTES_MAX = 256 * 1024
 """Of a request, before the peer has given any credit."""
+GAPS_MAX = 3
+"""Behind a message of so many frames, or more, the next one waits for as many gaps: the more streams run, the more
+there is to gather, and the less does it matter when each comes."""
 CREDIT_MAX = 2**40
 """More is garbage."""
 _FIELD_TAG = b"\x0a"
@@ -183,8 +186,8 @@ class Outbox(Generic[_Frame]):
     """Of one stream. Whoever has something to say stands in line, and says a batch's share of it in its turn."""
 
     def __init__(self, make_frame: Callable[[], _Frame], payload: str, *, gap_ns: int = 0) -> None:
-        """`payload` is the field that a frame's bytes go into. A message goes out no sooner than `gap_ns` after the one
-        before, unless that one could not hold all that there was to say."""
+        """`payload` is the field that a frame's bytes go into. A message goes out no sooner than `gap_ns` for each
+        frame of the one before, up to `GAPS_MAX`, unless that one could not hold all that there was to say."""
         self.make_frame: Callable[[], _Frame] = make_frame
         self.payload = payload
         self._gap_s = gap_ns / 1e9
@@ -192,10 +195,17 @@ class Outbox(Generic[_Frame]):
         self._waiter = Waiter()
         self._prologue = b""
         self._is_closed = False
+        self._frames = 0
+        """In the last message."""
 
     @property
     def is_empty(self) -> bool:
         return not self._line and not self._prologue
+
+    @property
+    def pause_s(self) -> float:
+        """From the last message to the next one."""
+        return 0.0 if self._line else self._gap_s * min(self._frames, GAPS_MAX)
 
     def queue(self, outgoing: Outgoing[_Frame]) -> None:
         self._line.append(outgoing)
@@ -214,7 +224,7 @@ class Outbox(Generic[_Frame]):
     def next_message(self) -> bytes:
         """Everybody's turn, as long as there is room. Empty when nobody has anything to say."""
         parts = [self._prologue]
-        size, self._prologue = 0, b""
+        size, self._prologue, self._frames = 0, b"", 0
         line = self._line
         share = max(TURN_BYTES_MIN, BATCH_BYTES_MAX // max(len(line), 1))
         for _ in range(len(line)):  # whoever has more to say goes to the back of the line
@@ -222,6 +232,7 @@ class Outbox(Generic[_Frame]):
             if frame:
                 parts += (_FIELD_TAG, _varint(len(frame)), frame)
                 size += len(frame)
+                self._frames += 1
                 if size >= BATCH_BYTES_MAX:
                     break
         return b"".join(parts)
@@ -237,7 +248,7 @@ class Outbox(Generic[_Frame]):
                 message = self.next_message()
                 if message:
                     await write(message)
-                    due_s = 0.0 if self._line else loop.time() + self._gap_s
+                    due_s = loop.time() + self.pause_s
             elif self._is_closed:
                 return
             else:

@@ -88,7 +88,7 @@ def _document(results: Results) -> dict[str, Any]:
             section: {f"{name}, {row}": figures for (name, row), figures in found.items()}
             for section, found in results.sections.items()
         },
-        "costs": results.costs,
+        "costs": {f"{workers}, {core}": figures for (workers, core), figures in results.costs.items()},
         "journal": results.journal,
         "scores": {name: asdict(each) for name, each in results.scores.items()},
         "fit": results.fit,

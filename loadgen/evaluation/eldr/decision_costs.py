@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 import zlib
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -26,6 +28,7 @@ from gateway.ground.clock import Clock
 from gateway.ground.pump import Step
 from gateway.ground.story import encode_step
 from gateway.request.expert_counts import read_counts
+from loadgen.bench.relay.machine import is_core_compiled
 from loadgen.figures import Figures
 
 LAYERS, EXPERTS = 48, 128
@@ -54,6 +57,19 @@ def told(seed: int, tokens: int = 600) -> bytes:
     packed = b64encode(zlib.compress(counts.tobytes())).decode()
     document = {"v": 1, "layers": LAYERS, "experts": EXPERTS, "model": "m", "tokens": tokens, "counts": packed}
     return json.dumps(document, separators=(",", ":")).encode()
+
+
+def costs_by_core(counts: Sequence[int], rounds: int) -> dict[tuple[int, str], Figures]:
+    """By workers and core: as it is compiled, where it is, and the same sources plain; each in a process of its own."""
+    kinds = ["plain", "compiled"] if is_core_compiled() else ["plain"]
+    return {(workers, kind): _measured(kind, workers, rounds) for workers in counts for kind in kinds}
+
+
+def _measured(kind: str, workers: int, rounds: int) -> Figures:
+    command = [sys.executable, "-m", "loadgen.evaluation.eldr.decision_child", kind, str(workers), str(rounds)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603 - this Python
+    figures: Figures = json.loads(done.stdout)
+    return figures
 
 
 def decision_costs(workers: int, rounds: int = 1_000) -> Figures:

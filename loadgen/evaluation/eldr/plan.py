@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.fit.eldr import EldrRules, EldrScores, fit_eldr
 from gateway.ground.clock import Clock
-from loadgen.evaluation.eldr.decision_costs import decision_costs, journal_bytes
+from loadgen.evaluation.eldr.decision_costs import costs_by_core, journal_bytes
 from loadgen.evaluation.eldr.workloads import Sizes, Workload, costs_of, drawn_workloads, drifting
 from loadgen.evaluation.eldr.world import Drawn, Fleet, Play, play
 from loadgen.figures import Figures
@@ -23,6 +23,8 @@ BASES_MS = (0.5, 4.0, 12.0)
 WEIGHTS = (0.3, 1.0, 3.0)
 EXPERT_RANKS = 4
 GROUP = 4
+_COUNTS = (16, 144)
+"""Workers among which a timed decision chooses."""
 
 OnProgress = Callable[[str], object]
 
@@ -36,7 +38,8 @@ class Results:
     main: dict[str, dict[tuple[str, float], Figures]] = field(default_factory=dict)
     sections: dict[str, dict[tuple[str, str], Figures]] = field(default_factory=dict)
     scores: dict[str, EldrScores] = field(default_factory=dict)
-    costs: dict[int, Figures] = field(default_factory=dict)
+    costs: dict[tuple[int, str], Figures] = field(default_factory=dict)
+    """By workers, and by which core decides: plain, or compiled."""
     journal: dict[int, Figures] = field(default_factory=dict)
     fit: Figures = field(default_factory=dict)
     """Seconds, on the clock and of computing."""
@@ -61,7 +64,7 @@ def jobs_of(names: Sequence[str], sizes: Sizes) -> list[Job]:
     for name in names:
         rates = sizes.rates if name == "published" else sizes.few_rates
         jobs += [Job("main", name, rate=rate) for rate in sorted(rates, reverse=True)]
-    return [*jobs, *(Job("scores", name) for name in names), Job("costs"), Job("fit")]
+    return [*jobs, *(Job("scores", name) for name in names)]
 
 
 def play_all(traces: Path | None, sizes: Sizes, *, processes: int, on_progress: OnProgress) -> Results:
@@ -76,6 +79,11 @@ def play_all(traces: Path | None, sizes: Sizes, *, processes: int, on_progress: 
     for number, (job, found) in enumerate(all_done(partial(_done, traces, sizes), jobs, processes=processes), 1):
         on_progress(f"{number} of {len(jobs)}")
         _take(results, job, found)
+    on_progress("timing a decision, and a fit")  # with nothing of ours beside them
+    published = next(each for each in workloads if each.name == "published")
+    results.costs = costs_by_core(_COUNTS, sizes.decisions)
+    results.journal = {workers: journal_bytes(workers) for workers in _COUNTS}
+    results.fit = _fit_took(published, sizes)
     return results
 
 
@@ -90,12 +98,6 @@ def _done(traces: Path | None, sizes: Sizes, job: Job) -> Any:
             return _together(workload, sizes, job.part)
         case "drift":
             return _drift(workload, sizes)
-        case "costs":
-            return {
-                workers: (decision_costs(workers, sizes.decisions), journal_bytes(workers)) for workers in (16, 144)
-            }
-        case "fit":
-            return _fit_took(workload, sizes)
         case _:
             return _SECTIONS[job.section](workload, sizes)
 
@@ -106,11 +108,6 @@ def _take(results: Results, job: Job, found: Any) -> None:
             results.main.setdefault(job.workload, {}).update(found)
         case "scores":
             results.scores[job.workload] = found
-        case "costs":
-            results.costs = {workers: each[0] for workers, each in found.items()}
-            results.journal = {workers: each[1] for workers, each in found.items()}
-        case "fit":
-            results.fit = found
         case _:
             into = results.sections.setdefault(job.section, {})
             into |= {(job.workload, row): figures for row, figures in found.items()}

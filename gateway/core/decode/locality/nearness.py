@@ -44,13 +44,7 @@ class Nearness:
     artifact: str = ""
     """Digest of the artifact that it was compared with."""
     cosines: bytes = b""
-    """Packed: to each of its centroids, in their order."""
-
-
-def pack(cosines: list[float]) -> bytes:
-    """Of numbers from −1 to 1."""
-    assert len(cosines) <= CLUSTERS_MAX, "more clusters than an artifact may have"
-    return struct.pack(f"<{len(cosines)}h", *[round(each * UNIT) for each in cosines])
+    """To each of its centroids, in their order: signed 16-bit numbers in units of `UNIT`, the lower byte first."""
 
 
 def unpack(cosines: bytes) -> tuple[int, ...]:

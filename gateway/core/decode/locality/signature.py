@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.core.decode.locality.artifact import EldrArtifact, Shape, centroids_of, digest_of, idf_of
-from gateway.core.decode.locality.nearness import Nearness, SignatureState, pack
+from gateway.core.decode.locality.nearness import UNIT, Nearness, SignatureState
 
 Counts = npt.NDArray[np.uint16]
 
@@ -36,5 +36,10 @@ class Comparer:
         length = float(np.sqrt((kept * kept) @ self._squares))
         if not length > 0.0:
             return Nearness(SignatureState.EMPTY, self.digest)
-        cosines = np.clip(kept @ self._weighted / length, -1.0, 1.0)
-        return Nearness(SignatureState.USED, self.digest, pack(cosines.tolist()))
+        return Nearness(SignatureState.USED, self.digest, pack(kept @ self._weighted / length))
+
+
+def pack(cosines: npt.ArrayLike) -> bytes:
+    """As `unpack` reads them; beyond −1 and 1 they are those."""
+    units = np.clip(np.asarray(cosines, np.float64), -1.0, 1.0) * UNIT
+    return np.rint(units).astype("<i2").tobytes()

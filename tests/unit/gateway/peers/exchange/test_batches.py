@@ -10,6 +10,7 @@ from gateway.ground.wire import WireError
 from gateway.peers.exchange.batches import (
     BATCH_BYTES_MAX,
     CREDIT_MAX,
+    GAPS_MAX,
     MESSAGE_BYTES_MAX,
     TURN_BYTES_MIN,
     Outbox,
@@ -199,6 +200,16 @@ async def test_after_a_silence_a_message_goes_at_once_and_the_next_one_gathers_f
     outs[0].put(CHAT)
     assert await _written(box, outs) == [1]
     assert len(frames(box.next_message())) == 50
+
+
+@pytest.mark.parametrize(("frames_in_it", "gaps"), [(0, 0), (1, 1), (2, 2), (GAPS_MAX, GAPS_MAX), (50, GAPS_MAX)])
+def test_the_more_a_message_held_the_longer_the_next_one_gathers(frames_in_it: int, gaps: int) -> None:
+    box = Outbox(pb.AnswerFrame, "data", gap_ns=10**9)
+    for number in range(frames_in_it):
+        Outgoing(box, number, PLENTY).put(CHAT)
+    box.say(pb.ExchangeResponse(closing=True).SerializeToString())
+    box.next_message()
+    assert box.pause_s == gaps
 
 
 async def test_who_has_more_to_say_than_a_message_takes_does_not_wait() -> None:
