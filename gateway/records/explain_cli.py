@@ -280,10 +280,10 @@ def _best_price(placement: ExplainedPlacement) -> str:
     """What spoke for the target that was taken, by money and time."""
     costs = placement.considered[0].costs if placement.considered else UNSET
     if not costs or costs.first_token_ms is UNSET:
-        return "the best by money and first token"
+        return "the cheapest of those in time"
     adds = "an unknown sum" if costs.money is UNSET else f"{costs.money:.6f} {costs.currency}"
     when = _in_ms(costs.first_token_ms)
-    return f"the cheapest in time, or else the fastest: it adds {adds} to the bill, first token estimated in {when}"
+    return f"the cheapest of those in time: it adds {adds} to the bill, first token estimated in {when}"
 
 
 def _as_loaded(placement: ExplainedPlacement) -> str:

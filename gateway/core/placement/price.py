@@ -1,4 +1,4 @@
-"""The cheapest in money among everybody who should give the first token in time; the fastest where nobody should.
+"""The cheapest in money among everybody who should give the first token in time; where nobody should, as by `cost`.
 
 It compares what a request adds to the bill: an hour that is paid for anyway costs it nothing, one that is paid by use
 its share of the replica, and what leaves the region its bytes. Whoever adds as little is compared as by `cost`. Without
@@ -64,10 +64,10 @@ class Price(Cost):
         self._look_around(profile, offer)
         options = self._options_here(profile, offer, table)
         options += self._options_there(profile, offer.siblings | offer.remotes, table)
-        if not options:
-            return super().weigh(profile, offer, now_ns)
         left_ns = self.config.price_first_token_share * slo_ns - (now_ns - offer.arrived_ns)
-        best = self._best(options, left_ns)
+        best = self._cheapest_in_time(options, left_ns)
+        if best is None:  # money has no say where time is lost already
+            return super().weigh(profile, offer, now_ns)
         if best.is_peer:
             return _peer_choice(best, is_remote=bool(offer.remotes >> best.slot & 1))
         choice = self._replica_choice(profile, offer, best.slot, best.blocks)
@@ -94,10 +94,10 @@ class Price(Cost):
         micros = self._micros_there(profile, slot, blocks, table)
         return _priced(costs, self._first_token_there_ns(profile, slot, blocks), micros, table)
 
-    def _best(self, options: list[_Option], left_ns: float) -> _Option:
-        """The cheapest of those in time, or else the fastest. Whose price nobody knows is taken to be as dear as the
-        dearest of the others: a gap in a list is no bargain."""
-        dearest = max([each.micros for each in options])
+    def _cheapest_in_time(self, options: list[_Option], left_ns: float) -> _Option | None:
+        """Whose price nobody knows is taken to be as dear as the dearest of the others: a gap in a list is no
+        bargain."""
+        dearest = max([each.micros for each in options], default=0.0)
         second_micros = self.config.price_of_second * MICROS
         best: _Option | None = None
         best_key = (0.0, 0.0)
@@ -108,7 +108,7 @@ class Price(Cost):
             key = (micros + second_micros * each.cost_ns / _SECOND_NS, each.cost_ns)
             if best is None or key < best_key:
                 best, best_key = each, key
-        return best or min(options, key=_speed)
+        return best
 
     # Our replicas
 
@@ -204,10 +204,6 @@ class Price(Cost):
     def written(self, took_ns: int) -> None:
         keeps = _KEEPS if self._writing_ns else 0.0
         self._writing_ns = keeps * self._writing_ns + (1 - keeps) * took_ns
-
-
-def _speed(option: _Option) -> tuple[float, float]:
-    return option.first_token_ns, option.cost_ns
 
 
 def _part_of(offer: Offer, mask: int) -> Offer:

@@ -110,11 +110,11 @@ def test_the_cheapest_is_not_taken_where_it_would_be_late() -> None:
     assert where(one) == ["gw-eu"]
 
 
-def test_where_nobody_is_in_time_the_fastest_is_taken_whatever_it_costs() -> None:
+def test_where_nobody_is_in_time_money_has_no_say() -> None:
     one = mesh(by_use(US, 90), by_use(EU, 5), by_use(AP, 1), first_token_s=1)
     ask(one, "a")
     assert where(one) == ["r0"]
-    assert last(one).decision.reason is PlacementReason.LOCAL_PRICE
+    assert last(one).decision.reason is PlacementReason.LOCAL_EXPLORE
 
 
 def test_what_a_request_has_waited_is_gone_from_its_time() -> None:
@@ -129,7 +129,7 @@ def test_what_a_request_has_waited_is_gone_from_its_time() -> None:
     hear(one, "gw-eu", EU, rtt_ms=80)
     one.now_ns += 10
     one.probe()
-    assert where(one) == ["gw-eu"], "by then nobody was in time: the fastest is"
+    assert where(one) == ["gw-eu"], "by then nobody was in time: whoever costs least is asked"
 
 
 def test_bytes_that_leave_a_region_are_part_of_its_price() -> None:
