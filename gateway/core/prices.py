@@ -75,6 +75,10 @@ class Work:
     writing_ns: float
     """The time that it shares it with others."""
 
+    def share_ns(self, price: ReplicaPrice) -> float:
+        """Of the replica's time, what is this request's."""
+        return self.reading_ns + self.writing_ns / max(1, price.requests_at_once)
+
 
 class PriceTable:
     """Answers by region and pool. It is made anew when prices change, and bounded by how many a list may hold."""
@@ -101,7 +105,9 @@ class PriceTable:
     def work_micros(self, price: ReplicaPrice, work: Work) -> float:
         """What a request's share of the replica adds: all of it while its prompt is read, then one of so many."""
         hour_micros = price.marginal_hour_micros(self.prices.carbon_micros)
-        if not hour_micros:
-            return 0.0
-        share_ns = work.reading_ns + work.writing_ns / max(1, price.requests_at_once)
-        return hour_micros * share_ns / HOUR_NS
+        return hour_micros * work.share_ns(price) / HOUR_NS
+
+
+def work_milligrams(price: ReplicaPrice, work: Work) -> float:
+    """Of CO2 that a request makes the replica emit beyond idling."""
+    return price.busy_milligrams * work.share_ns(price) / HOUR_NS

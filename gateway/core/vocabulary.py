@@ -444,6 +444,8 @@ class Costs:
     money_micros: float | None = None
     """What the request would add to the bill, in millionths of the currency's unit. None: nobody knows the price."""
     currency: str = ""
+    carbon_milligrams: float | None = None
+    """Of CO2 that it would have made a replica emit beyond idling. None: nobody knows."""
 
     @property
     def total_ns(self) -> float:

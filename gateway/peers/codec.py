@@ -625,6 +625,7 @@ def _costs_to_pb(costs: ExplainedCosts) -> pb.Costs:
         first_token_us=None if costs.first_token_ms is UNSET else _in_us(costs.first_token_ms),
         money_nanos=None if costs.money is UNSET else round(costs.money * _NANOS),
         currency="" if costs.currency is UNSET else costs.currency,
+        carbon_micrograms=None if costs.carbon_mg is UNSET else round(costs.carbon_mg * 1_000),
     )
 
 
@@ -633,13 +634,12 @@ def _explained_costs(message: pb.Costs) -> ExplainedCosts:
     explained = ExplainedCosts.of(
         *map(_in_ms, (message.reading_us, message.crowding_us, message.waiting_us, message.distance_us))
     )
-    if not message.HasField("first_token_us"):
-        return explained
     return replace(
         explained,
-        first_token_ms=_in_ms(message.first_token_us),
+        first_token_ms=_in_ms(message.first_token_us) if message.HasField("first_token_us") else UNSET,
         money=message.money_nanos / _NANOS if message.HasField("money_nanos") else UNSET,
-        currency=_label(message.currency, "currency"),
+        currency=_label(message.currency, "currency") or UNSET,
+        carbon_mg=message.carbon_micrograms / 1_000 if message.HasField("carbon_micrograms") else UNSET,
     )
 
 

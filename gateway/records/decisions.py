@@ -77,6 +77,8 @@ class ExplainedCosts:
     money: float | UnsetType = UNSET
     """What the request would have added to the bill, in `currency`; only where the price of the target was known."""
     currency: str | UnsetType = UNSET
+    carbon_mg: float | UnsetType = UNSET
+    """Of CO2, what it would have made a replica emit beyond idling; only where that is known."""
 
     @classmethod
     def of(cls, reading_ms: float, crowding_ms: float, waiting_ms: float, distance_ms: float) -> ExplainedCosts:
@@ -527,11 +529,12 @@ def _decode_load(load: DecodeLoad) -> ExplainedDecode:
 def _costs_in_ms(costs: Costs) -> ExplainedCosts:
     parts_ns = (costs.reading_ns, costs.crowding_ns, costs.waiting_ns, costs.distance_ns)
     explained = ExplainedCosts.of(*(part_ns / _MILLISECOND_NS for part_ns in parts_ns))
-    if costs.first_token_ns is None:
+    if costs.first_token_ns is None and costs.carbon_milligrams is None:
         return explained
     return replace(
         explained,
-        first_token_ms=costs.first_token_ns / _MILLISECOND_NS,
+        first_token_ms=UNSET if costs.first_token_ns is None else costs.first_token_ns / _MILLISECOND_NS,
         money=UNSET if costs.money_micros is None else costs.money_micros / MICROS,
-        currency=costs.currency,
+        currency=costs.currency or UNSET,
+        carbon_mg=UNSET if costs.carbon_milligrams is None else costs.carbon_milligrams,
     )

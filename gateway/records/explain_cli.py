@@ -30,7 +30,7 @@ from gateway.records.decisions import (
     decision_id,
 )
 
-_PRICED_HEADERS = ("First token", "Adds to the bill")
+_PRICED_HEADERS = ("First token", "Adds to the bill", "Emits")
 PLAIN_WIDTH = 130
 """Columns when the output is no terminal."""
 
@@ -182,7 +182,7 @@ def _costs_table(placement: ExplainedPlacement) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     table.add_column("What it would have cost")
-    is_priced = any(each.costs and each.costs.first_token_ms is not UNSET for each in placement.considered)
+    is_priced = any(_is_priced(each.costs) for each in placement.considered if each.costs)
     for header in ("Reading", "Crowding", "Waiting", "Distance", "Total", *(_PRICED_HEADERS if is_priced else ())):
         table.add_column(header, justify="right")
     for index, candidate in enumerate(placement.considered):
@@ -196,10 +196,15 @@ def _costs_table(placement: ExplainedPlacement) -> Table:
     return table
 
 
-def _priced(costs: ExplainedCosts) -> tuple[str, str]:
-    """When the first token was to come from there, and what it would have added to the bill."""
+def _is_priced(costs: ExplainedCosts) -> bool:
+    return costs.first_token_ms is not UNSET or costs.carbon_mg is not UNSET
+
+
+def _priced(costs: ExplainedCosts) -> tuple[str, str, str]:
+    """When the first token was to come from there, what it would have added to the bill, and what it would emit."""
     first_token = "" if costs.first_token_ms is UNSET else _in_ms(costs.first_token_ms)
-    return first_token, "unknown" if costs.money is UNSET else f"{costs.money:.6f} {costs.currency or ''}"
+    adds = "unknown" if costs.money is UNSET else f"{costs.money:.6f} {costs.currency or ''}".strip()
+    return first_token, adds, "unknown" if costs.carbon_mg is UNSET else f"{costs.carbon_mg:.2f} mg CO2"
 
 
 # Words

@@ -15,7 +15,7 @@ from gateway.core.config import PlacementConfig
 from gateway.core.placement.cost import Cost
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Choice, Offer
-from gateway.core.prices import MICROS, PriceTable, ReplicaPrice, Work
+from gateway.core.prices import MICROS, PriceTable, ReplicaPrice, Work, work_milligrams
 from gateway.core.requests import Hold
 from gateway.core.vocabulary import Costs, PlacementReason, PoolName, RegionName, RequestProfile, Target, TargetKind
 
@@ -82,8 +82,10 @@ class Price(Cost):
         table = self.fleet.prices
         if table is None:
             return costs
+        price = self.fleet.replica_price(slot)
+        carbon = None if price is None else work_milligrams(price, self._work(profile, blocks))
         micros = self._micros_here(profile, slot, blocks, table)
-        return _priced(costs, self._first_token_here_ns(profile, slot, blocks, held), micros, table)
+        return _priced(costs, self._first_token_here_ns(profile, slot, blocks, held), micros, carbon, table)
 
     def costs_at_peer(self, profile: RequestProfile, slot: int, matched_blocks: int = -1) -> Costs:
         blocks = self.fleet.match_peers(profile, 1 << slot).blocks if matched_blocks < 0 else matched_blocks
@@ -91,8 +93,10 @@ class Price(Cost):
         table = self.fleet.prices
         if table is None:
             return costs
+        prices, work = self.fleet.peer_prices(slot, profile.model), self._work(profile, blocks)
+        carbon = max([work_milligrams(each, work) for each in prices]) if prices else None
         micros = self._micros_there(profile, slot, blocks, table)
-        return _priced(costs, self._first_token_there_ns(profile, slot, blocks), micros, table)
+        return _priced(costs, self._first_token_there_ns(profile, slot, blocks), micros, carbon, table)
 
     def _cheapest_in_time(self, options: list[_Option], left_ns: float) -> _Option | None:
         """Whose price nobody knows is taken to be as dear as the dearest of the others: a gap in a list is no
@@ -219,10 +223,11 @@ def _peer_choice(option: _Option, *, is_remote: bool) -> Choice:
     return choice
 
 
-def _priced(costs: Costs, first_token_ns: float, micros: float, table: PriceTable) -> Costs:
+def _priced(costs: Costs, first_token_ns: float, micros: float, carbon: float | None, table: PriceTable) -> Costs:
     return replace(
         costs,
         first_token_ns=first_token_ns,
         money_micros=None if micros < 0 else micros,
         currency=table.prices.currency,
+        carbon_milligrams=carbon,
     )
