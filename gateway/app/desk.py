@@ -67,11 +67,11 @@ class Desk:
         self.refusals = Refusals(
             config.gateway_id, config.place, self.ledger, count=self.metrics.refused, clock=clock, log=log
         )
-        self.audit = _audit(config, clock, log, self.ledger, self._serves)
+        self.audit = _audit(config, clock, log, self.ledger, self.serves)
         self._descriptors = DescriptorWatch(clock, log, self.metrics.descriptors_exhausted)
         self._journal_fault = ""
         self._idle = asyncio.Event()
-        self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger, self._serves).on_finished)
+        self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger, self.serves).on_finished)
         counted = self.metrics
         for taker in (counted.usage.on_finished, counted.resumes.on_finished, counted.money.on_finished):
             self.ledger.hand_to(taker)
@@ -119,7 +119,7 @@ class Desk:
     def models(self, tenant: TenantName, process: PlaceRule | None) -> Sequence[ModelName]:
         return self.core.models_for(tenant, process)
 
-    def _serves(self, model: ModelName) -> bool:
+    def serves(self, model: ModelName) -> bool:
         return self.core.replicas.serves(model) or self.core.peers.serves(model)
 
     def readiness(self) -> str:

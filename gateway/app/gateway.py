@@ -26,6 +26,7 @@ from gateway.app.open_files import warn_of_open_files
 from gateway.app.others import listen_for_control, make_control, make_peer_server, make_roster, stop_peer_server
 from gateway.app.predictors import Predictors, PromptKeys
 from gateway.app.reload import RegionPart
+from gateway.app.tracing import requests_traced
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -167,6 +168,7 @@ async def serve_gateway(
         roster = make_roster(config, desk, loops, control)
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
+        tracing = await stack.enter_async_context(requests_traced(config, desk, fleet, roster))
         engines = await stack.enter_async_context(_engine_client(config, fleet, clock))
         locality = ExpertLocality(config, desk, loops)
         owners = OwnerContext(
@@ -179,6 +181,7 @@ async def serve_gateway(
             prompt_key=PromptKeys(config, log).of if _keeps_histories(config) else None,
             compare=locality.compare if config.locality.pools else None,
             on_fault=desk.request_failed,
+            begin_trace=tracing.begin,
         )
         peer_server = make_peer_server(config, desk, owners, roster, control)
         reloader = _reloader(config, desk)
@@ -197,16 +200,21 @@ async def serve_gateway(
 
         stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
         handle.peers_address = await _listen_for_peers(peer_server, config.listen.peers)
-        described = _described(
+        parts = _described(
             certificates=certificates,
             control=control,
             predictors=in_force.predictors,
             locality=locality,
             prices=desk.prices,
+            tracing=tracing,
         )
-        admin = accounts.with_routes(_admin_app(config, desk, roster, described))
         await _open_doors(
-            stack, handle, desk, admin=admin, api=_api(desk, owners, accounts, in_force), certificates=certificates
+            stack,
+            handle,
+            desk,
+            admin=accounts.with_routes(_admin_app(config, desk, roster, parts)),
+            api=_api(desk, owners, accounts, in_force),
+            certificates=certificates,
         )
         control.run(loops, handle.http_address, handle.peers_address)
         yield handle

@@ -12,6 +12,7 @@ from gateway.config.pools import pool_faults
 from gateway.config.prediction import check_prediction
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import ProbeConfig
+from gateway.config.tracing import tracing_faults
 from gateway.core.config import CoreConfig
 from gateway.core.decode.config import check_decode, out_of_bounds
 from gateway.core.vocabulary import Connector
@@ -34,6 +35,7 @@ def faults_between(file: RegionFile) -> Iterator[Fault]:
     yield from _dns_faults(file)
     yield from _number_faults(file)
     yield from _pool_faults(file)
+    yield from tracing_faults(file.sections.tracing)
     for key, what in placement_faults(file.core.placement):
         yield Fault(f"placement.{key}", what)
     for key, what in content_faults(file.sections.content, file.core.token_budget):

@@ -28,6 +28,7 @@ from gateway.config.targets import (
     PeerConfig,
     ReplicaConfig,
 )
+from gateway.config.tracing import collector_headers
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
@@ -335,6 +336,7 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
 
     _admin_token: str | None = PrivateAttr(None)
     _cache_secret: str | None = PrivateAttr(None)
+    _collector_headers: dict[str, str] = PrivateAttr(default_factory=dict)
     _source: YamlFile = PrivateAttr()
 
     @model_validator(mode="after")
@@ -347,6 +349,11 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
     def _read_cache_secret(self) -> Self:
         if self.cache_secret_file is not None:
             self._cache_secret = read_secret(self.cache_secret_file, "cache_secret_file")
+        return self
+
+    @model_validator(mode="after")
+    def _read_collector_headers(self, info: ValidationInfo) -> Self:
+        self._collector_headers = collector_headers(self.sections.tracing, Surroundings.of(info).environ)
         return self
 
     def overridden(self, environ: Mapping[str, str]) -> Self:
@@ -401,6 +408,7 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             insecure=self.insecure,
             folder=self.path.parent.resolve(),
             cache_secret=self._cache_secret,
+            collector_headers=self._collector_headers,
             secret_files=tuple(self._secret_files()),
             **{each.name: getattr(sections, each.name) for each in fields(sections)},
         )
@@ -424,9 +432,10 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
         return (*self.replicas, *self.dns_replicas, *self.kubernetes_replicas)
 
     def _secret_files(self) -> Iterator[Path]:
-        listen, peering = self.sections.listen.tls, self.sections.peering.tls
+        listen, peering, tracing = self.sections.listen.tls, self.sections.peering.tls, self.sections.tracing
         engines = self._engines()
         own = (self.keys, self.admin_token_file, self.cache_secret_file, self.sections.audit.signing_key)
+        yield from filter(None, (tracing.headers_file, None if tracing.tls is None else tracing.tls.key))
         yield from filter(None, (*own, *(each.api_key_file for each in engines)))
         yield from (each.token_file for each in self.kubernetes_replicas if each.token_file is not None)
         yield from (each.key for each in (listen, peering) if each is not None)

@@ -15,6 +15,7 @@ from gateway.config.content import ContentConfig
 from gateway.config.locality import LocalityConfig
 from gateway.config.prediction import PredictionConfig
 from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, PeerConfig, ReplicaConfig
+from gateway.config.tracing import TracingConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
@@ -352,6 +353,7 @@ class Sections:
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
     locality: LocalityConfig = field(default_factory=LocalityConfig)
     content: ContentConfig = field(default_factory=ContentConfig)
+    tracing: TracingConfig = field(default_factory=TracingConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 
@@ -389,6 +391,8 @@ class GatewayConfig(Sections):
     """Where relative paths start."""
     cache_secret: str | None = field(default=None, repr=False)
     """Goes into every tenant's `cache_salt`."""
+    collector_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the collector of traces is shown."""
 
     @property
     def templates(self) -> tuple[ReplicaConfig, ...]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from os import urandom
 
+from multidict import MultiMapping
 from xxhash import xxh3_64_hexdigest
 
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
@@ -49,6 +50,7 @@ from gateway.request.handoffs import takers_of
 from gateway.request.header_values import from_text, has_control_character
 from gateway.request.legs import CacheSalt, Headers
 from gateway.request.model_names import ModelNames, body_for
+from gateway.request.trace_context import TRACEPARENT, TRACESTATE
 
 TENANT_HEADER = "x-nightside-tenant"
 CONTENT_HEADER = "x-nightside-content"
@@ -64,6 +66,7 @@ _FAULT_KINDS: dict[BodyFaultKind, ErrorKind] = {
     BodyFaultKind.UNSUPPORTED_FIELD: UNSUPPORTED_FIELD,
 }
 _OWN_NAMES = ModelNames()
+_IN_LINES = frozenset({TRACEPARENT, TRACESTATE})
 _SESSION_BLOCKS = 4
 """Without a hint, requests that begin with the same blocks are taken for one session."""
 _COUNT_MAX = 2**31
@@ -233,10 +236,18 @@ def unread_profile(caller: Caller, settings: HttpSettings) -> RequestProfile:
 def engine_headers(headers: Mapping[str, str], request_id: RequestId) -> Headers:
     """Byte for byte as the client sent them. Raises ClientFault."""
     kept = tuple((name, from_text(headers[name])) for name in ENGINE_HEADERS if name in headers)
+    if TRACEPARENT in headers and isinstance(headers, MultiMapping):
+        kept = tuple(_with_all_lines(name, text, headers) for name, text in kept)
     for name, text in kept:
         if has_control_character(text):
             raise ClientFault(INVALID_HEADER, name, name)
     return (*kept, (REQUEST_ID_HEADER, request_id))
+
+
+def _with_all_lines(name: str, text: str, headers: MultiMapping[str]) -> tuple[str, str]:
+    """What tells of a trace may come in several lines, which are one list (RFC 9110, section 5.3): so two traceparents
+    are none. Of any other header the first line counts."""
+    return (name, from_text(",".join(headers.getall(name)))) if name in _IN_LINES else (name, text)
 
 
 def _read_body(path: str, raw: bytes, settings: HttpSettings) -> Body:

@@ -257,6 +257,7 @@ def forward_to_pb(order: StartLeg, request: OutboundRequest, origin: GatewayId, 
         body=request.body,
         method=request.method,
         stores_response=request.stores_response,
+        traced=request.is_traced,
     )
 
 
@@ -284,7 +285,13 @@ def _outbound(message: pb.ForwardRequest, profile: RequestProfile) -> OutboundRe
         key = stored_response_key(profile.tenant, response_id)
         require(profile.follows == key, "follows is not the response that the path names")
     return OutboundRequest(
-        profile, message.path, _headers(message.headers), message.body, method, message.stores_response
+        profile,
+        message.path,
+        _headers(message.headers),
+        message.body,
+        method,
+        message.stores_response,
+        is_traced=message.traced,
     )
 
 

@@ -18,13 +18,21 @@ from structlog.typing import FilteringBoundLogger
 from gateway.config.sections import AuditConfig, AuditSync
 from gateway.core.effects import Effect, EndRequest
 from gateway.core.events import Event, ForwardArrived
-from gateway.core.residency import may_accept, may_enter, may_process
+from gateway.core.residency import may_accept, may_enter
 from gateway.core.vocabulary import GatewayId, Place, RequestId, RequestProfile
 from gateway.ground.clock import Clock
 from gateway.ground.threads import finish_in_thread
 from gateway.records.audit_files import ChainedFiles, ChainSettings
 from gateway.records.audit_heads import Head, HeadSigner
-from gateway.records.ledger import Ledger, LegRecord, RequestRecord, ServesModel, names_served_model, refusal_in
+from gateway.records.ledger import (
+    Ledger,
+    LegRecord,
+    RequestRecord,
+    ServesModel,
+    names_served_model,
+    refusal_in,
+    rule_applied,
+)
 from gateway.request.legs import RanAt, RequestSummary
 from gateway.request.usage import tokens_used
 
@@ -359,16 +367,13 @@ class AuditLevels(Collector):
 
 
 def _attempt(profile: RequestProfile, record: RequestRecord, leg: LegRecord, place: Place) -> AuditAttempt:
-    """A forward is held against its origin's policy, our own request against ours of that moment and its key."""
-    policy = leg.policy if record.origin is None else record.origin.policy
-    why = may_process(policy, profile.tenant, place).why
-    is_narrowed = record.origin is None and profile.process is not None
+    policy, why = rule_applied(profile, record, leg, place)
     return AuditAttempt(
         target=str(leg.target),
         region=place.region,
         jurisdiction=place.jurisdiction,
         policy=policy.digest,
-        rule=f"{why}, and the key's rule allows it" if is_narrowed else why,
+        rule=why,
         result="open" if leg.result is None else str(leg.result),
         leg=record.number_of(leg),
         resume=leg.resume or None,

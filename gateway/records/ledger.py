@@ -14,7 +14,7 @@ from gateway.core import effects as ordered
 from gateway.core import events
 from gateway.core.effects import Effect
 from gateway.core.events import Event
-from gateway.core.residency import ResidencyPolicy, closed_policy
+from gateway.core.residency import ResidencyPolicy, closed_policy, may_process
 from gateway.core.value import value
 from gateway.core.vocabulary import (
     Decision,
@@ -322,6 +322,17 @@ def names_served_model(profile: RequestProfile, record: RequestRecord | None, se
     """
     was_placed = record is not None and bool(record.legs) and not profile.follows
     return was_placed or serves(profile.model)
+
+
+def rule_applied(
+    profile: RequestProfile, record: RequestRecord, leg: LegRecord, place: Place
+) -> tuple[ResidencyPolicy, str]:
+    """A forward is held against its origin's policy, our own request against ours of that moment and its key. In short
+    words: why that allowed the place."""
+    policy = leg.policy if record.origin is None else record.origin.policy
+    why = may_process(policy, profile.tenant, place).why
+    is_narrowed = record.origin is None and profile.process is not None
+    return policy, f"{why}, and the key's rule allows it" if is_narrowed else why
 
 
 def refusal_in(effects: Iterable[Effect]) -> ordered.RefuseForward | None:

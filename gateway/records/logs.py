@@ -65,6 +65,7 @@ def request_line(
         "content_events": summary.content_events or None,
         "resumes": summary.resumes or None,
         "unresumed": summary.why_unresumed or None,
+        "trace_id": summary.trace.own.trace_id if summary.trace else None,
     }
     return {name: value for name, value in fields.items() if value is not None}
 

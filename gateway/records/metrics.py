@@ -36,6 +36,7 @@ from gateway.records.model_labels import OTHER, ModelLabels
 from gateway.records.price_metrics import MoneyTally
 from gateway.records.resume_metrics import ResumeMetrics
 from gateway.records.tenant_labels import TenantLabels
+from gateway.records.trace_metrics import TraceMetrics
 from gateway.records.usage_metrics import FIRST_TOKEN_S, SHARE, UsageMetrics, ran
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -61,6 +62,7 @@ class Metrics:
         self.usage = UsageMetrics(self.registry, self._models, self._tenant)
         self.resumes = ResumeMetrics(self.registry)
         self.money = MoneyTally(self.registry)
+        self.traces = TraceMetrics(self.registry)
         self._define_levels()
         self.registry.register(_Levels(gauges, self._rtt_ns, self._models))
         ProcessCollector(registry=self.registry)

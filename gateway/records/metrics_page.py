@@ -31,6 +31,7 @@ from gateway.records.model_labels import MODELS_MAX, OTHER
 from gateway.records.price_metrics import SOURCES
 from gateway.records.tenant_labels import OTHER as OTHER_TENANT
 from gateway.records.tenant_labels import TENANTS_MAX
+from gateway.records.trace_metrics import NOT_KEPT
 from gateway.request.usage import Counted
 
 _NAME = re.compile(r"\b(?:nightside|process)[a-z0-9_:]*")
@@ -75,6 +76,7 @@ LABELS: dict[str, Label] = {
     "counted": Label(
         "Who counted the tokens: the engine, we by its events, or nobody: a guess by length.", tuple(Counted)
     ),
+    "kept": Label("Why a request's spans are kept.", ("head", "failed", "resumed", "slow", "forwarded", NOT_KEPT)),
     "state": Label("The state that the replica is in, or is not.", tuple(ReplicaCondition)),
     "type": Label("What was asked for; `other` for any other kind of record.", (*TYPES, OTHER_TYPE)),
     "answer": Label("`accepted`, or why it was refused.", ("accepted", *RefusalReason)),
@@ -98,6 +100,7 @@ LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_prices_age_seconds", "source"): Label("Who has said them.", SOURCES),
     ("nightside_placement_money_total", "region"): Label("That requests were sent to."),
     ("nightside_control_snapshots_total", "result"): Label("What became of it.", ("taken", "rejected")),
+    ("nightside_traces_dropped_total", "reason"): Label("What they met.", ("full", "refused")),
     ("nightside_reloads_total", "result"): Label("Whether it is in force now.", ("applied", "refused")),
 }
 

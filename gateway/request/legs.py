@@ -20,6 +20,7 @@ from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.value import value
 from gateway.core.vocabulary import Extra, LegResult, Place, RefusalReason, ReplicaId, RequestProfile
 from gateway.request.answers import TokenUsage
+from gateway.request.trace_context import RequestTrace
 
 NONCE_BYTES = 16
 Headers = tuple[tuple[str, str], ...]
@@ -67,6 +68,8 @@ class OutboundRequest:
     """For engines that take one; other gateways work it out themselves. None: the body goes out as it came."""
     part: Part | None = None
     """Set where the leg is a prefill or a decode."""
+    is_traced: bool = False
+    """Its traceparent names a span of a gateway's; else a client's, if any."""
 
 
 @value
@@ -217,3 +220,5 @@ class RequestSummary:
     """There was no room to keep what was answered."""
     why_unresumed: str = ""
     """Of an answer that broke: why nobody could be asked to go on with it."""
+    trace: RequestTrace | None = None
+    """None where nothing is traced."""

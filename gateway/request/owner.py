@@ -31,6 +31,7 @@ from gateway.request.legs import (
 from gateway.request.mailbox import LegScope, cancelled
 from gateway.request.parts import PartFeed
 from gateway.request.relay import Compare, Feed, Relay, RelaySettings, leg_ended
+from gateway.request.trace_context import RequestTrace
 from gateway.request.transcript import Hold
 
 _CLOSE_WAIT_S = 5.0
@@ -55,6 +56,8 @@ class OwnerContext:
     """How near a prompt that was read for a pool is to the experts of its decode workers; None where no pool asks."""
     on_fault: Callable[[BaseException], None] | None = None
     """Told of every error of our own that a leg has met."""
+    begin_trace: Callable[[OutboundRequest], RequestTrace] | None = None
+    """None where nothing is traced: then traceparents pass as they came."""
 
 
 class RequestOwner:
@@ -92,6 +95,8 @@ class RequestOwner:
         self._sink = sink
         generates = not arrival.profile.is_control and outbound.path not in UNGENERATING_PATHS
         self._summary = RequestSummary(generates=generates, asked_model=outbound.asked_model)
+        if context.begin_trace is not None:
+            self._summary.trace = context.begin_trace(outbound)
         self._arrived_ns = context.clock.now_ns()
         self._beside: list[asyncio.Task[None]] = []
         """The legs that run in tasks of their own."""
@@ -203,10 +208,7 @@ class RequestOwner:
             self._summary.prompt_taken = True
             with scope:
                 opener = self._context.openers[order.target.kind]
-                outbound = self._relay.outbound_of(order)
-                if order.role is not LegRole.WHOLE:
-                    outbound = self._part_of(order, outbound)
-                async with opener.open(order, outbound, on_accepted=feed.accepted) as leg:
+                async with opener.open(order, self._outbound_of(order), on_accepted=feed.accepted) as leg:
                     ended = await feed.run(leg)
         except LegFailure as failure:
             ended = feed.broke_off(failure)
@@ -238,6 +240,15 @@ class RequestOwner:
         if self._mailbox.end is not None:
             return feed.ended_early(LegResult.CANCELLED, "stopped")
         return feed.broke_off(LegFailure(LegResult.CANCELLED, "stopped"))
+
+    def _outbound_of(self, order: StartLeg) -> OutboundRequest:
+        outbound = self._relay.outbound_of(order)
+        if order.role is not LegRole.WHOLE:
+            outbound = self._part_of(order, outbound)
+        trace = self._summary.trace
+        if trace is None:
+            return outbound
+        return replace(outbound, headers=trace.headers_for(order.attempt, order.leg, outbound.headers), is_traced=True)
 
     def _part_of(self, order: StartLeg, outbound: OutboundRequest) -> OutboundRequest:
         """What is sent to an engine that runs only a part of the request."""

@@ -34,7 +34,9 @@ def found(program: str) -> Path | None:
 
 def why_missing(what: str) -> str:
     """Why this program, or these `emulators`, cannot be started here, in words; empty when they can."""
-    if what != "emulators":
+    if what == "rotel" and (EMULATORS / "ready").is_file():
+        return _why_rotel_does_not_run()
+    if what not in ("emulators", "rotel"):
         return "" if found(what) else f"there is no {what} here: make setup-tests installs it where it may"
     if (EMULATORS / "ready").is_file():
         return ""
@@ -139,3 +141,33 @@ def moto(folder: Path, **environment: str) -> Emulator:
     port = free_port()
     command: list[str | Path] = [EMULATORS / "bin/moto_server", "-H", "127.0.0.1", "-p", str(port)]
     return Emulator(command, port, folder / f"moto-{port}.log", environment)
+
+
+def rotel(folder: Path, sink_url: str) -> tuple[Program, dict[str, int]]:
+    """A collector of traces, and its ports by protocol. What it takes goes to the sink, over gRPC and at once."""
+    ports = {"grpc": free_port(), "http": free_port()}
+    options = {
+        "pid-file": str(folder / "rotel.pid"),
+        "log-file": str(folder / "rotel.log"),
+        "otlp-grpc-endpoint": f"127.0.0.1:{ports['grpc']}",
+        "otlp-http-endpoint": f"127.0.0.1:{ports['http']}",
+        "exporter": "otlp",
+        "otlp-exporter-protocol": "grpc",
+        "otlp-exporter-endpoint": sink_url,
+        "batch-timeout": "50ms",
+    }
+    arguments = [f"--{name}={text}" for name, text in options.items()]
+    return Program([_rotel_agent(), "start", *arguments], folder / "rotel-output.log", {}), ports
+
+
+def _rotel_agent() -> Path:
+    """Its package brings a program, made for a C library that not every system has."""
+    return next(EMULATORS.glob("lib/python*/site-packages/rotel/rotel-agent"), EMULATORS / "rotel-agent")
+
+
+def _why_rotel_does_not_run() -> str:
+    try:
+        done = subprocess.run([_rotel_agent(), "--version"], capture_output=True, text=True, timeout=_START_S)
+    except OSError as error:
+        return f"rotel does not run here: {error}"
+    return f"rotel does not run here: {done.stderr.strip()}" if done.returncode else ""

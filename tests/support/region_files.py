@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gateway.config.reading import read_region_file
+from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.ground.environment import PROCESS_ENVIRONMENT
 from gateway.ground.faults import ConfigError
@@ -27,6 +29,13 @@ def region_at(folder: Path, text: str) -> Path:
     path = folder / "us.yaml"
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def read_document(
+    folder: Path, document: Mapping[str, object], environ: Mapping[str, str] = PROCESS_ENVIRONMENT
+) -> RegionFile:
+    """Raises ConfigError."""
+    return read_region_file(region_at(folder, yaml.safe_dump(dict(document))), environ)
 
 
 def load_config(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRONMENT) -> GatewayConfig:

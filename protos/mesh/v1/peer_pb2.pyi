@@ -449,6 +449,7 @@ class ForwardRequest(_message.Message):
     BODY_FIELD_NUMBER: _builtins.int
     METHOD_FIELD_NUMBER: _builtins.int
     STORES_RESPONSE_FIELD_NUMBER: _builtins.int
+    TRACED_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     origin_gateway_id: _builtins.str
     hops_in_region: _builtins.int
@@ -465,6 +466,8 @@ class ForwardRequest(_message.Message):
     """Method of the call; empty means POST."""
     stores_response: _builtins.bool
     """The engine keeps the answer under its id, and later requests may refer to it."""
+    traced: _builtins.bool
+    """The header traceparent names a span of a gateway's, which this request continues; else it is what the client sent."""
     @_builtins.property
     def stamp(self) -> Global___ResidencyStamp: ...
     @_builtins.property
@@ -490,10 +493,11 @@ class ForwardRequest(_message.Message):
         body: _builtins.bytes = ...,
         method: _builtins.str = ...,
         stores_response: _builtins.bool = ...,
+        traced: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["profile", b"profile", "stamp", b"stamp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "deadline_ms", b"deadline_ms", "headers", b"headers", "hops_cross_region", b"hops_cross_region", "hops_in_region", b"hops_in_region", "method", b"method", "origin_gateway_id", b"origin_gateway_id", "path", b"path", "profile", b"profile", "request_id", b"request_id", "stamp", b"stamp", "stores_response", b"stores_response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "deadline_ms", b"deadline_ms", "headers", b"headers", "hops_cross_region", b"hops_cross_region", "hops_in_region", b"hops_in_region", "method", b"method", "origin_gateway_id", b"origin_gateway_id", "path", b"path", "profile", b"profile", "request_id", b"request_id", "stamp", b"stamp", "stores_response", b"stores_response", "traced", b"traced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

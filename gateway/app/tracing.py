@@ -1,0 +1,71 @@
+"""Tracing beside the rest of a gateway, where its region file asks for it. Where it does not, nothing is built, and no
+request knows that there is such a thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+from gateway.app.desk import Desk
+from gateway.app.fleet import Fleet
+from gateway.config.sections import GatewayConfig
+from gateway.core.vocabulary import GatewayId, ReplicaId, Target, TargetKind
+from gateway.peers.roster import PeerRoster
+from gateway.request.legs import OutboundRequest
+from gateway.request.trace_context import RequestTrace
+from gateway.tracing.spans import Server
+from gateway.tracing.tracing import Tracing
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class TracedGateway:
+    """One gateway's tracing, whether or not it is on."""
+
+    def __init__(self, tracing: Tracing | None) -> None:
+        self._tracing = tracing
+        self.begin: Callable[[OutboundRequest], RequestTrace] | None = None if tracing is None else tracing.begin
+        """For requests' owners."""
+
+    def describe(self) -> Mapping[str, object]:
+        return {"endpoint": None} if self._tracing is None else self._tracing.describe()
+
+
+@asynccontextmanager
+async def requests_traced(
+    config: GatewayConfig, desk: Desk, fleet: Fleet, roster: PeerRoster
+) -> AsyncIterator[TracedGateway]:
+    """Until the context is left: by then all requests have to be over. Raises ConfigError where what it takes is not
+    installed."""
+    if not config.tracing.is_on:
+        yield TracedGateway(None)
+        return
+
+    def server_of(target: Target) -> Server | None:
+        """Asked for by the thread that exports: it looks at one entry, and changes nothing."""
+        if target.kind is TargetKind.PEER:
+            link = roster.links.get(GatewayId(target.id))
+            return None if link is None else Server(link.peer.address.host, link.peer.address.port)
+        endpoint = fleet.endpoints.get(ReplicaId(target.id))
+        if endpoint is None:
+            return None
+        url = urlsplit(endpoint.url)
+        return Server(url.hostname or "", url.port or _PORTS[url.scheme], str(endpoint.dialect))
+
+    tracing = Tracing(
+        config,
+        desk.ledger,
+        desk.metrics.traces,
+        serves=desk.serves,
+        server_of=server_of,
+        clock=desk.clock,
+        log=desk.log,
+    )
+    desk.ledger.hand_to(tracing.on_finished)
+    tracing.start()
+    try:
+        yield TracedGateway(tracing)
+    finally:
+        await tracing.close()

@@ -1,0 +1,71 @@
+"""Counts requests by what becomes of their spans. It neither keeps nor sends any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.ground.series import Tally
+
+NOT_KEPT = "no"
+
+
+class Waiting(Protocol):
+    """Whatever holds what is to be exported."""
+
+    exported: int
+    refused: int
+    overflowed: int
+
+    def __len__(self) -> int: ...
+
+
+class TraceMetrics:
+    """All zero where nothing is traced."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Tally(
+            "nightside_traced_requests",
+            "Finished requests by why their spans are kept (`head`, `failed`, `resumed`, `slow`, `forwarded`), or that "
+            "they are not (`no`).",
+            ("kept",),
+        )
+        self._waiting: Waiting | None = None
+        registry.register(self.requests)
+        registry.register(_Levels(lambda: self._waiting))
+
+    def follow(self, waiting: Waiting) -> None:
+        self._waiting = waiting
+
+
+class _Levels(Collector):
+    def __init__(self, waiting: Callable[[], Waiting | None]) -> None:
+        self._waiting = waiting
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        waiting = self._waiting()
+        exported, refused, overflowed, length = (
+            (0, 0, 0, 0) if waiting is None else (waiting.exported, waiting.refused, waiting.overflowed, len(waiting))
+        )
+        yield CounterMetricFamily(
+            "nightside_traces_exported", "Requests whose spans the collector of traces took.", value=exported
+        )
+        dropped = CounterMetricFamily(
+            "nightside_traces_dropped",
+            "Requests whose spans were kept and never came to be stored: there was no room for them (`full`), or the "
+            "collector did not take them in time (`refused`).",
+            labels=("reason",),
+        )
+        dropped.add_metric(("full",), overflowed)
+        dropped.add_metric(("refused",), refused)
+        yield dropped
+        yield GaugeMetricFamily(
+            "nightside_traces_waiting", "Requests whose spans wait to be sent to the collector.", value=length
+        )

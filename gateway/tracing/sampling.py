@@ -1,0 +1,109 @@
+"""Which requests' spans are sent: some by chance, decided when they come in and told to all who join the trace, and
+some for how they went, which only the end tells. It sends nothing, and imports nothing of OpenTelemetry.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from gateway.config.tracing import TailConfig, TracingConfig
+from gateway.core.effects import EndRequest
+from gateway.core.vocabulary import LegResult, Outcome, TargetKind
+from gateway.ground.values import SECOND_NS
+from gateway.records.ledger import RequestRecord
+from gateway.request.legs import OutboundRequest, RequestSummary
+from gateway.request.trace_context import RequestTrace, SpanName, fresh_span_id, fresh_trace_id, named_in
+
+FAILURES = frozenset(
+    {
+        Outcome.REJECTED_QUEUE_FULL,
+        Outcome.REJECTED_DRAINING,
+        Outcome.EXPIRED_IN_QUEUE,
+        Outcome.EXPIRED_RUNNING,
+        Outcome.FAILED_BEFORE_FIRST_BYTE,
+        Outcome.FAILED_MIDSTREAM,
+        Outcome.FAILED_INTERNALLY,
+    }
+)
+"""Nobody's wish, and no fault of the client's."""
+_FAILED_LEGS = frozenset({LegResult.FAILED, LegResult.INTERNAL})
+_SHARE_BITS = 64
+
+
+class Kept(StrEnum):
+    """Why a request's spans are sent. A request has the first that holds."""
+
+    HEAD = "head"
+    """Decided at its beginning: by chance, or by whoever called."""
+    FAILED = "failed"
+    RESUMED = "resumed"
+    SLOW = "slow"
+    FORWARDED = "forwarded"
+
+
+class HeadSampler:
+    """Begins the trace of each request, or has it join the one that its caller names."""
+
+    def __init__(self, config: TracingConfig) -> None:
+        self._trust_client = config.trust_client
+        self._below = round(config.sampled_share * 2**_SHARE_BITS)
+
+    def begin(self, outbound: OutboundRequest) -> RequestTrace:
+        """A gateway that forwards is believed, as it is about everything else; a client where the region file says
+        so."""
+        named = named_in(outbound.headers)
+        if named is None:
+            return RequestTrace(self._root(), None, None, outbound.path)
+        if not outbound.is_traced and not self._trust_client:
+            return RequestTrace(self._root(), None, named, outbound.path)
+        own = SpanName(named.trace_id, fresh_span_id(), named.is_sampled, named.is_random, named.tracestate)
+        return RequestTrace(own, named, None, outbound.path)
+
+    def _root(self) -> SpanName:
+        """As OpenTelemetry's `TraceIdRatioBased` decides it, so that equal shares elsewhere agree."""
+        trace_id = fresh_trace_id()
+        is_sampled = int(trace_id[-16:], 16) < self._below
+        return SpanName(trace_id, fresh_span_id(), is_sampled, is_random=True)
+
+
+class TailSampler:
+    """Looks at finished requests that nobody chose at their beginning."""
+
+    def __init__(self, config: TailConfig) -> None:
+        self._config = config
+        self._second = 0
+        self._kept = 0
+        """In that second."""
+
+    def why_kept(
+        self, end: EndRequest, summary: RequestSummary, record: RequestRecord | None, now_ns: int
+    ) -> Kept | None:
+        why = self._why(end, summary, record)
+        return why if why is not None and self._has_room(now_ns) else None
+
+    def _why(self, end: EndRequest, summary: RequestSummary, record: RequestRecord | None) -> Kept | None:
+        config = self._config
+        slow_ns, took_ns = config.slow_first_token_ns, _until_first_token(summary)
+        legs = [] if record is None else record.legs
+        if config.failed and (end.outcome in FAILURES or any(leg.result in _FAILED_LEGS for leg in legs)):
+            return Kept.FAILED
+        if config.resumed and summary.resumes:
+            return Kept.RESUMED
+        if slow_ns is not None and took_ns > slow_ns:
+            return Kept.SLOW
+        is_arrival = record is not None and record.origin is not None
+        if config.forwarded and (is_arrival or any(leg.target.kind is TargetKind.PEER for leg in legs)):
+            return Kept.FORWARDED
+        return None
+
+    def _has_room(self, now_ns: int) -> bool:
+        second = now_ns // SECOND_NS
+        if second != self._second:
+            self._second, self._kept = second, 0
+        self._kept += 1
+        return self._kept <= self._config.kept_per_s
+
+
+def _until_first_token(summary: RequestSummary) -> int:
+    """Of a request that got none: how long somebody waited for it."""
+    return summary.duration_ns if summary.first_token_ns is None else summary.first_token_ns

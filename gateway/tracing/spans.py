@@ -1,0 +1,351 @@
+"""What spans a finished request comes to: the request itself, each wait and placement, each leg, its first token, and
+where an answer went on. Made after the fact from what the ledger followed; pure, and without OpenTelemetry.
+
+No span tells of what was asked or answered, of a key or of a client's address; and of a tenant only where the policy
+lets logs name it. Words that somebody else wrote stay out: of a failure the class is told, never its detail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.core.effects import EndRequest
+from gateway.core.residency import LoggingRule
+from gateway.core.vocabulary import (
+    Candidate,
+    GatewayId,
+    LegResult,
+    LegRole,
+    RequestProfile,
+    Target,
+    TargetKind,
+)
+from gateway.ground.values import MILLISECOND_NS, SECOND_NS
+from gateway.records.decisions import decision_id
+from gateway.records.ledger import LegRecord, RequestRecord, rule_applied
+from gateway.request.engine_api import (
+    CHAT_PATH,
+    COMPLETIONS_PATH,
+    COUNT_TOKENS_PATH,
+    DETOKENIZE_PATH,
+    EMBEDDINGS_PATH,
+    MESSAGES_PATH,
+    RERANK_PATHS,
+    RESPONSES_PATH,
+    SCORE_PATHS,
+    TOKENIZE_PATH,
+)
+from gateway.request.legs import RequestSummary
+from gateway.request.trace_context import RequestTrace, fresh_span_id
+from gateway.tracing.sampling import FAILURES, Kept
+
+Attribute = str | int | float | bool | list[str]
+Attributes = dict[str, Attribute]
+
+_OPERATIONS = {
+    CHAT_PATH: "chat",
+    RESPONSES_PATH: "chat",
+    MESSAGES_PATH: "chat",
+    COMPLETIONS_PATH: "text_completion",
+    EMBEDDINGS_PATH: "embeddings",
+    COUNT_TOKENS_PATH: "count_tokens",
+    TOKENIZE_PATH: "tokenize",
+    DETOKENIZE_PATH: "detokenize",
+    **dict.fromkeys(RERANK_PATHS, "rerank"),
+    **dict.fromkeys(SCORE_PATHS, "score"),
+}
+"""`gen_ai.operation.name`: well-known values as far as there are any."""
+_STORED = "stored_response"
+_STORED_ROUTE = f"{RESPONSES_PATH}/{{id}}"
+_ANTHROPIC_PATHS = frozenset({MESSAGES_PATH, COUNT_TOKENS_PATH})
+_NO_FAULT = frozenset({LegResult.COMPLETED, LegResult.CANCELLED, None})
+
+
+class Kind(StrEnum):
+    SERVER = "server"
+    CLIENT = "client"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something at one moment of a span."""
+
+    name: str
+    at_ns: int
+    attributes: Attributes
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Times are the gateway's own, in nanoseconds."""
+
+    name: str
+    span_id: str
+    parent_id: str
+    """Empty where it begins a trace."""
+    start_ns: int
+    end_ns: int
+    attributes: Attributes
+    kind: Kind = Kind.INTERNAL
+    happenings: Sequence[Happening] = ()
+    is_error: bool = False
+    has_remote_parent: bool = False
+    links_to_cause: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Whom a leg speaks to."""
+
+    address: str
+    port: int
+    provider: str = ""
+    """Of an engine: by which API it is told apart."""
+
+
+ServerOf = Callable[[Target], Server | None]
+"""None where it is no longer known."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRequest:
+    """All that is known of one when its owner is done. Nobody changes any of it afterwards."""
+
+    profile: RequestProfile
+    end: EndRequest
+    summary: RequestSummary
+    record: RequestRecord | None
+    trace: RequestTrace
+    kept: Kept
+    ended_ns: int
+    wall_offset_ns: int
+    """What to add to our times to get those of the world."""
+    logging: LoggingRule
+    is_model_known: bool
+    """Somebody serves it; else it is only what a client wrote."""
+
+    @property
+    def model(self) -> str:
+        return self.profile.model if self.is_model_known else ""
+
+
+def spans_of(request: FinishedRequest, gateway_id: GatewayId, server_of: ServerOf) -> list[Span]:
+    """The request's own span first. Without a record it is the only one."""
+    spans = [_whole(request)]
+    if request.record is not None:
+        teller = _Teller(request, request.record, gateway_id, server_of)
+        spans += teller.waits()
+        for leg in request.record.legs:
+            spans += teller.leg(leg)
+    return spans
+
+
+def _whole(request: FinishedRequest) -> Span:
+    record, summary, trace = request.record, request.summary, request.trace
+    arrived_ns = request.ended_ns - summary.duration_ns if record is None else record.arrived_ns
+    outcome = request.end.outcome
+    is_error = outcome in FAILURES
+    attributes: Mapping[str, Attribute | None] = {
+        **_asked(request),
+        "gen_ai.provider.name": "anthropic" if trace.path in _ANTHROPIC_PATHS else "openai",
+        "gen_ai.usage.input_tokens": summary.prompt_tokens,
+        "gen_ai.usage.output_tokens": summary.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": summary.cached_tokens,
+        "gen_ai.response.time_to_first_chunk": _seconds(summary.first_token_ns) if request.profile.stream else None,
+        "http.route": trace.path if trace.path in _OPERATIONS else _STORED_ROUTE,
+        "error.type": str(outcome) if is_error else None,
+        "nightside.request.id": request.profile.request_id,
+        "nightside.outcome": str(outcome),
+        "nightside.attempts": request.end.attempts,
+        "nightside.resumes": summary.resumes or None,
+        "nightside.kept": str(request.kept),
+        "nightside.tenant": request.profile.tenant if request.logging.tenant else None,
+        "nightside.service_class": str(request.profile.service_class),
+        "nightside.prompt.bytes": request.profile.prompt_bytes,
+        "nightside.ran.region": summary.ran_at.place.region if summary.ran_at else None,
+        "nightside.ran.jurisdiction": summary.ran_at.place.jurisdiction if summary.ran_at else None,
+        "nightside.ran.replica": summary.ran_at.replica_id if summary.ran_at else None,
+        **({} if record is None else _came(record)),
+    }
+    return Span(
+        _name(request),
+        trace.own.span_id,
+        "" if trace.parent is None else trace.parent.span_id,
+        arrived_ns,
+        max(request.ended_ns, arrived_ns),
+        _said(attributes),
+        Kind.SERVER,
+        is_error=is_error,
+        has_remote_parent=trace.parent is not None,
+        links_to_cause=trace.cause is not None,
+    )
+
+
+def _came(record: RequestRecord) -> Mapping[str, Attribute | None]:
+    """From where, and under which policy."""
+    origin = record.origin
+    return {
+        "nightside.residency.policy": record.policy.digest,
+        "nightside.origin.gateway": None if origin is None else origin.gateway_id,
+        "nightside.origin.region": None if origin is None else origin.policy.place.region,
+        "nightside.hops.in_region": 0 if origin is None else origin.hops.in_region,
+        "nightside.hops.cross_region": 0 if origin is None else origin.hops.cross_region,
+        "nightside.shadow.target": None if record.shadow is None else str(record.shadow.target),
+    }
+
+
+class _Teller:
+    """Of the parts of one request."""
+
+    def __init__(
+        self, request: FinishedRequest, record: RequestRecord, gateway_id: GatewayId, server_of: ServerOf
+    ) -> None:
+        self._request = request
+        self._record = record
+        self._gateway_id = gateway_id
+        self._server_of = server_of
+        self._own_id = request.trace.own.span_id
+
+    def waits(self) -> Iterator[Span]:
+        """Whenever it was here and nothing ran for it, before its last leg; or all the time, where none ever did."""
+        since_ns = self._record.arrived_ns
+        for leg in self._record.legs:
+            if leg.started_ns > since_ns:
+                yield self._inner("wait", since_ns, leg.started_ns, {"nightside.attempt": leg.attempt})
+            since_ns = max(since_ns, self._ended_ns(leg))
+        if not self._record.legs and self._request.ended_ns > since_ns:
+            yield self._inner("wait", since_ns, self._request.ended_ns, {})
+
+    def leg(self, leg: LegRecord) -> Iterator[Span]:
+        """Why it was started, what it did, and what it went on with."""
+        leg_id = self._request.trace.leg_id(leg.attempt, leg.leg)
+        yield self._placement(leg)
+        if leg.resume:
+            yield self._resume(leg)
+        yield self._run(leg, leg_id)
+        if leg.first_token_ns is not None:
+            yield Span("first_token", fresh_span_id(), leg_id, leg.started_ns, leg.first_token_ns, self._number(leg))
+
+    def _placement(self, leg: LegRecord) -> Span:
+        """It took no time that could be told: what it waited for is told apart."""
+        decision, pool = leg.decision, leg.decision.pool
+        policy, why = None, None
+        if leg.place is not None:
+            policy, why = rule_applied(self._request.profile, self._record, leg, leg.place)
+        attributes: Mapping[str, Attribute | None] = {
+            **self._number(leg),
+            **_about(leg),
+            "nightside.placement.reason": str(decision.reason),
+            "nightside.placement.candidates": decision.candidates,
+            "nightside.placement.waited_ms": decision.waited_ns // MILLISECOND_NS,
+            "nightside.prefix.matched_blocks": decision.matched_blocks,
+            "nightside.prefix.prompt_blocks": decision.prompt_blocks,
+            "nightside.residency.policy": None if policy is None else policy.digest,
+            "nightside.residency.rule": why,
+            "nightside.pool": None if pool is None else pool.pool,
+            "nightside.pool.step": None if pool is None else str(pool.step),
+        }
+        candidates = [Happening("candidate", leg.started_ns, _candidate(each)) for each in decision.considered]
+        at_ns = leg.started_ns
+        return Span("placement", fresh_span_id(), self._own_id, at_ns, at_ns, _said(attributes), happenings=candidates)
+
+    def _resume(self, leg: LegRecord) -> Span:
+        """What the client had of it: a pause, from the break to the next token."""
+        earlier = [each.ended_ns for each in self._record.legs if each.attempt < leg.attempt and each.ended_ns]
+        since_ns = max(earlier, default=leg.started_ns)
+        until_ns = leg.first_token_ns or self._ended_ns(leg)
+        attributes = {**self._number(leg), "nightside.resume": leg.resume}
+        return self._inner("resume", min(since_ns, until_ns), until_ns, attributes)
+
+    def _run(self, leg: LegRecord, leg_id: str) -> Span:
+        request, ended, server = self._request, leg.ended, self._server_of(leg.target)
+        is_peer, is_error = leg.target.kind is TargetKind.PEER, leg.result not in _NO_FAULT
+        first_ns = None if leg.first_token_ns is None else leg.first_token_ns - leg.started_ns
+        refusal = None if ended is None or ended.refusal is None else str(ended.refusal)
+        asks_engine: Mapping[str, Attribute | None] = {
+            **_asked(request),
+            "gen_ai.provider.name": None if server is None else server.provider or None,
+            "gen_ai.usage.input_tokens": None if ended is None else ended.prompt_tokens,
+            "gen_ai.usage.output_tokens": None if ended is None else ended.output_tokens,
+            "gen_ai.response.time_to_first_chunk": _seconds(first_ns) if request.profile.stream else None,
+        }
+        attributes: Mapping[str, Attribute | None] = {
+            **({} if is_peer else asks_engine),
+            **self._number(leg),
+            **_about(leg),
+            "server.address": None if server is None else server.address,
+            "server.port": None if server is None else server.port,
+            "error.type": (refusal or str(leg.result)) if is_error else None,
+            "nightside.leg.role": str(leg.role),
+            "nightside.leg.result": "open" if leg.result is None else str(leg.result),
+            "nightside.resume": leg.resume or None,
+        }
+        return Span(
+            "forward" if is_peer else _name(request, leg.role),
+            leg_id,
+            self._own_id,
+            leg.started_ns,
+            max(self._ended_ns(leg), leg.started_ns),
+            _said(attributes),
+            Kind.CLIENT,
+            is_error=is_error,
+        )
+
+    def _inner(self, name: str, start_ns: int, end_ns: int, attributes: Attributes) -> Span:
+        return Span(name, fresh_span_id(), self._own_id, start_ns, end_ns, attributes)
+
+    def _number(self, leg: LegRecord) -> Attributes:
+        named = decision_id(self._gateway_id, self._record.request_id, leg.attempt, leg.leg)
+        return {"nightside.decision.id": named, "nightside.attempt": leg.attempt, "nightside.leg": leg.leg}
+
+    def _ended_ns(self, leg: LegRecord) -> int:
+        return self._request.ended_ns if leg.ended_ns is None else leg.ended_ns
+
+
+def _asked(request: FinishedRequest) -> Mapping[str, Attribute | None]:
+    return {
+        "gen_ai.operation.name": _OPERATIONS.get(request.trace.path, _STORED),
+        "gen_ai.request.model": request.model or None,
+        "gen_ai.request.stream": True if request.profile.stream else None,
+        "gen_ai.request.max_tokens": request.profile.output_tokens_max,
+    }
+
+
+def _name(request: FinishedRequest, role: LegRole = LegRole.WHOLE) -> str:
+    operation = _OPERATIONS.get(request.trace.path, _STORED) if role is LegRole.WHOLE else str(role)
+    return f"{operation} {request.model}".rstrip()
+
+
+def _about(leg: LegRecord) -> Mapping[str, Attribute | None]:
+    place = leg.place
+    return {
+        "nightside.target.kind": str(leg.target.kind),
+        "nightside.target.id": leg.target.id,
+        "nightside.target.region": None if place is None else place.region,
+        "nightside.target.jurisdiction": None if place is None else place.jurisdiction,
+    }
+
+
+def _candidate(each: Candidate) -> Attributes:
+    told: Attributes = {
+        "nightside.target.kind": str(each.target.kind),
+        "nightside.target.id": each.target.id,
+        "nightside.standing": str(each.standing),
+        "nightside.prefix.matched_blocks": each.matched_blocks,
+        "nightside.load": each.load,
+    }
+    if each.costs is not None:
+        told["nightside.cost_ms"] = each.costs.total_ns / MILLISECOND_NS
+    return told
+
+
+def _seconds(duration_ns: int | None) -> float | None:
+    return None if duration_ns is None else duration_ns / SECOND_NS
+
+
+def _said(attributes: Mapping[str, Attribute | None]) -> Attributes:
+    """Without what is not known."""
+    return {name: value for name, value in attributes.items() if value is not None}
