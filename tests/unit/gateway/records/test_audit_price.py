@@ -21,7 +21,8 @@ PRICES = f"""
 version: 1
 currency: EUR
 regions:
-  {US.region}: {{replica_hour: 4, requests_per_replica: 10, hours: [{{from: "12:00", until: "13:00", replica_hour: 8}}]}}
+  {US.region}: {{replica_hour: 4, requests_per_replica: 10,
+    hours: [{{from: "12:00", until: "13:00", replica_hour: 8}}]}}
   {EU.region}: {{replica_hour: 36, requests_per_replica: 10, kilowatts: 1, kilowatts_idle: 0, carbon_g_per_kwh: 360}}
 egress:
   {US.region}: {{{EU.region}: 1000}}
