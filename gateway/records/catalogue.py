@@ -10,6 +10,7 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
 from gateway.ground.naming.counters import DnsCounters
 from gateway.ground.series import Described
+from gateway.ground.tokens.counters import TokenCounters
 from gateway.records.audit import AuditLevels
 from gateway.records.control_metrics import ControlLevels
 from gateway.records.decode_metrics import DecodeLevels
@@ -31,6 +32,6 @@ def catalogue() -> list[Described]:
     metrics.registry.register(PoolLevels(core.lengths.figures))
     metrics.registry.register(ThresholdLevels(core.tuning))
     metrics.registry.register(PriceLevels(None))
-    for each in DnsCounters().collectors():
+    for each in (*DnsCounters().collectors(), *TokenCounters().collectors()):
         metrics.registry.register(each)
     return metrics.catalogue()
