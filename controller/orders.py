@@ -169,6 +169,8 @@ def role_needed(order: Order, registry: Registry) -> Role:
             | ClearPolicy()
             | SetParameters()
             | ClearParameters()
+            | SetPrices()
+            | ClearPrices()
             | Import()
         ):
             return Role.CHANGE
