@@ -56,6 +56,7 @@ from gateway.request.callers import NO_BUDGET
 from gateway.request.content import ContentReader
 from gateway.request.model_names import ModelNames
 from gateway.request.owner import OwnerContext
+from gateway.request.promises import Promises
 from gateway.request.relay import RelaySettings
 from gateway.security.tls import Certificates
 from gateway.state.lockdown import LockdownAnswer
@@ -278,6 +279,7 @@ def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce
         book=accounts.usage.book,
         tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
         contents=ContentReader(lambda: in_force.config.content, desk.core.ladders.are_wanted),
+        promises=Promises(lambda: desk.core.config),
     ).make_app()
 
 

@@ -13,6 +13,7 @@ from gateway.config.pools import pool_faults
 from gateway.config.prediction import check_prediction
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import ProbeConfig
+from gateway.config.tenants import tenant_faults
 from gateway.config.tracing import tracing_faults
 from gateway.core.config import CoreConfig
 from gateway.core.decode.config import check_decode, out_of_bounds
@@ -168,6 +169,8 @@ def core_faults(core: CoreConfig, probes: ProbeConfig) -> Iterator[Fault]:
 
     for key, fault in out_of_bounds(core.decode):
         yield Fault(f"decode.{key}", fault)
+    for key, fault in tenant_faults(core):
+        yield Fault(key, fault)
 
 
 def _dns_faults(file: RegionFile) -> Iterator[Fault]:

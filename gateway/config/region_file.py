@@ -61,7 +61,16 @@ class RegionSections(SectionsFile[AnySections], Generic[AnySections]):
     """A region file, or the part of it that somebody else has too."""
 
     may_be_zero: ClassVar[frozenset[str]] = frozenset(
-        {"considered_max", "length_max", "peer_queue_length_max", "refusals_max", "retry_budget_min", "seed"}
+        {
+            "considered_max",
+            "length_max",
+            "peer_queue_length_max",
+            "prefix_slack_tokens",
+            "priority",
+            "refusals_max",
+            "retry_budget_min",
+            "seed",
+        }
     )
 
 

@@ -1,65 +1,22 @@
-"""Who waits: one first-come-first-served queue per request class, where class heads compete by arrival number.
+"""Who waits: one queue per request class, shared between tenants, where class heads compete by the same order.
 
 A class holds requests that could go to exactly the same targets, so one that may go nowhere never blocks one that may.
+With one tenant all of it is first come, first served.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeVar
 
+from gateway.core.fair_queue import FairOrder, FairQueue, KnownShare, Turn, charge_of
+from gateway.core.fair_shares import Account, FairShares
 from gateway.core.requests import Hold, RequestClass, RequestState
-from gateway.core.vocabulary import ModelName, PoolName, RequestId, TenantName
+from gateway.core.vocabulary import ModelName, PoolName, ServiceClass, TenantName
 
-_SLACK = 64
+_INTERACTIVE: Final = ServiceClass.INTERACTIVE
 _Key = TypeVar("_Key")
-
-
-class _ClassQueue:
-    """Requests of one class by arrival number. Leaving is lazy: an entry that no longer waits is dropped later."""
-
-    __slots__ = ("_heap", "_members")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, RequestState]] = []
-        self._members: dict[RequestId, RequestState] = {}
-        """Who waits: another request may have had the same id before, as a forward that comes again has."""
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def __contains__(self, request_id: object) -> bool:
-        return request_id in self._members
-
-    def join(self, request: RequestState) -> None:
-        heapq.heappush(self._heap, (request.arrival_number, request))
-        self._members[request.request_id] = request
-
-    def leave(self, request_id: RequestId) -> None:
-        self._members.pop(request_id, None)
-        if len(self._heap) > 2 * len(self._members) + _SLACK:
-            self._compact()
-
-    def head(self) -> RequestState:
-        """The earliest arrival. The queue must not be empty."""
-        while not self._is_member(self._heap[0][1]):
-            heapq.heappop(self._heap)
-        return self._heap[0][1]
-
-    def _is_member(self, request: RequestState) -> bool:
-        return self._members.get(request.request_id) is request
-
-    def __iter__(self) -> Iterator[RequestState]:
-        return (request for _, request in sorted(self._entries(), key=_arrival_number))
-
-    def _compact(self) -> None:
-        self._heap = self._entries()
-        heapq.heapify(self._heap)
-
-    def _entries(self) -> list[tuple[int, RequestState]]:
-        """Each member once; a request that left and came back may stand in the heap twice."""
-        return list({entry[1].request_id: entry for entry in self._heap if self._is_member(entry[1])}.values())
 
 
 class WaitingRoom:
@@ -69,9 +26,12 @@ class WaitingRoom:
     changed: it blocks nobody who goes elsewhere.
     """
 
-    def __init__(self) -> None:
-        self._queues: dict[RequestClass, _ClassQueue] = {}
-        self._held: dict[int, dict[tuple[RequestClass, bool], _ClassQueue]] = {}
+    def __init__(self, shares: FairShares | None = None, known_share: KnownShare = lambda _: 0.0) -> None:
+        """`known_share` is asked where tenants' counters are too near to each other to decide."""
+        self.shares = FairShares() if shares is None else shares
+        self._order = FairOrder(self.shares, known_share)
+        self._queues: dict[RequestClass, FairQueue] = {}
+        self._held: dict[int, dict[tuple[RequestClass, bool], FairQueue]] = {}
         """By the replica's slot, by class and by whether they are cold."""
         self.homes = 0
         """Mask of the slots for which somebody is held."""
@@ -79,6 +39,8 @@ class WaitingRoom:
         self._length_of_tenant: dict[TenantName, int] = {}
         self._length_of_pool: dict[tuple[ModelName, PoolName], int] = {}
         self._length = 0
+        self._yielding: dict[ModelName, int] = {}
+        """Of those who wait, the ones that are not interactive."""
 
     def __len__(self) -> int:
         return self._length
@@ -89,7 +51,11 @@ class WaitingRoom:
             queue = self._queues.get(request.request_class)
         else:
             queue = self._held.get(hold.slot, {}).get((request.request_class, hold.is_cold))
-        return queue is not None and request.request_id in queue
+        return queue is not None and request in queue
+
+    def begin(self, now_ns: int) -> None:
+        """It is this late: what waits is as old as that makes it."""
+        self._order.now_ns = now_ns
 
     def length(self, model: ModelName) -> int:
         return self._length_of.get(model, 0)
@@ -99,6 +65,13 @@ class WaitingRoom:
 
     def lengths(self) -> dict[ModelName, int]:
         return dict(self._length_of)
+
+    def lengths_told(self) -> dict[ModelName, int]:
+        """Before whom others' requests would come to stand: without those who yield."""
+        if not self._yielding:
+            return self._length_of
+        told = {model: length - self._yielding.get(model, 0) for model, length in self._length_of.items()}
+        return {model: length for model, length in told.items() if length}
 
     @property
     def tells_pools_apart(self) -> bool:
@@ -117,27 +90,39 @@ class WaitingRoom:
 
     def join(self, request: RequestState) -> None:
         """Wait at the place that the arrival number gives, which for a returning request is its old one."""
-        self._queues.setdefault(request.request_class, _ClassQueue()).join(request)
+        if request.charge is None:
+            request.charge = self.shares.opened(request.profile.tenant)
+        self._put_in(request)
         self._count(request, 1)
+        self.shares.joined(request.charge.account)
 
     def leave(self, request: RequestState) -> None:
         self._take_out(request)
         self._count(request, -1)
+        self.shares.left(charge_of(request).account)
+
+    def unhold(self, request: RequestState) -> None:
+        """It waits on, for anybody."""
+        self._take_out(request)
+        self._put_in(request)
 
     def hold(self, request: RequestState, hold: Hold) -> None:
         """It waits already; from now on for one replica."""
         self._take_out(request)
         request.held = hold
         key = (request.request_class, hold.is_cold)
-        self._held.setdefault(hold.slot, {}).setdefault(key, _ClassQueue()).join(request)
+        held = self._held.setdefault(hold.slot, {})
+        queue = held.get(key)
+        if queue is None:
+            queue = held[key] = FairQueue(self._order)
+        queue.join(request)
         self.homes |= 1 << hold.slot
 
     def release(self, slot: int) -> list[RequestState]:
         """Nobody is held for this replica any more; gives who was. They wait on, for anybody."""
         released = self.all_held_for(slot)
         for request in released:
-            self._take_out(request)
-            self._queues.setdefault(request.request_class, _ClassQueue()).join(request)
+            self.unhold(request)
         return released
 
     def all_held_for(self, slot: int) -> list[RequestState]:
@@ -147,23 +132,55 @@ class WaitingRoom:
         """How many are held for this replica."""
         return sum(len(queue) for queue in self._held.get(slot, {}).values())
 
-    def held_heads(self, slot: int) -> list[tuple[int, RequestState]]:
-        """The head of each class that is held for this replica, as a heap by arrival number."""
-        heads = [(head.arrival_number, head) for head in (queue.head() for queue in self._held.get(slot, {}).values())]
-        heapq.heapify(heads)
-        return heads
+    def held_heads(self, slot: int) -> list[Turn]:
+        """The head of each class that is held for this replica, as a heap of their turns."""
+        return self._turns_in(self._held.get(slot, {}).values())
 
     def held_head_of(self, slot: int, request_class: RequestClass, *, is_cold: bool) -> RequestState | None:
         queue = self._held.get(slot, {}).get((request_class, is_cold))
         return queue.head() if queue else None
 
-    def heads(self) -> list[tuple[int, RequestState]]:
-        """The head of each class, as a heap by arrival number."""
-        if not self._queues:
-            return []
-        heads = [(head.arrival_number, head) for head in (queue.head() for queue in self._queues.values())]
-        heapq.heapify(heads)
-        return heads
+    def heads(self) -> list[Turn]:
+        """The head of each class, as a heap of their turns."""
+        return self._turns_in(self._queues.values()) if self._queues else []
+
+    def _turns_in(self, queues: Iterable[FairQueue]) -> list[Turn]:
+        turns = [self._order.turn(queue.head()) for queue in queues]
+        heapq.heapify(turns)
+        return turns
+
+    def next_of(self, heads: list[Turn]) -> RequestState:
+        """Takes the one whose turn it is out of such a heap. What was started since the heap was made may have put
+        others behind, or another one at the head of a class."""
+        while True:
+            turn = heapq.heappop(heads)
+            if not self.shares.are_contested:
+                return turn[5]
+            now = self._order.turn(self._queue_of(turn[5]).head())
+            if now <= turn or not heads or now < heads[0]:
+                return now[5]
+            heapq.heappush(heads, now)
+
+    def add_to(self, heads: list[Turn], request: RequestState) -> None:
+        heapq.heappush(heads, self._order.turn(request))
+
+    def _queue_of(self, request: RequestState) -> FairQueue:
+        hold = request.held
+        if hold is None:
+            return self._queues[request.request_class]
+        return self._held[hold.slot][request.request_class, hold.is_cold]
+
+    def lines(self, model: ModelName) -> Iterator[tuple[RequestClass, Account, int]]:
+        """Of those who wait for a model: of which class and tenant how many. For an estimate; O(tenants)."""
+        for request_class, queue in self._queues.items():
+            if request_class.model == model:
+                for account, length in queue.lines():
+                    yield request_class, account, length
+        for queues in self._held.values():
+            for (request_class, _), queue in queues.items():
+                if request_class.model == model:
+                    for account, length in queue.lines():
+                        yield request_class, account, length
 
     def head_of(self, request_class: RequestClass) -> RequestState | None:
         queue = self._queues.get(request_class)
@@ -182,18 +199,24 @@ class WaitingRoom:
         queues = [*self._queues.values(), *(queue for held in self._held.values() for queue in held.values())]
         return sorted((queue.head() for queue in queues), key=_arrivals)
 
+    def _put_in(self, request: RequestState) -> None:
+        queue = self._queues.get(request.request_class)
+        if queue is None:
+            queue = self._queues[request.request_class] = FairQueue(self._order)
+        queue.join(request)
+
     def _take_out(self, request: RequestState) -> None:
         hold = request.held
         if hold is None:
             queue = self._queues[request.request_class]
-            queue.leave(request.request_id)
+            queue.leave(request)
             if not queue:
                 del self._queues[request.request_class]
             return
         request.held = None
         held = self._held[hold.slot]
         queue = held[request.request_class, hold.is_cold]
-        queue.leave(request.request_id)
+        queue.leave(request)
         if not queue:
             del held[request.request_class, hold.is_cold]
         if not held:
@@ -204,6 +227,8 @@ class WaitingRoom:
         self._length += change
         _add(self._length_of, request.profile.model, change)
         _add(self._length_of_tenant, request.profile.tenant, change)
+        if request.request_class.service_class is not _INTERACTIVE:
+            _add(self._yielding, request.profile.model, change)
         fit = request.request_class.fit
         if fit is not None and fit.preferred:
             _add(self._length_of_pool, (request.profile.model, fit.preferred[0]), change)
@@ -220,7 +245,3 @@ def _add(counts: dict[_Key, int], key: _Key, change: int) -> None:
 
 def _arrivals(request: RequestState) -> int:
     return request.arrival_number
-
-
-def _arrival_number(entry: tuple[int, RequestState]) -> int:
-    return entry[0]

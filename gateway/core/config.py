@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gateway.core.decode.config import DecodeConfig
-from gateway.core.vocabulary import ModelName
+from gateway.core.sharing_config import ClassesConfig, SharingConfig, TenantConfig
+from gateway.core.vocabulary import ModelName, TenantName
 
 _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
@@ -261,3 +262,7 @@ class CoreConfig:
     token_budget: TokenBudgetConfig = field(default_factory=TokenBudgetConfig)
     resume: ResumeConfig = field(default_factory=ResumeConfig)
     threshold: ThresholdConfig = field(default_factory=ThresholdConfig)
+    sharing: SharingConfig = field(default_factory=SharingConfig)
+    tenants: dict[TenantName, TenantConfig] = field(default_factory=dict)
+    """What was promised to those that are named; `default` stands for everybody else."""
+    classes: ClassesConfig = field(default_factory=ClassesConfig)

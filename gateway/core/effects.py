@@ -91,6 +91,8 @@ class EndRequest:
     attempts: int
     is_final: bool = False
     """Of an answer that broke: it may be what the request asks for that breaks engines, and nobody should go on."""
+    retry_after_ns: int = 0
+    """Of one that was turned away: when one like it could be served, as the queue drains now. 0: nobody knows."""
 
 
 @value

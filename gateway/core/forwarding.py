@@ -24,6 +24,7 @@ _MEANINGS: dict[Outcome | None, tuple[LegResult, RefusalReason | None]] = {
     Outcome.REJECTED_QUEUE_FULL: (LegResult.REFUSED, RefusalReason.QUEUE_FULL),
     Outcome.REJECTED_DRAINING: (LegResult.REFUSED, RefusalReason.DRAINING),
     Outcome.REJECTED_TENANT_LIMIT: (LegResult.REFUSED, RefusalReason.BUSY),
+    Outcome.REJECTED_DEADLINE: (LegResult.REFUSED, RefusalReason.DEADLINE),
     Outcome.REJECTED_UNKNOWN_RESPONSE: (LegResult.REFUSED, RefusalReason.UNKNOWN_RESPONSE),
     Outcome.REJECTED_TOO_LONG: (LegResult.REFUSED, RefusalReason.TOO_LONG),
     Outcome.REJECTED_UNSUPPORTED: (LegResult.REFUSED, RefusalReason.UNKNOWN_MODEL),

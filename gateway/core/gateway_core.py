@@ -5,7 +5,6 @@ Read `handle` first; each event has one method, and after each event whoever can
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, assert_never
@@ -51,6 +50,8 @@ from gateway.core.events import (
     TimePassed,
     TokenBudgetRestored,
 )
+from gateway.core.fair_queue import charge_of
+from gateway.core.goodput import Promise
 from gateway.core.intake import Intake
 from gateway.core.lengths import Lengths, choice_of
 from gateway.core.peers import PeerState
@@ -85,6 +86,7 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
     RequestId,
     ResidencyStamp,
+    ServiceClass,
     Standing,
     TargetKind,
     TenantName,
@@ -95,6 +97,9 @@ _INVITED_MAX = 4
 """Replicas for which somebody is held: of those that have not changed, whether others suit them better now is asked of
 so many at each event."""
 _DEAD = frozenset({Standing.UNHEALTHY, Standing.STALE})
+_FULL = frozenset({Outcome.REJECTED_QUEUE_FULL, Outcome.REJECTED_TENANT_LIMIT})
+_RUN = frozenset({LegResult.COMPLETED, LegResult.CANCELLED, LegResult.FAILED})
+"""An engine has done something for it."""
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
 
 
@@ -122,6 +127,7 @@ class GatewayCore(GatewayState):
         assert self._now_ns is None or now_ns >= self._now_ns, "time went backwards"
         self._now_ns = now_ns
         self._effects = []
+        self.waiting.begin(now_ns)
         self._fire_timers(now_ns)
         self._take_in(event, now_ns)
         if self.decode_pools:
@@ -214,7 +220,9 @@ class GatewayCore(GatewayState):
         rejection = self._intake.rejection_of(profile, request_class)
         if rejection is not None:
             outcome, detail = rejection
-            self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0))
+            after_ns = self.drains.clears_ns(self.waiting, profile.model, now_ns) if outcome in _FULL else 0
+            self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0, retry_after_ns=after_ns))
+            self.goodput.count(profile.service_class, Promise.REFUSED)
             return
         stamp = ResidencyStamp(self.place, profile.tenant, rule, self.policy.digest)
         self._admit(event, request_class, stamp, now_ns, budget=budget)
@@ -244,17 +252,19 @@ class GatewayCore(GatewayState):
         budget: Estimate | None = None,
     ) -> None:
         self._arrivals += 1
+        service_class, classes = request_class.service_class, self.config.classes
         request = RequestState(
             event.profile,
             request_class,
             arrival_number=self._arrivals,
             arrived_ns=now_ns,
             deadline_ns=event.deadline_ns,
-            queue_deadline_ns=now_ns + self.config.queue.wait_max_ns,
+            queue_deadline_ns=now_ns + classes.wait_max_ns(service_class, self.config.queue.wait_max_ns),
             stamp=stamp,
             hops=hops,
             origin_gateway_id=origin_gateway_id,
             budget=budget,
+            promotion_ns=classes.promotion_at(service_class, now_ns),
         )
         self.requests[request.request_id] = request
         self._wait(request, now_ns)
@@ -266,7 +276,15 @@ class GatewayCore(GatewayState):
         if now_ns >= request.next_deadline_ns:
             self._deadline_passed(request, now_ns)
         else:
-            self.timers.set(request.timer, request.next_deadline_ns)
+            self.timers.set(request.timer, request.wakes_ns)
+
+    def _promote(self, request: RequestState) -> None:
+        """It has yielded for long enough."""
+        self._stop_waiting(request)
+        request.promotion_ns = None
+        request.request_class = replace(request.request_class, service_class=ServiceClass.INTERACTIVE)
+        self.waiting.join(request)
+        self.timers.set(request.timer, request.next_deadline_ns)
 
     def _wait_again(self, request: RequestState, now_ns: int) -> None:
         """Back to the old place in the queue, under the policy of this moment rather than that of its last attempt."""
@@ -281,21 +299,21 @@ class GatewayCore(GatewayState):
         self._wait(request, now_ns)
 
     def _place_waiting(self, now_ns: int) -> None:
-        """Place whoever can be placed, earliest arrival first. Placing only uses capacity up, so a class that is
-        blocked stays blocked for the rest of the round."""
+        """Place whoever can be placed, in turn. Placing only uses capacity up, so a class that is blocked stays blocked
+        for the rest of the round."""
         for slot in slots_of(self.waiting.homes & ~self.replicas.open):
             for request in self.waiting.all_held_for(slot):  # or those who came later would choose before them
                 self._unhold(request)
         heads = self.waiting.heads()
-        blocked: list[tuple[int, RequestState]] = []
+        blocked: list[RequestState] = []
         """Whose own pool is full. They may go to another once nobody waits for that."""
         while heads:
-            _, request = heapq.heappop(heads)
+            request = self.waiting.next_of(heads)
             fit = request.request_class.fit
             placement = self._placement_of(request, now_ns)
             if placement is None:
                 if fit is not None:
-                    blocked.append((request.arrival_number, request))
+                    blocked.append(request)
                 continue
             if isinstance(placement, Hold):
                 self._hold(request, placement)
@@ -303,10 +321,10 @@ class GatewayCore(GatewayState):
                 self._start(request, placement, now_ns)
             successor = self.waiting.head_of(request.request_class)
             if successor is not None:
-                heapq.heappush(heads, (successor.arrival_number, successor))
+                self.waiting.add_to(heads, successor)
             if blocked and fit is not None and not self._is_waited_for(request.profile.model, fit):
-                for entry in blocked:
-                    heapq.heappush(heads, entry)
+                for each in blocked:
+                    self.waiting.add_to(heads, each)
                 blocked = []
         if self.waiting.homes:
             self._place_held(now_ns)
@@ -337,13 +355,18 @@ class GatewayCore(GatewayState):
 
     def _place_held_for(self, slot: int, now_ns: int) -> None:
         heads = self.waiting.held_heads(slot)
+        stays = False
+        """Somebody whose turn it was."""
         while heads:
-            _, request = heapq.heappop(heads)
+            request = self.waiting.next_of(heads)
             request_class, held = request.request_class, request.held
             assert held is not None, "it is held for a replica"
+            held.is_next = self.waiting.shares.are_contested and not (stays or held.is_cold)
             placement = self._placement_of(request, now_ns)
+            held.is_next = False
             if isinstance(placement, Hold):
                 if placement.slot == slot and placement.is_cold == held.is_cold:
+                    stays = stays or not held.is_cold
                     continue
                 self._hold(request, placement)
             elif placement is None:
@@ -352,7 +375,7 @@ class GatewayCore(GatewayState):
                 self._start(request, placement, now_ns)
             successor = self.waiting.held_head_of(slot, request_class, is_cold=held.is_cold)
             if successor is not None:
-                heapq.heappush(heads, (successor.arrival_number, successor))
+                self.waiting.add_to(heads, successor)
 
     def _placement_of(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
         """Where it goes now, and for the record what overflow would have done: where other regions compete with ours
@@ -374,8 +397,8 @@ class GatewayCore(GatewayState):
     def _unhold(self, request: RequestState) -> None:
         """It waits on, for anybody."""
         assert request.held is not None, "it is held for a replica"
-        self._stop_waiting(request)
-        self.waiting.join(request)
+        self.placer.unheld(request.held)
+        self.waiting.unhold(request)
 
     def _stop_waiting(self, request: RequestState) -> None:
         if request.held is not None:
@@ -385,7 +408,11 @@ class GatewayCore(GatewayState):
     def _start(self, request: RequestState, placement: Placement, now_ns: int) -> None:
         """Begin an attempt, in one leg that runs the whole request."""
         self._stop_waiting(request)
+        if now_ns > request.arrived_ns:
+            self.drains.served(request.profile.model, self.waiting.length(request.profile.model), now_ns)
         request.move_to(Phase.RUNNING)
+        prompt_tokens = 0 if request.budget is None else request.budget.prompt_tokens
+        self.waiting.shares.started(charge_of(request), request.profile, prompt_tokens)
         request.attempts += 1
         if request.attempts == 1:
             self._retry_budget.first_attempt()
@@ -466,11 +493,21 @@ class GatewayCore(GatewayState):
         request = self.requests.get(event.profile.request_id)
         if request is None or request.phase is not Phase.WAITING:
             return
+        self.drains.waits(request.profile.model, self.waiting.length(request.profile.model), now_ns)
         overfull = self._intake.overfullness_for(event.profile)
         if overfull is not None:
-            self._end(request, *overfull)
+            clears_ns = self.drains.clears_ns(self.waiting, request.profile.model, now_ns)
+            self._end(request, *overfull, retry_after_ns=clears_ns)
         elif isinstance(event, RequestArrived):
-            self._record_shadow(request, now_ns)
+            late = self.drains.lateness(self.waiting, request, self._promised_ns(request), now_ns)
+            if late is not None:
+                self._end(request, Outcome.REJECTED_DEADLINE, late.detail, retry_after_ns=late.retry_after_ns)
+            else:
+                self._record_shadow(request, now_ns)
+
+    def _promised_ns(self, request: RequestState) -> int | None:
+        """Within which its first token was promised."""
+        return self.config.classes.first_token_ns(request.profile.service_class)
 
     def _record_shadow(self, request: RequestState, now_ns: int) -> None:
         """Once per request: what overflow would have done for it."""
@@ -501,6 +538,9 @@ class GatewayCore(GatewayState):
             self._decode_began(request)
         elif leg.target.kind is TargetKind.REPLICA:
             self.placer.learn_first_token(request, leg, now_ns)
+        if request.first_token_ns is None:
+            request.first_token_ns = now_ns
+            self.drains.first_token(request.profile.model, now_ns - leg.started_ns)
         leg.state.home.first_token(leg.state, (event.request_id, event.attempt, event.leg), now_ns)
         if request.budget is not None:
             self.tuning.first_token(request, leg, now_ns)
@@ -526,6 +566,9 @@ class GatewayCore(GatewayState):
             result = LegResult.REFUSED if leg.is_withdrawn else LegResult.FAILED
             detail = leg.stop_detail
         leg.state.home.ended(leg.state, (event.request_id, event.attempt, event.leg), result, now_ns)
+        if event.result in _RUN and event.has_reached:
+            written = None if leg.role is LegRole.PREFILL else event.output_tokens
+            self.waiting.shares.ended(charge_of(request), event.prompt_tokens, written)
         self.placer.leg_ended(request, leg, event, now_ns)
         if request.budget is not None:
             is_news, was_cut = self.lengths.leg_ended(request, leg, event)
@@ -548,7 +591,7 @@ class GatewayCore(GatewayState):
             return
         request.attempt = None
         if request.phase is Phase.ENDED:
-            self.requests.pop(request.request_id, None)
+            self._forget(request)
         else:
             self._attempt_failed(request, attempt, now_ns)
 
@@ -673,9 +716,13 @@ class GatewayCore(GatewayState):
         elif not self._retry_budget.take():
             self._end(request, outcome, f"{request.last_failure}; retry budget spent")
         else:
-            wait_max_ns = self.config.resume.wait_max_ns if request.resumes else self.config.queue.wait_max_ns
+            wait_max_ns = self.config.resume.wait_max_ns if request.resumes else self._patience_ns(request)
             request.queue_deadline_ns = now_ns + wait_max_ns
             self._wait_again(request, now_ns)
+
+    def _patience_ns(self, request: RequestState) -> int:
+        """How long it may wait, by what it is served as."""
+        return self.config.classes.wait_max_ns(request.request_class.service_class, self.config.queue.wait_max_ns)
 
     def _try_again_after_busy(self, request: RequestState, now_ns: int) -> None:
         """The target was full: it is alive, so nothing was lost but time. The target itself rests for a while.
@@ -803,6 +850,8 @@ class GatewayCore(GatewayState):
                 for each in event.progress:
                     if pool is not None and self._attempt_of(each.request_id, each.attempt) is not None:
                         pool.tier.progressed(each.request_id, each.output_tokens)
+                        charge = charge_of(self.requests[each.request_id])
+                        self.waiting.shares.progressed(charge, each.output_tokens)
             case _ as never:
                 assert_never(never)
 
@@ -860,7 +909,7 @@ class GatewayCore(GatewayState):
         self._leave_pool(request, attempt)
         request.attempt = None
         request.last_failure = why
-        request.queue_deadline_ns = now_ns + self.config.queue.wait_max_ns
+        request.queue_deadline_ns = now_ns + self._patience_ns(request)
         self._try_again_after_busy(request, now_ns)
 
     def _pool_gone(self, pool: DecodePool, now_ns: int) -> None:
@@ -876,7 +925,7 @@ class GatewayCore(GatewayState):
         if request is not None and request.phase is not Phase.ENDED:
             self._end(request, Outcome.ABANDONED, "the client went away")
 
-    def _end(self, request: RequestState, outcome: Outcome, detail: str) -> None:
+    def _end(self, request: RequestState, outcome: Outcome, detail: str, *, retry_after_ns: int = 0) -> None:
         """End it for the client. The record stays until each living leg has reported its end."""
         if request in self.waiting:
             self._stop_waiting(request)
@@ -886,14 +935,26 @@ class GatewayCore(GatewayState):
         if attempt is not None and attempt.is_pooled:
             self._leave_pool(request, attempt)
         if attempt is None or attempt.is_over:
-            del self.requests[request.request_id]
+            self._forget(request)
         if request.resumes:
             outcome = broken_outcome(outcome)
-        self._effects.append(EndRequest(request.request_id, outcome, detail, request.attempts, request.is_poison))
+        end = EndRequest(
+            request.request_id, outcome, detail, request.attempts, request.is_poison, retry_after_ns=retry_after_ns
+        )
+        self._effects.append(end)
+        assert self._now_ns is not None, "something has happened"
+        self.goodput.ended(request, outcome, self._promised_ns(request), self._now_ns)
+
+    def _forget(self, request: RequestState) -> None:
+        """Nothing of it is left."""
+        if self.requests.pop(request.request_id, None) is not None:
+            self.waiting.shares.closed(charge_of(request))
 
     def _deadline_passed(self, request: RequestState, now_ns: int) -> None:
         attempt = request.attempt
-        if attempt is None:
+        if attempt is None and now_ns < request.next_deadline_ns:
+            self._promote(request)
+        elif attempt is None:
             waited_ms = (now_ns - request.arrived_ns) // 1_000_000
             because = f"; before that, {request.last_failure}" if request.last_failure else ""
             told = f"no replica was free for {waited_ms} ms: it waited for {waits_for(self, request)}{because}"
@@ -936,12 +997,14 @@ class GatewayCore(GatewayState):
         if event.config.attempt != self.config.attempt:
             self._retry_budget = RetryBudget(event.config.attempt)
         self.config = event.config
+        self.waiting.shares.configure(event.config.sharing, event.config.tenants)
         self.replicas.configure(event.config, now_ns)
         self.decode_pools.configure(event.config.decode, now_ns)
         self.peers.configure(event.config, now_ns)
         for request in [each for each in self.waiting if each.held is not None]:
             self._unhold(request)
         self.placer.configure(event.config.placement)
+        self.placer.configure_classes(event.config.classes)
         self.stored_responses.configure(event.config.placement.stored_responses_max)
         self.token_budget.configure(event.config.token_budget)
         self.tuning.configured(now_ns)
@@ -1014,6 +1077,7 @@ class GatewayCore(GatewayState):
             failed_peers=old.failed_peers,
             pinned=old.pinned,
             fit=None if old.pinned is not None else fresh.fit,
+            service_class=min(old.service_class, fresh.service_class, key=_rank),  # it may have been promoted
         )
 
     def _lockdown_changed(self, event: LockdownChanged) -> None:
@@ -1122,3 +1186,7 @@ def _decision(request: RequestState, placement: Placement, now_ns: int) -> Decis
         considered=placement.considered,
         pool=None if request.budget is None else choice_of(request, placement),
     )
+
+
+def _rank(service_class: ServiceClass) -> int:
+    return service_class.rank

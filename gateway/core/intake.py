@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from gateway.core.events import ForwardArrived
 from gateway.core.pools import PoolFit
@@ -25,6 +26,7 @@ from gateway.core.vocabulary import (
     ReplicaId,
     RequestProfile,
     ResidencyStamp,
+    ServiceClass,
     Target,
     TargetKind,
     TenantName,
@@ -32,6 +34,7 @@ from gateway.core.vocabulary import (
 
 _NO_HOPS = Hops()
 _CLASSES_MAX = 1024
+_INTERACTIVE: Final = ServiceClass.INTERACTIVE
 
 
 class Intake:
@@ -71,7 +74,10 @@ class Intake:
     def _fullness(self, profile: RequestProfile, own: int) -> tuple[Outcome, str] | None:
         """`own`: how many of those who wait are the one that is judged."""
         queue, waiting = self._core.config.queue, self._core.waiting
-        if len(waiting) - own >= queue.length_max:
+        length_max = queue.length_max
+        if profile.service_class is not _INTERACTIVE:
+            length_max = int(length_max * self._core.config.classes.queue_share(profile.service_class))
+        if len(waiting) - own >= length_max:
             return Outcome.REJECTED_QUEUE_FULL, f"{len(waiting) - own} requests are waiting"
         of_tenant = waiting.tenant_length(profile.tenant) - own
         if of_tenant >= queue.tenant_length_max:
@@ -124,6 +130,12 @@ class Intake:
             return RefusalReason.QUEUE_FULL, f"{len(self._core.waiting)} requests are waiting"
         if self._core.placer.has_replica(request_class) and not self._core.waiting.has_class(request_class):
             return None
+        return self._busy(profile, request_class)
+
+    def _busy(self, profile: RequestProfile, request_class: RequestClass) -> tuple[RefusalReason, str] | None:
+        """Nobody is free: it would wait. Who yields waits where it came in."""
+        if request_class.service_rank:
+            return RefusalReason.BUSY, f"there is no room to spare for what is {request_class.service_class}"
         queue_length = self._core.waiting.length(profile.model)
         if queue_length >= self._core.config.placement.peer_queue_length_max:
             return RefusalReason.BUSY, f"{queue_length} requests wait for `{profile.model}`"
@@ -172,6 +184,7 @@ class Intake:
             connectors=profile.connectors,
             budget=None if pinned is not None else budget,
             goes_on=profile.goes_on,
+            service_class=_served_as(profile, pinned),
         )
         if len(self._classes) >= _CLASSES_MAX:
             self._classes.clear()
@@ -244,6 +257,7 @@ class Intake:
         connectors: frozenset[Connector] = ALL_CONNECTORS,
         budget: Estimate | None = None,
         goes_on: bool = False,
+        service_class: ServiceClass = ServiceClass.INTERACTIVE,
     ) -> RequestClass:
         """Without a usable policy, or in lockdown, nothing is forwarded, not even inside the region."""
         is_open = not self._core.policy.closed_reason and not self._core.locked_down
@@ -257,6 +271,7 @@ class Intake:
             connectors=connectors,
             origin=self.origin_that_counts(origin or self._core.place),
             goes_on=goes_on,
+            service_class=service_class,
         )
         return anyhow if budget is None else replace(anyhow, fit=self._fit_of(budget, anyhow))
 
@@ -271,6 +286,13 @@ class Intake:
     def _rule_for(self, tenant: TenantName, process: PlaceRule | None) -> PlaceRule:
         rule = processing_rule(self._core.policy, tenant)
         return rule if process is None else both(rule, process)
+
+
+def _served_as(profile: RequestProfile, pinned: Target | None) -> ServiceClass:
+    """What has one place to go, costs nothing, or has begun to be answered yields to nobody."""
+    if pinned is not None or profile.is_control or profile.goes_on:
+        return ServiceClass.INTERACTIVE
+    return profile.service_class
 
 
 def at_least(budget: Estimate, tokens: int) -> Estimate:

@@ -34,6 +34,8 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
     RequestId,
     RequestProfile,
+    ServiceClass,
+    Standing,
     Target,
     TargetKind,
 )
@@ -117,6 +119,7 @@ class Checker:
             self._follow_effect(effect)
         self._check_requests(now_ns)
         self._check_counts()
+        self._check_shares()
         self._check_somebody_is_served()
         self._check_somebody_may_come()
         self._check_who_is_held()
@@ -217,11 +220,42 @@ class Checker:
                 self._expect("nobody is sent where less is taken than it may come to", fits, where)
             role = ReplicaRole.UNIFIED if isinstance(spec, PeerSpec) else spec.role
             self._expect("a replica runs the part that is its own", _ROLES[leg.role] is role, f"{where} as {leg.role}")
+            self._check_room(request, leg)
         else:
             crossed = request.hops.cross_region > 0
             self._expect("a forwarded request is never forwarded again", not crossed, where)
             self._expect("a closed policy forwards nothing", not self._core.policy.closed_reason, where)
             self._expect("a lockdown forwards nothing", not self._core.locked_down, where)
+
+    def _check_room(self, request: RequestState, leg: StartLeg) -> None:
+        """What is best effort goes where nobody else runs."""
+        if request.request_class.service_class is not ServiceClass.BEST_EFFORT or leg.role is LegRole.DECODE:
+            return
+        assert request.attempt is not None
+        is_alone = request.attempt.legs[leg.leg].state.in_flight <= 1
+        self._expect("what is best effort runs where somebody is idle", is_alone, f"{leg.request_id} at {leg.target}")
+
+    def _check_shares(self) -> None:
+        """Whoever waits has an account, which counts those who wait; none of them is lost, and there are not more than
+        may be; nobody's counter is out of all measure."""
+        shares, waiting = self._core.waiting.shares, dict[str, int]()
+        open_requests = list(self._core.requests.values())
+        for request in open_requests:
+            charge = request.charge
+            self._expect("everybody who is here has an account", charge is not None, request.request_id)
+            if charge is None:
+                continue
+            self._expect("an account is kept while its tenant is here", charge.account in shares, charge.account.name)
+            counted = charge.input_tokens >= 0 and charge.output_tokens >= 0
+            self._expect("nobody is charged less than nothing", counted, request.request_id)
+            is_charged = charge.is_counted or not request.attempts or request.profile.is_control
+            self._expect("whoever was started was charged", is_charged, request.request_id)
+            if request.phase is Phase.WAITING:
+                waiting[charge.account.name] = waiting.get(charge.account.name, 0) + 1
+        told = {each.name: each.waiting for each in shares.waiting.values()}
+        self._expect("accounts count those who wait", told == waiting, f"{told}, {waiting} wait")
+        bound = shares.size_max + len(open_requests)
+        self._expect("every map has a bound", shares.size <= bound, f"{shares.size} accounts")
 
     def _is_long_enough(self, request: RequestState, spec: ReplicaSpec) -> bool:
         """By what was written down. What a stored response pins has no choice."""
@@ -330,7 +364,7 @@ class Checker:
         return unread
 
     def _check_somebody_is_served(self) -> None:
-        for _, head in self._core.waiting.heads():
+        for *_, head in self._core.waiting.heads():
             idle = [state for state in self._core.replicas if self._could_serve(state, head)]
             self._expect(
                 "while an allowed replica is available for someone who waits, someone is placed",
@@ -386,11 +420,17 @@ class Checker:
         return (
             bool(free >> state.slot & 1)
             and self._is_for(state, request)
+            and self._has_room(state, wanted)
             and wanted.model in state.spec.models
             and wanted.rule.allows(state.spec.place)
             and self._takes_from(state.target.id, self._stories[request.request_id].origin)
             and state.target not in self._stories[request.request_id].failed_at
         )
+
+    def _has_room(self, state: ReplicaState, wanted: RequestClass) -> bool:
+        """Whoever yields may wait beside a replica that does anything at all, for reasons of its own."""
+        is_idle = not state.load and not state.backlog_bytes and not self._core.waiting.held_for(state.slot)
+        return wanted.service_class is ServiceClass.INTERACTIVE or (is_idle and state.standing is Standing.AVAILABLE)
 
     def _is_for(self, state: ReplicaState, request: RequestState) -> bool:
         """Is it in the pool that such a request is meant for? Others need not take it."""

@@ -234,6 +234,21 @@ class Peers(Targets[PeerState, PeerSpec]):
         advertised = sum([capacity.available for capacity in fitting])
         return AVAILABLE if advertised > len(state.unreflected) else Standing.BUSY
 
+    def spare(self, state: PeerState, model: ModelName, rule: PlaceRule, *, is_idle: bool) -> float:
+        """Of its replicas for the model, the share that is free, as it says and without what we have sent it since;
+        0 where somebody waits there. `is_idle`: only if nothing runs there at all."""
+        if state.report is None or self.queue_length(state, model):
+            return 0.0
+        replicas = free = load = 0
+        for each in state.report.capacities:
+            if each.model == model and rule.allows(each.place):
+                replicas += each.replicas
+                free += each.available
+                load += each.load
+        if not replicas or (is_idle and (load or state.unreflected)):
+            return 0.0
+        return (free - len(state.unreflected)) / replicas
+
     # Inside
 
     def _served_changed(self) -> None:

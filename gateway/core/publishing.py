@@ -45,7 +45,7 @@ class Publisher:
             core.replicas.available,
             core.replicas.version,
             core.replicas.loads_version if core.placer.weighs_everybody else 0,
-            tuple(core.waiting.lengths().items()),
+            tuple(core.waiting.lengths_told().items()),
             tuple(core.waiting.pool_lengths().items()) if core.waiting.tells_pools_apart else (),
             core.draining,
             core.locked_down,
@@ -64,7 +64,7 @@ class Publisher:
         """All that wait for a model come last: whoever does not tell pools apart goes by what it reads last."""
         waiting = self._core.waiting
         by_pool = [ModelQueue(model, length, pool) for (model, pool), length in waiting.pool_lengths().items()]
-        return [*by_pool, *[ModelQueue(model, length) for model, length in waiting.lengths().items()]]
+        return [*by_pool, *[ModelQueue(model, length) for model, length in waiting.lengths_told().items()]]
 
     def _report(self, sequence: int) -> LoadReport:
         core = self._core

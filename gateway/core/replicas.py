@@ -39,6 +39,7 @@ _UNIFIED: Final = ReplicaRole.UNIFIED
 _Group = tuple[ModelName, PoolName, Place, PlaceRule | None, Connector | None, int]
 """The last: tokens that one request may come to; 0: no limit is known."""
 _SIGNS_MISSED_MAX = 3
+_ROOM_TRIED_NS: Final = 10 * 1_000_000_000
 
 
 class LoadLevels:
@@ -72,6 +73,9 @@ class LoadLevels:
         """Of all loads in the mask."""
         return sum(load * (slots & mask).bit_count() for load, slots in self._mask_at.items())
 
+    def at_zero(self, mask: int) -> int:
+        return self._mask_at.get(0, 0) & mask
+
     def least(self, mask: int) -> int:
         """Those of `mask` that share the lowest load; 0 when none of them is known."""
         for load in self._loads:
@@ -92,6 +96,8 @@ class ReplicaState(TargetState[ReplicaSpec]):
         "preemptions",
         "retained",
         "running",
+        "runs_max",
+        "runs_max_ns",
         "sampled_ns",
         "waiting",
     )
@@ -123,6 +129,10 @@ class ReplicaState(TargetState[ReplicaSpec]):
         """Since its engine started, as it told last; None: it has not yet."""
         self.retained = 0
         """Prompts that it has read for us and keeps until a decode worker has fetched them."""
+        self.runs_max = 0
+        """Requests that it ran when it had others waiting: as many as it runs at once; 0: it never had."""
+        self.runs_max_ns = 0
+        """As of when."""
 
     @property
     def free_tokens(self) -> int:
@@ -223,6 +233,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             return
         if observation.healthy and not state.healthy and state.sampled_ns is not None:
             state.ramp.start(now_ns)
+            state.runs_max = 0
             self._forget_context(state)
         state.sampled_ns = observation.sampled_ns
         state.healthy = observation.healthy
@@ -233,6 +244,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         waiting = observation.waiting
         if state.spec.role is ReplicaRole.PREFILL:
             waiting -= observation.deferred
+        if waiting or state.runs_max:
+            self._learn_room(state, waiting, observation.running, now_ns)
         self.loads_version += state.waiting != waiting or state.running != observation.running
         state.running, state.waiting = observation.running, waiting
         state.kv_usage = observation.kv_usage
@@ -263,6 +276,14 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         super().refresh(state, now_ns)
         if state.listed:
             self._levels.put(state.slot, state.load)
+
+    def _learn_room(self, state: ReplicaState, waiting: int, running: int, now_ns: int) -> None:
+        """Whoever waited at the last probe too waits because no more are run at once. While all of them fit, it may be
+        that more would: one more is tried now and then."""
+        if waiting and state.waiting and running:
+            state.runs_max, state.runs_max_ns = running, now_ns
+        elif not waiting and running + 1 >= state.runs_max and now_ns - state.runs_max_ns >= _ROOM_TRIED_NS:
+            state.runs_max, state.runs_max_ns = state.runs_max + 1, now_ns
 
     def _count_preemptions(self, state: ReplicaState, total: int) -> None:
         """An engine that has begun anew counts from nothing; what it did before it was ours is not our pool's."""
@@ -414,6 +435,10 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
                 level ^= 1 << slot
                 few.append(slot)
         return few
+
+    def idle(self, mask: int) -> int:
+        """Those of the mask where nothing runs or waits."""
+        return self._levels.at_zero(mask)
 
     def total_load(self, mask: int) -> int:
         """O(distinct loads)."""

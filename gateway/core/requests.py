@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.core.decode_pools import DecodePool
+from gateway.core.fair_shares import Charge
 from gateway.core.peers import PeerState
 from gateway.core.pools import PoolFit
 from gateway.core.replicas import ReplicaState
@@ -37,6 +38,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
+    ServiceClass,
     Target,
     Word,
 )
@@ -67,6 +69,8 @@ class RequestClass:
     """Into which pools it fits, by its budget; None: nobody asks."""
     goes_on: bool = False
     """Only replicas will do that continue a text."""
+    service_class: ServiceClass = ServiceClass.INTERACTIVE
+    """What it is served as: any other goes where there is room to spare."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)
 
     def __hash__(self) -> int:
@@ -82,9 +86,14 @@ class RequestClass:
                 self.origin,
                 self.fit,
                 self.goes_on,
+                self.service_class,
             )
             object.__setattr__(self, "_hash", hash((told, own)))
         return self._hash
+
+    @property
+    def service_rank(self) -> int:
+        return self.service_class.rank
 
 
 class Phase(Word):
@@ -110,10 +119,12 @@ PHASES_AFTER: Final = {
 class Hold:
     """That a request waits here for one replica, which is cheapest for it although it has something to do first."""
 
-    __slots__ = ("beginning", "is_cold", "slot", "uncached_bytes")
+    __slots__ = ("beginning", "is_cold", "is_next", "slot", "uncached_bytes")
 
     def __init__(self, slot: int, uncached_bytes: int, beginning: bytes, *, is_cold: bool = False) -> None:
         self.slot = slot
+        self.is_next = False
+        """Of tenants who share, it is this one's turn, whoever has been held for longer."""
         self.is_cold = is_cold
         """For what it would push out of the replica's cache. Those are a queue of their own: who waits for the
         replica's time does not wait behind them."""
@@ -230,10 +241,12 @@ class RequestState:
         "barred_at",
         "budget",
         "busy_answers",
+        "charge",
         "deadline_ns",
         "failed_at",
         "failures",
         "first_step_deaths",
+        "first_token_ns",
         "held",
         "hops",
         "is_poison",
@@ -242,6 +255,7 @@ class RequestState:
         "origin_gateway_id",
         "phase",
         "profile",
+        "promotion_ns",
         "queue_deadline_ns",
         "refusals",
         "refused_tokens",
@@ -266,6 +280,7 @@ class RequestState:
         hops: Hops,
         origin_gateway_id: GatewayId | None,
         budget: Estimate | None = None,
+        promotion_ns: int | None = None,
     ) -> None:
         self.profile = profile
         self.request_class = request_class
@@ -273,6 +288,9 @@ class RequestState:
         self.arrived_ns = arrived_ns
         self.deadline_ns = deadline_ns
         self.queue_deadline_ns = queue_deadline_ns
+        self.promotion_ns = promotion_ns
+        """Still waiting then, it is served like what is interactive. None: it is, or never will be."""
+        self.first_token_ns: int | None = None
         self.stamp = stamp
         self.hops = hops
         self.origin_gateway_id = origin_gateway_id
@@ -287,24 +305,23 @@ class RequestState:
         """Targets that failed it, also those that are no longer or not again ours."""
         self.barred_at: tuple[Target, ...] = ()
         """Those among them whose own policy, or its stamp, kept it out: they are not waited for."""
+        self.charge: Charge | None = None
+        """What its tenant has for it on its counter; None until it first waits, as everybody does."""
         self.budget = budget
         """What it is taken to come to; None: nobody asks."""
         self.refused_tokens = 0
         """What an engine takes that refused it for its length; 0: none has."""
         self.is_too_long = False
         """An engine, or another gateway, has refused it for its length."""
-        self.failures = 0
-        self.refusals = 0
-        self.busy_answers = 0
+        self.failures = self.refusals = self.busy_answers = 0
         self.last_failure = ""
-        self.was_shadowed = False
+        self.was_shadowed = self.is_poison = False
         self.was_too_long_before = False
         """An engine has refused it for its length, and it was tried again for that."""
         self.resumes = 0
         """How often its answer broke and was to go on. Once it is no more 0, the client has a part of an answer."""
         self.first_step_deaths = 0
         """Engines that failed its rest before their first token, since it last broke."""
-        self.is_poison = False
 
     @property
     def request_id(self) -> RequestId:
@@ -320,3 +337,9 @@ class RequestState:
         if self.phase is Phase.WAITING:
             return min(self.queue_deadline_ns, self.deadline_ns)
         return self.deadline_ns
+
+    @property
+    def wakes_ns(self) -> int:
+        """While it waits: when it is looked at again, whatever else happens."""
+        promotion_ns = self.promotion_ns
+        return self.next_deadline_ns if promotion_ns is None else min(promotion_ns, self.next_deadline_ns)

@@ -8,6 +8,8 @@ import random
 from gateway.core.admission import WaitingRoom
 from gateway.core.config import CoreConfig, OverflowMode
 from gateway.core.decode_pools import DecodePools
+from gateway.core.drains import Drains
+from gateway.core.goodput import Goodput
 from gateway.core.ladders import Ladders
 from gateway.core.peers import Peers
 from gateway.core.placement.placer import Placer
@@ -37,7 +39,7 @@ class GatewayState:
         self.draining = False
         self.locked_down = False
         self.requests: dict[RequestId, RequestState] = {}
-        self.waiting = WaitingRoom()
+        self.waiting = WaitingRoom(known_share=self._known_share)
         self.timers = Timers()
         self.replicas = Replicas(self.config, self.timers)
         self.peers = Peers(self.config, self.timers)
@@ -51,9 +53,20 @@ class GatewayState:
             random.Random(seed),
             plug_ins=plug_ins,
             pool_queue=self.waiting.pool_length,
+            homes=self._homes,
         )
         self.decode_pools = DecodePools(self.config.decode, self.replicas, self.timers, random.Random(seed))
+        self.drains = Drains()
+        self.goodput = Goodput()
         self.stored_responses = StoredResponses(self.config.placement.stored_responses_max)
+
+    def _homes(self) -> int:
+        """The replicas that somebody is held for."""
+        return self.waiting.homes
+
+    def _known_share(self, request: RequestState) -> float:
+        """Of its prompt, what a replica knows that may have it now."""
+        return self.placer.known_share(request)
 
     def ladder_of(self, request_class: RequestClass) -> Ladder | None:
         """The pools that such requests may go to; None where they are not told apart by budgets."""

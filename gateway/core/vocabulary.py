@@ -264,6 +264,8 @@ class Outcome(Word):
     REJECTED_DRAINING = "rejected_draining"
     REJECTED_TENANT_LIMIT = "rejected_tenant_limit"
     """This tenant has as many requests waiting as it may."""
+    REJECTED_DEADLINE = "rejected_deadline"
+    """As queues drain now, its first token would come later than its class was promised."""
     REJECTED_UNKNOWN_RESPONSE = "rejected_unknown_response"
     """It refers to a stored response that no replica in reach made, as far as we remember."""
     REJECTED_TOO_LONG = "rejected_too_long"

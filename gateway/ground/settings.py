@@ -12,7 +12,7 @@ from dataclasses import Field as DataclassField
 from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, create_model
 from pydantic_core import CoreSchema, core_schema
@@ -25,6 +25,7 @@ from gateway.ground.values import (
     Duration,
     Factor,
     FilePath,
+    Id,
     Share,
     Size,
     format_duration,
@@ -85,6 +86,9 @@ def _file_type(field_name: str, hint: Any, may_be_zero: frozenset[str]) -> Any:
         return CountFromZero if field_name in may_be_zero else Count
     if is_dataclass(hint) and hint is not Address:
         return Annotated[hint, Section(may_be_zero)]
+    if get_origin(hint) is dict and is_dataclass(get_args(hint)[1]):
+        each = get_args(hint)[1]
+        return dict[Id, Annotated[each, Section(may_be_zero)]]  # type: ignore[valid-type]
     return {Path: FilePath, Address: AddressText, tuple[Address, ...]: tuple[AddressText, ...]}.get(hint, hint)
 
 
@@ -115,7 +119,9 @@ def _settings_from(settings: type[_Settings], section: FileModel) -> _Settings:
 
 
 def settings_as_file(settings: Any) -> dict[str, Any]:
-    """The section that would be read as these settings."""
+    """The section that would be read as these settings, or as these by name."""
+    if isinstance(settings, dict):
+        return {str(name): settings_as_file(each) for name, each in settings.items()}
     return {_file_key(each.name): _file_value(each.name, getattr(settings, each.name)) for each in fields(settings)}
 
 

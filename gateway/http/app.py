@@ -39,6 +39,7 @@ from gateway.request.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_resp
 from gateway.request.legs import Headers, OutboundRequest
 from gateway.request.model_names import ModelNames
 from gateway.request.owner import OwnerContext, RequestOwner
+from gateway.request.promises import NO_PROMISES, Promises
 from gateway.request.transcript import Hold
 
 Models = Callable[[TenantName, PlaceRule | None], Sequence[ModelName]]
@@ -74,12 +75,13 @@ class Api:
         book: UsageBook | None = None,
         tenant_budget: TenantBudget = lambda _: NO_BUDGET,
         contents: ContentReader | None = None,
+        promises: Promises = NO_PROMISES,
     ) -> None:
         """Without `check_key` and `tokens` clients show nothing; without `names`, models have no further ones. While
         `has_audit` says no, no request is taken. Of a request that may not enter, no body is read; the core decides the
         same, so `may_enter` only says how early. `on_refused` is told of each request that is turned away here; what
         the core turns away has a record of its own. What clients used goes into `book`. `contents` looks at prompts
-        whose tokens somebody asks for."""
+        whose tokens somebody asks for; `promises` say of which class requests are."""
         self._on_refused = on_refused
         self._has_audit = has_audit
         self._may_enter = may_enter
@@ -98,6 +100,7 @@ class Api:
         self._models = models
         self._names = names or ModelNames()
         self._contents = contents
+        self._promises = promises
         self._readiness = readiness
         self._room = Room(settings.requests_max, settings.bodies_bytes_max, settings.body_bytes_max)
         self._uploads = Uploads(settings)
@@ -159,12 +162,20 @@ class Api:
     async def _turn_away(self, request: web.Request, caller: Caller, sink: HttpSink) -> None:
         """The core refuses it, and every record tells of it, though nobody has read more than its headers."""
         outbound = OutboundRequest(unread_profile(caller, self._settings), request.path, (), b"", request.method)
-        await self._own(outbound, sink).run()
+        await self._own(outbound, caller, sink).run()
 
     def _owner_of(self, request: web.Request, caller: Caller, body: bytes, sink: HttpSink, hold: Hold) -> RequestOwner:
         headers = engine_headers(request.headers, caller.request_id)
         if request.path in POSTED_PATHS:
-            parsed = read_request(request.path, body, caller, self._settings, self._names, contents=self._contents)
+            parsed = read_request(
+                request.path,
+                body,
+                caller,
+                self._settings,
+                self._names,
+                contents=self._contents,
+                promises=self._promises,
+            )
             outbound = OutboundRequest(
                 parsed.profile,
                 request.path,
@@ -178,10 +189,13 @@ class Api:
                 sink.say(MODEL_HEADER, parsed.profile.model)
         else:
             outbound = self._control_request(request, caller, headers)
-        return self._own(outbound, sink, hold)
+        return self._own(outbound, caller, sink, hold)
 
-    def _own(self, outbound: OutboundRequest, sink: HttpSink, hold: Hold | None = None) -> RequestOwner:
-        deadline_ns = self._context.clock.now_ns() + self._settings.request_deadline_ns
+    def _own(self, outbound: OutboundRequest, caller: Caller, sink: HttpSink, hold: Hold | None = None) -> RequestOwner:
+        patience_ns = self._settings.request_deadline_ns
+        if caller.patience_ns is not None:
+            patience_ns = min(patience_ns, caller.patience_ns)
+        deadline_ns = self._context.clock.now_ns() + patience_ns
         return RequestOwner(self._context, RequestArrived(outbound.profile, deadline_ns), outbound, sink, hold=hold)
 
     def _control_request(self, request: web.Request, caller: Caller, headers: Headers) -> OutboundRequest:

@@ -7,7 +7,7 @@ the log and for `nightside explain`, under the request's id.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.core.effects import EndRequest
 from gateway.core.vocabulary import Outcome
@@ -41,6 +41,8 @@ class ClientFault(Exception):
         self.param = param
 
 
+_SECOND_NS = 1_000_000_000
+_RETRY_AFTER_MIN_S = 0.1
 _BAD_REQUEST = "invalid_request_error"
 _OURS = "server_error"
 _RATE = "rate_limit_error"
@@ -133,6 +135,9 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.REJECTED_TENANT_LIMIT: ErrorKind(
         429, "rate_limit_error", "tenant_queue_full", "Too many of your requests are waiting.", 2.0, shows_detail=True
     ),
+    Outcome.REJECTED_DEADLINE: ErrorKind(
+        429, _RATE, "deadline_unreachable", "It would come too late: too much waits before it.", 1.0, shows_detail=True
+    ),
     Outcome.REJECTED_UNKNOWN_RESPONSE: ErrorKind(
         404, _BAD_REQUEST, "response_not_found", "The response it refers to is not known here.", may_retry=False
     ),
@@ -169,7 +174,11 @@ ENDINGS: dict[Outcome, ErrorKind] = {
 
 
 def kind_of(end: EndRequest) -> ErrorKind:
-    return ENDINGS.get(end.outcome, INTERNAL)
+    """What the queue itself says of when to come again counts for more than what is said of all."""
+    kind = ENDINGS.get(end.outcome, INTERNAL)
+    if not end.retry_after_ns:
+        return kind
+    return replace(kind, retry_after_s=max(_RETRY_AFTER_MIN_S, end.retry_after_ns / _SECOND_NS))
 
 
 def error_headers(kind: ErrorKind) -> dict[str, str]:

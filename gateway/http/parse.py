@@ -26,7 +26,7 @@ from gateway.core.vocabulary import (
     ServiceClass,
     TenantName,
 )
-from gateway.ground.values import ID_PATTERN
+from gateway.ground.values import ID_PATTERN, parse_duration_ns
 from gateway.http.errors import (
     CLASS_NOT_ALLOWED,
     INVALID_CLASS,
@@ -50,12 +50,15 @@ from gateway.request.handoffs import takers_of
 from gateway.request.header_values import from_text, has_control_character
 from gateway.request.legs import CacheSalt, Headers
 from gateway.request.model_names import ModelNames, body_for
+from gateway.request.promises import NO_PROMISES, Promises
 from gateway.request.trace_context import TRACEPARENT, TRACESTATE
 
 TENANT_HEADER = "x-nightside-tenant"
 CONTENT_HEADER = "x-nightside-content"
 """Of which kind the prompt is, for whoever knows: nobody looks then."""
 CLASS_HEADER = "x-nightside-class"
+DEADLINE_HEADER = "x-nightside-deadline"
+"""How long the client gives us for the whole answer, such as 30s."""
 _CLASSES = {str(each): each for each in ServiceClass}
 _CATEGORIES = {str(each): each for each in Category}
 DEFAULT_TENANT = TenantName("default")
@@ -71,6 +74,7 @@ _SESSION_BLOCKS = 4
 """Without a hint, requests that begin with the same blocks are taken for one session."""
 _COUNT_MAX = 2**31
 _SHOWN_MAX = 40
+_FAULT_MAX = 120
 
 
 @value
@@ -97,7 +101,9 @@ class Caller:
     category: Category | None = None
     """Of which kind its prompt is, as far as it says so."""
     service_class: ServiceClass | None = None
-    """What it asks for, or else its key; None: neither says."""
+    """What it asks for; None: it does not say."""
+    patience_ns: int | None = None
+    """How long it gives us for the whole answer; None: it does not say."""
 
     @property
     def process(self) -> PlaceRule | None:
@@ -119,20 +125,46 @@ def read_caller(
     named = _tenant_named_in(headers) if settings.trust_tenant_header else None
     if named is not None and named != own and key is not None and not key.may_name_tenant:
         raise ClientFault(TENANT_NOT_ALLOWED)
-    return Caller(request_id, named or own, hints, key, _category_named_in(headers), _class_of(headers, key))
+    return Caller(
+        request_id,
+        named or own,
+        hints,
+        key,
+        _category_named_in(headers),
+        _class_named_in(headers),
+        _patience_named_in(headers),
+    )
 
 
-def _class_of(headers: Mapping[str, str], key: ClientKey | None) -> ServiceClass | None:
-    """A client may ask for less than its key has, never for more: what a key was given is also its bound."""
-    own = None if key is None else key.service_class
+def _class_named_in(headers: Mapping[str, str]) -> ServiceClass | None:
     told = headers.get(CLASS_HEADER)
     if told is None:
-        return own
+        return None
     named = _CLASSES.get(told.strip().lower())
     if named is None:
         raise ClientFault(INVALID_CLASS, f"it is one of {', '.join(_CLASSES)}, not {told[:_SHOWN_MAX]!r}", CLASS_HEADER)
-    if own is not None and named.rank < own.rank:
-        raise ClientFault(CLASS_NOT_ALLOWED, f"this key's is {own}", CLASS_HEADER)
+    return named
+
+
+def _patience_named_in(headers: Mapping[str, str]) -> int | None:
+    told = headers.get(DEADLINE_HEADER)
+    if told is None:
+        return None
+    try:
+        return parse_duration_ns(told.strip())
+    except ValueError as error:
+        raise ClientFault(INVALID_HEADER, f"{error}"[:_FAULT_MAX], DEADLINE_HEADER) from error
+
+
+def _served_as(caller: Caller, model: ModelName, promises: Promises) -> ServiceClass:
+    """A client may ask for less than its key or its tenant has, never for more: what was promised is also a bound."""
+    promised = None if caller.key is None else caller.key.service_class
+    promised = promised or promises.of_tenant(caller.tenant)
+    named = caller.service_class
+    if named is None:
+        return promised or promises.of_model(model) or ServiceClass.INTERACTIVE
+    if promised is not None and named.rank < promised.rank:
+        raise ClientFault(CLASS_NOT_ALLOWED, f"it is {promised}", CLASS_HEADER)
     return named
 
 
@@ -171,8 +203,10 @@ def read_request(
     names: ModelNames = _OWN_NAMES,
     *,
     contents: ContentReader | None = None,
+    promises: Promises = NO_PROMISES,
 ) -> ParsedRequest:
-    """`contents` looks at prompts whose tokens somebody asks for. Raises ClientFault."""
+    """`contents` looks at prompts whose tokens somebody asks for; `promises` are of which class requests are that name
+    none. Raises ClientFault."""
     body = _read_body(path, raw, settings)
     asked = ModelName(body.model)
     followed = body.followed_response_id
@@ -203,7 +237,7 @@ def read_request(
         category=content.category,
         text_bytes=content.text_bytes,
         extra_prompt_tokens=content.extra_tokens,
-        service_class=caller.service_class or ServiceClass.INTERACTIVE,
+        service_class=_served_as(caller, model, promises),
     )
     salted = settings.cache_salts.salt(caller.tenant, body)
     if model == asked:
@@ -229,7 +263,6 @@ def unread_profile(caller: Caller, settings: HttpSettings) -> RequestProfile:
         session_key=caller.request_id,
         stream=False,
         process=caller.process,
-        service_class=caller.service_class or ServiceClass.INTERACTIVE,
     )
 
 

@@ -23,6 +23,7 @@ _TRIED_AGAIN = frozenset(
         Outcome.REJECTED_QUEUE_FULL,
         Outcome.REJECTED_DRAINING,
         Outcome.REJECTED_TENANT_LIMIT,
+        Outcome.REJECTED_DEADLINE,
         Outcome.EXPIRED_IN_QUEUE,
         Outcome.FAILED_BEFORE_FIRST_BYTE,
         Outcome.FAILED_INTERNALLY,

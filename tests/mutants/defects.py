@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gateway.core.admission import WaitingRoom, _ClassQueue
+from gateway.core.admission import WaitingRoom
 from gateway.core.attempts import Breaker
+from gateway.core.fair_queue import Line
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.intake import Intake
 from gateway.core.peers import Peers, PeerState
@@ -174,19 +175,20 @@ def takes_while_draining(
     return None if rejection is not None and rejection[0] is Outcome.REJECTED_DRAINING else rejection
 
 
-@mutant("who came last is served first", "admission:_ClassQueue.head")
-def last_comes_first(original: Original, queue: _ClassQueue) -> RequestState:
-    *_, last = queue
+@mutant("who came last is served first", "fair_queue:Line.head")
+def last_comes_first(original: Original, line: Line) -> RequestState:
+    *_, last = line
     return last
 
 
 @mutant("a blocked class blocks those behind it", "gateway_core:GatewayCore._place_waiting")
 def one_blocks_all(original: Original, core: GatewayCore, now_ns: int) -> None:
     while heads := core.waiting.heads():
-        placement = core.placer.place(heads[0][1], now_ns)
+        request = core.waiting.next_of(heads)
+        placement = core.placer.place(request, now_ns)
         if placement is None or isinstance(placement, Hold):
             return
-        core._start(heads[0][1], placement, now_ns)
+        core._start(request, placement, now_ns)
 
 
 @mutant("those who wait have no deadline", "gateway_core:GatewayCore._wait")

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.config import OverflowMode, PlacementConfig
 from gateway.core.peers import Peers, PeerState
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import RequestClass
+from gateway.core.rooms import Homes, Rooms
 from gateway.core.vocabulary import (
     GatewayId,
     ModelName,
@@ -22,10 +24,12 @@ from gateway.core.vocabulary import (
     ReplicaId,
     ReplicaRole,
     ReplicaSpec,
+    ServiceClass,
     TargetKind,
 )
 
 _CLASSES_CACHED_MAX = 1024
+_INTERACTIVE: Final = ServiceClass.INTERACTIVE
 PoolQueue = Callable[[ModelName, PoolName], int]
 """How many requests wait for a model that are meant for that pool."""
 
@@ -53,8 +57,11 @@ class Eligibility:
         replicas: Replicas,
         peers: Peers,
         pool_queue: PoolQueue = lambda _model, _pool: 0,
+        *,
+        homes: Homes = lambda: 0,
     ) -> None:
         self._pool_queue = pool_queue
+        self.rooms = Rooms(replicas, peers, homes)
         self._region = region
         self._config = config
         self._replicas = replicas
@@ -76,7 +83,11 @@ class Eligibility:
         return self._targets_of(request_class).eligible_replicas
 
     def available_replicas(self, request_class: RequestClass) -> int:
-        return self._targets_of(request_class).preferred_replicas & self._replicas.available
+        mask = self._targets_of(request_class).preferred_replicas & self._replicas.available
+        return mask if request_class.service_class is _INTERACTIVE else self._with_room(mask, request_class)
+
+    def _with_room(self, mask: int, request_class: RequestClass) -> int:
+        return self.rooms.replicas_with_room(mask, request_class) if mask else 0
 
     def spill_replicas(self, request_class: RequestClass) -> int:
         """Of ours in another pool that takes it, those that are available: while the pool that it is meant for is
@@ -86,6 +97,8 @@ class Eligibility:
             return 0
         targets = self._targets_of(request_class)
         free = targets.eligible_replicas & ~targets.preferred_replicas & self._replicas.available
+        if request_class.service_class is not _INTERACTIVE:
+            free = self._with_room(free, request_class)
         if not free or targets.preferred_replicas & self._replicas.available:
             return 0
         is_gone = self.is_gone(request_class)
@@ -110,10 +123,14 @@ class Eligibility:
 
     def full_replicas(self, request_class: RequestClass) -> int:
         """Those that could take it, but for what they have to do."""
+        if request_class.service_class is not _INTERACTIVE:
+            return 0
         return self.open_replicas(request_class) & ~self._replicas.available
 
     def open_replicas(self, request_class: RequestClass) -> int:
-        """Those that could take it, whatever they have to do."""
+        """Those that could take it, whatever they have to do; of whoever yields, only those that have room."""
+        if request_class.service_class is not _INTERACTIVE:
+            return self.available_replicas(request_class)
         return self._targets_of(request_class).preferred_replicas & self._replicas.open
 
     # Other gateways
@@ -250,6 +267,8 @@ class Eligibility:
         if targets.peers_version != self._peers.version:
             targets.peers_version = self._peers.version
             targets.available_peers = self._untried_peers_or_all(request_class)
+            if request_class.service_class is not _INTERACTIVE:
+                targets.available_peers = self.rooms.peers_with_room(targets.available_peers, request_class)
         return targets.available_peers
 
     def _untried_peers_or_all(self, request_class: RequestClass) -> int:

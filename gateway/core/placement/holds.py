@@ -48,7 +48,7 @@ class Holds:
 
     def is_first(self, hold: Hold | None) -> bool:
         """Is it its turn?"""
-        return hold is not None and hold is next(iter(self._in_turn), None)
+        return hold is not None and (hold.is_next or hold is next(iter(self._in_turn), None))
 
     def add(self, hold: Hold, backlog_bytes: int) -> None:
         self.count += 1
@@ -70,7 +70,7 @@ class Holds:
             self._by_beginning[hold.beginning] = left
         if hold.is_cold:
             return
-        was_first = self.is_first(hold)
+        was_first = hold is next(iter(self._in_turn), None)
         del self._in_turn[hold]
         self._bytes_in_turn -= hold.uncached_bytes
         if was_first and self._in_turn:

@@ -17,11 +17,21 @@ from gateway.core.peers import Peers, PeerState
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.eligibility import Eligibility, PoolQueue
 from gateway.core.placement.fleet import ExactMatch, Fleet
-from gateway.core.placement.policy import Choice, Offer, PlugIns, PolicyFactory, is_worth_following, no_plug_ins
+from gateway.core.placement.policy import (
+    Choice,
+    Offer,
+    PlugIns,
+    PolicyFactory,
+    is_worth_following,
+    no_plug_ins,
+    share_of,
+)
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.prices import Prices
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import Hold, LegState, RequestClass, RequestState
+from gateway.core.rooms import Homes
+from gateway.core.sharing_config import ClassesConfig
 from gateway.core.value import value
 from gateway.core.vocabulary import (
     Candidate,
@@ -68,12 +78,13 @@ class Placer:
         *,
         plug_ins: PlugIns = no_plug_ins,
         pool_queue: PoolQueue = lambda _model, _pool: 0,
+        homes: Homes = lambda: 0,
     ):
         self._config = config
         self._replicas = replicas
         self._peers = peers
         self._plug_ins = plug_ins
-        self._eligibility = Eligibility(region, config, replicas, peers, pool_queue)
+        self._eligibility = Eligibility(region, config, replicas, peers, pool_queue, homes=homes)
         self._fleet = Fleet(config, replicas, peers, rng, region=region)
         self._take_policy(config)
 
@@ -86,6 +97,11 @@ class Placer:
         return self._fleet.peer_index
 
     # What changes it
+
+    def configure_classes(self, config: ClassesConfig) -> None:
+        self._eligibility.rooms.configure(config)
+        slos = ((each, config.first_token_ns(each)) for each in ServiceClass)
+        self._fleet.first_token_slos_ns = {each: slo_ns for each, slo_ns in slos if slo_ns is not None}
 
     def configure(self, config: PlacementConfig) -> None:
         """Take new settings. Indexes start afresh only if their own sizes changed, and a policy only if it is another
@@ -102,10 +118,6 @@ class Placer:
     def take_prices(self, prices: Prices | None) -> None:
         """Those in force from now on."""
         self._fleet.take_prices(prices)
-
-    def promise(self, first_token_slos_ns: dict[ServiceClass, int]) -> None:
-        """When first tokens are due from now on, by class."""
-        self._fleet.first_token_slos_ns = first_token_slos_ns
 
     @property
     def prices(self) -> Prices | None:
@@ -208,6 +220,14 @@ class Placer:
         """Is there anybody who can be reached, full as they may be?"""
         return self._eligibility.serves_now(request_class)
 
+    def known_share(self, request: RequestState) -> float:
+        """Of its prompt, what is known by whoever of ours may be sent it now, 0 to 1."""
+        held, profile = request.held, request.profile
+        mask = self._eligibility.available_replicas(request.request_class) if held is None else 1 << held.slot
+        if not mask:
+            return 0.0
+        return share_of(profile, self._fleet.match_replicas(profile, mask).blocks)
+
     def replicas_to_wait_for(self, request_class: RequestClass) -> int:
         return self._eligibility.eligible_replicas(request_class)
 
@@ -285,13 +305,15 @@ class Placer:
         return self._placement(request, self._chosen(choice, offer), offer.count())
 
     def _weigh(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
-        """Of everybody at once, and of waiting here for one of ours."""
+        """Of everybody at once, and of waiting here for one of ours. Whoever yields is held for nobody: it waits for
+        any room, and bars nobody's way."""
+        is_yielding = request.request_class.service_rank > 0
         offer = self._offer(request, self._eligibility.available_remotes(request.request_class))
         if not (offer.replicas or offer.siblings or offer.remotes):
             return None
         choice = self._policy.weigh(request.profile, offer, now_ns)
         if choice is None or choice.hold is not None:
-            return None if choice is None else choice.hold
+            return None if choice is None or is_yielding else choice.hold
         return self._settle(request, self._chosen(choice, offer), offer.count(), now_ns, choice.uncached_bytes)
 
     def _offer(self, request: RequestState, remotes: int) -> Offer:

@@ -91,6 +91,7 @@ def test_the_reference_shows_every_key_and_the_true_defaults(tmp_path: Path) -> 
         "models",
         "operators",
         "oidc",
+        "tenants",
     )
     own = {key: effective[key] for key in without_default}
     own |= {section: {"tls": effective[section]["tls"]} for section in ("listen", "peering")}

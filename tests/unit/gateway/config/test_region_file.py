@@ -49,6 +49,8 @@ def test_every_setting_of_the_core_can_be_written(tmp_path: Path) -> None:
     document = read_region_file(region_at(tmp_path, SMALLEST), environ={}).as_document()
     for section in fields(CoreConfig):
         settings = getattr(CoreConfig(), section.name)
+        if isinstance(settings, dict):
+            continue
         assert len(document[section.name]) == len(fields(settings)), section.name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.admission import WaitingRoom
+from gateway.core.fair_queue import Turn
 from gateway.core.requests import Hold, RequestClass, RequestState
 from gateway.core.vocabulary import Hops, ModelName, ResidencyStamp, TenantName
 from tests.support.core import ANYWHERE, MODEL, SECOND, TENANT, US, profile
@@ -25,13 +26,17 @@ def request(number: int, request_class: RequestClass = LLAMA, tenant: str = TENA
     )
 
 
+def told(turns: list[Turn]) -> list[tuple[int, RequestState]]:
+    return [(number, request) for *_, number, request in turns]
+
+
 def test_each_class_has_a_head_and_the_earliest_of_them_comes_first() -> None:
     room = WaitingRoom()
     first, second, third, fourth = (request(n, kind) for n, kind in enumerate((MISTRAL, LLAMA, LLAMA, MISTRAL)))
     for each in (fourth, third, second, first):
         room.join(each)
-    assert room.heads()[0] == (0, first)
-    assert sorted(number for number, _ in room.heads()) == [0, 1]
+    assert told(room.heads())[0] == (0, first)
+    assert sorted(number for number, _ in told(room.heads())) == [0, 1]
     room.leave(second)
     assert room.head_of(LLAMA) is third
     assert list(room) == [first, fourth, third]
@@ -85,7 +90,8 @@ def test_many_who_left_before_their_turn_cost_no_memory() -> None:
         one = request(number)
         room.join(one)
         room.leave(one)
-    assert len(room._queues[LLAMA]._heap) < 100
+    (line,) = room._queues[LLAMA]._lines.values()
+    assert len(line._heap) < 100
     assert room.head_of(LLAMA) is last
 
 
@@ -111,8 +117,8 @@ class TestHeld:
         assert (len(room), room.lengths(), first in room) == (2, {MODEL: 2}, True)
         assert room.tenant_length(TenantName(TENANT)) == 2
         assert room.head_of(LLAMA) is second
-        assert room.heads() == [(2, second)]
-        assert room.held_heads(3) == [(1, first)]
+        assert told(room.heads()) == [(2, second)]
+        assert told(room.held_heads(3)) == [(1, first)]
         assert room.held_heads(2) == []
         assert list(room) == [second, first]
 
@@ -129,7 +135,7 @@ class TestHeld:
         for each, (_, is_cold) in reversed(list(zip(everybody, kinds, strict=True))):
             room.join(each)
             room.hold(each, Hold(0, 1, b"", is_cold=is_cold))
-        heads = room.held_heads(0)
+        heads = told(room.held_heads(0))
         assert heads[0] == (0, everybody[0])
         assert sorted(number for number, _ in heads) == [0, 1, 2]
         assert room.held_head_of(0, LLAMA, is_cold=True) is everybody[1]
@@ -143,7 +149,7 @@ class TestHeld:
         assert (room.homes, room.held_for(0), room.held_for(1)) == (0b11, 1, 1)
         assert room.held_head_of(1, LLAMA, is_cold=False) is first
         room.hold(first, Hold(0, 1, b""))
-        assert (room.homes, room.held_heads(0)[0]) == (0b01, (0, first))
+        assert (room.homes, told(room.held_heads(0))[0]) == (0b01, (0, first))
         assert second in room
 
     def test_once_a_replica_is_gone_its_own_wait_for_anybody(self) -> None:
@@ -153,7 +159,7 @@ class TestHeld:
         room.join(late)
         assert sorted(each.arrival_number for each in room.release(0)) == [0, 1]
         assert (first.held, second.held, room.homes) == (None, None, 0b10)
-        assert room.heads() == [(0, first)]
+        assert told(room.heads()) == [(0, first)]
         assert list(room) == [first, second, late, other], "each at its old place"
         assert (len(room), room.length(MODEL), room.release(0)) == (4, 4, [])
 

@@ -26,6 +26,7 @@ class Serving:
     spare_share: float = 0.5
     queue_max: int = 5
     others: tuple[Address, ...] = ()
+    by_name: dict[str, Keys] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def parsed(folder: Path, text: str) -> File:
 def test_a_dataclass_is_a_section_that_is_written_back_as_it_was(tmp_path: Path) -> None:
     text = (
         "name: a\nretries: 3\nserving: {listen: '[::1]:7', keys: {certificate: c.pem}, wait_max: 2s, body_max: 3KiB,"
-        " others: ['[::1]:8', '10.0.0.1:9']}\n"
+        " others: ['[::1]:8', '10.0.0.1:9'], by_name: {first: {certificate: d.pem}}}\n"
     )
     file = parsed(tmp_path, text)
     assert file.take(Others) == Others(3)
@@ -61,10 +62,12 @@ def test_a_dataclass_is_a_section_that_is_written_back_as_it_was(tmp_path: Path)
         2_000_000_000,
         3 * 2**10,
         others=(Address("::1", 8), Address("10.0.0.1", 9)),
+        by_name={"first": Keys(tmp_path / "d.pem")},
     )
     document = file.model_dump(mode="json", exclude_none=True)
     assert document["serving"]["wait_max"] == "2s"
     assert document["serving"]["others"] == ["[::1]:8", "10.0.0.1:9"]
+    assert document["serving"]["by_name"] == {"first": {"certificate": str(tmp_path / "d.pem"), "spare": None}}
     assert document["serving"]["keys"] == {"certificate": str(tmp_path / "c.pem"), "spare": None}
 
 
@@ -80,6 +83,7 @@ def test_the_defaults_are_those_of_the_dataclass(tmp_path: Path) -> None:
         ("serving: {spare_share: 2.0}", "serving.spare_share: should be less than or equal to 1"),
         ("serving: {queue_max: 0}", "serving.queue_max: should be greater than or equal to 1"),
         ("serving: {keys: {}}", "serving.keys.certificate: is missing"),
+        ("serving: {by_name: {first: {certificate: c, key: c}}}", "serving.by_name.first.key: is not a known key"),
         ("retries: x", "retries: should be a valid integer"),
     ],
 )

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core.config import CoreConfig
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
+from gateway.core.sharing_config import BestEffortConfig, ClassesConfig, TenantConfig
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile, ServiceClass, TenantName
 from gateway.http import errors
@@ -26,6 +28,7 @@ from gateway.request.engine_api import (
     MESSAGES_PATH,
     RESPONSES_PATH,
 )
+from gateway.request.promises import NO_PROMISES, Promises
 from tests.support.core import US
 
 SETTINGS = HttpSettings(GatewayId("us-1"), US, prefix_block_bytes=16, prefix_blocks_max=8)
@@ -245,12 +248,40 @@ class TestHeaders:
         key = ClientKey(KeyId("a"), TenantName("acme"), service_class=ServiceClass.BATCH)
         assert read(chat()).service_class is ServiceClass.INTERACTIVE
         assert read(chat(), x_nightside_class=" Best_Effort ").service_class is ServiceClass.BEST_EFFORT
-        assert read_caller({}, R1, SETTINGS, key).service_class is ServiceClass.BATCH
-        less = {"x-nightside-class": "best_effort"}
-        assert read_caller(less, R1, SETTINGS, key).service_class is ServiceClass.BEST_EFFORT
+        assert self.served_as(key) is ServiceClass.BATCH
+        assert self.served_as(key, "best_effort") is ServiceClass.BEST_EFFORT
         with pytest.raises(ClientFault) as refused:
-            read_caller({"x-nightside-class": "interactive"}, R1, SETTINGS, key)
+            self.served_as(key, "interactive")
         assert (refused.value.kind.status, refused.value.kind.code) == (403, "class_not_allowed")
+
+    def test_what_key_and_client_leave_open_the_tenant_says_and_then_the_model(self) -> None:
+        config = CoreConfig(
+            tenants={TenantName("acme"): TenantConfig(service_class=ServiceClass.BATCH)},
+            classes=ClassesConfig(best_effort=BestEffortConfig(models=(ModelName("llama"),))),
+        )
+        promises = Promises(lambda: config)
+        acme, other = ClientKey(KeyId("a"), TenantName("acme")), ClientKey(KeyId("b"), TenantName("zeta"))
+        assert self.served_as(acme, promises=promises) is ServiceClass.BATCH
+        assert self.served_as(other, promises=promises) is ServiceClass.BEST_EFFORT
+        assert self.served_as(other, "interactive", promises=promises) is ServiceClass.INTERACTIVE
+        with pytest.raises(ClientFault):
+            self.served_as(acme, "interactive", promises=promises)
+        better = replace(acme, service_class=ServiceClass.INTERACTIVE)
+        assert self.served_as(better, promises=promises) is ServiceClass.INTERACTIVE
+
+    def served_as(self, key: ClientKey, named: str = "", promises: Promises = NO_PROMISES) -> ServiceClass:
+        caller = read_caller({"x-nightside-class": named} if named else {}, R1, SETTINGS, key)
+        body = json.dumps(chat()).encode()
+        return read_request(CHAT_PATH, body, caller, SETTINGS, promises=promises).profile.service_class
+
+    def test_a_client_may_say_how_long_it_has(self) -> None:
+        assert read_caller({"x-nightside-deadline": " 1.5s "}, R1, SETTINGS).patience_ns == 1_500_000_000
+        assert read_caller({}, R1, SETTINGS).patience_ns is None
+        for told in ("soon", "", "-3s", "9" * 4000):
+            with pytest.raises(ClientFault) as refused:
+                read_caller({"x-nightside-deadline": told}, R1, SETTINGS)
+            assert refused.value.param == "x-nightside-deadline"
+            assert len(refused.value.detail) <= 120
 
     @pytest.mark.parametrize("name", ["accept", "traceparent", "tracestate", "user-agent", "x-session-id"])
     def test_bytes_are_kept_as_they_came(self, name: str) -> None:

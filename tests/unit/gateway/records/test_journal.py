@@ -17,6 +17,7 @@ from gateway.core.effects import Effect, EndRequest, RefuseForward, StartLeg
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import TenantPolicy
+from gateway.core.sharing_config import TenantConfig
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,
@@ -26,6 +27,7 @@ from gateway.core.vocabulary import (
     ReplicaId,
     ReplicaObservation,
     RequestProfile,
+    ServiceClass,
     TenantName,
     replica_target,
 )
@@ -392,7 +394,7 @@ class TestWriting:
 
     async def test_a_disk_too_full_for_another_file_leaves_a_story_that_can_be_replayed(self, tmp_path: Path) -> None:
         stops: list[str] = []
-        journal = Journal(settings(tmp_path, file_bytes_max=3000, files_max=100), HEADER, stops.append)
+        journal = Journal(settings(tmp_path, file_bytes_max=4500, files_max=100), HEADER, stops.append)
         full = tmp_path / "story-000001.journal"
         full.symlink_to("/dev/full")
         keep(journal, tell_story())
@@ -403,6 +405,43 @@ class TestWriting:
         report = replay([tmp_path / "story-000000.journal"])
         assert report.divergence is None
         assert 0 < report.steps < len(tell_story())
+
+
+class TestClasses:
+    def test_who_yields_is_told_again_as_it_was(self, tmp_path: Path) -> None:
+        core = GatewayCore(GATEWAY, US, seed=7)
+        story: list[Event] = [
+            events.ConfigApplied(CoreConfig(tenants={TenantName("acme"): TenantConfig(weight=2.0)})),
+            events.PolicyApplied(policy(US)),
+            events.AssignmentApplied(1, (replica_spec("a"),), ()),
+            events.ReplicasObserved((ReplicaObservation(ReplicaId("a"), 3, True, 2, 0, 0.95, 8192),)),
+            events.RequestArrived(replace(profile("r"), service_class=ServiceClass.BATCH), 60 * SECOND),
+        ]
+        steps = [Step(at, event, list(core.handle(event, at))) for at, event in enumerate(story)]
+        assert not of_kind(StartLeg, steps[-1].effects or []), "it waits for room"
+        assert replay([write_story(tmp_path / "a.journal", steps)]).divergence is None
+
+    def test_a_journal_of_before_there_were_classes_is_told_again(self, tmp_path: Path) -> None:
+        path = write_story(tmp_path / "a.journal", tell_story())
+        assert b'"service_class"' in path.read_bytes()
+        head, *lines = path.read_bytes().splitlines()
+        older = [msgspec.json.encode(_without(msgspec.json.decode(line))) for line in lines]
+        path.write_bytes(b"\n".join([head, *older, b""]))
+        report = replay([path])
+        assert (report.divergence, report.steps) == (None, len(lines))
+
+
+_NEW = frozenset({"service_class", "sharing", "tenants", "classes", "retry_after_ns"})
+
+
+def _without(document: object) -> object:
+    if isinstance(document, list):
+        return [_without(each) for each in document]
+    if not isinstance(document, dict):
+        return document
+    is_config = "placement" in document and "queue" in document
+    gone = _NEW if is_config else _NEW - {"tenants"}  # a policy's tenants are older
+    return {key: _without(each) for key, each in document.items() if key not in gone}
 
 
 def test_what_targets_would_have_cost_is_told_again(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from gateway.core import events
 from gateway.core.config import CoreConfig, PlacementConfig, PlacementPolicy, PushingConfig
 from gateway.core.effects import StartLeg
 from gateway.core.prices import MICROS, EgressPrice, Prices, ReplicaPrice
+from gateway.core.sharing_config import BatchConfig, ClassesConfig
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
     Candidate,
@@ -170,7 +171,8 @@ def test_a_second_may_have_a_price_too() -> None:
 def test_a_class_is_held_to_what_it_is_promised_and_one_that_is_promised_nothing_is_placed_by_cost() -> None:
     one = mesh(by_use(US, 9), by_use(EU, 5), by_use(AP, 1), first_token_s=0)
     ask(one, "nothing")
-    one.core.placer.promise({ServiceClass.BATCH: 60 * SECOND})
+    promised = ClassesConfig(batch=BatchConfig(first_token_ns=60 * SECOND))
+    one.tell(events.ConfigApplied(replace(one.core.config, classes=promised)))
     ask(one, "batch", service_class=ServiceClass.BATCH)
     ask(one, "interactive")
     assert where(one) == ["r0", "gw-ap", "r1"]

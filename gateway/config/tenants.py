@@ -1,0 +1,42 @@
+"""What a region file promises tenants and classes, as far as one key does not say alone whether it makes sense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.core.config import CoreConfig
+from gateway.core.sharing_config import PRIORITY_MAX
+from gateway.core.vocabulary import ModelName, ServiceClass
+
+TENANTS_MAX = 10_000
+_MODELS_MAX = 1000
+
+
+def tenant_faults(core: CoreConfig) -> Iterator[tuple[str, str]]:
+    """The key, and what is wrong with it."""
+    if len(core.tenants) > TENANTS_MAX:
+        yield "tenants", f"names more than {TENANTS_MAX:,}"
+    for name, tenant in core.tenants.items():
+        if not 0.001 <= tenant.weight <= 1000:
+            yield f"tenants.{name}.weight", f"{tenant.weight}: it is 0.001 to 1,000"
+        if tenant.priority > PRIORITY_MAX:
+            yield f"tenants.{name}.priority", f"{tenant.priority}: it is 0 to {PRIORITY_MAX}"
+    yield from _class_faults(core)
+
+
+def _class_faults(core: CoreConfig) -> Iterator[tuple[str, str]]:
+    classes = core.classes
+    named: dict[ModelName, ServiceClass] = {}
+    for service_class, models in (
+        (ServiceClass.INTERACTIVE, classes.interactive.models),
+        (ServiceClass.BATCH, classes.batch.models),
+        (ServiceClass.BEST_EFFORT, classes.best_effort.models),
+    ):
+        if len(models) > _MODELS_MAX:
+            yield f"classes.{service_class}.models", f"names more than {_MODELS_MAX:,}"
+        for model in models:
+            if named.setdefault(model, service_class) is not service_class:
+                yield f"classes.{service_class}.models", f"`{model}` is under {named[model]} already"
+    batch = classes.batch
+    if batch.promotion_ns is not None and batch.promotion_ns >= batch.wait_max_ns:
+        yield "classes.batch.promotion", "should come before classes.batch.wait_max, when nobody waits any more"

@@ -1,0 +1,166 @@
+"""One queue, shared between tenants: each tenant's requests stand in a line of their own, by arrival number, and the
+next one is the head of whose tenant had least. With one tenant it is first come, first served.
+
+Who goes first of several heads, in this order: whoever was at a target before and came back, since its turn had come
+already; the higher priority, which rises while a request waits; the lower counter; the earlier arrival. Within a slack
+of counters, an engine's cache decides.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from gateway.core.fair_shares import Account, Charge, FairShares
+from gateway.core.requests import RequestState
+from gateway.core.vocabulary import RequestId
+
+_SLACK = 64
+_WEIGHED_MAX: Final = 4
+"""Heads within the slack whose prompts are looked up."""
+Turn = tuple[int, int, int, float, int, RequestState]
+"""What heads compete by, the least first: class, whether it comes back, priority, counter, arrival number; and it."""
+KnownShare = Callable[[RequestState], float]
+"""How much of its prompt a replica knows that could have it now, 0 to 1."""
+
+
+def charge_of(request: RequestState) -> Charge:
+    charge = request.charge
+    assert charge is not None, "whoever waits has an account"
+    return charge
+
+
+class Line:
+    """Requests of one tenant by arrival number. Leaving is lazy: an entry that no longer waits is dropped later."""
+
+    __slots__ = ("_heap", "_members")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, RequestState]] = []
+        self._members: dict[RequestId, RequestState] = {}
+        """Who waits: another request may have had the same id before, as a forward that comes again has."""
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._members
+
+    def join(self, request: RequestState) -> None:
+        heapq.heappush(self._heap, (request.arrival_number, request))
+        self._members[request.request_id] = request
+
+    def leave(self, request_id: RequestId) -> None:
+        self._members.pop(request_id, None)
+        if len(self._heap) > 2 * len(self._members) + _SLACK:
+            self._compact()
+
+    def head(self) -> RequestState:
+        """The earliest arrival. The line must not be empty."""
+        while not self._is_member(self._heap[0][1]):
+            heapq.heappop(self._heap)
+        return self._heap[0][1]
+
+    def _is_member(self, request: RequestState) -> bool:
+        return self._members.get(request.request_id) is request
+
+    def __iter__(self) -> Iterator[RequestState]:
+        return (request for _, request in sorted(self._entries(), key=_arrival_number))
+
+    def _compact(self) -> None:
+        self._heap = self._entries()
+        heapq.heapify(self._heap)
+
+    def _entries(self) -> list[tuple[int, RequestState]]:
+        """Each member once; a request that left and came back may stand in the heap twice."""
+        return list({entry[1].request_id: entry for entry in self._heap if self._is_member(entry[1])}.values())
+
+
+class FairOrder:
+    """By what heads compete at this moment."""
+
+    def __init__(self, shares: FairShares, known_share: KnownShare) -> None:
+        self._shares = shares
+        self._known_share = known_share
+        self.now_ns = 0
+
+    def turn(self, request: RequestState) -> Turn:
+        """Where only one tenant waits, that is its class and its number."""
+        rank = request.request_class.service_rank
+        if not self._shares.are_contested:
+            return rank, 0, 0, 0.0, request.arrival_number, request
+        account = charge_of(request).account
+        priority = self._shares.priority_of(account, request.arrived_ns, self.now_ns)
+        returns = 0 if request.attempts else 1
+        return rank, returns, -priority, account.counter, request.arrival_number, request
+
+    def best(self, heads: list[RequestState]) -> RequestState:
+        """Of these, who is next."""
+        turns = heapq.nsmallest(_WEIGHED_MAX, [self.turn(each) for each in heads])
+        first = turns[0]
+        slack = self._shares.slack
+        if not slack or not first[1]:
+            return first[5]
+        alike = [each[5] for each in turns if each[:3] == first[:3] and each[3] <= first[3] + slack]
+        if len(alike) == 1:
+            return first[5]
+        shares = [self._known_share(each) for each in alike]
+        return alike[shares.index(max(shares))]
+
+
+class FairQueue:
+    """Those who may go to exactly the same targets."""
+
+    __slots__ = ("_length", "_lines", "_order")
+
+    def __init__(self, order: FairOrder) -> None:
+        self._order = order
+        self._lines: dict[Account, Line] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __contains__(self, request: RequestState) -> bool:
+        charge = request.charge
+        line = None if charge is None else self._lines.get(charge.account)
+        return line is not None and request.request_id in line
+
+    def join(self, request: RequestState) -> None:
+        account = charge_of(request).account
+        line = self._lines.get(account)
+        if line is None:
+            line = self._lines[account] = Line()
+        before = len(line)
+        line.join(request)
+        self._length += len(line) - before
+
+    def leave(self, request: RequestState) -> None:
+        account = charge_of(request).account
+        line = self._lines[account]
+        before = len(line)
+        line.leave(request.request_id)
+        self._length += len(line) - before
+        if not line:
+            del self._lines[account]
+
+    def head(self) -> RequestState:
+        """Who is next. The queue must not be empty."""
+        if len(self._lines) == 1:
+            for line in self._lines.values():
+                return line.head()
+        return self._order.best([line.head() for line in self._lines.values()])
+
+    def lines(self) -> Iterator[tuple[Account, int]]:
+        """Who waits, and how many of each."""
+        for account, line in self._lines.items():
+            yield account, len(line)
+
+    def __iter__(self) -> Iterator[RequestState]:
+        for line in self._lines.values():
+            yield from line
+
+
+def _arrival_number(entry: tuple[int, RequestState]) -> int:
+    return entry[0]

@@ -1,0 +1,50 @@
+"""What came of requests, by class: how many had what their class was promised. It counts, and decides nothing."""
+
+from __future__ import annotations
+
+from gateway.core.requests import RequestState
+from gateway.core.vocabulary import Outcome, ServiceClass, Word
+
+_OF_NO_ACCOUNT = frozenset({Outcome.ABANDONED, Outcome.CLIENT_ERROR})
+"""Whose end was the client's own doing."""
+
+
+class Promise(Word):
+    """What became of what a class was promised."""
+
+    KEPT = "kept"
+    """A whole answer, and its first token in time."""
+    LATE = "late"
+    """A whole answer, but its first token came after the class's `first_token`."""
+    FAILED = "failed"
+    """No whole answer: it failed, or its deadline or its patience ended."""
+    REFUSED = "refused"
+    """It was turned away."""
+
+
+class Goodput:
+    """Of one gateway's own clients: what was forwarded here counts where it came in."""
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[ServiceClass, Promise], int] = {}
+
+    def count(self, service_class: ServiceClass, promise: Promise) -> None:
+        key = service_class, promise
+        self.counts[key] = self.counts.get(key, 0) + 1
+
+    def ended(self, request: RequestState, outcome: Outcome, first_token_max_ns: int | None, now_ns: int) -> None:
+        """`first_token_max_ns`: what its class was promised; None: nothing was."""
+        if request.origin_gateway_id is not None or request.profile.is_control or outcome in _OF_NO_ACCOUNT:
+            return
+        self.count(request.profile.service_class, _kept(request, outcome, first_token_max_ns, now_ns))
+
+
+def _kept(request: RequestState, outcome: Outcome, first_token_max_ns: int | None, now_ns: int) -> Promise:
+    if outcome.startswith("rejected_"):
+        return Promise.REFUSED
+    if outcome is not Outcome.COMPLETED:
+        return Promise.FAILED
+    if first_token_max_ns is None:
+        return Promise.KEPT
+    first_ns = now_ns if request.first_token_ns is None else request.first_token_ns
+    return Promise.KEPT if first_ns - request.arrived_ns <= first_token_max_ns else Promise.LATE

@@ -1,0 +1,71 @@
+"""Where there is room to spare: for requests that yield, who go where nobody misses it, and nowhere else.
+
+What is best effort goes where nobody runs. What is a batch goes where nothing is being read and a share of an engine's
+room stays free; how many requests an engine runs at once it does not tell, so that is learnt from when it had some
+waiting. It judges targets, and knows nothing of who else waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gateway.core.bits import slots_of
+from gateway.core.peers import Peers
+from gateway.core.replicas import Replicas, ReplicaState
+from gateway.core.requests import RequestClass
+from gateway.core.sharing_config import ClassesConfig
+from gateway.core.vocabulary import ServiceClass
+
+_LOOKED_AT_MAX: Final = 8
+"""Of our replicas, the least loaded; if none of these has room, hardly any has."""
+Homes = Callable[[], int]
+"""Mask of the replicas that somebody is held for."""
+_BATCH: Final = ServiceClass.BATCH
+
+
+class Rooms:
+    """Of one gateway."""
+
+    def __init__(self, replicas: Replicas, peers: Peers, homes: Homes = lambda: 0) -> None:
+        self._homes = homes
+        self._replicas = replicas
+        self._peers = peers
+        self._config = ClassesConfig()
+
+    def configure(self, config: ClassesConfig) -> None:
+        self._config = config
+
+    def replicas_with_room(self, mask: int, request_class: RequestClass) -> int:
+        """Of those in the mask, which are free, the ones that nobody is held for and that have room."""
+        mask &= ~self._homes()
+        if request_class.service_class is not _BATCH:
+            return self._replicas.idle(mask)
+        found = 0
+        for slot in self._replicas.few_least_loaded(mask, _LOOKED_AT_MAX):
+            if has_room(self._replicas.at(slot), self._config.batch.free_share):
+                found |= 1 << slot
+        return found
+
+    def peers_with_room(self, mask: int, request_class: RequestClass) -> int:
+        """Of those in the mask, which are free, the ones that say so; whoever is asked says so again, or refuses."""
+        found = 0
+        for slot in slots_of(mask):
+            is_batch = request_class.service_class is _BATCH
+            spare = self._peers.spare(
+                self._peers.at(slot), request_class.model, request_class.rule, is_idle=not is_batch
+            )
+            if spare > (self._config.batch.free_share if is_batch else 0.0):
+                found |= 1 << slot
+        return found
+
+
+def has_room(state: ReplicaState, free_share: float) -> bool:
+    """For one more batch request, with that share still free."""
+    if state.backlog_bytes or state.waiting:
+        return False
+    if not state.load:
+        return True
+    if state.kv_usage > 1 - free_share:
+        return False
+    return not state.runs_max or state.load + 1 <= (1 - free_share) * state.runs_max

@@ -1,0 +1,109 @@
+"""However requests come and whatever they cost: of two tenants that both wait all the while, neither is served more
+than the other by more than a bound that does not grow with time (Virtual Token Counter, Theorem 4.4)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.core.admission import WaitingRoom
+from gateway.core.fair_queue import charge_of
+from gateway.core.fair_shares import FairShares
+from gateway.core.requests import RequestState
+from gateway.core.sharing_config import SharingConfig, TenantConfig
+from gateway.core.vocabulary import TenantName
+from tests.unit.gateway.core.test_admission import LLAMA, request
+
+INPUT_MAX, OUTPUT_MAX = 400, 200
+BACKLOG = 3
+"""Requests that each of the two has waiting at any time, at least."""
+STEPS = 150
+
+
+@dataclass
+class Run:
+    """Two tenants who always have somebody waiting, and a third that comes and goes."""
+
+    rng: random.Random
+    slack: int
+    running_max: int
+    weights: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        self.names = [TenantName(name) for name in ("first", "second", "guest")]
+        self.shares = FairShares()
+        tenants = {name: TenantConfig(weight) for name, weight in zip(self.names, self.weights, strict=False)}
+        self.shares.configure(SharingConfig(prefix_slack_tokens=self.slack), tenants)
+        self.room = WaitingRoom(self.shares, lambda _: self.rng.random())
+        self.running: list[RequestState] = []
+        self.number = 0
+        self.waiting = dict.fromkeys(self.names, 0)
+        self.served = dict.fromkeys(self.names, 0.0)
+        """Weighed, and divided by weight: as it was charged, and put right when it ended."""
+
+    def arrive(self, name: TenantName) -> None:
+        self.number += 1
+        self.room.join(request(self.number, tenant=name))
+        self.waiting[name] += 1
+
+    def start(self) -> None:
+        head = self.room.head_of(LLAMA)
+        assert head is not None
+        self.room.leave(head)
+        name = head.profile.tenant
+        self.waiting[name] -= 1
+        before = charge_of(head).account.counter
+        limit = self.rng.choice([None, OUTPUT_MAX])
+        head.profile = replace(head.profile, output_tokens_max=limit)
+        self.shares.started(charge_of(head), head.profile, self.rng.randint(1, INPUT_MAX))
+        self.served[name] += charge_of(head).account.counter - before
+        self.running.append(head)
+
+    def end(self) -> None:
+        ended = self.running.pop(self.rng.randrange(len(self.running)))
+        charge = charge_of(ended)
+        before = charge.account.counter
+        self.shares.ended(charge, None, self.rng.randint(0, OUTPUT_MAX))
+        self.shares.closed(charge)
+        self.served[ended.profile.tenant] += charge.account.counter - before
+
+    def step(self) -> None:
+        for name in self.names[:2]:
+            while self.waiting[name] < BACKLOG:
+                self.arrive(name)
+        if self.rng.random() < 0.2:
+            self.arrive(self.names[2])
+        if len(self.running) >= self.running_max:
+            self.end()
+        self.start()
+
+    @property
+    def bound(self) -> float:
+        """Twice the slack, what one request may be charged, and what may be put right of those that run."""
+        config = SharingConfig()
+        most = config.input_weight * INPUT_MAX + config.output_weight * OUTPUT_MAX
+        put_right = self.running_max * config.output_weight * OUTPUT_MAX
+        return 2 * (self.slack + (most + put_right) / min(self.weights))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    slack=st.sampled_from([0, 500, 2000]),
+    running_max=st.sampled_from([1, 4]),
+    weights=st.sampled_from([(1.0, 1.0), (1.0, 3.0)]),
+)
+def test_neither_is_served_more_than_the_bound_allows(
+    seed: int, slack: int, running_max: int, weights: tuple[float, float]
+) -> None:
+    run = Run(random.Random(seed), slack, running_max, weights)
+    one, other, _ = run.names
+    differences = []
+    for _ in range(STEPS):
+        run.step()
+        differences.append(run.served[one] - run.served[other])
+    assert max(differences) - min(differences) <= run.bound, "over any stretch of it"
+    assert min(run.served[one], run.served[other]) > 0

@@ -1,0 +1,154 @@
+"""Who is next where tenants share."""
+
+from __future__ import annotations
+
+from gateway.core.admission import WaitingRoom
+from gateway.core.fair_queue import charge_of
+from gateway.core.fair_shares import FairShares
+from gateway.core.requests import Hold, RequestClass, RequestState
+from gateway.core.sharing_config import SharingConfig, TenantConfig
+from gateway.core.vocabulary import ServiceClass, TenantName
+from tests.support.core import ANYWHERE, MODEL, SECOND
+from tests.unit.gateway.core.test_admission import LLAMA, request
+
+ACME, ZETA = "acme", "zeta"
+NO_SLACK = SharingConfig(prefix_slack_tokens=0)
+
+
+def room(
+    config: SharingConfig = NO_SLACK, tenants: dict[str, TenantConfig] | None = None, **known: float
+) -> WaitingRoom:
+    """`known`: of each tenant's prompts, what the free replica knows."""
+    shares = FairShares()
+    shares.configure(config, {TenantName(name): each for name, each in (tenants or {}).items()})
+    return WaitingRoom(shares, lambda each: known.get(each.profile.tenant, 0.0))
+
+
+def serve(one: WaitingRoom, tokens: int = 100) -> str:
+    """The next one is started, and costs so much."""
+    head = one.head_of(LLAMA)
+    assert head is not None
+    one.leave(head)
+    one.shares.started(charge_of(head), head.profile, tokens)
+    return str(head.profile.tenant)
+
+
+def test_tenants_take_turns_by_what_they_had() -> None:
+    one = room()
+    for number in range(6):
+        one.join(request(number, tenant=ACME))
+    for number in range(6, 8):
+        one.join(request(number, tenant=ZETA))
+    assert [serve(one) for _ in range(5)] == [ACME, ZETA, ACME, ZETA, ACME]
+
+
+def test_who_had_more_waits_until_the_other_has_had_as_much() -> None:
+    one = room()
+    for number in range(6):
+        one.join(request(number, tenant=(ACME, ZETA)[number % 2]))
+    assert serve(one, tokens=250) == ACME
+    assert [serve(one) for _ in range(4)] == [ZETA, ZETA, ZETA, ACME]
+
+
+def test_within_a_tenant_and_with_one_alone_it_is_first_come_first_served() -> None:
+    one = room()
+    for number in (3, 1, 2):
+        one.join(request(number))
+    assert [each.arrival_number for each in one] == [1, 2, 3]
+    head = one.head_of(LLAMA)
+    assert head is not None
+    assert head.arrival_number == 1
+    assert one.heads()[0][:5] == (0, 0, 0, 0.0, 1), "no counter is looked at"
+
+
+def test_who_comes_back_goes_before_all_who_have_had_no_turn_yet() -> None:
+    one = room()
+    back, *others = (request(number, tenant=tenant) for number, tenant in enumerate((ACME, ZETA, ZETA)))
+    for each in (back, *others):
+        one.join(each)
+    one.leave(back)
+    one.shares.started(charge_of(back), back.profile, 10_000)
+    back.attempts = 1
+    one.join(back)
+    assert one.head_of(LLAMA) is back
+
+
+def test_the_higher_priority_goes_first_until_the_other_has_waited_for_it() -> None:
+    one = room(SharingConfig(aging_ns=10 * SECOND), {ZETA: TenantConfig(priority=1)})
+    low, high = request(0, tenant=ACME), request(1, tenant=ZETA)
+    one.join(low)
+    one.join(high)
+    one.shares.started(charge_of(high), high.profile, 500)
+    one.begin(10 * SECOND - 1)
+    assert one.head_of(LLAMA) is high
+    one.begin(10 * SECOND)
+    assert one.head_of(LLAMA) is low, "as high by now, and it had less"
+
+
+def test_better_classes_go_first_whoever_had_what() -> None:
+    one = room()
+    batch = RequestClass(MODEL, ANYWHERE, True, True, service_class=ServiceClass.BATCH)
+    late, early = request(5, tenant=ACME), request(1, batch, tenant=ZETA)
+    for each in (early, late):
+        one.join(each)
+    assert one.next_of(one.heads()) is late
+
+
+class TestPrefixes:
+    def test_within_the_slack_whom_the_replica_knows_goes_first(self) -> None:
+        one = room(SharingConfig(prefix_slack_tokens=300), zeta=0.9, acme=0.1)
+        for number in range(10):
+            one.join(request(number, tenant=(ACME, ZETA)[number % 2]))
+        assert [serve(one) for _ in range(6)] == [ZETA, ZETA, ZETA, ZETA, ACME, ZETA], "never more than that ahead"
+
+    def test_with_no_slack_nobody_looks(self) -> None:
+        one = room(NO_SLACK, zeta=0.9)
+        for number in range(4):
+            one.join(request(number, tenant=(ACME, ZETA)[number % 2]))
+        assert [serve(one) for _ in range(4)] == [ACME, ZETA, ACME, ZETA]
+
+    def test_it_lifts_nobody_above_a_higher_priority(self) -> None:
+        one = room(SharingConfig(prefix_slack_tokens=10**6), {ACME: TenantConfig(priority=1)}, zeta=1.0)
+        one.join(request(0, tenant=ZETA))
+        one.join(request(1, tenant=ACME))
+        assert serve(one) == ACME
+
+
+class TestRounds:
+    """Heads that were looked at together, while some of them are started."""
+
+    def test_a_start_puts_its_tenants_other_heads_behind(self) -> None:
+        one = room()
+        kinds = [RequestClass(MODEL, ANYWHERE, True, True, failed_replicas=mask) for mask in (1, 2, 4)]
+        first, second, other = request(0, kinds[0], ACME), request(1, kinds[1], ACME), request(2, kinds[2], ZETA)
+        for each in (first, second, other):
+            one.join(each)
+        heads = one.heads()
+        taken = one.next_of(heads)
+        assert taken is first
+        one.leave(taken)
+        one.shares.started(charge_of(taken), taken.profile, 100)
+        assert one.next_of(heads) is other
+        assert one.next_of(heads) is second
+
+    def test_a_start_may_put_another_one_at_the_head_of_a_class(self) -> None:
+        one = room()
+        elsewhere = RequestClass(MODEL, ANYWHERE, True, True, failed_replicas=1)
+        first, behind, ahead = request(0, elsewhere, ACME), request(1, tenant=ACME), request(2, tenant=ZETA)
+        for each in (first, behind, ahead):
+            one.join(each)
+        heads = one.heads()
+        one.leave(one.next_of(heads))
+        one.shares.started(charge_of(first), first.profile, 100)
+        assert one.next_of(heads) is ahead
+
+    def test_those_held_for_a_replica_share_it_too(self) -> None:
+        one = room()
+        everybody: list[RequestState] = [request(number, tenant=(ACME, ACME, ZETA)[number]) for number in range(3)]
+        for each in everybody:
+            one.join(each)
+            one.hold(each, Hold(2, 1, b""))
+        first = one.next_of(one.held_heads(2))
+        one.leave(first)
+        one.shares.started(charge_of(first), first.profile, 100)
+        assert [first, one.held_head_of(2, LLAMA, is_cold=False)] == [everybody[0], everybody[2]]

@@ -1,0 +1,162 @@
+"""What is counted of tenants, and what is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.core.fair_shares import OTHERS, Charge, FairShares
+from gateway.core.sharing_config import SharingConfig, TenantConfig
+from gateway.core.vocabulary import RequestProfile, TenantName
+from tests.support.core import profile
+
+ACME, ZETA, NEW = (TenantName(name) for name in ("acme", "zeta", "new"))
+
+
+def asked(tenant: TenantName, prompt_bytes: int = 400, **more: object) -> RequestProfile:
+    return replace(profile("r", tenant=tenant), prompt_bytes=prompt_bytes, **more)  # type: ignore[arg-type]
+
+
+def run(shares: FairShares, tenant: TenantName, prompt_bytes: int = 400, written: int = 10) -> Charge:
+    """A request that waits for nobody."""
+    charge = shares.opened(tenant)
+    shares.joined(charge.account)
+    shares.left(charge.account)
+    shares.started(charge, asked(tenant, prompt_bytes), 0)
+    shares.ended(charge, None, written)
+    shares.closed(charge)
+    return charge
+
+
+def test_a_tokens_prompt_counts_at_the_start_and_what_is_written_counts_double() -> None:
+    shares = FairShares()
+    charge = shares.opened(ACME)
+    shares.started(charge, asked(ACME), 0)
+    assert charge.account.counter == 100, "four bytes a token, as far as anybody knows"
+    shares.ended(charge, prompt_tokens=90, output_tokens=7)
+    shares.closed(charge)
+    assert charge.account.counter == 90 + 2 * 7
+    assert (charge.account.input_tokens, charge.account.output_tokens, charge.account.open) == (90, 7, 0)
+
+
+def test_the_length_of_answers_before_is_reckoned_with_from_the_start() -> None:
+    shares = FairShares()
+    first = run(shares, ACME, written=50)
+    before = first.account.counter
+    charge = shares.opened(ACME)
+    shares.started(charge, asked(ACME), 0)
+    assert charge.account.counter - before == 100 + 2 * 50
+    short = shares.opened(ACME)
+    shares.started(short, asked(ACME, output_tokens_max=3), 0)
+    assert short.output_tokens == 3, "it cannot be longer than its client lets it"
+
+
+def test_progress_beyond_what_was_reckoned_with_counts_at_once() -> None:
+    shares = FairShares()
+    charge = shares.opened(ACME)
+    shares.started(charge, asked(ACME), 25)
+    shares.progressed(charge, 40)
+    assert charge.account.counter == 25 + 2 * 40
+    shares.progressed(charge, 30)
+    assert charge.account.counter == 25 + 2 * 40
+    shares.ended(charge, None, 45)
+    shares.closed(charge)
+    assert charge.account.counter == 25 + 2 * 45
+
+
+def test_however_often_it_is_tried_it_is_charged_once_and_what_nobody_ran_is_given_back() -> None:
+    shares = FairShares()
+    charge = shares.opened(ACME)
+    for _ in range(3):
+        shares.started(charge, asked(ACME), 0)
+    assert charge.account.counter == 100
+    shares.closed(charge)
+    assert charge.account.counter == 0, "refused wherever it went"
+
+
+def test_what_looks_at_a_stored_response_costs_nothing() -> None:
+    shares = FairShares()
+    charge = shares.opened(ACME)
+    shares.started(charge, asked(ACME, is_control=True), 0)
+    shares.ended(charge, 500, 500)
+    shares.closed(charge)
+    assert charge.account.counter == 0
+
+
+def test_weights_divide_what_is_charged_and_change_from_then_on() -> None:
+    shares = FairShares()
+    shares.configure(SharingConfig(), {ACME: TenantConfig(weight=4), TenantName("default"): TenantConfig(weight=0.5)})
+    assert run(shares, ACME, written=0).account.counter == 25
+    assert run(shares, ZETA, written=0).account.counter == 25 + 200
+    shares.configure(SharingConfig(), {})
+    assert run(shares, ACME, written=0).account.counter == 25 + 200 + 100, "lifted, then charged"
+
+
+class TestIdling:
+    """Nobody saves up."""
+
+    def test_who_comes_while_others_wait_begins_where_the_least_of_them_is(self) -> None:
+        shares = FairShares()
+        run(shares, ACME, 4000)
+        run(shares, ZETA, 40_000)
+        waiting = [shares.opened(ACME), shares.opened(ZETA)]
+        for each in waiting:
+            shares.joined(each.account)
+        least = min(each.account.counter for each in waiting)
+        assert least > 0
+        assert shares.opened(NEW).account.counter == least
+
+    def test_who_comes_when_nobody_waits_begins_where_the_last_one_left(self) -> None:
+        shares = FairShares()
+        used = run(shares, ACME, 4000).account.counter
+        assert shares.opened(NEW).account.counter == used
+
+    def test_a_counter_is_never_lowered(self) -> None:
+        shares = FairShares()
+        most = run(shares, ACME, 40_000).account.counter
+        shares._last = None
+        behind = shares.opened(ZETA)
+        shares.joined(behind.account)
+        assert shares.opened(ACME).account.counter == most
+
+    def test_who_waits_already_is_not_lifted_by_coming_again(self) -> None:
+        shares = FairShares()
+        behind = shares.opened(ZETA)
+        shares.joined(behind.account)
+        ahead = shares.opened(ACME)
+        shares.joined(ahead.account)
+        shares.started(ahead, asked(ACME), 0)
+        assert shares.opened(ZETA).account.counter == 0
+
+
+class TestBounds:
+    def test_those_without_anything_here_are_forgotten_first(self) -> None:
+        shares = FairShares()
+        shares.configure(SharingConfig(tenants_max=2), {})
+        kept = shares.opened(ACME)
+        run(shares, ZETA)
+        shares.opened(NEW)
+        assert set(shares.figures()) == {ACME, NEW}
+        assert shares.forgotten == 1
+        assert kept.account in shares
+
+    def test_with_more_than_are_told_apart_newcomers_share_a_counter(self) -> None:
+        shares = FairShares()
+        shares.configure(SharingConfig(tenants_max=2), {})
+        charges = [shares.opened(TenantName(f"t{number}")) for number in range(9)]
+        assert [each.account.name for each in charges] == ["t0", "t1"] + [OTHERS] * 7
+        assert shares.size <= shares.size_max == 3
+
+    def test_a_smaller_bound_holds_at_once(self) -> None:
+        shares = FairShares()
+        for number in range(9):
+            run(shares, TenantName(f"t{number}"))
+        shares.configure(SharingConfig(tenants_max=4), {})
+        assert shares.size == 4
+
+
+def test_priority_rises_while_a_request_waits_up_to_the_highest_there_is() -> None:
+    shares = FairShares()
+    shares.configure(SharingConfig(aging_ns=10), {ACME: TenantConfig(priority=2)})
+    low, high = shares.opened(ZETA).account, shares.opened(ACME).account
+    assert [shares.priority_of(low, 0, now_ns) for now_ns in (0, 9, 10, 19, 20, 1000)] == [0, 0, 1, 1, 2, 2]
+    assert shares.priority_of(high, 0, 1000) == 2
