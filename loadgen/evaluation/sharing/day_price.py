@@ -149,6 +149,11 @@ def _in_time(asked: Sequence[RequestRecord], service_class: ServiceClass) -> flo
 
 # The page
 
+_HEADS: Final = (
+    *("workload", "policy", "EUR a day", "reserved", "by use", "egress", "kg CO2", "people in time", "jobs in time"),
+    *("TTFT p50, p90", "forwarded", "cache hits", "failed"),
+)
+
 
 def section(measured: Mapping[str, Any]) -> str:
     """What stands on it."""
@@ -159,9 +164,10 @@ def _lines(measured: Mapping[str, Any]) -> Iterator[str]:
     yield "## A day by price"
     yield ""
     yield (
-        f"Three regions with {_REPLICAS} replicas each, a day of {measured['day_s']} s in the simulator: two are reserved and one is paid by use. Prices are invented. "
-        "People chat by the hours of their region, and jobs of class batch come all the time; first tokens are due in "
-        f"{SLO_S[ServiceClass.INTERACTIVE]:g} s and {SLO_S[ServiceClass.BATCH]:g} s. The same requests, placed by `cost` and by `price`."
+        f"Three regions with {_REPLICAS} replicas each, a day of {measured['day_s']} s in the simulator: two are reserved,"
+        " one is paid by use. Prices are invented. People chat by the hours of their region, and jobs of class batch come"
+        f" all the time; first tokens are due in {SLO_S[ServiceClass.INTERACTIVE]:g} s and"
+        f" {SLO_S[ServiceClass.BATCH]:g} s. The same requests are placed by `cost` and by `price`."
     )
     if measured["is_quick"]:
         yield ""
@@ -169,10 +175,8 @@ def _lines(measured: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield from str(measured["expected"]).splitlines()
     yield ""
-    yield (
-        "| workload | policy | EUR a day | reserved | by use | egress | kg CO2 | people in time | jobs in time | TTFT p50, p90 | forwarded | cache hits | failed |"
-    )
-    yield "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    yield f"| {' | '.join(_HEADS)} |"
+    yield "|---" * len(_HEADS) + "|"
     for workload, policies in measured["workloads"].items():
         for policy, runs in policies.items():
             aside = " (kept aside)" if workload == ASIDE else ""
