@@ -9,9 +9,11 @@ import msgspec
 from aiohttp import web
 
 from controller.history import SHOWN_MAX, Entry
-from controller.operations import NotKnown, NotWritten, OrderAnswer, OrderBody
+from controller.operations import NotKnown, NotWritten, OrderAnswer, OrderBody, OrderForbidden
 from controller.orders import OrderRefused
-from gateway.ground.admin_server import admin_middlewares, as_json, fault
+from gateway.ground.admin_server import OPERATOR, add_whoami, admin_middlewares, as_json, fault, needs
+from gateway.ground.operators import Operator, Operators
+from gateway.ground.operators_config import Role
 
 BODY_BYTES_MAX = 64 << 20
 """An import holds everything that every gateway announced."""
@@ -26,13 +28,13 @@ class AdminSources:
     state: Callable[[], dict[str, object]]
     readiness: Callable[[], str]
     """Why not; empty when ready."""
-    order: Callable[[OrderBody, str], Awaitable[OrderAnswer]]
+    order: Callable[[OrderBody, str, Operator], Awaitable[OrderAnswer]]
     history: Callable[[int], list[Entry]]
     export: Callable[[], dict[str, str]]
 
 
 def make_admin_app(
-    sources: AdminSources, token: str | None = None, hosts: Collection[str] | None = None
+    sources: AdminSources, operators: Operators | None = None, hosts: Collection[str] | None = None
 ) -> web.Application:
     async def live(_: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -43,23 +45,29 @@ def make_admin_app(
             return web.json_response({"status": "not ready", "reason": reason}, status=503)
         return web.json_response({"status": "ready"})
 
+    @needs(Role.LOOK)
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=sources.metrics(), headers={"content-type": sources.metrics_content_type})
 
+    @needs(Role.LOOK)
     async def state(_: web.Request) -> web.Response:
         return as_json(sources.state())
 
+    @needs(Role.LOOK)
     async def history(request: web.Request) -> web.Response:
         count = request.query.get("count", "50")
         if not count.isdecimal() or not 0 < int(count) <= SHOWN_MAX:
             return fault(400, f"count is a number from 1 to {SHOWN_MAX}")
         return as_json(sources.history(int(count)))
 
+    @needs(Role.LOOK)
     async def export(_: web.Request) -> web.Response:
         return as_json(sources.export())
 
+    @needs(Role.LOOK)
     async def order(request: web.Request) -> web.Response:
-        """A page in an operator's browser cannot send this content type to us unasked."""
+        """What it takes depends on the order; a look is enough to ask what one would do. A page in an operator's
+        browser cannot send this content type to us unasked."""
         if request.content_type != "application/json":
             return fault(415, "send application/json")
         try:
@@ -67,7 +75,9 @@ def make_admin_app(
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             return fault(400, str(error))
         try:
-            return as_json(await sources.order(body, request.remote or ""))
+            return as_json(await sources.order(body, request.remote or "", request[OPERATOR]))
+        except OrderForbidden as forbidden:
+            return fault(403, str(forbidden))
         except OrderRefused as refused:
             return fault(409, str(refused))
         except NotKnown as problem:
@@ -75,10 +85,12 @@ def make_admin_app(
         except NotWritten as problem:
             return fault(503, f"nothing has changed, since it could not be written: {problem}")
 
-    app = web.Application(middlewares=admin_middlewares(token, hosts), client_max_size=BODY_BYTES_MAX)
+    middlewares = admin_middlewares(operators or Operators(), hosts)
+    app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
     app.router.add_get("/health", live)
     app.router.add_get("/ready", ready)
     app.router.add_get("/metrics", metrics)
+    add_whoami(app)
     app.router.add_get("/admin/state", state)
     app.router.add_get("/admin/history", history)
     app.router.add_get("/admin/export", export)

@@ -45,10 +45,13 @@ from gateway.ground.listening import named_by
 from gateway.ground.logs import libraries_told_of, make_logger
 from gateway.ground.naming.limits import DnsLimits
 from gateway.ground.naming.service import NameService
+from gateway.ground.operators import Operators
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.task_group import TaskGroup
 from gateway.ground.tls import ControllerTls, ExpiryWatch, Holder, HttpTls
+from gateway.ground.tokens.issuer import Around
+from gateway.ground.tokens.operators import make_operators
 from gateway.ground.transport import Plaintext
 from gateway.ground.values import Address
 
@@ -82,6 +85,8 @@ class ControllerHandle:
         self.admin_address = file.sections.listen.admin
         """With the port that it has, where the system chose it."""
         self.dns_addresses: tuple[Address, ...] = ()
+        self.admin_app: web.Application | None = None
+        """What operators reach, once they do."""
         self.publisher: Publisher | None = None
         """Of the records beyond our own name servers."""
 
@@ -122,11 +127,19 @@ async def serve_controller(
     clock = clock or Clock()
     sections = file.sections
     log = log or make_logger(sections.logging, file.controller, clock=clock, role="controller")
-    shown = _Shown(sections, clock)
+    shown = _Shown(file, clock, log)
     async with AsyncExitStack() as stack:
         history = History(_history_path(sections), sections.history.file_max_bytes)
-        metrics = Metrics()
-        waiting = Waiting(file, shown.operators, metrics, log, stop=stop or asyncio.Event(), standing_by=standing_by)
+        metrics = await _with_operators(Metrics(), stack, shown, clock, log)
+        waiting = Waiting(
+            file,
+            shown.operators_tls,
+            metrics,
+            log,
+            stop=stop or asyncio.Event(),
+            standing_by=standing_by,
+            operators=shown.operators,
+        )
         lead = await take_the_lead(stack, store, waiting, clock)
         journal = _journal(file, clock, log, metrics)
         core = ControllerCore()
@@ -142,7 +155,7 @@ async def serve_controller(
         )
         driver.on_recovery(recovery.begin)
         metrics.follow(desk, handle.links.__len__, lambda: not handle.readiness(), lead.lease.left_s)
-        _add_parts(handle.reloader, FilePart(file, partial(_apply, handle, prober, recovery)), shown.holders)
+        _add_parts(handle.reloader, FilePart(file, partial(_apply, handle, prober, recovery)), shown)
 
         stack.push_async_callback(_last_write, lead.keeper, log)
         await stack.enter_async_context(loops)
@@ -169,9 +182,23 @@ async def serve_controller(
         server = ControlServer(service, sections.link, door)
         stack.push_async_callback(server.stop)
         handle.grpc_address = await _listen_for_gateways(server, sections.listen.grpc)
-        admin = _admin_app(handle, Operations(desk, history, clock, on_order=metrics.ordered), history, clock)
-        handle.admin_address = await listen_for_operators(stack, admin, handle.admin_address, shown.operators)
+        admin = _admin_app(
+            handle, Operations(desk, history, clock, on_order=metrics.ordered), history, clock, shown.operators
+        )
+        handle.admin_address = await listen_for_operators(stack, admin, handle.admin_address, shown.operators_tls)
         yield handle
+
+
+async def _with_operators(
+    metrics: Metrics, stack: AsyncExitStack, shown: _Shown, clock: Clock, log: FilteringBoundLogger
+) -> Metrics:
+    """Who they are is known also while another controller leads; it is counted in these metrics."""
+    metrics.add(shown.token_counters.collectors())
+    loops = await stack.enter_async_context(Supervisor(clock, partial(_loop_failed, log, metrics)))
+    for each in shown.issuers:
+        each.restore()
+        loops.run(f"issuer_{each.config.name}", each.run)
+    return metrics
 
 
 async def _listen_for_gateways(server: ControlServer, address: Address) -> Address:
@@ -209,19 +236,23 @@ async def _run_until(
 
 
 class _Shown:
-    """The certificates in use."""
+    """The certificates in use, and what operators have to show."""
 
-    def __init__(self, sections: Sections, clock: Clock) -> None:
-        """Raises CertificateFault."""
+    def __init__(self, file: ControllerFile, clock: Clock, log: FilteringBoundLogger) -> None:
+        """Raises CertificateFault and ConfigError."""
+        sections = file.sections
+        around = Around(file.controller, _state_folder(sections), clock, log)
+        self.operators, self.issuers = make_operators(file.admin_token, sections.operators, around)
+        self.token_counters = around.counters
         self.mesh = None if sections.link.tls is None else ControllerTls(sections.link.tls, clock)
         admin_tls = sections.listen.admin_tls
-        self.operators = None if admin_tls is None else HttpTls(admin_tls, clock)
-        if self.operators is not None:
-            self.operators.role = "operators"
+        self.operators_tls = None if admin_tls is None else HttpTls(admin_tls, clock)
+        if self.operators_tls is not None:
+            self.operators_tls.role = "operators"
 
     @property
     def holders(self) -> list[Holder]:
-        return [each for each in (self.mesh, self.operators) if each is not None]
+        return [each for each in (self.mesh, self.operators_tls) if each is not None]
 
 
 async def _tell_names(
@@ -306,6 +337,11 @@ def _journal(file: ControllerFile, clock: Clock, log: FilteringBoundLogger, metr
     return Journal(JournalSettings(settings.folder, settings.file_max_bytes, settings.files_max), header, on_stopped)
 
 
+def _state_folder(sections: Sections) -> Path | None:
+    """Beside the store, where that is a file."""
+    return None if sections.store.path is None else sections.store.path.parent
+
+
 def _history_path(sections: Sections) -> Path:
     if sections.history.path is not None:
         return sections.history.path
@@ -330,9 +366,10 @@ def _watch_certificates(
     loops.run("certificate_expiry", ExpiryWatch(holders, clock, log).run)
 
 
-def _add_parts(reloader: Reloader, part: FilePart, holders: list[Holder]) -> None:
+def _add_parts(reloader: Reloader, part: FilePart, shown: _Shown) -> None:
     reloader.add("controller", part.reload, part.files)
-    for holder in holders:
+    reloader.add("operators", shown.operators.reload, shown.operators.files)
+    for holder in shown.holders:
         reloader.add(f"certificate_of_{holder.role}", holder.reload, holder.files)
 
 
@@ -353,7 +390,9 @@ def _loop_failed(log: FilteringBoundLogger, metrics: Metrics, name: str, error: 
 # Operators
 
 
-def _admin_app(handle: ControllerHandle, operations: Operations, history: History, clock: Clock) -> web.Application:
+def _admin_app(
+    handle: ControllerHandle, operations: Operations, history: History, clock: Clock, operators: Operators
+) -> web.Application:
     desk = handle.desk
 
     def metrics_page() -> bytes:
@@ -369,7 +408,8 @@ def _admin_app(handle: ControllerHandle, operations: Operations, history: Histor
     sources = AdminSources(
         metrics_page, CONTENT_TYPE, state, handle.readiness, operations.take, history.last, operations.export
     )
-    return make_admin_app(sources, handle.file.admin_token, admin_hosts(handle.file.sections.listen))
+    handle.admin_app = make_admin_app(sources, operators, admin_hosts(handle.file.sections.listen))
+    return handle.admin_app
 
 
 # The end

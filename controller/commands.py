@@ -124,6 +124,7 @@ def _secret_files(controller: ControllerFile) -> Iterator[Path]:
     yield from (each.key for each in (sections.link.tls, sections.listen.admin_tls) if each is not None)
     if controller.admin_token_file is not None:
         yield controller.admin_token_file
+    yield from sections.operators.secret_files()
     if sections.records.rfc2136.key_file is not None:
         yield sections.records.rfc2136.key_file
 

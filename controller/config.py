@@ -20,6 +20,7 @@ from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, Mes
 from gateway.ground.environment import PROCESS_ENVIRONMENT
 from gateway.ground.faults import Fault, FileError, KeyFaults
 from gateway.ground.naming.tree import NameServer
+from gateway.ground.operators_config import OperatorsConfig, operator_faults
 from gateway.ground.settings import FileModel, SectionsFile
 from gateway.ground.values import (
     CERTIFICATE_NAME_PATTERN,
@@ -161,6 +162,7 @@ class Sections:
     journal: JournalConfig = JournalConfig()
     reload: ReloadConfig = ReloadConfig()
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    operators: OperatorsConfig = field(default_factory=OperatorsConfig)
 
 
 class NameServerFile(FileModel):
@@ -310,8 +312,12 @@ def _faults_between(file: ControllerFile) -> Iterator[Fault]:
             yield Fault(
                 key, f"{address} is beyond this machine, without {tls_key}; to allow that, write `insecure: true`"
             )
-    if file.admin_token_file is None and not listen.admin.is_loopback:
-        yield Fault("listen.admin", f"{listen.admin} is beyond this machine, and there is no `admin_token_file`")
+    if file.admin_token_file is None and not sections.operators.are_any and not listen.admin.is_loopback:
+        yield Fault(
+            "listen.admin",
+            f"{listen.admin} is beyond this machine, and there is no `admin_token_file`, nor `operators`",
+        )
+    yield from operator_faults(sections.operators, insecure=file.insecure)
     if link.silence_max_ns <= link.alive_interval_ns:
         yield Fault("link.silence_max", "should be longer than link.alive_interval", beside="link.alive_interval")
     if recovery.kind is RecoveryKind.COMMAND and not recovery.command:

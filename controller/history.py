@@ -26,6 +26,9 @@ class Entry(msgspec.Struct, frozen=True):
     term: int = 0
     version: int = 0
     """Of the first snapshot with it."""
+    operator: str = ""
+    """Who that is, as far as they had to prove it."""
+    role: str = ""
 
 
 class History:

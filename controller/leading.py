@@ -25,6 +25,7 @@ from controller.store.opening import open_store
 from controller.store.store import Holding, Store, StoreError
 from gateway.ground.clock import Clock
 from gateway.ground.listening import named_by
+from gateway.ground.operators import Operators
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.tls import HttpTls
 from gateway.ground.values import Address
@@ -57,6 +58,7 @@ class Waiting:
         *,
         stop: asyncio.Event,
         standing_by: Callable[[str], None],
+        operators: Operators,
     ) -> None:
         self.file = file
         self.log = log
@@ -64,6 +66,7 @@ class Waiting:
         self.address = file.sections.listen.admin
         """Where they are answered; with the real port once they are."""
         self._tls = tls
+        self._operators = operators
         self._standing_by = standing_by
         self._page = AsyncExitStack()
         self._standby = Standby(file.sections.store.look_interval_ns, stop, log, self._show)
@@ -79,7 +82,7 @@ class Waiting:
             lambda: self._standby.reason,
             self.metrics.render,
             CONTENT_TYPE,
-            self.file.admin_token,
+            self._operators,
             admin_hosts(listen),
         )
         self.address = await listen_for_operators(self._page, app, listen.admin, self._tls)

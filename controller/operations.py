@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,11 +13,12 @@ from controller.desk import Desk, changed_policies
 from controller.documents import Changes
 from controller.history import Entry, History
 from controller.links import Links
-from controller.orders import Order, OrderRefused, changes_of, export_of
+from controller.orders import Order, OrderRefused, changes_of, export_of, role_needed
 from controller.preview import Preview, preview
 from controller.registry import Registered
 from controller.store.store import StoreError, StoreUncertain
 from gateway.ground.clock import Clock
+from gateway.ground.operators import ANYBODY, Operator
 
 _SECOND_NS = 1_000_000_000
 _LENGTH_MAX = 200
@@ -44,12 +45,24 @@ class OrderAnswer(msgspec.Struct, frozen=True):
     """It is in force, and the record of who ordered it cannot be written."""
 
 
+class OrderForbidden(Exception):
+    """Whoever ordered it may not, in words. Nothing has changed."""
+
+
 class NotWritten(Exception):
     """The store did not take it, in words. Nothing has changed."""
 
 
 class NotKnown(Exception):
     """The store did not answer, in words. It may be in force by now, and will be once the store can be written."""
+
+
+class _Giver(NamedTuple):
+    """Who gave an order."""
+
+    by: str
+    address: str
+    operator: Operator
 
 
 class Operations:
@@ -67,28 +80,33 @@ class Operations:
         self._on_order = on_order
         self._one_at_a_time = asyncio.Semaphore(1)
 
-    async def take(self, body: OrderBody, address: str) -> OrderAnswer:
-        """Raises OrderRefused, NotWritten and NotKnown."""
+    async def take(self, body: OrderBody, address: str, operator: Operator = ANYBODY) -> OrderAnswer:
+        """Raises OrderRefused, OrderForbidden, NotWritten and NotKnown. Anybody may ask what an order would do."""
         async with self._one_at_a_time:
             if body.dry_run:
                 changes, seen = self._look(body.order)
                 return OrderAnswer(applied=False, changes=len(changes), preview=seen)
-            return await self._carry_out(body, address)
+            return await self._carry_out(body, _Giver(body.by[:_LENGTH_MAX], address, operator))
 
-    async def _carry_out(self, body: OrderBody, address: str) -> OrderAnswer:
+    async def _carry_out(self, body: OrderBody, by: _Giver) -> OrderAnswer:
+        needed = role_needed(body.order, self._desk.registry)
+        if not by.operator.may(needed):
+            why = f"this needs the role `{needed}`, and {by.operator.name} has `{by.operator.role}`"
+            await self._note(body, by, f"refused: {why}")
+            raise OrderForbidden(why)
         try:
             changes, seen = self._look(body.order)
             version = await self._desk.change(changes) if changes else self._desk.keeper.version
         except OrderRefused as refused:
-            await self._note(body, address, f"refused: {refused}")
+            await self._note(body, by, f"refused: {refused}")
             raise
         except StoreUncertain as error:
-            await self._note(body, address, f"not known: {error}")
+            await self._note(body, by, f"not known: {error}")
             raise NotKnown(str(error)) from error
         except (StoreError, ValueError) as error:
-            await self._note(body, address, f"not written: {error}")
+            await self._note(body, by, f"not written: {error}")
             raise NotWritten(str(error)) from error
-        await self._note(body, address, "applied", version.term, version.version)
+        await self._note(body, by, "applied", version.term, version.version)
         return OrderAnswer(True, len(changes), seen, version.term, version.version, self._history.fault)
 
     def _look(self, order: Order) -> tuple[Changes, Preview]:
@@ -99,11 +117,22 @@ class Operations:
         policies = changed_policies(registry, changed)
         return changes, preview(self._desk.core, registry, changed, policies, self._clock.now_ns())
 
-    async def _note(self, body: OrderBody, address: str, result: str, term: int = 0, version: int = 0) -> None:
+    async def _note(self, body: OrderBody, giver: _Giver, result: str, term: int = 0, version: int = 0) -> None:
         order: dict[str, object] = msgspec.to_builtins(body.order)
         self._on_order(str(order["order"]), result.partition(":")[0])
-        by = body.by[:_LENGTH_MAX]
-        await self._history.add(Entry(self._clock.wall_time(), by, address, order, result, term, version))
+        operator, told_role = giver.operator, giver.operator.role if giver.operator.name else ""
+        entry = Entry(
+            self._clock.wall_time(),
+            giver.by,
+            giver.address,
+            order,
+            result,
+            term,
+            version,
+            operator=operator.name,
+            role=told_role,
+        )
+        await self._history.add(entry)
 
     def export(self) -> dict[str, str]:
         return export_of(dict(self._desk.registry.texts))

@@ -15,6 +15,7 @@ from controller.store.store import StoreUnusable
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
 from gateway.ground.control.vocabulary import Announcement
+from gateway.ground.operators_config import Role
 from gateway.ground.values import ID_PATTERN
 
 PARAMETER_SECTIONS = ("placement", "pushing", "queue", "attempt", "observation")
@@ -131,6 +132,35 @@ Order = (
     | Unfreeze
     | Import
 )
+
+
+def role_needed(order: Order, registry: Registry) -> Role:
+    """What whoever orders it has to be: to empty something and to bring back what was only emptied takes less than what
+    cannot be undone by as little."""
+    match order:
+        case DrainReplica() | DrainGateway() | FreezeAll() | Unfreeze():
+            return Role.DRAIN
+        case AddReplica():
+            known = registry.replicas.get(ReplicaId(order.replica))
+            is_back = not order.document and known is not None and not known.is_removed
+            return Role.DRAIN if is_back else Role.CHANGE
+        case AddGateway():
+            gateway_id = GatewayId(order.gateway)
+            is_back = order == AddGateway(order.gateway) and gateway_id in registry.gateways
+            return Role.DRAIN if is_back else Role.CHANGE
+        case (
+            RemoveReplica()
+            | MoveReplicas()
+            | RemoveGateway()
+            | SetPolicy()
+            | ClearPolicy()
+            | SetParameters()
+            | ClearParameters()
+            | Import()
+        ):
+            return Role.CHANGE
+        case _:
+            assert_never(order)
 
 
 def changes_of(order: Order, registry: Registry) -> Changes:

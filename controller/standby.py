@@ -12,7 +12,9 @@ from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
 from controller.store.store import StoreError, StoreTaken
-from gateway.ground.admin_server import admin_middlewares, fault
+from gateway.ground.admin_server import admin_middlewares, fault, needs
+from gateway.ground.operators import Operators
+from gateway.ground.operators_config import Role
 
 _SECOND_NS = 1_000_000_000
 
@@ -60,7 +62,7 @@ def make_standby_app(
     reason: Callable[[], str],
     metrics: Callable[[], bytes],
     metrics_content_type: str,
-    token: str | None,
+    operators: Operators,
     hosts: Collection[str] | None,
 ) -> web.Application:
     """What the admin address shows meanwhile: it lives, it is not ready, and who leads."""
@@ -71,13 +73,15 @@ def make_standby_app(
     async def ready(_: web.Request) -> web.Response:
         return web.json_response({"status": "standing by", "reason": reason()}, status=503)
 
+    @needs(Role.LOOK)
     async def page(_: web.Request) -> web.Response:
         return web.Response(body=metrics(), headers={"content-type": metrics_content_type})
 
+    @needs(Role.LOOK)
     async def other(_: web.Request) -> web.Response:
         return fault(503, f"this controller stands by, and nothing has changed: {reason()}")
 
-    app = web.Application(middlewares=admin_middlewares(token, hosts))
+    app = web.Application(middlewares=admin_middlewares(operators, hosts))
     app.router.add_get("/health", live)
     app.router.add_get("/ready", ready)
     app.router.add_get("/metrics", page)

@@ -218,9 +218,9 @@ def history(admin: Admin, *, count: int, as_json: bool) -> None:
         return
     for entry in read(answer, list[Entry]):
         order = {key: told for key, told in entry.order.items() if key != "order" and told not in ("", None, [])}
-        click.echo(
-            f"{entry.time} {entry.by} from {entry.address}: {entry.order['order']} {_short(order)} {entry.result}"
-        )
+        proved = f" ({entry.operator}, {entry.role})" if entry.operator else ""
+        what = f"{entry.order['order']} {_short(order)} {entry.result}"
+        click.echo(f"{entry.time} {entry.by}{proved} from {entry.address}: {what}")
 
 
 def _short(order: dict[str, object]) -> str:

@@ -14,9 +14,11 @@ from typing import Any, Self, TypeVar
 from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
+from gateway.app.identities import Identities
 from gateway.config.sections import GatewayConfig, UsageConfig
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
+from gateway.ground.operators import Operator, told_of
 from gateway.ground.reloader import ReloadRefused
 from gateway.ground.threads import finish_in_thread
 from gateway.ground.values import parse_duration_ns
@@ -51,33 +53,33 @@ class KeysAdmin:
             for entry in self._keyring.file.keys
         ]
 
-    async def add(self, options: Mapping[str, Any]) -> Mapping[str, object]:
+    async def add(self, options: Mapping[str, Any], by: Operator) -> Mapping[str, object]:
         key_id = options.get("id")
         if not isinstance(key_id, str):
             raise KeysRefused("id: is missing")
         rest = {name: value for name, value in options.items() if name != "id"}
-        minted = await self._edit("added", key_id, lambda now_ns: add_key(self._keyring.path, key_id, rest, now_ns))
+        minted = await self._edit("added", key_id, by, lambda now_ns: add_key(self._keyring.path, key_id, rest, now_ns))
         return {"id": key_id, "key": minted.key}
 
-    async def rotate(self, key_id: str, keep: str) -> Mapping[str, object]:
+    async def rotate(self, key_id: str, keep: str, by: Operator) -> Mapping[str, object]:
         try:
             keep_ns = 0 if keep == "0" else parse_duration_ns(keep)
         except ValueError as error:
             raise KeysRefused(f"keep: {error}") from error
         minted = await self._edit(
-            "rotated", key_id, lambda now_ns: rotate_key(self._keyring.path, key_id, keep_ns, now_ns)
+            "rotated", key_id, by, lambda now_ns: rotate_key(self._keyring.path, key_id, keep_ns, now_ns)
         )
         until = None if minted.old_until is None else minted.old_until.timestamp() * _SECOND_NS
         return {"id": key_id, "key": minted.key, **_moment("old_until", until)}
 
-    async def change(self, key_id: str, options: Mapping[str, Any]) -> Mapping[str, object]:
-        await self._edit("changed", key_id, lambda now_ns: change_key(self._keyring.path, key_id, options, now_ns))
+    async def change(self, key_id: str, options: Mapping[str, Any], by: Operator) -> Mapping[str, object]:
+        await self._edit("changed", key_id, by, lambda now_ns: change_key(self._keyring.path, key_id, options, now_ns))
         return next(each for each in self.list() if each["id"] == key_id)
 
-    async def remove(self, key_id: str) -> None:
-        await self._edit("removed", key_id, lambda _: remove_key(self._keyring.path, key_id))
+    async def remove(self, key_id: str, by: Operator) -> None:
+        await self._edit("removed", key_id, by, lambda _: remove_key(self._keyring.path, key_id))
 
-    async def _edit(self, what: str, key_id: str, edit: Callable[[int], _Result]) -> _Result:
+    async def _edit(self, what: str, key_id: str, by: Operator, edit: Callable[[int], _Result]) -> _Result:
         """It is written down, whoever leaves meanwhile, and in force when this returns."""
         try:
             done = await finish_in_thread(edit, self._clock.wall_ns())
@@ -86,7 +88,7 @@ class KeysAdmin:
             raise KeysRefused(str(error), 404) from error
         except (ConfigError, ReloadRefused) as error:
             raise KeysRefused(str(error)) from error
-        self._log.warning(f"a key was {what} over the admin address", key=key_id)
+        self._log.warning(f"a key was {what} over the admin address", key=key_id, **told_of(by))
         return done
 
 
@@ -146,25 +148,26 @@ class UsageKeeper:
 
 
 class Accounts:
-    """Keys, if clients need any, and what they use."""
+    """Who operators are; keys, if clients need any, and what they use."""
 
     def __init__(self, config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> None:
         """Raises ConfigError."""
         file, folder = config.keys_file, config.state.folder
         self.keyring = None if file is None else Keyring(file, clock, keeps_usage=folder is not None)
         self.usage = UsageKeeper(config.usage, UsageStore(usage_file(folder, config.gateway_id)), clock, log)
-        self._has_token = config.admin_token is not None
+        self.identities = Identities(config, clock, log)
         self._admin = None if self.keyring is None else KeysAdmin(self.keyring, clock, log)
 
     def __enter__(self) -> Self:
         self.usage.begin()
+        self.identities.restore()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.usage.close()
 
     def with_routes(self, admin: web.Application) -> web.Application:
-        add_key_routes(admin, self._admin, has_token=self._has_token)
+        add_key_routes(admin, self._admin, are_asked=self.identities.operators.are_asked)
         add_usage_route(admin, self.usage)
         return admin
 

@@ -37,6 +37,7 @@ from gateway.ground.clock import Clock
 from gateway.ground.listening import named_by
 from gateway.ground.logs import libraries_told_of, make_logger
 from gateway.ground.naming.service import NameService
+from gateway.ground.operators import Operator, Operators
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.task_group import TaskGroup
@@ -57,7 +58,6 @@ from gateway.request.model_names import ModelNames
 from gateway.request.owner import OwnerContext
 from gateway.request.promises import Promises
 from gateway.request.relay import RelaySettings
-from gateway.security.keyring import Keyring
 from gateway.security.tls import Certificates
 from gateway.state.lockdown import LockdownAnswer
 from gateway.state.token_budget import TokenBudgetKeeper
@@ -90,6 +90,8 @@ class GatewayHandle:
         """Is given every record tree that this gateway takes, whether or not it listens."""
         listen = in_force.config.listen
         self.http_address, self.admin_address, self.peers_address = listen.http, listen.admin, listen.peers
+        self.admin_app: web.Application | None = None
+        """What operators reach, once they do."""
         self._in_force = in_force
         self._desk = desk
         self._peer_server = peer_server
@@ -197,7 +199,7 @@ async def serve_gateway(
         _begin_predicting(in_force, locality)
         control.precedence.start(in_force.apply)
         _add_region(reloader, region, control, desk)
-        _add_parts(reloader, desk, accounts.keyring, certificates, loops)
+        _add_parts(reloader, desk, accounts, certificates, loops)
 
         stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
         handle.peers_address = await _listen_for_peers(peer_server, config.listen.peers)
@@ -207,12 +209,13 @@ async def serve_gateway(
             predictors=in_force.predictors,
             locality=locality,
             tracing=tracing,
+            issuers=accounts.identities,
         )
         await _open_doors(
             stack,
             handle,
             desk,
-            admin=accounts.with_routes(_admin_app(config, desk, roster, parts)),
+            admin=accounts.with_routes(_admin_app(config, desk, roster, parts, accounts.identities.operators)),
             api=_api(desk, owners, accounts, in_force),
             certificates=certificates,
         )
@@ -267,6 +270,7 @@ def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce
         desk.models,
         desk.readiness,
         check_key=keyring.check if keyring else None,
+        tokens=accounts.identities.client_tokens,
         has_audit=desk.has_audit,
         may_enter=desk.may_enter,
         on_refused=desk.refusals.take,
@@ -288,7 +292,7 @@ async def _open_doors(
     certificates: Certificates,
 ) -> None:
     """For operators first, then for clients."""
-    asked = handle.config.listen
+    handle.admin_app, asked = admin, handle.config.listen
     settings = HttpSettings.from_config(handle.config)
     tls = certificates.http.context if certificates.http else None
     admin_tls = tls if asked.admin_tls else None
@@ -304,6 +308,9 @@ def _run_loops(
     """What watches the gateway itself."""
     warn_of_open_files(config, desk.log)
     loops.run("usage", accounts.usage.run)
+    for each in accounts.identities.counters.collectors():
+        desk.metrics.registry.register(each)
+    accounts.identities.run(loops)
     _keep_token_budget(config, loops, desk)
     if desk.journal is not None:
         loops.run("journal", desk.journal.run)
@@ -389,18 +396,24 @@ async def _reload(control: Control, log: FilteringBoundLogger, config: GatewayCo
 
 
 def _add_parts(
-    reloader: Reloader, desk: Desk, keyring: Keyring | None, certificates: Certificates, loops: Supervisor
+    reloader: Reloader, desk: Desk, accounts: Accounts, certificates: Certificates, loops: Supervisor
 ) -> None:
     reloader.add("policy", desk.policy.reload, desk.policy.files)
-    if keyring is not None:
-        reloader.add("keys", keyring.reload, keyring.files)
+    if accounts.keyring is not None:
+        reloader.add("keys", accounts.keyring.reload, accounts.keyring.files)
+    operators = accounts.identities.operators
+    reloader.add("operators", operators.reload, operators.files)
     for holder in certificates.holders:
         reloader.add(f"certificate_of_{holder.role}", holder.reload, holder.files)
     loops.run("reloader", reloader.run)
 
 
 def _admin_app(
-    config: GatewayConfig, desk: Desk, roster: PeerRoster, described: Mapping[str, Describes]
+    config: GatewayConfig,
+    desk: Desk,
+    roster: PeerRoster,
+    described: Mapping[str, Describes],
+    operators: Operators,
 ) -> web.Application:
     explainer = PeerExplainer(roster.links, config.gateway_id)
 
@@ -413,15 +426,15 @@ def _admin_app(
         refused = desk.refusals.explain(wanted) if explained is None else None
         return explained if refused is None else Explanation(refused)
 
-    async def order_lockdown(order: LockdownOrder) -> LockdownAnswer:
+    async def order_lockdown(order: LockdownOrder, by: Operator) -> LockdownAnswer:
         if not order.active:
             desk.trust.restore()
-        return await desk.lockdown.order(active=order.active, cut=order.cut, reason=order.reason)
+        return await desk.lockdown.order(active=order.active, cut=order.cut, reason=order.reason, by=by)
 
     sources = AdminSources(desk.metrics_page, CONTENT_TYPE, state, desk.readiness, explain, order_lockdown, desk.notes)
     listen = config.listen
     hosts = (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None
-    return make_admin_app(sources, config.admin_token, hosts)
+    return make_admin_app(sources, operators, hosts)
 
 
 async def _first_of(*waits: Callable[[], Coroutine[Any, Any, object]]) -> None:

@@ -443,6 +443,9 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
         own = (self.keys, self.admin_token_file, self.cache_secret_file, self.sections.audit.signing_key)
         yield from filter(None, (tracing.headers_file, None if tracing.tls is None else tracing.tls.key))
         yield from filter(None, (*own, *(each.api_key_file for each in engines)))
+        yield from self.sections.operators.secret_files()
+        if self.sections.oidc.subject_secret_file is not None:
+            yield self.sections.oidc.subject_secret_file
         yield from (each.token_file for each in self.kubernetes_replicas if each.token_file is not None)
         yield from (each.key for each in (listen, peering) if each is not None)
         yield from (each.tls.client_key for each in engines if each.tls is not None and each.tls.client_key is not None)

@@ -13,12 +13,14 @@ from pathlib import Path
 
 from gateway.config.content import ContentConfig
 from gateway.config.locality import LocalityConfig
+from gateway.config.oidc import OidcConfig
 from gateway.config.prediction import PredictionConfig
 from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.config.tracing import TracingConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
+from gateway.ground.operators_config import OperatorsConfig
 from gateway.ground.values import (
     MEBIBYTE,
     MILLISECOND_NS,
@@ -355,6 +357,8 @@ class Sections:
     content: ContentConfig = field(default_factory=ContentConfig)
     tracing: TracingConfig = field(default_factory=TracingConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    operators: OperatorsConfig = field(default_factory=OperatorsConfig)
+    oidc: OidcConfig = field(default_factory=OidcConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,8 +77,8 @@ class TracingConfig:
     tail: TailConfig = field(default_factory=TailConfig)
     queue_max: int = 2048
     """Requests whose spans wait to be sent; more are let go, and counted."""
-    batch_max: int = 64
-    """Requests that are sent together."""
+    batch_max: int = 16
+    """Requests that are sent together. Each batch is encoded in one go, for which all else in the process waits."""
     interval_ns: int = 1 * SECOND_NS
     """So long the first of them waits for others."""
     timeout_ns: int = 10 * SECOND_NS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -15,8 +15,10 @@ import aiohttp
 import click
 import msgspec
 
+from gateway.ground.environment import PROCESS_ENVIRONMENT
 from gateway.ground.private_files import open_to_others
 
+TOKEN_VARIABLE = "NIGHTSIDE_ADMIN_TOKEN"  # noqa: S105 - a name
 ADMIN_URL = "http://127.0.0.1:9900"
 TIMEOUT_S = 15.0
 """A question may be passed on to peers, each of which has some seconds."""
@@ -104,21 +106,24 @@ def admin_options_at(default_url: str) -> Callable[[Callable[..., None]], Callab
             "--admin", "url", default=default_url, show_default=True, metavar="URL", help="Its admin address."
         )
         @click.option(
-            "--token-file", type=click.Path(path_type=Path), help="Holds the operators' token, if there is one."
+            "--token-file",
+            type=click.Path(path_type=Path),
+            help=f"Holds an operator's token, if one is asked for. Without it, {TOKEN_VARIABLE} does.",
         )
         @click.option("--ca-file", type=click.Path(path_type=Path), help="Whom to trust, for an https address.")
         @wraps(command)
         def with_admin(*, url: str, token_file: Path | None, ca_file: Path | None, **others: Any) -> None:
-            command(Admin(url, _token_in(token_file), ca_file), **others)
+            command(Admin(url, _token_in(token_file, PROCESS_ENVIRONMENT), ca_file), **others)
 
         return with_admin
 
     return with_options
 
 
-def _token_in(file: Path | None) -> str | None:
+def _token_in(file: Path | None, environ: Mapping[str, str]) -> str | None:
+    """A variable suits tokens that live for minutes and come from a command."""
     if file is None:
-        return None
+        return environ.get(TOKEN_VARIABLE, "").strip() or None
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,29 +1,80 @@
 """What every admin address has: who may ask, for which name, and how its answers look. What it shows is each program's
-own.
+own, and so is what each of its handlers needs: `@needs(Role.LOOK)`, or `@open_to_all`. A handler that says neither is
+for those alone who may do everything.
 """
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from gateway.ground.operators import NotAnOperator, Operator, Operators
+from gateway.ground.operators_config import Role
 from gateway.ground.values import Address
 
 HEALTH_PATHS = frozenset({"/health", "/ready"})
 """Open to everybody: balancers have no keys."""
 
+OPERATOR = web.RequestKey("operator", Operator)
+"""Who asks, for handlers."""
+
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_AnyHandler = TypeVar("_AnyHandler", bound=Callable[..., Any])
+_NEEDED = "nightside_role"
 
 
-def admin_middlewares(token: str | None, hosts: Collection[str] | None) -> list[Middleware]:
-    """With a token, whoever does not show it gets nothing but health. With `hosts`, nobody gets anything who asks for
-    another host than these or this machine."""
+def needs(role: Role) -> Callable[[_AnyHandler], _AnyHandler]:
+    """Says of a handler what whoever asks it has to be."""
+
+    def declare(handler: _AnyHandler) -> _AnyHandler:
+        handler.__dict__[_NEEDED] = role
+        return handler
+
+    return declare
+
+
+def open_to_all(handler: _AnyHandler) -> _AnyHandler:
+    """Says of a handler that it tells nothing of this program: a page that is still to ask for everything."""
+    handler.__dict__[_NEEDED] = None
+    return handler
+
+
+def undeclared_routes(app: web.Application) -> Iterator[str]:
+    """Those of which nobody said who may ask."""
+    for route in app.router.routes():
+        path = "" if route.resource is None else route.resource.canonical
+        if path not in HEALTH_PATHS and _NEEDED not in _declared_by(route.handler):
+            yield f"{route.method} {path}"
+
+
+def add_whoami(app: web.Application) -> None:
+    """For programs that want to know what to offer."""
+
+    @needs(Role.LOOK)
+    async def whoami(request: web.Request) -> web.Response:
+        operator = request[OPERATOR]
+        return as_json({"operator": operator.name, "role": operator.role})
+
+    app.router.add_get("/admin/whoami", whoami)
+
+
+def admin_middlewares(operators: Operators, hosts: Collection[str] | None) -> list[Middleware]:
+    """Whoever is no operator gets nothing but health. With `hosts`, nobody gets anything who asks for another host than
+    these or this machine."""
     middlewares: list[Middleware] = [] if hosts is None else [_answers_as(hosts)]
-    return middlewares if token is None else [*middlewares, _asks_for(token)]
+    return [*middlewares, _asks_for(operators)]
+
+
+def refuse_less_than(needed: Role, request: web.Request) -> web.Response | None:
+    """For a handler of which some calls need more than it declares."""
+    operator = request[OPERATOR]
+    if operator.may(needed):
+        return None
+    return fault(403, f"this needs the role `{needed}`, and {operator.name} has `{operator.role}`")
 
 
 def as_json(document: object, status: int = 200) -> web.Response:
@@ -69,16 +120,24 @@ def is_this_machine(host: str) -> bool:
     return Address(host, 0).is_loopback
 
 
-def _asks_for(token: str) -> Middleware:
-    expected = token.encode()
-
+def _asks_for(operators: Operators) -> Middleware:
     @web.middleware
     async def ask(request: web.Request, handler: _Handler) -> web.StreamResponse:
-        shown = credential_of(request.headers).encode("utf-8", "surrogateescape")
-        if hmac.compare_digest(shown, expected) or request.path in HEALTH_PATHS:
+        declared = _declared_by(request.match_info.handler)
+        if request.path in HEALTH_PATHS or declared.get(_NEEDED, Role.CHANGE) is None:
             return await handler(request)
-        refusal = fault(401, "show the operators' token as a bearer token")
-        refusal.headers["www-authenticate"] = "Bearer"
-        return refusal
+        try:
+            request[OPERATOR] = await operators.identify(credential_of(request.headers))
+        except NotAnOperator as unknown:
+            refusal = fault(401, str(unknown))
+            refusal.headers["www-authenticate"] = "Bearer"
+            return refusal
+        is_known_path = request.match_info.http_exception is None
+        needed = declared.get(_NEEDED, Role.CHANGE) if is_known_path else Role.LOOK
+        return refuse_less_than(needed, request) or await handler(request)
 
     return ask
+
+
+def _declared_by(handler: object) -> Mapping[str, Any]:
+    return getattr(handler, "__dict__", {})

@@ -6,7 +6,7 @@ written back all follow from the fields' names and types.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from dataclasses import Field as DataclassField
 from functools import partial
@@ -134,8 +134,10 @@ def _file_value(field_name: str, value: Any) -> Any:
         return [_file_value(field_name, each) for each in value]
     if isinstance(value, frozenset):
         return sorted(value)
-    if isinstance(value, dict):
-        return {str(key): _file_value("", each) for key, each in value.items()}
+    if isinstance(value, Mapping):
+        return {str(name): _file_value(field_name, each) for name, each in value.items()}
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     if is_dataclass(value):
         return settings_as_file(value)
     if field_name.endswith("_ns"):

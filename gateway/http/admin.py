@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from gateway.ground.admin_server import admin_middlewares, as_json, fault
+from gateway.ground.admin_server import OPERATOR, add_whoami, admin_middlewares, as_json, fault, needs
+from gateway.ground.operators import Operator, Operators
+from gateway.ground.operators_config import Role
 from gateway.http.health import Notes, Readiness, add_health_routes
 
 BODY_BYTES_MAX = 64 * 1024
@@ -33,28 +35,32 @@ class AdminSources:
     readiness: Readiness
     explain: Callable[[str], Awaitable[object | None]]
     """By the id of a request or a decision; None if it is not known."""
-    lockdown: Callable[[LockdownOrder], Awaitable[object]]
+    lockdown: Callable[[LockdownOrder, Operator], Awaitable[object]]
     notes: Notes
 
 
 def make_admin_app(
-    sources: AdminSources, token: str | None = None, hosts: Collection[str] | None = None
+    sources: AdminSources, operators: Operators | None = None, hosts: Collection[str] | None = None
 ) -> web.Application:
-    """With a token, whoever does not show it gets nothing but health. With `hosts`, nobody gets anything who asks for
-    another host than these or this machine."""
+    """Whoever is none of the `operators` gets nothing but health; without any, everybody is one. With `hosts`, nobody
+    gets anything who asks for another host than these or this machine."""
 
+    @needs(Role.LOOK)
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=sources.metrics(), headers={"content-type": sources.metrics_content_type})
 
+    @needs(Role.LOOK)
     async def state(_: web.Request) -> web.Response:
         return as_json(sources.state())
 
+    @needs(Role.LOOK)
     async def explain(request: web.Request) -> web.Response:
         explanation = await sources.explain(request.match_info["id"])
         if explanation is None:
             return fault(404, "no request or decision is known here by that id, or no longer")
         return as_json(explanation)
 
+    @needs(Role.DRAIN)
     async def lockdown(request: web.Request) -> web.Response:
         """A page in an operator's browser cannot send this content type to us unasked."""
         if request.content_type != "application/json":
@@ -63,10 +69,12 @@ def make_admin_app(
             order = msgspec.json.decode(await request.read(), type=LockdownOrder)
         except msgspec.DecodeError as error:
             return fault(400, str(error))
-        return as_json(await sources.lockdown(order))
+        return as_json(await sources.lockdown(order, request[OPERATOR]))
 
-    app = web.Application(middlewares=admin_middlewares(token, hosts), client_max_size=BODY_BYTES_MAX)
+    middlewares = admin_middlewares(operators or Operators(), hosts)
+    app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
     app.router.add_get("/metrics", metrics)
+    add_whoami(app)
     app.router.add_get("/admin/state", state)
     app.router.add_get("/admin/explain/{id}", explain)
     app.router.add_post("/admin/lockdown", lockdown)

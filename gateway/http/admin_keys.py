@@ -13,7 +13,9 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
-from gateway.ground.admin_server import as_json, fault
+from gateway.ground.admin_server import OPERATOR, as_json, fault, needs
+from gateway.ground.operators import Operator
+from gateway.ground.operators_config import Role
 from gateway.records.usage_book import Line, Used
 
 _BY = ("", "key", "tenant")
@@ -31,10 +33,10 @@ class KeysDesk(Protocol):
     """Who changes the keys file. Everything but `list` raises KeysRefused."""
 
     def list(self) -> Sequence[Mapping[str, object]]: ...
-    async def add(self, options: Mapping[str, Any]) -> Mapping[str, object]: ...
-    async def rotate(self, key_id: str, keep: str) -> Mapping[str, object]: ...
-    async def change(self, key_id: str, options: Mapping[str, Any]) -> Mapping[str, object]: ...
-    async def remove(self, key_id: str) -> None: ...
+    async def add(self, options: Mapping[str, Any], by: Operator) -> Mapping[str, object]: ...
+    async def rotate(self, key_id: str, keep: str, by: Operator) -> Mapping[str, object]: ...
+    async def change(self, key_id: str, options: Mapping[str, Any], by: Operator) -> Mapping[str, object]: ...
+    async def remove(self, key_id: str, by: Operator) -> None: ...
 
 
 class UsageDesk(Protocol):
@@ -53,34 +55,39 @@ class _Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For how long the present secret opens as well."""
 
 
-def add_key_routes(app: web.Application, desk: KeysDesk | None, *, has_token: bool) -> None:
-    """Without a token that operators have to show, keys cannot be seen or changed here: whoever reaches the address
+def add_key_routes(app: web.Application, desk: KeysDesk | None, *, are_asked: bool) -> None:
+    """Where operators have nothing to show, keys cannot be seen or changed here: whoever reaches the address
     could make one for himself."""
-    closed = "keys are only shown and changed here where operators show a token: set admin_token_file"
+    closed = "keys are only shown and changed here where operators show a token: set admin_token_file or operators"
     no_file = "there is no keys file: set keys in the region file"
 
     def the_desk() -> KeysDesk:
-        if not has_token:
+        if not are_asked:
             raise KeysRefused(closed, 403)
         if desk is None:
             raise KeysRefused(no_file, 404)
         return desk
 
+    @needs(Role.LOOK)
     async def show(_: web.Request) -> web.Response:
         return as_json({"keys": the_desk().list()})
 
+    @needs(Role.CHANGE)
     async def add(request: web.Request) -> web.Response:
-        return as_json(await the_desk().add(await _object(request)), 201)
+        return as_json(await the_desk().add(await _object(request), request[OPERATOR]), 201)
 
+    @needs(Role.CHANGE)
     async def rotate(request: web.Request) -> web.Response:
         wanted = await _read(request, _Rotation)
-        return as_json(await the_desk().rotate(request.match_info["id"], wanted.keep))
+        return as_json(await the_desk().rotate(request.match_info["id"], wanted.keep, request[OPERATOR]))
 
+    @needs(Role.CHANGE)
     async def change(request: web.Request) -> web.Response:
-        return as_json(await the_desk().change(request.match_info["id"], await _object(request)))
+        return as_json(await the_desk().change(request.match_info["id"], await _object(request), request[OPERATOR]))
 
+    @needs(Role.CHANGE)
     async def remove(request: web.Request) -> web.Response:
-        await the_desk().remove(request.match_info["id"])
+        await the_desk().remove(request.match_info["id"], request[OPERATOR])
         return web.Response(status=204)
 
     app.middlewares.append(_answer_refusals)
@@ -92,6 +99,7 @@ def add_key_routes(app: web.Application, desk: KeysDesk | None, *, has_token: bo
 
 
 def add_usage_route(app: web.Application, desk: UsageDesk) -> None:
+    @needs(Role.LOOK)
     async def usage(request: web.Request) -> web.Response:
         by = request.query.get("by", "")
         first, last = (request.query.get(name, desk.today) for name in ("from", "to"))

@@ -15,6 +15,7 @@ from aiohttp import web
 from gateway.core.effects import EndRequest
 from gateway.core.events import RequestArrived
 from gateway.core.vocabulary import ModelName, Outcome, PlaceRule, RequestId, TenantName
+from gateway.ground.tokens.tokens import Tokens
 from gateway.http import errors
 from gateway.http.connections import SHORTCUTS, GuardedRunner, Handler, OnFault, tell_loop
 from gateway.http.cors import Cors
@@ -32,7 +33,7 @@ from gateway.http.sink import MODEL_HEADER, SERVER_NAME, HttpSink, error_respons
 from gateway.http.uploads import Uploads, check_announced
 from gateway.records.refusals import OnRefused, Refusal
 from gateway.records.usage_book import UsageBook
-from gateway.request.callers import NO_BUDGET, KeyCheck, TenantBudget
+from gateway.request.callers import NO_BUDGET, ClientKey, KeyCheck, TenantBudget
 from gateway.request.content import ContentReader
 from gateway.request.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_response_of
 from gateway.request.legs import Headers, OutboundRequest
@@ -66,6 +67,7 @@ class Api:
         readiness: Readiness,
         *,
         check_key: KeyCheck | None = None,
+        tokens: Tokens[ClientKey] | None = None,
         has_audit: Callable[[], bool] = lambda: True,
         may_enter: MayEnter = lambda _tenant, _rule: True,
         on_refused: OnRefused = lambda _: None,
@@ -75,17 +77,23 @@ class Api:
         contents: ContentReader | None = None,
         promises: Promises = NO_PROMISES,
     ) -> None:
-        """Without `check_key` clients need no key; without `names`, models have no further ones. While `has_audit` says
-        no, no request is taken. Of a request that may not enter, no body is read; the core decides the same, so
-        `may_enter` only says how early. `on_refused` is told of each request that is turned away here; what the core
-        turns away has a record of its own. What clients used goes into `book`.
-        `contents` looks at prompts whose tokens somebody asks for; `promises` say of which class requests are."""
+        """Without `check_key` and `tokens` clients show nothing; without `names`, models have no further ones. While
+        `has_audit` says no, no request is taken. Of a request that may not enter, no body is read; the core decides the
+        same, so `may_enter` only says how early. `on_refused` is told of each request that is turned away here; what
+        the core turns away has a record of its own. What clients used goes into `book`. `contents` looks at prompts
+        whose tokens somebody asks for; `promises` say of which class requests are."""
         self._on_refused = on_refused
         self._has_audit = has_audit
         self._may_enter = may_enter
         self._context = context
         self._entrance = Entrance(
-            settings, context.clock, context.driver.has_mailbox, check_key, book=book, tenant_budget=tenant_budget
+            settings,
+            context.clock,
+            context.driver.has_mailbox,
+            check_key,
+            tokens=tokens,
+            book=book,
+            tenant_budget=tenant_budget,
         )
         self._settings = settings
         self._cors = Cors(settings.cors)

@@ -16,6 +16,9 @@ from aiohttp import web
 from gateway.core.vocabulary import RequestId, RequestProfile
 from gateway.ground.admin_server import HEALTH_PATHS, credential_of
 from gateway.ground.clock import Clock
+from gateway.ground.tokens.tokens import Tokens
+from gateway.ground.tokens.verifying import looks_like_token
+from gateway.ground.tokens.words import TokenRefused
 from gateway.http.errors import (
     BUDGET_EXCEEDED,
     CONCURRENCY_EXCEEDED,
@@ -29,8 +32,9 @@ from gateway.http.errors import (
 from gateway.http.limits import Exceeded, KeyMeter, Limit, Meters, rate_headers
 from gateway.http.parse import Caller, choose_request_id, fresh_request_id, read_caller
 from gateway.http.settings import HttpSettings
+from gateway.http.token_errors import token_fault
 from gateway.records.usage_book import Spent, UsageBook, Used
-from gateway.request.callers import NO_BUDGET, KeyCheck, KeyId, TenantBudget
+from gateway.request.callers import NO_BUDGET, ClientKey, KeyCheck, KeyId, TenantBudget
 from gateway.request.legs import RequestSummary
 from gateway.request.usage import prompt_guess, tokens_used
 
@@ -59,15 +63,18 @@ class Entrance:
         is_running: Callable[[RequestId], bool],
         check_key: KeyCheck | None,
         *,
+        tokens: Tokens[ClientKey] | None = None,
         book: UsageBook | None = None,
         tenant_budget: TenantBudget = lambda _: NO_BUDGET,
     ) -> None:
-        """`is_running` tells whether a request of that id is here already. Without `check_key` everybody may come in:
-        then only this machine, or whoever is in front of it, should be able to. Into `book` goes what each used."""
+        """`is_running` tells whether a request of that id is here already. Without `check_key` and `tokens` everybody
+        may come in: then only this machine, or whoever is in front of it, should be able to. Into `book` goes what each
+        used."""
         self._settings = settings
         self._clock = clock
         self._is_running = is_running
         self._check_key = check_key
+        self._tokens = tokens
         self._meters = Meters()
         self._book = UsageBook() if book is None else book
         self._tenant_budget = tenant_budget
@@ -81,11 +88,13 @@ class Entrance:
         meter = _meter_of(request)
         return {} if meter is None else rate_headers(meter, self._clock.now_ns())
 
-    def authenticate(self, request: web.Request) -> Caller:
-        """Raises ClientFault."""
+    async def authenticate(self, request: web.Request) -> Caller:
+        """Raises ClientFault. What a credential is shows in its form: of a key no issuer is asked."""
         key = None
-        if self._check_key is not None:
-            key = self._check_key(credential_of(request.headers))
+        if self._tokens is not None and looks_like_token(credential := credential_of(request.headers)):
+            key = await _holder_of(credential, self._tokens)
+        elif self._check_key is not None or self._tokens is not None:
+            key = None if self._check_key is None else self._check_key(credential_of(request.headers))
             if key is None:
                 raise ClientFault(INVALID_API_KEY)
         return read_caller(request.headers, self._request_id_of(request), self._settings, key)
@@ -141,7 +150,7 @@ class Entrance:
             raise ClientFault(HEADERS_TOO_LARGE)
         if request.path in _OPEN_PATHS:
             return await handler(request)
-        caller = request[CALLER] = self.authenticate(request)
+        caller = request[CALLER] = await self.authenticate(request)
         if caller.key is None:
             return await handler(request)
         meter = request[_METER] = self._meters.of(caller.key)
@@ -190,6 +199,13 @@ class _Charge:
         self._entrance.settle(
             self._caller, self._meter, self._profile, self._summary, tokens=self._tokens, taken=self._taken
         )
+
+
+async def _holder_of(token: str, tokens: Tokens[ClientKey]) -> ClientKey:
+    try:
+        return await tokens.identify(token)
+    except TokenRefused as refused:
+        raise token_fault(refused) from refused
 
 
 def _key_id(caller: Caller) -> KeyId:

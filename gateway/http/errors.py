@@ -27,6 +27,8 @@ class ErrorKind:
     """False keeps SDKs from trying again where their habit would."""
     shows_detail: bool = False
     """The core's own words about it may be shown."""
+    challenge: str = ""
+    """What the client is told to show (RFC 6750)."""
 
 
 class ClientFault(Exception):
@@ -59,7 +61,9 @@ INVALID_CLASS = ErrorKind(
 )
 INVALID_HEADER = ErrorKind(400, _BAD_REQUEST, "invalid_header", "A header has a control character.", shows_detail=True)
 INVALID_REQUEST = ErrorKind(400, _BAD_REQUEST, "invalid_request", "The request could not be read.")
-INVALID_API_KEY = ErrorKind(401, _BAD_REQUEST, "invalid_api_key", "The API key is missing or not valid.")
+INVALID_API_KEY = ErrorKind(
+    401, _BAD_REQUEST, "invalid_api_key", "The API key is missing or not valid.", challenge="Bearer"
+)
 TENANT_NOT_ALLOWED = ErrorKind(
     403, _BAD_REQUEST, "tenant_not_allowed", "This key may not name a tenant other than its own."
 )
@@ -184,8 +188,8 @@ def error_headers(kind: ErrorKind) -> dict[str, str]:
         headers["retry-after-ms"] = str(round(kind.retry_after_s * 1000))
     if not kind.may_retry:
         headers["x-should-retry"] = "false"
-    if kind.status == 401:
-        headers["www-authenticate"] = "Bearer"
+    if kind.challenge:
+        headers["www-authenticate"] = kind.challenge
     if kind is UNSUPPORTED_ENCODING:
         headers["accept-encoding"] = "gzip, deflate"  # RFC 9110, 12.5.3
     return headers

@@ -10,6 +10,7 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
 from gateway.ground.naming.counters import DnsCounters
 from gateway.ground.series import Described
+from gateway.ground.tokens.counters import TokenCounters
 from gateway.records.audit import AuditLevels
 from gateway.records.control_metrics import ControlLevels
 from gateway.records.decode_metrics import DecodeLevels
@@ -29,6 +30,6 @@ def catalogue() -> list[Described]:
     metrics.registry.register(DecodeLevels(dict))
     metrics.registry.register(PoolLevels(core.lengths.figures))
     metrics.registry.register(ThresholdLevels(core.tuning))
-    for each in DnsCounters().collectors():
+    for each in (*DnsCounters().collectors(), *TokenCounters().collectors()):
         metrics.registry.register(each)
     return metrics.catalogue()

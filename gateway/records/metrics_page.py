@@ -27,6 +27,7 @@ from gateway.core.vocabulary import (
 from gateway.ground.naming.counters import ANSWERS, TYPES
 from gateway.ground.naming.counters import OTHER as OTHER_TYPE
 from gateway.ground.series import Described
+from gateway.ground.tokens.counters import CAUSES, FAILED, FETCHED, RESULTS
 from gateway.records.model_labels import MODELS_MAX, OTHER
 from gateway.records.tenant_labels import OTHER as OTHER_TENANT
 from gateway.records.tenant_labels import TENANTS_MAX
@@ -77,6 +78,8 @@ LABELS: dict[str, Label] = {
     "kept": Label("Why a request's spans are kept.", ("head", "failed", "resumed", "slow", "forwarded", NOT_KEPT)),
     "state": Label("The state that the replica is in, or is not.", tuple(ReplicaCondition)),
     "type": Label("What was asked for; `other` for any other kind of record.", (*TYPES, OTHER_TYPE)),
+    "use": Label("Whom tokens are for.", ("clients", "operators")),
+    "issuer": Label("As the region file calls it; empty for one that it does not name."),
     "answer": Label("`accepted`, or why it was refused.", ("accepted", *RefusalReason)),
 }
 """What labels mean, unless a series has its own words for one."""
@@ -95,6 +98,11 @@ LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_refusals_total", "reason"): Label("The code told to the client."),
     ("nightside_control_snapshots_total", "result"): Label("What became of it.", ("taken", "rejected")),
     ("nightside_traces_dropped_total", "reason"): Label("What they met.", ("full", "refused")),
+    ("nightside_token_verifications_total", "result"): Label(
+        "Whether it was `valid`, was `remembered` as valid, or what was wrong with it.", RESULTS
+    ),
+    ("nightside_issuer_fetches_total", "result"): Label("Whether it brought keys.", (FETCHED, FAILED)),
+    ("nightside_issuer_fetches_total", "cause"): Label("Why it was time.", CAUSES),
     ("nightside_reloads_total", "result"): Label("Whether it is in force now.", ("applied", "refused")),
 }
 

@@ -41,8 +41,12 @@ class SpanName:
     tracestate: str = ""
 
     @property
+    def flags(self) -> int:
+        return _SAMPLED * self.is_sampled | _RANDOM * self.is_random
+
+    @property
     def traceparent(self) -> str:
-        return f"00-{self.trace_id}-{self.span_id}-{_SAMPLED * self.is_sampled | _RANDOM * self.is_random:02x}"
+        return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
 
 
 class RequestTrace:

@@ -26,7 +26,8 @@ from pydantic import (
 )
 
 from gateway.config.names import Model
-from gateway.core.vocabulary import Jurisdiction, ModelName, PlaceRule, RegionName, ServiceClass, TenantName
+from gateway.config.places import ProcessSection
+from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
 from gateway.ground.faults import Fault, KeyFaults
 from gateway.ground.settings import FileModel
 from gateway.ground.values import ID_PATTERN, Id
@@ -96,21 +97,6 @@ def parse_time(text: object) -> object:
 
 
 _Count = Annotated[int, Field(strict=True, ge=1, le=PER_MINUTE_MAX)]
-
-
-class ProcessSection(FileModel):
-    """Where requests of this key may be processed, besides what the policy says: both have to allow a place."""
-
-    jurisdictions: tuple[Id, ...] = ()
-    regions: tuple[Id, ...] = ()
-    denied_regions: tuple[Id, ...] = ()
-
-    def rule(self) -> PlaceRule:
-        return PlaceRule(
-            frozenset(map(Jurisdiction, self.jurisdictions)),
-            frozenset(map(RegionName, self.regions)),
-            frozenset(map(RegionName, self.denied_regions)),
-        )
 
 
 class KeyEntry(FileModel):

@@ -15,6 +15,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core.events import Event, LockdownChanged
 from gateway.core.vocabulary import GatewayId
 from gateway.ground.clock import Clock
+from gateway.ground.operators import ANYBODY, Operator, told_of
 from gateway.ground.state_files import StateFile, StateUnusable
 from gateway.ground.threads import finish_in_thread
 
@@ -78,15 +79,16 @@ class Lockdown:
                 since=self.state.since,
             )
 
-    async def order(self, *, active: bool, cut: bool, reason: str) -> LockdownAnswer:
+    async def order(self, *, active: bool, cut: bool, reason: str, by: Operator = ANYBODY) -> LockdownAnswer:
         """In force when this is called, and written down though whoever ordered it may leave; the answer says whether
         it is kept."""
         self.state = LockdownState(active, reason[:REASON_LENGTH_MAX], self._clock.wall_time())
         self._submit(LockdownChanged(active, cut))
+        told = {"reason": self.state.reason, **told_of(by)}
         if active:
-            self._log.critical("LOCKED DOWN: nothing is forwarded, in or out", reason=self.state.reason, cut=cut)
+            self._log.critical("LOCKED DOWN: nothing is forwarded, in or out", cut=cut, **told)
         else:
-            self._log.warning("the lockdown is released", reason=self.state.reason)
+            self._log.warning("the lockdown is released", **told)
         problem = await finish_in_thread(self._keep)
         return LockdownAnswer(active, self.state.reason, self.state.since, is_kept=not problem, problem=problem)
 

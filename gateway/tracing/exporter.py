@@ -1,5 +1,7 @@
-"""Takes finished requests to a collector with OpenTelemetry's own exporters. It runs in the outbox's thread and blocks;
-nothing else of this gateway imports OpenTelemetry, so that without tracing none of it has to be there.
+"""Takes finished requests to a collector, over OpenTelemetry's own ways to one: their retries, their deadlines, their
+TLS. It runs in the outbox's thread and blocks.
+
+This and `encoding.py` alone import OpenTelemetry, so that without tracing none of it has to be there.
 """
 
 from __future__ import annotations
@@ -7,29 +9,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from typing import Protocol as Shape
 
 import grpc
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+from opentelemetry.exporter.otlp.proto.grpc.exporter import OTLPExporterMixin
 from opentelemetry.exporter.otlp.proto.http import Compression as HttpCompression
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceServiceStub
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags, TraceState
-from opentelemetry.trace.status import Status, StatusCode
+from opentelemetry.sdk.trace.export import SpanExportResult
 
 from gateway.config.tracing import CollectorTlsConfig, Protocol, TracingConfig
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.faults import ConfigError
 from gateway.ground.values import SECOND_NS
-from gateway.request.trace_context import RequestTrace, SpanName
-from gateway.tracing.spans import FinishedRequest, Kind, ServerOf, Span, spans_of
+from gateway.tracing.encoding import encoded
+from gateway.tracing.spans import FinishedRequest, ServerOf, spans_of
 
-SCOPE = InstrumentationScope("nightside")
-_KINDS = {Kind.SERVER: SpanKind.SERVER, Kind.CLIENT: SpanKind.CLIENT, Kind.INTERNAL: SpanKind.INTERNAL}
-_NO_STATE = TraceState()
-_FINE, _FAULTY = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
 _LOGGERS = (
     "opentelemetry.exporter.otlp.proto.grpc.exporter",
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
@@ -52,23 +49,23 @@ class OtlpExporter:
         """What was wrong with the last export that failed, in the library's words."""
         self._gateway_id = gateway_id
         self._server_of = server_of
-        self._resource = Resource.create(
-            {
-                "service.name": config.service_name,
-                "service.instance.id": gateway_id,
-                "nightside.region": place.region,
-                "nightside.jurisdiction": place.jurisdiction,
-            }
-        )
+        told = {
+            "service.name": config.service_name,
+            "service.instance.id": gateway_id,
+            "nightside.region": place.region,
+            "nightside.jurisdiction": place.jurisdiction,
+        }
+        described = Resource.create(told).attributes
+        self._resource = {name: value for name, value in described.items() if isinstance(value, str | int | float)}
         self._words = _LastWords.of_libraries()
-        self._exporter = _exporter(config, headers)
+        self._way = _way_to(config, headers)
 
     def export(self, requests: list[FinishedRequest]) -> bool:
         """Whether the collector took all of it, within the time that it has."""
         self._words.forget()
         try:
-            spans = [span for each in requests for span in self._spans(each)]
-            is_taken = self._exporter.export(spans) is SpanExportResult.SUCCESS
+            told = [(each, spans_of(each, self._gateway_id, self._server_of)) for each in requests]
+            is_taken = self._way.send(encoded(told, self._resource))
         except Exception as error:  # noqa: BLE001 - whatever a library raises, spans are lost and requests go on
             self.problem = f"{type(error).__name__}: {error}"
             return False
@@ -78,70 +75,58 @@ class OtlpExporter:
 
     def close(self) -> None:
         """Breaks off what still goes on."""
-        self._exporter.shutdown()
-
-    def _spans(self, request: FinishedRequest) -> list[ReadableSpan]:
-        translated = _Translated(request, self._resource)
-        return [translated.span(each) for each in spans_of(request, self._gateway_id, self._server_of)]
+        self._way.shutdown()
 
 
-class _Translated:
-    """One request's spans, as OpenTelemetry has them."""
+class _Way(Shape):
+    def send(self, message: ExportTraceServiceRequest) -> bool: ...
 
-    def __init__(self, request: FinishedRequest, resource: Resource) -> None:
-        self._offset_ns = request.wall_offset_ns
-        self._resource = resource
-        trace: RequestTrace = request.trace
-        self._trace_id = int(trace.own.trace_id, 16)
-        self._flags = TraceFlags(TraceFlags.SAMPLED)
-        self._state = _state_of(trace.own)
-        self._links = [] if trace.cause is None else [Link(_remote(trace.cause))]
-
-    def span(self, span: Span) -> ReadableSpan:
-        parent = self._context(span.parent_id, is_remote=span.has_remote_parent) if span.parent_id else None
-        return ReadableSpan(
-            span.name,
-            self._context(span.span_id, is_remote=False),
-            parent,
-            self._resource,
-            span.attributes,
-            [Event(each.name, each.attributes, each.at_ns + self._offset_ns) for each in span.happenings],
-            self._links if span.links_to_cause else (),
-            _KINDS[span.kind],
-            status=_FAULTY if span.is_error else _FINE,
-            start_time=span.start_ns + self._offset_ns,
-            end_time=span.end_ns + self._offset_ns,
-            instrumentation_scope=SCOPE,
-        )
-
-    def _context(self, span_id: str, *, is_remote: bool) -> SpanContext:
-        return SpanContext(self._trace_id, int(span_id, 16), is_remote, self._flags, self._state)
+    def shutdown(self) -> None: ...
 
 
-def _remote(named: SpanName) -> SpanContext:
-    flags = TraceFlags(TraceFlags.SAMPLED if named.is_sampled else TraceFlags.DEFAULT)
-    return SpanContext(int(named.trace_id, 16), int(named.span_id, 16), is_remote=True, trace_flags=flags)
+class _GrpcWay(
+    OTLPExporterMixin[ExportTraceServiceRequest, ExportTraceServiceRequest, SpanExportResult, TraceServiceStub]  # type: ignore[type-var]
+):
+    """The library's, for what has been encoded already."""
+
+    def send(self, message: ExportTraceServiceRequest) -> bool:
+        return bool(self._export(message) is SpanExportResult.SUCCESS)
+
+    def _translate_data(self, data: ExportTraceServiceRequest) -> ExportTraceServiceRequest:
+        return data
+
+    def _count_data(self, data: ExportTraceServiceRequest) -> int:
+        return len(data.resource_spans)
+
+    @property
+    def _exporting(self) -> str:
+        return "traces"
 
 
-def _state_of(named: SpanName) -> TraceState:
-    return TraceState.from_header([named.tracestate]) if named.tracestate else _NO_STATE
+class _HttpWay(OTLPSpanExporter):
+    """The same: its client is that of a version that is pinned."""
+
+    def send(self, message: ExportTraceServiceRequest) -> bool:
+        return self._client.export(message.SerializeToString()).success
 
 
-def _exporter(config: TracingConfig, headers: Mapping[str, str]) -> SpanExporter:
+def _way_to(config: TracingConfig, headers: Mapping[str, str]) -> _Way:
     timeout_s = config.timeout_ns / SECOND_NS
     tls = config.tls or CollectorTlsConfig()
     assert config.endpoint is not None, "whoever traces has a collector"
     if config.protocol is Protocol.GRPC:
         is_encrypted = config.endpoint.startswith("https:")
-        return GrpcExporter(
-            str(config.collector),
+        return _GrpcWay(
+            stub=TraceServiceStub,  # type: ignore[arg-type] # a class of stubs
+            result=SpanExportResult,  # type: ignore[arg-type] # likewise
+            endpoint=str(config.collector),
             insecure=not is_encrypted,
             credentials=_credentials(tls) if is_encrypted else None,
             headers=tuple(headers.items()),
             timeout=timeout_s,
             compression=grpc.Compression.Gzip,
         )
-    return HttpExporter(
+    return _HttpWay(
         config.endpoint,
         certificate_file=None if tls.ca_file is None else str(tls.ca_file),
         client_certificate_file=None if tls.certificate is None else str(tls.certificate),

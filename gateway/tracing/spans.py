@@ -41,7 +41,7 @@ from gateway.request.legs import RequestSummary
 from gateway.request.trace_context import RequestTrace, fresh_span_id
 from gateway.tracing.sampling import FAILURES, Kept
 
-Attribute = str | int | float | bool | list[str]
+Attribute = str | int | float | bool
 Attributes = dict[str, Attribute]
 
 _OPERATIONS = {

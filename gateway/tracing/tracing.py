@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 from structlog.typing import FilteringBoundLogger
 
@@ -81,7 +82,7 @@ class Tracing:
             return
         self._outbox.put(
             FinishedRequest(
-                profile,
+                replace(profile, prefix=b""),  # it may be long, and no span tells of it
                 end,
                 summary,
                 record,

@@ -59,8 +59,7 @@ async def test_one_trace_of_two_regions_goes_through_a_real_collector(
     (root,) = (each for each in spans if each.parent_id not in ids)
     assert (root.name, root.gateway, root.parent_id) == ("chat llama", "us-1", "")
     (forward,) = sink.named("forward")
-    (peer,) = (each for each in spans if each.parent_id == forward.span_id)
-    assert (peer.name, peer.gateway) == ("chat llama", "eu-1")
+    assert [each.gateway for each in sink.named("chat llama") if each.parent_id == forward.span_id] == ["eu-1"]
     assert eu.engine.received[-1].headers["traceparent"].split("-")[1] == root.trace_id
     assert CANARY.encode() not in b"".join(sink.raw)
 

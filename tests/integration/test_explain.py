@@ -158,7 +158,7 @@ async def test_where_operators_need_a_token_the_command_shows_it(mesh: Mesh, tmp
     decision = await decision_of(mesh, us)
     status, _, err = await nightside("explain", decision, "--admin", us.gateway.admin_url)
     assert status == 1
-    assert "show the operators' token" in err
+    assert "show an operator's token" in err
     (tmp_path / "token").write_text("s3cret\n")
     status, out, _ = await nightside(
         "explain", decision, "--admin", us.gateway.admin_url, "--token-file", tmp_path / "token"

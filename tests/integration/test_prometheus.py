@@ -220,6 +220,8 @@ NOT_HERE = {
     "nightside_control_snapshot_kept": "no controller is named",
     "nightside_control_snapshots_total": "no controller is named",
     "nightside_forwards_received_total": "nobody forwards to us",
+    "nightside_issuer_unreachable": "no issuer is named",
+    "nightside_issuer_unusable": "no issuer is named",
     "nightside_peers_refused_total": "nobody lied",
     "nightside_pool_misroutes_total": "no pool has a threshold",
     "nightside_pool_placements_total": "no pool has a threshold",

@@ -14,13 +14,18 @@ from gateway.config.tracing import Protocol, TailConfig, TracingConfig
 from gateway.core.vocabulary import Place
 from gateway.request.trace_context import SpanName, named_in
 from tests.fakes.collector import FakeCollector, Told
-from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream, stream_and_cut, token
+from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, answer, stream, stream_and_cut, token
 from tests.support.core import AP, EU, LAYERED, MS, SECOND, US, under
 from tests.support.gateways import CHAT, region_config, until, write_policy
-from tests.support.regions import Mesh, Region, busy_us_and_free_eu
+from tests.support.regions import Mesh, Region, busy_us_and_free_eu, with_a_pool
 
 CANARY = "correct horse battery staple"
 CLIENT = SpanName("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", is_sampled=True)
+PREFILLED = (
+    b'{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"H"},'
+    b'"finish_reason":"length"}],"usage":{"prompt_tokens":22,"completion_tokens":1},'
+    b'"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_host":"a","remote_port":1}}'
+)
 TAIL = TailConfig(slow_first_token_ns=None)
 
 
@@ -163,6 +168,23 @@ async def test_where_an_answer_goes_on_its_trace_does(mesh: Mesh, collector: Fak
     assert [each.attributes["nightside.leg.result"] for each in legs] == ["failed", "failed", "completed"]
     assert {each.parent_id for each in collector.named("resume")} == {whole.span_id}
     assert [each.attributes["nightside.resume"] for each in collector.named("resume")] == [1, 2]
+
+
+async def test_two_engines_that_share_a_request_each_have_a_leg(mesh: Mesh, collector: FakeCollector) -> None:
+    us = await mesh.region("us-1", US)
+    us.config = with_a_pool(replace(us.config, tracing=to(collector, sampled_share=1.0)), us.engine.url)
+    await mesh.start(us)
+    await until(lambda: us.gateway.core.replicas.available.bit_count() == len(list(us.gateway.core.replicas)))
+    us.engine.plays(answer(body=PREFILLED), stream(*GOOD_STREAM))
+    url = f"{us.gateway.http_url}/v1/chat/completions"
+    async with mesh.session.post(url, json={**CHAT, "model": "pooled"}) as response:
+        assert response.status == 200
+        await response.read()
+    await collector.has("chat pooled", "prefill pooled", "decode pooled")
+    whole, legs = one(collector.named("chat pooled")), ("prefill pooled", "decode pooled")
+    told = [named_in(tuple(each.headers.items())) for each in us.engine.received]
+    assert [each.span_id for each in told if each] == [one(collector.named(name)).span_id for name in legs]
+    assert {one(collector.named(name)).parent_id for name in legs} == {whole.span_id}
 
 
 async def test_a_dead_collector_costs_requests_nothing(mesh: Mesh, unused_tcp_port: int) -> None:

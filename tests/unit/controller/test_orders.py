@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from controller import orders
-from controller.orders import Order, OrderRefused, changes_of, export_of
+from controller.orders import Order, OrderRefused, changes_of, export_of, role_needed
 from controller.registry import Registry, registry_of
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
+from gateway.ground.operators_config import Role
 from tests.fakes.attached import hello, replica_document
 from tests.support.core import EU, US, policy
 
@@ -30,6 +31,30 @@ def test_every_order_travels_as_what_it_is() -> None:
         told = {each.name: required.get(each.name, "x") for each in msgspec.structs.fields(kind) if each.required}
         order = kind(**told)
         assert msgspec.json.decode(msgspec.json.encode(order), type=Order) == order
+
+
+def test_what_undoes_a_drain_takes_no_more_than_the_drain_and_nothing_else_does() -> None:
+    before = mesh()
+    without = after(
+        before, orders.DrainReplica("us-1-r0"), orders.RemoveReplica("us-1-r1"), orders.RemoveGateway("eu-1")
+    )
+    for order, role in (
+        (orders.DrainReplica("us-1-r0"), Role.DRAIN),
+        (orders.AddReplica("us-1-r0"), Role.DRAIN),
+        (orders.AddReplica("us-1-r1"), Role.CHANGE),
+        (orders.AddReplica("us-1-r0", "us-1", replica_document("us-1-r0")), Role.CHANGE),
+        (orders.DrainGateway("us-1"), Role.DRAIN),
+        (orders.AddGateway("us-1"), Role.DRAIN),
+        (orders.AddGateway("us-1", client_addresses=("192.0.2.1",)), Role.CHANGE),
+        (orders.AddGateway("eu-1"), Role.CHANGE),
+        (orders.FreezeAll("drill"), Role.DRAIN),
+        (orders.Unfreeze(), Role.DRAIN),
+        (orders.RemoveReplica("us-1-r0"), Role.CHANGE),
+        (orders.MoveReplicas(("us-1-r0",)), Role.CHANGE),
+        (orders.ClearPolicy("us-east-1"), Role.CHANGE),
+        (orders.Import({}), Role.CHANGE),
+    ):
+        assert role_needed(order, without) is role, order
 
 
 def test_what_is_drained_or_removed_comes_back_and_leaves_no_trace() -> None:

@@ -7,6 +7,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from controller.standby import Standby, StandbyEnded, make_standby_app
 from controller.store.store import StoreTaken, StoreUnavailable
+from gateway.ground.operators import Operators
 from tests.support.desks import LOG
 
 
@@ -33,7 +34,7 @@ async def test_one_that_is_told_to_stop_ends() -> None:
 
 
 async def test_operators_see_that_it_lives_and_who_leads_and_nothing_takes_an_order() -> None:
-    app = make_standby_app(lambda: "ctl-1 has it", lambda: b"series 1\n", "text/plain", "secret", None)
+    app = make_standby_app(lambda: "ctl-1 has it", lambda: b"series 1\n", "text/plain", Operators("secret"), None)
     key = {"authorization": "Bearer secret"}
     async with TestClient(TestServer(app)) as client:
         assert (await client.get("/health")).status == 200

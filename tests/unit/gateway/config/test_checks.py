@@ -31,12 +31,14 @@ def test_beyond_this_machine_without_tls_must_be_asked_for(tmp_path: Path, expos
 
 def test_beyond_this_machine_clients_need_keys_and_operators_a_token(tmp_path: Path) -> None:
     http = SMALLEST + "listen: {http: '0.0.0.0:8080'}\n"
-    no_keys = "us.yaml: line 8: listen.http: 0.0.0.0:8080 is beyond this machine, and no `keys` file says who may call"
+    beyond = "us.yaml: line 8: listen.http: 0.0.0.0:8080 is beyond this machine"
+    no_keys = f"{beyond}, and no `keys` file says who may call, nor `oidc`"
     assert no_keys in region_faults(tmp_path, http)
     load_config(region_at(tmp_path, http + "insecure: true\n"), environ={})
     admin = SMALLEST + "insecure: true\nlisten: {admin: '0.0.0.0:9900'}\n"
     assert region_faults(tmp_path, admin) == [
-        "us.yaml: line 9: listen.admin: 0.0.0.0:9900 is beyond this machine, and there is no `admin_token_file`"
+        "us.yaml: line 9: listen.admin: 0.0.0.0:9900 is beyond this machine, and there is no `admin_token_file`, "
+        "nor `operators`"
     ]
 
 

@@ -86,6 +86,8 @@ def test_the_reference_shows_every_key_and_the_true_defaults(tmp_path: Path) -> 
         "kubernetes_replicas",
         "peers",
         "models",
+        "operators",
+        "oidc",
         "tenants",
     )
     own = {key: effective[key] for key in without_default}

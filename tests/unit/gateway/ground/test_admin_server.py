@@ -1,9 +1,23 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 from multidict import CIMultiDict
 
-from gateway.ground.admin_server import credential_of, host_in, is_this_machine
+from gateway.ground.admin_server import (
+    admin_middlewares,
+    credential_of,
+    host_in,
+    is_this_machine,
+    needs,
+    open_to_all,
+    undeclared_routes,
+)
+from gateway.ground.operators import Operators
+from gateway.ground.operators_config import OperatorsConfig, OperatorTokenConfig, Role
 
 
 @pytest.mark.parametrize(
@@ -57,3 +71,34 @@ def test_only_this_machine_is_this_machine(host: str, is_ours: bool) -> None:
 )
 def test_a_credential_comes_as_either_kind_of_client_sends_it(headers: dict[str, str], expected: str) -> None:
     assert credential_of(CIMultiDict(headers)) == expected
+
+
+async def test_a_route_that_says_nothing_of_who_may_ask_is_found_and_takes_the_highest_role(tmp_path: Path) -> None:
+    for role in Role:
+        (tmp_path / role).write_text(role)
+    config = OperatorsConfig(tuple(OperatorTokenConfig(role, role, tmp_path / role) for role in Role))
+
+    async def forgotten(_: web.Request) -> web.Response:
+        return web.Response()
+
+    @needs(Role.LOOK)
+    async def seen(_: web.Request) -> web.Response:
+        return web.Response()
+
+    @open_to_all
+    async def shell(_: web.Request) -> web.Response:
+        return web.Response()
+
+    app = web.Application(middlewares=admin_middlewares(Operators(None, config), None))
+    for path, handler in (("/forgotten", forgotten), ("/seen", seen), ("/shell", shell)):
+        app.router.add_get(path, handler)
+    assert sorted(undeclared_routes(app)) == ["GET /forgotten", "HEAD /forgotten"]
+    async with TestClient(TestServer(app)) as client:
+
+        async def statuses(path: str) -> list[int]:
+            shown = ({"authorization": f"Bearer {token}"} for token in ("", *Role))
+            return [(await client.get(path, headers=headers)).status for headers in shown]
+
+        assert await statuses("/forgotten") == [401, 403, 403, 200]
+        assert await statuses("/seen") == [401, 200, 200, 200]
+        assert await statuses("/shell") == [200, 200, 200, 200]

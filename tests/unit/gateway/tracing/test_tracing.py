@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.config.sections import GatewayConfig
 from gateway.config.tracing import TailConfig, TracingConfig
 from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.faults import ConfigError
 from gateway.ground.logs import make_logger
 from gateway.records.trace_metrics import TraceMetrics
 from gateway.request.trace_context import RequestTrace
@@ -21,6 +25,7 @@ from tests.support.followed import Followed
 from tests.support.gateways import region_config, until, write_policy
 from tests.support.traced import server_of, trace
 
+ROOT = Path(__file__).parents[4]
 QUICK = TracingConfig(
     sampled_share=0.0, tail=TailConfig(kept_per_s=10**6), interval_ns=MS, batch_max=1, shutdown_wait_ns=60_000 * MS
 )
@@ -78,6 +83,20 @@ async def test_what_was_chosen_is_sent_and_the_rest_is_counted(tmp_path: Path) -
     assert stand.counted("traced_requests_total", kept="no") == 1
     assert stand.counted("traces_exported_total") == 1
     assert stand.lines() == []
+
+
+def test_nothing_of_it_is_loaded_before_it_is_asked_for() -> None:
+    asked = "import sys, gateway.tracing.tracing; print([name for name in sys.modules if 'opentelemetry' in name])"
+    loaded = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=True, cwd=ROOT)
+    assert loaded.stdout == b"[]\n"
+
+
+async def test_without_the_extra_whoever_asks_for_it_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gateway.tracing.exporter", None)
+    with pytest.raises(ConfigError, match=r"tracing: .*: install nightside\[otel\]"):
+        Stand(tmp_path, replace(QUICK, endpoint="http://127.0.0.1:4317"))
 
 
 async def test_one_that_is_not_traced_costs_nothing(tmp_path: Path) -> None:

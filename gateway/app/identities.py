@@ -1,0 +1,47 @@
+"""Who shows a token that somebody else issued: clients and operators, each with issuers of their own. It puts together
+what verifies them, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.config.sections import GatewayConfig
+from gateway.ground.clock import Clock
+from gateway.ground.supervisor import Supervisor
+from gateway.ground.tokens.issuer import Around
+from gateway.ground.tokens.operators import FOR_OPERATORS, make_operators
+from gateway.ground.tokens.tokens import Tokens
+from gateway.request.callers import ClientKey
+from gateway.security.tokens import FOR_CLIENTS, ClientGrants
+
+
+class Identities:
+    """Of one gateway."""
+
+    def __init__(self, config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> None:
+        """Raises ConfigError."""
+        around = Around(config.gateway_id, config.state.folder, clock, log)
+        self.counters = around.counters
+        self.operators, of_operators = make_operators(config.admin_token, config.operators, around)
+        self.client_tokens: Tokens[ClientKey] | None = None
+        """None where clients show keys, or nothing."""
+        of_clients = around.issuers(FOR_CLIENTS, config.oidc.issuers)
+        if of_clients:
+            grants = ClientGrants(config.oidc, clock)
+            self.client_tokens = Tokens(FOR_CLIENTS, of_clients, grants.grant, clock=clock, counters=around.counters)
+        self._issuers = {FOR_CLIENTS: of_clients, FOR_OPERATORS: of_operators}
+
+    def restore(self) -> None:
+        for issuers in self._issuers.values():
+            for each in issuers:
+                each.restore()
+
+    def run(self, loops: Supervisor) -> None:
+        """No issuer is waited for: whoever does not answer is asked again."""
+        for use, issuers in self._issuers.items():
+            for each in issuers:
+                loops.run(f"issuer_{use}_{each.config.name}", each.run)
+
+    def describe(self) -> dict[str, object]:
+        return {use: {each.config.name: each.describe() for each in issuers} for use, issuers in self._issuers.items()}

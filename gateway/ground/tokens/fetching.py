@@ -1,0 +1,82 @@
+"""Asks an issuer for its keys: its discovery document if it has to, then its key set. It believes nobody in between,
+follows nobody elsewhere, and reads no more than it needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from gateway.ground.tokens.config import IssuerConfig, is_protected
+from gateway.ground.tokens.key_set import KEY_SET_BYTES_MAX
+
+DISCOVERY_PATH = "/.well-known/openid-configuration"
+_SECOND_NS = 1_000_000_000
+
+
+class FetchFailed(Exception):
+    """No keys came, in words for operators."""
+
+
+class _Discovered(msgspec.Struct):
+    """The little that we need of the document (OpenID Connect Discovery 1.0, 3)."""
+
+    issuer: str
+    jwks_uri: str
+
+
+async def fetch_key_set(config: IssuerConfig) -> bytes:
+    """As it was published. Raises FetchFailed, within the issuer's `timeout`."""
+    try:
+        async with asyncio.timeout(config.timeout_ns / _SECOND_NS):
+            tls = await asyncio.to_thread(_trusting, config.ca_file)
+            async with aiohttp.ClientSession(headers={"accept": "application/json"}) as session:
+                url = config.jwks_url or await _discover(session, config, tls)
+                return await _get(session, url, tls)
+    except TimeoutError as error:
+        raise FetchFailed(f"no answer within {config.timeout_ns / _SECOND_NS:g} s") from error
+
+
+async def _discover(session: aiohttp.ClientSession, config: IssuerConfig, tls: ssl.SSLContext) -> str:
+    url = config.issuer.rstrip("/") + DISCOVERY_PATH
+    try:
+        found = msgspec.json.decode(await _get(session, url, tls), type=_Discovered)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FetchFailed(f"{url} is no discovery document") from error
+    if found.issuer != config.issuer:
+        raise FetchFailed(f"{url} is of another issuer")
+    if is_protected(config.issuer) and not is_protected(found.jwks_uri):
+        raise FetchFailed(f"{url} names a place for keys that is beyond this machine, without TLS")
+    return found.jwks_uri
+
+
+async def _get(session: aiohttp.ClientSession, url: str, tls: ssl.SSLContext) -> bytes:
+    try:
+        async with session.get(url, ssl=tls, allow_redirects=False) as response:
+            if response.status != 200:
+                raise FetchFailed(f"{url} answers with status {response.status}")
+            return await _read(response, url)
+    except (aiohttp.ClientError, ValueError, OSError) as error:
+        raise FetchFailed(f"{url}: {str(error) or type(error).__name__}") from error
+
+
+async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
+    """Bounded as it is unpacked, whatever it says of its length."""
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > KEY_SET_BYTES_MAX:
+            raise FetchFailed(f"{url} is larger than {KEY_SET_BYTES_MAX >> 10} KiB")
+    return bytes(body)
+
+
+def _trusting(ca_file: Path | None) -> ssl.SSLContext:
+    """Read each time, so that authorities may change."""
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise FetchFailed(f"{ca_file} holds no authorities that could be read") from error

@@ -1,0 +1,101 @@
+"""An issuer's public keys, from the document in which it publishes them (a JSON Web Key Set, RFC 7517). It fetches
+nothing, and takes no key that could sign or that is shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, JWKRegistry, OKPKey, RSAKey
+
+PublicKey = RSAKey | ECKey | OKPKey
+
+KEYS_MAX = 100
+KEY_SET_BYTES_MAX = 256 * 1024
+_RSA_BITS_MIN, _RSA_BITS_MAX = 2048, 8192
+_PUBLIC_MEMBERS = frozenset({"kty", "kid", "use", "key_ops", "alg", "n", "e", "crv", "x", "y"})
+_KINDS: dict[str, str] = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+_CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
+
+
+class KeySetUnusable(Exception):
+    """A document in which no key can be found that a signature could be held against, in words."""
+
+
+class PublicKeys:
+    """All that an issuer published at one time. It never changes."""
+
+    def __init__(self, keys: Iterator[PublicKey]) -> None:
+        self._keys = tuple(keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def that_may_verify(self, algorithm: str, kid: str | None) -> list[PublicKey]:
+        """Those of that id which may have signed in that way. A token that names none has to be by the only one."""
+        fitting = [each for each in self._keys if _fits(each, algorithm)]
+        if kid is None:
+            return fitting if len(fitting) == 1 else []
+        return [each for each in fitting if each.get("kid") == kid]
+
+    @property
+    def ids(self) -> list[str]:
+        return [str(each.get("kid", "")) for each in self._keys]
+
+
+NO_KEYS = PublicKeys(iter(()))
+
+
+def read_key_set(text: bytes) -> PublicKeys:
+    """Keys that we have no use for are left out. Raises KeySetUnusable."""
+    try:
+        document = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise KeySetUnusable("it is no JSON") from error
+    listed = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        raise KeySetUnusable("it has no list of keys")
+    if len(listed) > KEYS_MAX:
+        raise KeySetUnusable(f"it has more than {KEYS_MAX} keys")
+    keys = PublicKeys(_usable(listed))
+    if not len(keys):
+        raise KeySetUnusable("it has no key for signatures that could be used")
+    return keys
+
+
+def _usable(listed: list[Any]) -> Iterator[PublicKey]:
+    for each in listed:
+        if isinstance(each, dict) and each.get("kty") in _KINDS.values() and _may_verify(each):
+            key = _imported({name: told for name, told in each.items() if name in _PUBLIC_MEMBERS})
+            if key is not None:
+                yield key
+
+
+def _may_verify(document: dict[str, Any]) -> bool:
+    operations = document.get("key_ops")
+    return document.get("use", "sig") == "sig" and (not isinstance(operations, list) or "verify" in operations)
+
+
+def _imported(document: dict[str, Any]) -> PublicKey | None:
+    if document["kty"] == "RSA" and not _RSA_BITS_MIN <= _bits_in(document.get("n")) <= _RSA_BITS_MAX:
+        return None
+    try:
+        key = JWKRegistry.import_key(document)
+    except (JoseError, ValueError, TypeError, KeyError):
+        return None
+    return key if isinstance(key, RSAKey | ECKey | OKPKey) else None
+
+
+def _bits_in(number: object) -> int:
+    """Before a library makes a key of it: what is too short or too long is not worth that."""
+    return len(number.rstrip("=")) * 6 // 8 * 8 if isinstance(number, str) else 0
+
+
+def _fits(key: PublicKey, algorithm: str) -> bool:
+    if key.key_type != _KINDS[algorithm[:2]] or key.get("alg") not in (None, algorithm):
+        return False
+    curve = _CURVES.get(algorithm)
+    return curve is None or key.get("crv") == curve

@@ -1,0 +1,134 @@
+"""Whether a token is what it says: read, held against an issuer's keys and against the clock. Pure, but for what the
+signature takes; it fetches nothing and remembers nothing.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from joserfc import jws
+from joserfc.errors import BadSignatureError, ExpiredTokenError, InvalidClaimError, JoseError, MissingClaimError
+from joserfc.jwt import JWTClaimsRegistry
+
+from gateway.ground.tokens.config import IssuerConfig
+from gateway.ground.tokens.key_set import PublicKeys
+from gateway.ground.tokens.words import Reason, TokenRefused
+
+TOKEN_BYTES_MAX = 8192
+SUBJECT_LENGTH_MAX = 255
+"""As OpenID Connect has it."""
+_SECOND_NS = 1_000_000_000
+_NEVER_S = 2**40
+_ACCESS_TOKEN_TYPES = ("at+jwt", "application/at+jwt")
+_CLAIM_REASONS = {"aud": Reason.AUDIENCE, "iss": Reason.ISSUER, "nbf": Reason.NOT_YET, "iat": Reason.NOT_YET}
+
+
+class Unverified(NamedTuple):
+    """What a token says of itself. Nothing of it may be believed."""
+
+    token: str
+    header: dict[str, Any]
+    claims: dict[str, Any]
+
+    @property
+    def issuer(self) -> str:
+        said = self.claims.get("iss")
+        return said if isinstance(said, str) else ""
+
+
+def looks_like_token(credential: str) -> bool:
+    """A JSON object in base64, a second one, and a signature. No key of ours looks like that."""
+    return credential.startswith("ey") and credential.count(".") == 2
+
+
+def read_token(token: str) -> Unverified:
+    """Raises TokenRefused."""
+    if len(token) > TOKEN_BYTES_MAX:
+        raise TokenRefused(Reason.TOO_LARGE)
+    header, claims, _ = token.split(".")
+    return Unverified(token, _object_in(header), _object_in(claims))
+
+
+def verify(told: Unverified, config: IssuerConfig, keys: PublicKeys, wall_ns: int) -> Mapping[str, Any]:
+    """The claims of a token that its issuer has signed, and that is valid now and meant for us. Raises TokenRefused."""
+    try:
+        _verify_signature(told, config, keys)
+        _verify_claims(told.claims, config, wall_ns)
+    except TokenRefused as refused:
+        refused.issuer = config.name
+        raise
+    return told.claims
+
+
+def expires_ns(claims: Mapping[str, Any], config: IssuerConfig) -> int:
+    """Of verified claims: when they hold no longer, by our clock."""
+    return int(min(claims["exp"], _NEVER_S) * _SECOND_NS) + config.leeway_ns
+
+
+def _object_in(part: str) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    except (msgspec.DecodeError, binascii.Error, ValueError, RecursionError) as error:
+        raise TokenRefused(Reason.MALFORMED) from error
+    if not isinstance(found, dict):
+        raise TokenRefused(Reason.MALFORMED)
+    return found
+
+
+def _verify_signature(told: Unverified, config: IssuerConfig, keys: PublicKeys) -> None:
+    algorithm, kid = told.header.get("alg"), told.header.get("kid")
+    if algorithm not in config.algorithms:
+        raise TokenRefused(Reason.ALGORITHM)
+    if not isinstance(kid, str | None) or "crit" in told.header or "b64" in told.header:
+        raise TokenRefused(Reason.MALFORMED)  # what is critical would have to be understood, and nothing of it is
+    if config.access_tokens_only and str(told.header.get("typ")).lower() not in _ACCESS_TOKEN_TYPES:
+        raise TokenRefused(Reason.TYPE)
+    candidates = keys.that_may_verify(algorithm, kid)
+    if not candidates:
+        raise TokenRefused(Reason.KEY)
+    registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
+    for key in candidates:
+        try:
+            jws.deserialize_compact(told.token, key, registry=registry)
+        except BadSignatureError:
+            continue
+        except (JoseError, ValueError) as error:
+            raise TokenRefused(Reason.MALFORMED) from error
+        return
+    raise TokenRefused(Reason.SIGNATURE)
+
+
+def _verify_claims(claims: dict[str, Any], config: IssuerConfig, wall_ns: int) -> None:
+    registry = JWTClaimsRegistry(
+        now=wall_ns // _SECOND_NS,
+        leeway=config.leeway_ns // _SECOND_NS,
+        iss={"essential": True, "value": config.issuer},
+        aud={"essential": True, "values": list(config.audiences)},
+        exp={"essential": True},
+        sub={"essential": True},
+    )
+    try:
+        registry.validate(claims)
+    except ExpiredTokenError as error:
+        raise TokenRefused(Reason.EXPIRED) from error
+    except MissingClaimError as error:
+        raise TokenRefused(Reason.CLAIM, about=error.claim) from error
+    except InvalidClaimError as error:
+        raise TokenRefused(_CLAIM_REASONS.get(error.claim, Reason.CLAIM), about=error.claim) from error
+    subject = claims["sub"]
+    if not isinstance(subject, str) or len(subject) > SUBJECT_LENGTH_MAX:
+        raise TokenRefused(Reason.CLAIM, about="sub")
+    if not set(config.scopes) <= scopes_of(claims):
+        raise TokenRefused(Reason.SCOPE, about=" ".join(config.scopes))
+
+
+def scopes_of(claims: Mapping[str, Any]) -> set[str]:
+    """As OAuth has them, in words of one text (RFC 8693), or as a list, which some issuers call `scp`."""
+    said = claims.get("scope", claims.get("scp", ""))
+    if isinstance(said, str):
+        return set(said.split())
+    return {each for each in said if isinstance(each, str)} if isinstance(said, list) else set()

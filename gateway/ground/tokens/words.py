@@ -1,0 +1,58 @@
+"""Why a token opens nothing: reasons of a closed set, each in words that its holder may read. None quotes a token."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Also a label of metrics."""
+
+    MALFORMED = "malformed"
+    TOO_LARGE = "too_large"
+    ALGORITHM = "algorithm"
+    TYPE = "type"
+    ISSUER = "issuer"
+    KEY = "key"
+    SIGNATURE = "signature"
+    EXPIRED = "expired"
+    NOT_YET = "not_yet"
+    AUDIENCE = "audience"
+    CLAIM = "claim"
+    SCOPE = "scope"
+    NOT_MAPPED = "not_mapped"
+    UNAVAILABLE = "unavailable"
+
+
+WORDS = {
+    Reason.MALFORMED: "the access token is no signed JSON web token",
+    Reason.TOO_LARGE: "the access token is too large",
+    Reason.ALGORITHM: "the access token is signed in a way that is not taken here",
+    Reason.TYPE: "the token is not of the type of access tokens",
+    Reason.ISSUER: "the issuer of the access token is not believed here",
+    Reason.KEY: "the access token is signed with a key that its issuer does not publish",
+    Reason.SIGNATURE: "the signature of the access token is wrong",
+    Reason.EXPIRED: "the access token has expired",
+    Reason.NOT_YET: "the access token is not valid yet",
+    Reason.AUDIENCE: "the access token is meant for somebody else",
+    Reason.CLAIM: "the access token lacks a claim that is needed here",
+    Reason.SCOPE: "the access token lacks a scope that is needed here",
+    Reason.NOT_MAPPED: "nothing here is for holders of such an access token",
+    Reason.UNAVAILABLE: "the keys of the token's issuer are not known here at the moment",
+}
+"""For whoever holds the token; what a reason is about is added where it is our own file that names it."""
+
+
+class TokenRefused(Exception):
+    """Raised for a token that opens nothing."""
+
+    def __init__(self, reason: Reason, issuer: str = "", about: str = "") -> None:
+        """`issuer` is the name it has here, if it is one of ours; `about` a name from our own file."""
+        super().__init__(WORDS[reason])
+        self.reason = reason
+        self.issuer = issuer
+        self.about = about
+
+    @property
+    def words(self) -> str:
+        return f"{WORDS[self.reason]}: {self.about}" if self.about else WORDS[self.reason]

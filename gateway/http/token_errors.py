@@ -1,0 +1,46 @@
+"""What a client is told whose token opens nothing: status, code, and what to show instead (RFC 6750). Its words are
+ours, and hold nothing of the token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.ground.tokens.words import Reason, TokenRefused
+from gateway.http.errors import ClientFault, ErrorKind
+
+_BAD_REQUEST = "invalid_request_error"
+
+INVALID_TOKEN = ErrorKind(401, _BAD_REQUEST, "invalid_token", "The access token is not valid.", shows_detail=True)
+INSUFFICIENT_SCOPE = ErrorKind(
+    403, _BAD_REQUEST, "insufficient_scope", "The access token may not be used for this.", shows_detail=True
+)
+TOKEN_NOT_MAPPED = ErrorKind(
+    403, _BAD_REQUEST, "token_not_mapped", "The access token stands for nobody here.", shows_detail=True
+)
+ISSUER_UNAVAILABLE = ErrorKind(
+    503, "server_error", "issuer_unavailable", "The keys of the token's issuer are not known here now.", 5.0
+)
+_KINDS = {
+    Reason.SCOPE: INSUFFICIENT_SCOPE,
+    Reason.NOT_MAPPED: TOKEN_NOT_MAPPED,
+    Reason.UNAVAILABLE: ISSUER_UNAVAILABLE,
+}
+
+
+def token_fault(refused: TokenRefused) -> ClientFault:
+    """Of another try only an issuer that comes back makes a difference."""
+    kind = _KINDS.get(refused.reason, INVALID_TOKEN)
+    if kind is INVALID_TOKEN:
+        kind = replace(kind, challenge=_challenge("invalid_token", refused.words))
+    if kind is INSUFFICIENT_SCOPE:
+        kind = replace(kind, challenge=f'{_challenge(kind.code, refused.words)}, scope="{_quotable(refused.about)}"')
+    return ClientFault(kind, refused.words)
+
+
+def _challenge(error: str, words: str) -> str:
+    return f'Bearer error="{error}", error_description="{_quotable(words)}"'
+
+
+def _quotable(text: str) -> str:
+    return text.encode("ascii", "replace").decode().replace("\\", "/").replace('"', "'")
