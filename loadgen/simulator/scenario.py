@@ -38,6 +38,7 @@ from gateway.core.vocabulary import (
     ReplicaId,
     ReplicaRole,
     ReplicaSpec,
+    ServiceClass,
     TenantName,
 )
 from gateway.ground.faults import ConfigError
@@ -398,6 +399,8 @@ class ClientsSection(_Section):
     region: str
     workload: str
     tenant: str = "default"
+    service_class: ServiceClass = ServiceClass.INTERACTIVE
+    """Of all that they ask."""
     clients: _Count | None = None
     arrivals: ArrivalsSection | None = None
     patience: _Duration | None = None
