@@ -166,9 +166,9 @@ def _lines(measured: Mapping[str, Any]) -> Iterator[str]:
     people_s, jobs_s = SLO_S[ServiceClass.INTERACTIVE], SLO_S[ServiceClass.BATCH]
     yield (
         f"Three regions with {_REPLICAS} replicas each, a day of {measured['day_s']} s in the simulator: two are"
-        " reserved, one is paid by use. Prices are invented. People chat by the hours of their region, and jobs of class"
-        f" batch come all the time; first tokens are due in {people_s:g} s and {jobs_s:g} s. The same requests are placed"
-        " by `cost` and by `price`."
+        " reserved, one is paid by use. Prices are invented. People chat by the hours of their region, and jobs of"
+        f" class batch come all the time; first tokens are due in {people_s:g} s and {jobs_s:g} s. The same requests are"
+        " placed by `cost` and by `price`."
     )
     if measured["is_quick"]:
         yield ""
