@@ -167,8 +167,8 @@ def _lines(measured: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"Three regions with {_REPLICAS} replicas each, a day of {measured['day_s']} s in the simulator: two are"
         " reserved, one is paid by use. Prices are invented. People chat by the hours of their region, and jobs of"
-        f" class batch come all the time; first tokens are due in {people_s:g} s and {jobs_s:g} s. The same requests are"
-        " placed by `cost` and by `price`."
+        f" class batch come all the time; first tokens are due in {people_s:g} s and {jobs_s:g} s."
+        " The same requests are placed by `cost` and by `price`."
     )
     if measured["is_quick"]:
         yield ""
