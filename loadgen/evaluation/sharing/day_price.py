@@ -67,7 +67,7 @@ _PARTS: Final[dict[str, dict[str, Any]]] = {
     "talk": {"conversations": {}},
     "nightly": {"conversations": {"turns": {"median": 1, "sigma": 0.1, "minimum": 1, "maximum": 1}}},
 }
-_PEAK_PER_S: Final = {"chat": 1.6, "trees": 0.6}
+_PEAK_PER_S: Final = {"chat": 4.5, "trees": 1.7}
 """Programs that begin in one region at its peak."""
 
 
