@@ -30,8 +30,7 @@ from gateway.records.decisions import (
     decision_id,
 )
 
-_PRICED_HEADERS = ("First token", "Adds to the bill", "Emits")
-PLAIN_WIDTH = 130
+PLAIN_WIDTH = 110
 """Columns when the output is no terminal."""
 
 _COMPARED = frozenset(
@@ -132,6 +131,8 @@ def _print_considered(placement: ExplainedPlacement, console: Console) -> None:
     console.print(_table(placement))
     if any(each.costs for each in placement.considered):
         console.print(_costs_table(placement))
+    if any(_is_priced(each.costs) for each in placement.considered if each.costs):
+        console.print(_prices_table(placement))
 
 
 def _caption(request: ExplainedRequest, placement: ExplainedPlacement) -> str:
@@ -182,8 +183,7 @@ def _costs_table(placement: ExplainedPlacement) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     table.add_column("What it would have cost")
-    is_priced = any(_is_priced(each.costs) for each in placement.considered if each.costs)
-    for header in ("Reading", "Crowding", "Waiting", "Distance", "Total", *(_PRICED_HEADERS if is_priced else ())):
+    for header in ("Reading", "Crowding", "Waiting", "Distance", "Total"):
         table.add_column(header, justify="right")
     for index, candidate in enumerate(placement.considered):
         costs = candidate.costs
@@ -191,8 +191,21 @@ def _costs_table(placement: ExplainedPlacement) -> Table:
             continue
         parts = (costs.reading_ms, costs.crowding_ms, costs.waiting_ms, costs.distance_ms, costs.total_ms)
         name = f"{candidate.kind} {candidate.id}"
-        priced = _priced(costs) if is_priced else ()
-        table.add_row(*map(_plain, ("→" if index == 0 else "", name, *map(_in_ms, parts), *priced)))
+        table.add_row(*map(_plain, ("→" if index == 0 else "", name, *map(_in_ms, parts))))
+    return table
+
+
+def _prices_table(placement: ExplainedPlacement) -> Table:
+    """In the same order."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    table.add_column("By the prices in force")
+    for header in ("First token", "Adds to the bill", "Emits"):
+        table.add_column(header, justify="right")
+    for index, candidate in enumerate(placement.considered):
+        if candidate.costs:
+            name = f"{candidate.kind} {candidate.id}"
+            table.add_row(*map(_plain, ("→" if index == 0 else "", name, *_priced(candidate.costs))))
     return table
 
 
