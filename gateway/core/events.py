@@ -26,6 +26,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
+    Resumes,
     Target,
 )
 
@@ -112,6 +113,8 @@ class ForwardArrived:
     hops: Hops
     """Counted with the hop that brought it here."""
     stamp: ResidencyStamp
+    resumes_left: Resumes | None = None
+    """What its origin allows, should its answer break. None: it does not say."""
 
 
 @value
@@ -185,6 +188,8 @@ class LegEnded:
     """A peer has tried in vain to go on with it, and says that nobody should."""
     has_reached: bool = True
     """False: the target has seen nothing of it, since nobody took the connection."""
+    resumes_used: Resumes | None = None
+    """Of a peer: how often it went on there. None: it does not say."""
 
 
 @value
@@ -261,6 +266,15 @@ class PricesChanged:
 
 
 @value
+class TokensSettled:
+    """What a request has used of its tenant's tokens, prompt and answer together; sent once for each request that
+    tokens were set aside for, after its end."""
+
+    request_id: RequestId
+    tokens: int
+
+
+@value
 class TimePassed:
     """The wake-up the core asked for with `next_wakeup_ns()`."""
 
@@ -287,5 +301,6 @@ Event = (
     | ArtifactReady
     | TokenBudgetRestored
     | PricesChanged
+    | TokensSettled
     | TimePassed
 )
