@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients test-issuers compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-resume results-records results-token-budget-classifier results-succession page-picture metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients test-issuers compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-resume results-sharing results-records results-token-budget-classifier results-succession page-picture metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -116,6 +116,9 @@ results-eldr: compiled ## Write docs/results/eldr.md: expert locality beside ELD
 
 results-resume: setup ## Write docs/results/resume.md: what clients see of engines, and of a region, that die in the middle of their answers. Takes three minutes. ARGS=… such as --seconds 10.
 	$(BIN)/nightside results resume $(ARGS)
+
+results-sharing: setup ## Write docs/results/sharing.md: how the fleet is shared, between tenants and classes, and by cost. Takes minutes. ARGS=… such as --quick, --only noisy_neighbour.
+	$(BIN)/nightside results sharing $(ARGS)
 
 results-records: setup setup-tests ## Write docs/results/failover_records.md: how soon a death is told by each provider of records, on what is started here. Takes three minutes. ARGS=… such as --rounds 1.
 	$(BIN)/python -m tests.cloud.measure_records -o docs/results/failover_records.md $(ARGS)

@@ -27,10 +27,11 @@ DOWN = "down/"
 """By gateway, those that are down: the next controller does not begin by naming the dead."""
 ASSIGNMENT = "assignment"
 PARAMETERS = "parameters"
+PRICES = "prices"
 FREEZE = "freeze"
 RECORDS = "records"
 
-ORDERED = (GATEWAY_ORDER, REPLICA_ORDER, NARROWING, PARAMETERS, FREEZE)
+ORDERED = (GATEWAY_ORDER, REPLICA_ORDER, NARROWING, PARAMETERS, PRICES, FREEZE)
 """What operators have ordered: nobody else can say it again."""
 
 Changes = dict[str, bytes | None]

@@ -177,6 +177,7 @@ def state_of(desk: Desk, links: Links, now_ns: int, controller: str) -> dict[str
         },
         "narrowings": {region: policy.digest for region, policy in sorted(registry.narrowings.items())},
         "parameters": registry.parameters,
+        "prices": registry.prices,
         "names": [
             {"region": area.region, "gateways": list(area.gateways), "addresses": list(area.addresses), "why": area.why}
             for area in (desk.records.areas if desk.records is not None else ())

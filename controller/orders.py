@@ -14,7 +14,7 @@ from controller.registry import DocumentFault, RegisteredReplica, Registry, read
 from controller.store.store import StoreUnusable
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
-from gateway.ground.control.vocabulary import Announcement
+from gateway.ground.control.vocabulary import PRICES_LENGTH_MAX, Announcement
 from gateway.ground.operators_config import Role
 from gateway.ground.values import ID_PATTERN
 
@@ -102,6 +102,17 @@ class ClearParameters(_Order, frozen=True, tag="parameters-clear"):
     pass
 
 
+class SetPrices(_Order, frozen=True, tag="prices-set"):
+    """A price list, as a prices file says it; whether it can be read is for whoever gives the order, and for each
+    gateway."""
+
+    prices: dict[str, Any]
+
+
+class ClearPrices(_Order, frozen=True, tag="prices-clear"):
+    pass
+
+
 class FreezeAll(_Order, frozen=True, tag="freeze"):
     reason: str = ""
 
@@ -128,6 +139,8 @@ Order = (
     | ClearPolicy
     | SetParameters
     | ClearParameters
+    | SetPrices
+    | ClearPrices
     | FreezeAll
     | Unfreeze
     | Import
@@ -156,6 +169,8 @@ def role_needed(order: Order, registry: Registry) -> Role:
             | ClearPolicy()
             | SetParameters()
             | ClearParameters()
+            | SetPrices()
+            | ClearPrices()
             | Import()
         ):
             return Role.CHANGE
@@ -177,10 +192,10 @@ def changes_of(order: Order, registry: Registry) -> Changes:
             return _remove_gateway(_known_gateway(order.gateway, registry), registry)
         case SetPolicy() | ClearPolicy():
             return _of_policies(order, registry)
-        case SetParameters():
-            return _set_parameters(order)
-        case ClearParameters():
-            return {documents.PARAMETERS: None}
+        case SetParameters() | ClearParameters():
+            return {documents.PARAMETERS: _parameters(order) if isinstance(order, SetParameters) else None}
+        case SetPrices() | ClearPrices():
+            return {documents.PRICES: _prices(order) if isinstance(order, SetPrices) else None}
         case FreezeAll() | Unfreeze():
             freeze = Freeze(order.reason[:REASON_LENGTH_MAX] or "by order") if isinstance(order, FreezeAll) else None
             return {documents.FREEZE: None if freeze is None else encode(freeze)}
@@ -328,13 +343,20 @@ def _of_policies(order: SetPolicy | ClearPolicy, registry: Registry) -> Changes:
     return {documents.NARROWING + place.region: encode(policy)}
 
 
-def _set_parameters(order: SetParameters) -> Changes:
+def _parameters(order: SetParameters) -> bytes:
     if unknown := sorted(set(order.sections) - set(PARAMETER_SECTIONS)):
         raise OrderRefused(f"{', '.join(unknown)}: only {', '.join(PARAMETER_SECTIONS)} can be set for all gateways")
     text = encode(order.sections)
     if len(text) > PARAMETERS_BYTES_MAX:
         raise OrderRefused(f"parameters have {len(text)} bytes, and at most {PARAMETERS_BYTES_MAX}")
-    return {documents.PARAMETERS: text}
+    return text
+
+
+def _prices(order: SetPrices) -> bytes:
+    text = encode(order.prices)
+    if len(text) > PRICES_LENGTH_MAX:
+        raise OrderRefused(f"prices have {len(text)} bytes, and at most {PRICES_LENGTH_MAX}")
+    return text
 
 
 _EXPORTED = (*documents.ORDERED, documents.ANNOUNCED)

@@ -135,6 +135,7 @@ class Registry:
         self.replica_orders = tables.replica_orders.values
         self.narrowings = {RegionName(region): each for region, each in tables.narrowings.values.items()}
         self.parameters = texts.get(documents.PARAMETERS, b"").decode()
+        self.prices = texts.get(documents.PRICES, b"").decode()
         freeze = texts.get(documents.FREEZE)
         self.freeze = None if freeze is None else decode(documents.FREEZE, freeze, Freeze)
 

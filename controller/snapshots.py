@@ -23,6 +23,7 @@ def snapshot_for(gateway_id: GatewayId, view: View) -> Snapshot:
         narrowing=registry.narrowings.get(place.region),
         parameters=registry.parameters,
         records=view.records,
+        prices=registry.prices,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
-from gateway.core.vocabulary import RegionName
+from gateway.core.vocabulary import RegionName, ServiceClass
 from loadgen.vocabulary import RequestEnd
 
 _MILLISECOND_NS = 1_000_000
@@ -42,6 +42,8 @@ class RequestRecord:
     """How often its client sent it."""
     failed_by: str = ""
     """Of one that failed: whose failure it was, where that is told apart."""
+    tenant: str = ""
+    service_class: ServiceClass = ServiceClass.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True)

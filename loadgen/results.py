@@ -6,7 +6,7 @@ It shows what the document holds, and computes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -48,6 +48,28 @@ def failovers_table(name: str, control: Figures) -> Table:
     for each in control["failovers"]:
         seconds = (each[f"{stage}_s"] for stage in _STAGES)
         table.add_row(each["gateway"], f"{each['at_s']:g}", *("–" if s is None else f"{s:.1f}" for s in seconds))
+    return table
+
+
+def money_table(runs: Sequence[Figures]) -> Table:
+    """One line for each run and region, and each run and tenant: what it would have cost."""
+    first = runs[0]["money"]
+    title = f"{first['currency']}, by price list {first['price_list']}, for {first['days']:g} days"
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.add_column("run", overflow="fold")
+    table.add_column("of", overflow="fold")
+    for heading in ("total", "replicas", "egress", "replica\nhours", "busy\nhours", "kg CO2"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for run in runs:
+        money = run["money"]
+        sums = (f"{money[key]:.2f}" for key in ("total", "replicas", "egress"))
+        table.add_row(run["name"], "all", *sums, "", "", f"{money['carbon_kg']:.1f}")
+        for region, each in money["regions"].items():
+            sums = (f"{value:.2f}" for value in (each["replicas"] + each["egress"], each["replicas"], each["egress"]))
+            hours = (f"{each[key]:.1f}" for key in ("replica_hours", "busy_hours", "carbon_kg"))
+            table.add_row("", region, *sums, *hours)
+        for tenant, each in money["tenants"].items():
+            table.add_row("", f"tenant {tenant}", "", f"{each['replicas']:.2f}", "", "", "", "")
     return table
 
 

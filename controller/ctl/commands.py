@@ -18,6 +18,7 @@ from controller.ctl.parameters import check_parameters
 from controller.ctl.replicas import check_replica
 from controller.ctl.status import status
 from controller.history import Entry
+from gateway.config.prices import read_prices_file
 from gateway.ground.admin_client import Admin
 from gateway.ground.faults import FileError
 from gateway.ground.yaml_file import read_yaml
@@ -170,6 +171,30 @@ def set_parameters(give: Give, *, file: Path) -> None:
 def clear_parameters(give: Give) -> None:
     """Leave gateways to their own region files."""
     give({"order": "parameters-clear"})
+
+
+@ctl.group()
+def prices() -> None:
+    """A price list for all gateways."""
+
+
+@prices.command("set")
+@click.argument("file", type=_PATH)
+@changing
+def set_prices(give: Give, *, file: Path) -> None:
+    """Let the price list in FILE be in force in all gateways, in place of what their region files name."""
+    try:
+        told = read_prices_file(file).as_document()
+    except FileError as error:
+        raise Refused(str(error)) from error
+    give({"order": "prices-set", "prices": json.loads(told)})
+
+
+@prices.command("clear")
+@changing
+def clear_prices(give: Give) -> None:
+    """Leave gateways to the price lists that their own region files name."""
+    give({"order": "prices-clear"})
 
 
 @ctl.command()

@@ -29,6 +29,7 @@ from gateway.app.open_files import open_records, open_secrets
 from gateway.app.status_cli import status
 from gateway.app.token_cli import token
 from gateway.app.usage_cli import usage
+from gateway.config.prices import read_prices
 from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -102,6 +103,8 @@ def _check_what_it_names(file: Path, config: GatewayConfig) -> None:
         if config.keys_file is not None:
             read_keys(config.keys_file, keeps_usage=config.state.folder is not None)
         head_signer(config.audit)
+        if config.prices_file is not None:
+            read_prices(config.prices_file)
         Identities(config, Clock(), make_logger(config.logging, config.gateway_id))
         if faults := Certificates(config, Clock()).date_faults():
             raise CertificateFault("\n".join(faults))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.app.prices import PricesPart
 from gateway.app.readiness import Readiness, engines_note
 from gateway.app.reload import PolicyPart
 from gateway.config.orders import Orders
@@ -15,7 +16,7 @@ from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
 from gateway.core.description import decode_figures_of, describe, gauges_of
 from gateway.core.effects import EndRequest
-from gateway.core.events import ConfigApplied, PolicyApplied, TokensSettled
+from gateway.core.events import ConfigApplied, PolicyApplied, PricesChanged, TokensSettled
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import may_enter
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
@@ -35,6 +36,7 @@ from gateway.records.limit_metrics import LimitLevels
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
 from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
+from gateway.records.price_metrics import PriceLevels
 from gateway.records.refusals import Refusals
 from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
@@ -52,9 +54,10 @@ class Desk:
     """The core with everything that watches it."""
 
     def __init__(self, config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> None:
-        """Raises OSError when the journal cannot be written."""
+        """Raises OSError when the journal cannot be written, and ConfigError when the price list cannot be read."""
         self.clock = clock
         self.log = log
+        self.prices = PricesPart(config.prices_file, self._submit_prices, clock, log)
         self.board = LoadBoard()
         seed = secrets.randbits(63) if config.seed is None else config.seed
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
@@ -73,8 +76,9 @@ class Desk:
         self._journal_fault = ""
         self._idle = asyncio.Event()
         self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger, self.serves).on_finished)
-        self.ledger.hand_to(self.metrics.usage.on_finished)
-        self.ledger.hand_to(self.metrics.resumes.on_finished)
+        counted = self.metrics
+        for taker in (counted.usage.on_finished, counted.resumes.on_finished, counted.money.on_finished):
+            self.ledger.hand_to(taker)
         self.ledger.hand_to(self.decisions.on_finished)
         self._readiness = Readiness(self.core, config.readiness.unserved_max_ns, clock.now_ns())
         replica_log = ReplicaLog(self.core.replicas, log)
@@ -82,11 +86,15 @@ class Desk:
         if self.audit is not None:
             self.ledger.hand_to(self.audit.on_finished)
             observers.append(self.audit)
-        self.metrics.registry.register(AuditLevels(self.audit))
-        self.metrics.registry.register(DecodeLevels(lambda: decode_figures_of(self.core, clock.now_ns())))
-        self.metrics.registry.register(PoolLevels(self.core.lengths.figures))
-        self.metrics.registry.register(ThresholdLevels(self.core.tuning))
-        self.metrics.registry.register(LimitLevels(self.core.limits, self.metrics.tenant_label))
+        for levels in (
+            AuditLevels(self.audit),
+            DecodeLevels(lambda: decode_figures_of(self.core, clock.now_ns())),
+            PoolLevels(self.core.lengths.figures),
+            ThresholdLevels(self.core.tuning),
+            PriceLevels(self.prices),
+            LimitLevels(self.core.limits, self.metrics.tenant_label),
+        ):
+            self.metrics.registry.register(levels)
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)
@@ -101,6 +109,9 @@ class Desk:
         alarms: list[Tell] = [self.metrics.residency_broken, *([] if self.audit is None else [self.audit.on_violation])]
         self.trust = Trust(self.driver.submit, log, *alarms)
 
+    def _submit_prices(self, event: PricesChanged) -> None:
+        self.driver.submit(event)
+
     @property
     def journal(self) -> Journal | None:
         return self._journal
@@ -108,6 +119,7 @@ class Desk:
     def apply(self, orders: Orders) -> None:
         """Tell the core what it is to know before it is told of replicas and peers."""
         self.driver.submit(ConfigApplied(orders.core))
+        self.prices.take(orders.prices, orders.prices_fault)
         self.policy.narrow(orders.narrowing)
         self.policy.start()
         self.lockdown.restore()

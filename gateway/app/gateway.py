@@ -218,6 +218,7 @@ async def serve_gateway(
             control=control,
             predictors=in_force.predictors,
             locality=locality,
+            prices=desk.prices,
             tracing=tracing,
             scaling=scaling,
             issuers=accounts.identities,
@@ -344,6 +345,7 @@ def _run_loops(
     if desk.journal is not None:
         loops.run("journal", desk.journal.run)
     loops.run("event_loop_watch", desk.watch_loop)
+    loops.run("prices", desk.prices.run)
     if desk.audit is not None:
         loops.run("audit", desk.audit.run)
     for holder in certificates.holders:
@@ -428,6 +430,7 @@ def _add_parts(
     reloader: Reloader, desk: Desk, accounts: Accounts, certificates: Certificates, loops: Supervisor
 ) -> None:
     reloader.add("policy", desk.policy.reload, desk.policy.files)
+    reloader.add("prices", desk.prices.reload, desk.prices.files)
     if accounts.keyring is not None:
         reloader.add("keys", accounts.keyring.reload, accounts.keyring.files)
     operators = accounts.identities.operators

@@ -56,6 +56,8 @@ class InForce:
             self._check_records(orders.records)
         if orders.core != self.config.core:
             self._desk.driver.submit(ConfigApplied(orders.core))
+        self._desk.prices.move(config.prices_file)
+        self._desk.prices.take(orders.prices, orders.prices_fault)
         self._desk.policy.narrow(orders.narrowing)
         self._desk.policy.move(config.policy_file)
         self._roster.replace(orders.peers)

@@ -70,7 +70,7 @@ def memory_max(config: GatewayConfig) -> Mapping[str, int]:
 
 def _indexes(placement: PlacementConfig) -> int:
     """Of what was sent to replicas and to other gateways; and of what replicas' caches still hold of it."""
-    return 3 if placement.policy == PlacementPolicy.COST else 2
+    return 3 if placement.policy in (PlacementPolicy.COST, PlacementPolicy.PRICE) else 2
 
 
 def describe_memory(config: GatewayConfig) -> str:

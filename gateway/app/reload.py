@@ -9,6 +9,7 @@ from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.config.prices import read_prices
 from gateway.config.reading import read_named_files, read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -46,7 +47,7 @@ class RegionPart:
     async def _take_in(self, read: Callable[[], RegionFile]) -> None:
         try:
             file = await asyncio.to_thread(read)
-            if faults := [*self._faults_at_rest(file), *self._policy_faults(file)]:
+            if faults := [*self._faults_at_rest(file), *self._policy_faults(file), *self._prices_faults(file)]:
                 raise FileError(file.path, file.source.located(faults))
             await self._apply(file.as_config())
         except ConfigError as error:
@@ -63,6 +64,16 @@ class RegionPart:
         problem = load_policy_or_closed(file.policy, file.as_config().place)[1]
         return [] if problem is None else [Fault("policy", problem)]
 
+    def _prices_faults(self, file: RegionFile) -> list[Fault]:
+        """So must another price list."""
+        if file.prices is None or file.prices == self._file.prices:
+            return []
+        try:
+            read_prices(file.prices)
+        except FileError as error:
+            return [Fault("prices", str(error))]
+        return []
+
 
 LIVE_KEYS = frozenset(
     {
@@ -73,6 +84,7 @@ LIVE_KEYS = frozenset(
         "discovery",
         "peers",
         "policy",
+        "prices",
         "placement",
         "pushing",
         "queue",

@@ -122,6 +122,17 @@ class ScalingView(msgspec.Struct, frozen=True):
     webhook_fault: str
 
 
+class PricesView(msgspec.Struct, frozen=True):
+    source: str
+    fault: str
+    digest: str = ""
+    currency: str = ""
+    age_s: float | None = None
+    valid_s: float | None = None
+    since_s: float | None = None
+    next_change_s: float | None = None
+
+
 class Status(msgspec.Struct, frozen=True):
     """The part of `/admin/state` that is shown."""
 
@@ -144,6 +155,8 @@ class Status(msgspec.Struct, frozen=True):
     control: ControlView | None = None
     """None where no controllers are named."""
     scaling: ScalingView | None = None
+    prices: PricesView | None = None
+    """None where nobody has said any."""
 
 
 @click.command()
@@ -220,6 +233,8 @@ def complaints(seen: Status) -> Iterator[str]:
         yield from _control_complaints(seen.control)
     if seen.scaling is not None:
         yield from _scaling_complaints(seen.scaling)
+    if seen.prices is not None:
+        yield from _prices_complaints(seen.prices)
     if seen.journal_fault:
         yield f"the journal has stopped: {seen.journal_fault}"
     if seen.audit_fault:
@@ -245,6 +260,13 @@ def _scaling_complaints(scaling: ScalingView) -> Iterator[str]:
         yield f"the scaling webhook does not take what it is told: {scaling.webhook_fault}"
 
 
+def _prices_complaints(prices: PricesView) -> Iterator[str]:
+    if prices.fault:
+        yield f"a price list was refused, and the one before is in force: {prices.fault}"
+    if prices.valid_s is not None and prices.valid_s < 0:
+        yield f"the price list was to be looked at again {-prices.valid_s / _DAY_S:.0f} days ago (valid_until)"
+
+
 def print_status(seen: Status, wrong: list[str], console: Console) -> None:
     for line in (*_headlines(seen), *(f"wrong: {each}" for each in wrong)):
         console.print(Text(line), soft_wrap=True)
@@ -264,6 +286,8 @@ def _headlines(seen: Status) -> Iterator[str]:
     yield f"requests: {seen.requests} held, {seen.queue.length} of them wait{f' ({queues})' if queues else ''}"
     if seen.control is not None:
         yield _control(seen.control)
+    if seen.prices is not None and seen.prices.digest:
+        yield _prices(seen.prices)
     for role, certificate in seen.certificates.items():
         yield f"certificate for {role}: {_expiry(certificate.expires_in_s)}"
 
@@ -274,6 +298,18 @@ def _control(control: ControlView) -> str:
         return f"{who}, no snapshot taken"
     taken = f"{who}, snapshot {control.term}.{control.version}, taken {control.snapshot_age_s:.0f} s ago"
     return f"{taken}; left to others: {', '.join(control.away)}" if control.away else taken
+
+
+def _prices(prices: PricesView) -> str:
+    whose = "a controller's list" if prices.source == "controller" else "the region file's list"
+    told = f"prices: {whose} {prices.digest} in {prices.currency}, in force for {_span(prices.age_s or 0)}"
+    if prices.next_change_s is None:
+        return told
+    return f"{told}; these since {_span(prices.since_s or 0)}, others in {_span(prices.next_change_s)}"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
 
 def _policy(seen: Status) -> str:

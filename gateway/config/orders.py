@@ -16,11 +16,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from gateway.config.checks import core_faults
+from gateway.config.prices import parse_prices
 from gateway.config.region_file import CoreFile, ReplicaFile
 from gateway.config.sections import GatewayConfig, ParametersRule
 from gateway.config.targets import PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
 from gateway.core.decode.config import check_decode
+from gateway.core.price_list import PriceList
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
     Connector,
@@ -69,6 +71,10 @@ class Orders:
     narrowing: ResidencyPolicy | None = None
     records: RecordTree | None = None
     """What the mesh's one name says; None: as before."""
+    prices: PriceList | None = None
+    """In force in place of the region file's; None: that is."""
+    prices_fault: str = ""
+    """Why the ones that a controller has sent cannot be read here: an engine that died is stood in for all the same."""
 
 
 def without_orders(local: GatewayConfig) -> Orders:
@@ -88,6 +94,7 @@ def read_orders(snapshot: Snapshot, local: GatewayConfig, environ: Mapping[str, 
     replicas, left_out, adopted, pools = _replicas(snapshot.replicas, local, environ)
     replicas, unfit = _without_unfit(replicas, pools, core)
     left_out |= unfit
+    prices, prices_fault = _prices(snapshot.prices, local)
     return Orders(
         version=snapshot.version,
         replicas=replicas,
@@ -99,6 +106,8 @@ def read_orders(snapshot: Snapshot, local: GatewayConfig, environ: Mapping[str, 
         core=core,
         narrowing=snapshot.narrowing,
         records=snapshot.records,
+        prices=prices,
+        prices_fault=prices_fault,
     )
 
 
@@ -264,6 +273,19 @@ def _base(section: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     if over.get("policy", section.get("policy")) == section.get("policy"):
         return section
     return {key: value for key, value in section.items() if key not in ("policy_version", "policy_options")}
+
+
+# Prices
+
+
+def _prices(text: str, local: GatewayConfig) -> tuple[PriceList | None, str]:
+    """And why they cannot be read here, if they cannot: money is no reason to refuse the rest."""
+    if not text or local.control.parameters is ParametersRule.IGNORE:
+        return None, ""
+    try:
+        return parse_prices(text), ""
+    except ConfigError as error:
+        return None, f"what a controller says of prices: {error}"
 
 
 # Places

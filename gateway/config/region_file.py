@@ -325,6 +325,8 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
     region: Id
     jurisdiction: Id
     policy: FilePath | None = None
+    prices: FilePath | None = None
+    """What replicas and egress cost, by time of day."""
     insecure: bool = False
     """Listen and dial beyond this machine without protection."""
     pools: tuple[PoolFile, ...] = ()
@@ -396,6 +398,7 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             gateway_id=GatewayId(self.gateway),
             place=home,
             policy_file=self.policy,
+            prices_file=self.prices,
             pools=tuple(self.pool_specs().values()),
             replicas=tuple(
                 replica for each in self.replicas for replica in each.as_configs(home, sections.probes, connectors)

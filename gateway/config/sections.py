@@ -372,6 +372,8 @@ class GatewayConfig(Sections):
     policy_file: Path | None
     replicas: tuple[ReplicaConfig, ...]
     peers: tuple[PeerConfig, ...]
+    prices_file: Path | None = None
+    """What replicas and egress cost, by time of day. None: what a controller says of it, or nothing."""
     dns_replicas: tuple[DnsReplicasConfig, ...] = ()
     kubernetes_replicas: tuple[KubernetesReplicasConfig, ...] = ()
     core: CoreConfig = field(default_factory=CoreConfig)

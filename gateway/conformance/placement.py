@@ -36,6 +36,7 @@ from gateway.core.events import (
     LegEnded,
     PeersObserved,
     PolicyApplied,
+    PricesChanged,
     ReplicasObserved,
     RequestArrived,
     ResponseStored,
@@ -44,6 +45,7 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Policy
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
+from gateway.core.prices import EgressPrice, Prices, ReplicaPrice
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
@@ -58,6 +60,7 @@ from gateway.core.vocabulary import (
     PeerSpec,
     Place,
     PlaceRule,
+    PoolName,
     RefusalReason,
     RegionName,
     ReplicaId,
@@ -204,6 +207,7 @@ _HOME = Place(RegionName("home"), Jurisdiction("AA"))
 _ABROAD = Place(RegionName("abroad"), Jurisdiction("BB"))
 _FAR = Place(RegionName("far"), Jurisdiction("CC"))
 _EVERYWHERE = PlaceRule(regions=frozenset({_HOME.region, _ABROAD.region, _FAR.region}))
+_ANY_POOL = PoolName("")
 _BLOCK_BYTES = 16
 _MS = 1_000_000
 _RESULTS = [*[LegResult.COMPLETED] * 12, LegResult.FAILED, LegResult.BUSY]
@@ -241,6 +245,7 @@ class _Walk:
             (self._hear, 10),
             (self._replace_one, 1),
             (self._configure, 1),
+            (self._price, 1),
         ]
         steps, weights = [step for step, _ in chances], [weight for _, weight in chances]
         while self.asked < REQUESTS:
@@ -331,6 +336,14 @@ class _Walk:
             "under test", "0", self.options, overflow=overflow, prefix_index_bytes_max=_INDEX_BYTES_MAX
         )
         self._tell(ConfigApplied(CoreConfig(placement)))
+
+    def _price(self) -> None:
+        """Another list, which may not know all regions, or none."""
+        regions = self._rng.sample([_HOME, _ABROAD, _FAR], self._rng.randrange(4))
+        hours = [(place.region, self._rng.randrange(9_000_000), self._rng.random() < 0.5) for place in regions]
+        replicas = tuple(ReplicaPrice(region, _ANY_POOL, hour, is_per_use, 16) for region, hour, is_per_use in hours)
+        egress = tuple(EgressPrice(region, RegionName(""), hour) for region, hour, _ in hours)
+        self._tell(PricesChanged(Prices("EUR", "conformance", replicas, egress) if replicas else None))
 
     # Inside
 

@@ -30,6 +30,7 @@ class PlacementPolicy(StrEnum):
     LMETRIC = "lmetric"
     AFFINITY_LOAD = "affinity_load"
     SESSION_STICKY = "session_sticky"
+    PRICE = "price"
 
 
 class ExploreRule(StrEnum):
@@ -98,6 +99,15 @@ class PlacementConfig:
     kept_gaps: float = 3.0
     """A cache that keeps what nobody asks for through so many of the gaps between turns pushes out what nobody wants:
     nineteen of twenty come back sooner, were gaps without memory."""
+    price_first_token_ns: int | None = None
+    """Under `PlacementPolicy.PRICE`: when a first token is in time, for classes that are promised none by themselves.
+    None: those are placed as by `COST`, since nothing holds money back."""
+    price_first_token_share: float = 0.5
+    """Of that time, how much an estimate may take up for a target to count as one in time; the rest is for what no
+    estimate knows."""
+    price_of_second: float = 0.0
+    """What it is worth, in the unit of the prices' currency, that a request costs a second less by `COST`'s measure; 0:
+    among those in time, money alone decides."""
     overflow: OverflowMode = OverflowMode.ON
     overflow_by_model: dict[ModelName, OverflowMode] = field(default_factory=dict)
     """Instead of `overflow`, for the models named here."""

@@ -6,6 +6,7 @@ from gateway.core.config import CoreConfig
 from gateway.core.decode.locality.nearness import Nearness
 from gateway.core.decode.predictors.arrays import ExactMatchArrays, LearnedArrays, PredictorArrays, SurvivalArrays
 from gateway.core.decode.predictors.history import Ended
+from gateway.core.prices import Prices
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.token_budget import TokenBudgetSnapshot
 from gateway.core.value import value
@@ -258,6 +259,13 @@ class TokenBudgetRestored:
 
 
 @value
+class PricesChanged:
+    """Other prices are in force from now on: another list, or another time of day. None: nobody knows any."""
+
+    prices: Prices | None
+
+
+@value
 class TokensSettled:
     """What a request has used of its tenant's tokens, prompt and answer together; sent once for each request that
     tokens were set aside for, after its end."""
@@ -292,6 +300,7 @@ Event = (
     | PredictorFitted
     | ArtifactReady
     | TokenBudgetRestored
+    | PricesChanged
     | TokensSettled
     | TimePassed
 )

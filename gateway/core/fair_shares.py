@@ -121,7 +121,7 @@ class FairShares:
     def opened(self, tenant: TenantName) -> Charge:
         """A request has come: its tenant starts no further back than whoever waits, or waited last (their Algorithm 2,
         lines 8 to 15)."""
-        account = self._accounts.get(tenant)
+        account = self._accounts.get(tenant if self._config.fair else OTHERS)
         if account is None:
             account = self._make(tenant)
         if not account.waiting:
@@ -137,7 +137,7 @@ class FairShares:
             account.counter = self._last.counter
 
     def _make(self, tenant: TenantName) -> Account:
-        if len(self._accounts) >= self._config.tenants_max and not self._forget_one():
+        if not self._config.fair or (len(self._accounts) >= self._config.tenants_max and not self._forget_one()):
             return self._accounts.get(OTHERS) or self._add(OTHERS)
         return self._add(tenant)
 

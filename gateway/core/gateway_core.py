@@ -40,6 +40,7 @@ from gateway.core.events import (
     PeersObserved,
     PolicyApplied,
     PredictorFitted,
+    PricesChanged,
     ProgressSampled,
     ReplicasObserved,
     RequestAbandoned,
@@ -215,6 +216,7 @@ class GatewayCore(GatewayState):
                 | TokenBudgetRestored()
                 | TokensSettled()
                 | ArtifactReady()
+                | PricesChanged()
             ):
                 self._learnt(event, now_ns)
             case TimePassed():
@@ -871,10 +873,13 @@ class GatewayCore(GatewayState):
         | PredictorFitted
         | TokenBudgetRestored
         | TokensSettled
-        | ArtifactReady,
+        | ArtifactReady
+        | PricesChanged,
         now_ns: int,
     ) -> None:
         match event:
+            case PricesChanged():
+                self.placer.take_prices(event.prices)
             case TokenBudgetRestored():
                 self.token_budget.restore(event.snapshot)
             case TokensSettled():

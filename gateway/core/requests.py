@@ -141,6 +141,7 @@ class LegState:
     """One connection to one target, alive until its LegEnded."""
 
     __slots__ = (
+        "first_token_ns",
         "is_stopping",
         "is_withdrawn",
         "kept_blocks",
@@ -159,6 +160,8 @@ class LegState:
         self.role = role
         self.state = state
         self.started_ns = started_ns
+        self.first_token_ns: int | None = None
+        """When a replica of ours gave it."""
         self.kept_blocks = kept_blocks
         """How much of the prefix the index had for this target before: a refusal takes back only what was added."""
         self.uncached_bytes = 0

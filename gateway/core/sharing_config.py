@@ -29,6 +29,8 @@ class TenantConfig(TenantLimits):
 class SharingConfig:
     """How queues are shared between tenants (Virtual Token Counter, Sheng et al., OSDI 2024)."""
 
+    fair: bool = True
+    """False: whoever comes first is served first, whoever they are."""
     input_weight: float = 1.0
     """What a token of a prompt counts."""
     output_weight: float = 2.0

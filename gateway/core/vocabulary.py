@@ -363,11 +363,14 @@ class PlacementReason(Word):
     LOCAL_PREFIX = "local_prefix"
     LOCAL_EXPLORE = "local_explore"
     LOCAL_POLICY = "local_policy"
+    LOCAL_PRICE = "local_price"
     SIBLING_PREFIX = "sibling_prefix"
     SIBLING_OVERFLOW = "sibling_overflow"
+    SIBLING_PRICE = "sibling_price"
     REMOTE_PREFIX = "remote_prefix"
     REMOTE_NEAREST = "remote_nearest"
     REMOTE_POLICY = "remote_policy"
+    REMOTE_PRICE = "remote_price"
     STORED_RESPONSE = "stored_response"
     """The only place that has the response it refers to."""
     DECODE_POLICY = "decode_policy"
@@ -450,6 +453,14 @@ class Costs:
     waiting_ns: float = 0.0
     """For what is ahead of it."""
     distance_ns: float = 0.0
+    first_token_ns: float | None = None
+    """When the first token should come from there, from now on: an estimate that nothing weighs. Where prices are
+    known."""
+    money_micros: float | None = None
+    """What the request would add to the bill, in millionths of the currency's unit. None: nobody knows the price."""
+    currency: str = ""
+    carbon_milligrams: float | None = None
+    """Of CO2 that it would have made a replica emit beyond idling. None: nobody knows."""
 
     @property
     def total_ns(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from msgspec import UNSET
@@ -694,19 +694,34 @@ def _explained_candidate(message: pb.Candidate) -> ExplainedCandidate:
     )
 
 
+_NANOS = 1_000_000_000
+"""Of one unit of a currency."""
+
+
 def _costs_to_pb(costs: ExplainedCosts) -> pb.Costs:
     return pb.Costs(
         reading_us=_in_us(costs.reading_ms),
         crowding_us=_in_us(costs.crowding_ms),
         waiting_us=_in_us(costs.waiting_ms),
         distance_us=_in_us(costs.distance_ms),
+        first_token_us=None if costs.first_token_ms is UNSET else _in_us(costs.first_token_ms),
+        money_nanos=None if costs.money is UNSET else round(costs.money * _NANOS),
+        currency="" if costs.currency is UNSET else costs.currency,
+        carbon_micrograms=None if costs.carbon_mg is UNSET else round(costs.carbon_mg * 1_000),
     )
 
 
 def _explained_costs(message: pb.Costs) -> ExplainedCosts:
     """The total is ours to work out: a peer that told it as well could contradict itself."""
-    return ExplainedCosts.of(
+    explained = ExplainedCosts.of(
         *map(_in_ms, (message.reading_us, message.crowding_us, message.waiting_us, message.distance_us))
+    )
+    return replace(
+        explained,
+        first_token_ms=_in_ms(message.first_token_us) if message.HasField("first_token_us") else UNSET,
+        money=message.money_nanos / _NANOS if message.HasField("money_nanos") else UNSET,
+        currency=_label(message.currency, "currency") or UNSET,
+        carbon_mg=message.carbon_micrograms / 1_000 if message.HasField("carbon_micrograms") else UNSET,
     )
 
 

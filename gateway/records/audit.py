@@ -34,11 +34,13 @@ from gateway.records.ledger import (
     rule_applied,
 )
 from gateway.request.legs import RanAt, RequestSummary
+from gateway.request.usage import tokens_used
 
 UNAVAILABLE = "the audit record cannot be written"
 REFUSED_PREFIX = "refused_"
 """Begins the outcome of a forward that was turned away: its reason follows."""
 
+_MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
 
 
@@ -62,6 +64,9 @@ class AuditAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
     """Only where one attempt has several; the next attempt's begin at 1 again."""
     resume: int | None = None
     """Only where it goes on with an answer that broke: for the how many'th time. Its engine saw what was answered."""
+    ran_ms: int | None = None
+    """From when the target was asked to when that was over; None while it was not, and by gateways before this was
+    written down."""
 
 
 class AuditProcessed(msgspec.Struct, frozen=True):
@@ -97,6 +102,12 @@ class AuditLine(msgspec.Struct, frozen=True, tag="request", tag_field="kind", om
     """Empty where nobody serves such a model: then it is only what a client wrote."""
     attempts: tuple[AuditAttempt, ...] = ()
     processed: AuditProcessed | None = None
+    prompt_bytes: int = 0
+    """Of the request as it was sent to whoever answered."""
+    prompt_tokens: int | None = None
+    """As an engine counted, or as we did where none said; None where nothing was generated for it."""
+    output_tokens: int | None = None
+    streamed: bool = False
 
 
 class LostLines(msgspec.Struct, frozen=True, tag="lost", tag_field="kind"):
@@ -191,7 +202,7 @@ class Audit:
         """The ledger hands over what it followed. What came after a crash of the core went nowhere, and has no
         record."""
         if record is not None:
-            self._keep(self._line(profile, record, end.outcome, summary.ran_at))
+            self._keep(self._line(profile, record, end.outcome, summary))
         elif self._ledger.has_forgotten(profile):
             self._lose("more requests were open than are followed")
 
@@ -199,8 +210,12 @@ class Audit:
         """Written down whatever becomes of the request."""
         self._keep(ForbiddenPlace(self._clock.wall_time(), self._gateway_id, request_id, peer, _processed(ran_at)))
 
-    def _line(self, profile: RequestProfile, record: RequestRecord, outcome: str, ran_at: RanAt | None) -> AuditLine:
+    def _line(
+        self, profile: RequestProfile, record: RequestRecord, outcome: str, summary: RequestSummary | None
+    ) -> AuditLine:
         policy, origin = record.policy, record.origin
+        ran_at = None if summary is None else summary.ran_at
+        used = None if summary is None or ran_at is None else tokens_used(profile, summary)
         if origin is None:
             place, rule = self._place, may_enter(policy, profile.tenant, profile.process).why
         else:
@@ -222,6 +237,10 @@ class Audit:
             model=profile.model if names_served_model(profile, record, self._serves) else "",
             attempts=tuple([_attempt(profile, record, leg, leg.place) for leg in record.legs if leg.place is not None]),
             processed=None if ran_at is None else _processed(ran_at),
+            prompt_bytes=profile.prompt_bytes if used is not None else 0,
+            prompt_tokens=None if used is None else used.prompt,
+            output_tokens=None if used is None else used.output,
+            streamed=summary is not None and summary.is_event_stream,
         )
 
     # Writing
@@ -358,6 +377,7 @@ def _attempt(profile: RequestProfile, record: RequestRecord, leg: LegRecord, pla
         result="open" if leg.result is None else str(leg.result),
         leg=record.number_of(leg),
         resume=leg.resume or None,
+        ran_ms=None if leg.ended_ns is None else (leg.ended_ns - leg.started_ns) // _MILLISECOND_NS,
     )
 
 

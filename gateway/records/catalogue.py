@@ -18,6 +18,7 @@ from gateway.records.ledger import Ledger
 from gateway.records.limit_metrics import BudgetLevels, LimitLevels
 from gateway.records.metrics import Metrics
 from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
+from gateway.records.price_metrics import PriceLevels
 from gateway.records.scaling_metrics import ScalingMetrics
 
 _PLACE = Place(RegionName("nowhere"), Jurisdiction("none"))
@@ -32,6 +33,7 @@ def catalogue() -> list[Described]:
     metrics.registry.register(DecodeLevels(dict))
     metrics.registry.register(PoolLevels(core.lengths.figures))
     metrics.registry.register(ThresholdLevels(core.tuning))
+    metrics.registry.register(PriceLevels(None))
     metrics.registry.register(LimitLevels(core.limits, str))
     metrics.registry.register(BudgetLevels(int, int))
     ScalingMetrics(metrics.registry, tuple)

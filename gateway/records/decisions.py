@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from msgspec import UNSET, UnsetType
@@ -15,6 +15,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.config.sections import DecisionsConfig
 from gateway.core.effects import Effect, EndRequest, RecordShadow, RefuseForward, StartLeg
 from gateway.core.events import Event, ForwardArrived
+from gateway.core.prices import MICROS
 from gateway.core.vocabulary import (
     Candidate,
     Costs,
@@ -46,7 +47,7 @@ _SHADOW_LINE_EVERY_NS = 1_000_000_000
 _RECORD_BYTES = 1_000
 _PLACEMENT_BYTES = 1_000
 _CANDIDATE_BYTES = 150
-_COSTS_BYTES = 180
+_COSTS_BYTES = 290
 _DECISION_ID = re.compile(rf"(?P<gateway>{ID_PATTERN.pattern}):(?P<request>.+)\.[0-9]+(-[0-9]+)?")
 
 
@@ -72,6 +73,13 @@ class ExplainedCosts:
     """For what was ahead of it."""
     distance_ms: float
     total_ms: float
+    first_token_ms: float | UnsetType = UNSET
+    """When the first token was estimated to come from there; only where prices were known."""
+    money: float | UnsetType = UNSET
+    """What the request would have added to the bill, in `currency`; only where the price of the target was known."""
+    currency: str | UnsetType = UNSET
+    carbon_mg: float | UnsetType = UNSET
+    """Of CO2, what it would have made a replica emit beyond idling; only where that is known."""
 
     @classmethod
     def of(cls, reading_ms: float, crowding_ms: float, waiting_ms: float, distance_ms: float) -> ExplainedCosts:
@@ -528,4 +536,13 @@ def _decode_load(load: DecodeLoad) -> ExplainedDecode:
 
 def _costs_in_ms(costs: Costs) -> ExplainedCosts:
     parts_ns = (costs.reading_ns, costs.crowding_ns, costs.waiting_ns, costs.distance_ns)
-    return ExplainedCosts.of(*(part_ns / _MILLISECOND_NS for part_ns in parts_ns))
+    explained = ExplainedCosts.of(*(part_ns / _MILLISECOND_NS for part_ns in parts_ns))
+    if costs.first_token_ns is None and costs.carbon_milligrams is None:
+        return explained
+    return replace(
+        explained,
+        first_token_ms=UNSET if costs.first_token_ns is None else costs.first_token_ns / _MILLISECOND_NS,
+        money=UNSET if costs.money_micros is None else costs.money_micros / MICROS,
+        currency=costs.currency or UNSET,
+        carbon_mg=UNSET if costs.carbon_milligrams is None else costs.carbon_milligrams,
+    )

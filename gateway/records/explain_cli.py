@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import click
 import msgspec
+from msgspec import UNSET
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -18,6 +19,7 @@ from gateway.core.vocabulary import GatewayId, PlacementReason, RequestId, Targe
 from gateway.ground.admin_client import Admin, AdminFault, admin_options
 from gateway.records.decisions import (
     ExplainedCandidate,
+    ExplainedCosts,
     ExplainedPlacement,
     ExplainedRequest,
     Explanation,
@@ -92,6 +94,8 @@ def _print_considered(placement: ExplainedPlacement, console: Console) -> None:
     console.print(_table(placement))
     if any(each.costs for each in placement.considered):
         console.print(_costs_table(placement))
+    if any(_is_priced(each.costs) for each in placement.considered if each.costs):
+        console.print(_prices_table(placement))
 
 
 def _caption(request: ExplainedRequest, placement: ExplainedPlacement) -> str:
@@ -152,6 +156,31 @@ def _costs_table(placement: ExplainedPlacement) -> Table:
         name = f"{candidate.kind} {candidate.id}"
         table.add_row(*map(_plain, ("→" if index == 0 else "", name, *map(in_ms, parts))))
     return table
+
+
+def _prices_table(placement: ExplainedPlacement) -> Table:
+    """In the same order."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    table.add_column("By the prices in force")
+    for header in ("First token", "Adds to the bill", "Emits"):
+        table.add_column(header, justify="right")
+    for index, candidate in enumerate(placement.considered):
+        if candidate.costs:
+            name = f"{candidate.kind} {candidate.id}"
+            table.add_row(*map(_plain, ("→" if index == 0 else "", name, *_priced(candidate.costs))))
+    return table
+
+
+def _is_priced(costs: ExplainedCosts) -> bool:
+    return costs.first_token_ms is not UNSET or costs.carbon_mg is not UNSET
+
+
+def _priced(costs: ExplainedCosts) -> tuple[str, str, str]:
+    """When the first token was to come from there, what it would have added to the bill, and what it would emit."""
+    first_token = "" if costs.first_token_ms is UNSET else in_ms(costs.first_token_ms)
+    adds = "unknown" if costs.money is UNSET else f"{costs.money:.6f} {costs.currency or ''}".strip()
+    return first_token, adds, "unknown" if costs.carbon_mg is UNSET else f"{costs.carbon_mg:.2f} mg CO2"
 
 
 def _say(console: Console, text: str) -> None:

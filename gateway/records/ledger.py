@@ -209,6 +209,7 @@ class Ledger:
                 | events.TokensSettled()
                 | events.PredictorFitted()
                 | events.ArtifactReady()
+                | events.PricesChanged()
             ):
                 pass
             case _ as never:

@@ -34,6 +34,7 @@ from gateway.ground.series import Described, Distribution, Level, Tally, describ
 from gateway.records.forward_rates import Way
 from gateway.records.ledger import Ledger, refusal_in
 from gateway.records.model_labels import OTHER, ModelLabels
+from gateway.records.price_metrics import MoneyTally
 from gateway.records.resume_metrics import ResumeMetrics
 from gateway.records.tenant_labels import TenantLabels
 from gateway.records.trace_metrics import TraceMetrics
@@ -61,6 +62,7 @@ class Metrics:
         self._define_histograms()
         self.usage = UsageMetrics(self.registry, self._models, self.tenant_label)
         self.resumes = ResumeMetrics(self.registry)
+        self.money = MoneyTally(self.registry)
         self.traces = TraceMetrics(self.registry)
         self._define_levels()
         self.registry.register(_Levels(gauges, self._rtt_ns, self._models))
@@ -271,6 +273,7 @@ class Metrics:
                 | events.TokensSettled()
                 | events.PredictorFitted()
                 | events.ArtifactReady()
+                | events.PricesChanged()
             ):
                 pass
             case _ as never:

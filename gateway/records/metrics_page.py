@@ -31,6 +31,7 @@ from gateway.ground.naming.counters import OTHER as OTHER_TYPE
 from gateway.ground.series import Described
 from gateway.ground.tokens.counters import CAUSES, FAILED, FETCHED, RESULTS
 from gateway.records.model_labels import MODELS_MAX, OTHER
+from gateway.records.price_metrics import SOURCES
 from gateway.records.tenant_labels import OTHER as OTHER_TENANT
 from gateway.records.tenant_labels import TENANTS_MAX
 from gateway.records.trace_metrics import NOT_KEPT
@@ -72,6 +73,7 @@ LABELS: dict[str, Label] = {
     "task": Label("The background loop."),
     "seen_by": Label("Whether we were the caller or the called.", ("caller", "called")),
     "part": Label("What was read: `region`, `policy`, `keys`, a certificate, …"),
+    "currency": Label("As the price list names it."),
     "role": Label("Whom the certificate is shown to.", ("clients", "peers")),
     "tenant": Label(f"Whose request; `{OTHER_TENANT}` where logs may not name it, and beyond {TENANTS_MAX} of them."),
     "kind": Label("Which tokens.", ("prompt", "output")),
@@ -100,6 +102,10 @@ LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_decode_signatures_total", "state"): Label("What became of a signature.", tuple(SignatureState)),
     ("nightside_decode_admissions_total", "reason"): Label("What chose the worker.", tuple(AdmissionReason)),
     ("nightside_refusals_total", "reason"): Label("The code told to the client."),
+    ("nightside_price_replica_hour", "pool"): Label("A pool that the price list names; empty: every other."),
+    ("nightside_price_replica_hour", "region"): Label("A region that the price list names."),
+    ("nightside_prices_age_seconds", "source"): Label("Who has said them.", SOURCES),
+    ("nightside_placement_money_total", "region"): Label("That requests were sent to."),
     ("nightside_control_snapshots_total", "result"): Label("What became of it.", ("taken", "rejected")),
     ("nightside_replicas_wanted_changes_total", "reason"): Label("Why it has changed.", tuple(Reason)),
     ("nightside_scaling_messages_total", "result"): Label(

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
+from msgspec import UNSET
+
 from gateway.core.vocabulary import LegResult, PlacementReason, PoolStep, Standing, TargetKind
 from gateway.records.decisions import (
     REFUSED,
@@ -127,12 +129,25 @@ def because(placement: ExplainedPlacement) -> str:
         if alone
         else f"{not_here}; {region} was nearest ({distance})",
         PlacementReason.REMOTE_POLICY: f"{not_here}; the placement policy picked {region}",
+        PlacementReason.LOCAL_PRICE: f"{target} was {_best_price(placement)}",
+        PlacementReason.SIBLING_PRICE: f"the sibling gateway {target} was {_best_price(placement)}",
+        PlacementReason.REMOTE_PRICE: f"{region} ({distance} away) was {_best_price(placement)}",
         PlacementReason.DECODE_POLICY: f"the decode tier chose {target}{_as_loaded(placement)}",
         PlacementReason.STORED_RESPONSE: f"{target} keeps the response that it refers to",
     }
     if not alone and placement.considered and placement.considered[0].costs and placement.reason in _COMPARED:
         return _was_cheapest(placement, placement.considered[0].costs)
     return words.get(placement.reason, f"of {placement.reason}")
+
+
+def _best_price(placement: ExplainedPlacement) -> str:
+    """What spoke for the target that was taken, by money and time."""
+    costs = placement.considered[0].costs if placement.considered else UNSET
+    if not costs or costs.first_token_ms is UNSET:
+        return "the cheapest of those in time"
+    adds = "an unknown sum" if costs.money is UNSET else f"{costs.money:.6f} {costs.currency}"
+    when = in_ms(costs.first_token_ms)
+    return f"the cheapest of those in time: it adds {adds} to the bill, first token estimated in {when}"
 
 
 def _as_loaded(placement: ExplainedPlacement) -> str:

@@ -24,6 +24,7 @@ from loadgen.evaluation.predictors.command import predictors
 from loadgen.evaluation.progress import played
 from loadgen.evaluation.prompts.command import token_budget_classifier
 from loadgen.evaluation.resume.command import resume
+from loadgen.evaluation.sharing.command import sharing
 from loadgen.evaluation.skywalker.page import page_of
 from loadgen.evaluation.skywalker.plan import evaluation, find_traces
 from loadgen.evaluation.skywalker.slots import SLOTS
@@ -118,6 +119,7 @@ def failover(*, out: Path, rounds: int) -> None:
 results.add_command(placement)
 results.add_command(succession)
 results.add_command(resume)
+results.add_command(sharing)
 results.add_command(live)
 results.add_command(trial)
 results.add_command(predictors)

@@ -30,7 +30,13 @@ def plan_page(document: Figures) -> str:
         facts=facts(document),
         seats=SEATS,
         fleets=[
-            {**fleet, "table": fleet_table(fleet), "pools": pools_table(fleet), "region_table": region_table(fleet)}
+            {
+                **fleet,
+                "table": fleet_table(fleet),
+                "pools": pools_table(fleet),
+                "region_table": region_table(fleet),
+                "price_table": price_table(fleet),
+            }
             for fleet in document["fleets"]
         ],
         picture=savings_picture(document["fleets"]),
@@ -174,6 +180,29 @@ def region_table(fleet: Figures) -> Table | None:
     return Table(
         "By region", ["", "each region for its own peak", "all regions for their common peak"], [Part("", rows)]
     )
+
+
+def price_table(fleet: Figures) -> Table | None:
+    """What each design costs over a day; None where no prices were given."""
+    designs = {name: told for name, told in (fleet["regions"] or {}).items() if told and "day" in told}
+    if not designs:
+        return None
+    rows: list[Row] = []
+    for name, told in designs.items():
+        day = told["day"]
+        rows.append(Row(name, _priced_cells(day["weekday"], day["weekend"])))
+        rows += [
+            Row(f"  {region}", _priced_cells(each, day["weekend"]["regions"][region]))
+            for region, each in day["weekday"]["regions"].items()
+        ]
+        rows += [Row(f"  {region}", [Cell("not in the price list"), *_dashes(3)]) for region in day["unpriced"]]
+    currency = next(iter(designs.values()))["day"]["currency"]
+    heads = ["", f"{currency} a weekday", "kg CO2", f"{currency} a day of a weekend", "kg CO2"]
+    return Table("Over a day", heads, [Part("", rows)])
+
+
+def _priced_cells(*days: Figures) -> list[Cell]:
+    return [Cell(text) for each in days for text in (f"{each['money']:,.2f}", f"{each['carbon_kg']:,.1f}")]
 
 
 def _dashes(number: int) -> list[Cell]:

@@ -18,10 +18,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from gateway.config.prices import read_prices
+from gateway.core.price_list import PriceList
 from gateway.ground.faults import ConfigError
 from gateway.ground.values import parse_duration_ns
 from loadgen.figures import Figures
-from loadgen.pages.plan import SEATS, facts, fleet_table, plan_page, region_table
+from loadgen.pages.plan import SEATS, facts, fleet_table, plan_page, price_table, region_table
 from loadgen.pages.tables import Table as Shown
 from loadgen.planner.cited import CITED
 from loadgen.planner.fleet import Seats, thresholds_below
@@ -97,6 +99,7 @@ _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--region", "regions", multiple=True, metavar="NAME=RATE[@HOURS]",
               help="A region's peak, and its clock. Repeatable: what they take apart and together.")  # fmt: skip
 @click.option("--day", type=_PATH, help="CSV of a day's rates, which every region has by its own clock.")
+@click.option("--prices", type=_PATH, help="A prices file: what each region's fleet costs over a day. With --region.")
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with the plot there.")
 @click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON; progress goes to stderr.")
@@ -173,7 +176,20 @@ def _ask(profile: Profile, source: Source, rate: float | None, given: dict[str, 
     requests = given["requests"]
     trial = None if given["formula"] else Trial(given["seed"], requests_min=requests, requests_max=max(6_000, requests))
     seats = tuple(Seats(each) for each in given["seats"]) or tuple(Seats)
-    return Ask(rate, thresholds, seats, Slo(given["ttft"], given["tpot"]), trial, regions)
+    return Ask(
+        rate, thresholds, seats, Slo(given["ttft"], given["tpot"]), trial, regions, _prices(given["prices"], regions)
+    )
+
+
+def _prices(file: Path | None, regions: tuple[RegionLoad, ...]) -> PriceList | None:
+    if file is None:
+        return None
+    if not regions:
+        raise click.UsageError("--prices: say with --region where")
+    try:
+        return read_prices(file)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _regions(texts: tuple[str, ...], day: Path | None) -> tuple[RegionLoad, ...]:
@@ -217,6 +233,9 @@ def _show(document: Figures) -> None:
         regions = region_table(fleet)
         if regions is not None:
             console.print(_rich(regions))
+        priced = price_table(fleet)
+        if priced is not None:
+            console.print(_rich(priced))
         console.print(f"{fleet['advice']}.", highlight=False)
 
 

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
+from gateway.core.price_list import PriceList
 from loadgen.figures import Figures
 from loadgen.planner.fleet import PoolSize, Seats, Sizing, fewest, savings
 from loadgen.planner.lengths import Lengths
+from loadgen.planner.priced import priced_regions
 from loadgen.planner.profiles import Profile
 from loadgen.planner.regions import PoolNeed, RegionLoad, region_fleets
 from loadgen.planner.sources import Source
@@ -32,6 +34,8 @@ class Ask:
     trial: Trial | None = field(default_factory=Trial)
     """None: formulas alone."""
     regions: tuple[RegionLoad, ...] = ()
+    prices: PriceList | None = None
+    """With regions: what their fleets cost over a day is told too."""
 
 
 class Pool(NamedTuple):
@@ -233,6 +237,8 @@ def _region_figures(ask: Ask, everybody: Figures, chosen: Figures | None) -> Fig
             "pooled": dict(fleets.pooled),
             "pooled_instances": fleets.pooled_instances,
         }
+        if ask.prices is not None:
+            told[name]["day"] = priced_regions(ask.prices, ask.regions, needs, fleets.by_region)
     return told
 
 

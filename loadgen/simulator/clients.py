@@ -270,6 +270,8 @@ def record_of(ask: Ask, town: Town) -> RequestRecord:
         detail="" if end is not RequestEnd.FAILED else str(ask.outcome or ask.detail),
         tries=ask.tries,
         failed_by=ask.failed_by,
+        tenant=ask.profile.tenant,
+        service_class=ask.profile.service_class,
     )
 
 
@@ -387,6 +389,7 @@ class ClientGroup:
             output_tokens_max=output_tokens,
             follows=follows,
             connectors=_NONE if self.stores_responses and town.has_disaggregated else ALL_CONNECTORS,
+            service_class=self._section.service_class,
         )
         whole = prompt.followed_by(reply_text(request_id, output_tokens))
         ingress_id = gateway.gateway_id if gateway is not None else None

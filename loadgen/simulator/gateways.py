@@ -22,6 +22,7 @@ from gateway.core.events import Event
 from gateway.core.forwarding import leg_end_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.prefix_index import Match
+from gateway.core.prices import Prices
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import (
     ControlVersion,
@@ -107,6 +108,8 @@ class Surroundings:
     pools: dict[PoolName, PoolSpec] = field(default_factory=dict)
     """Those of which there is more to say than their names."""
     gateways: dict[GatewayId, SimGateway] = field(default_factory=dict)
+    prices: Prices | None = None
+    """Those in force now, where the scenario has any."""
 
 
 class _Owner:
@@ -240,8 +243,8 @@ class _Leg:
         self.end(LegResult.COMPLETED, "", prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
     def _usage(self) -> tuple[int | None, int | None]:
-        """What the engine counted, of prompt and answer: told where pools are told apart by it."""
-        if self.order.decision.pool is None:
+        """What the engine counted, of prompt and answer: told where pools are told apart by it, or answers paid for."""
+        if self.order.decision.pool is None and not self.gateway.counts_money:
             return None, None
         return self.owner.ask.prompt_tokens, self.owner.ask.output_tokens
 
@@ -355,6 +358,10 @@ class SimGateway:
         return self._around.resumes
 
     @property
+    def counts_money(self) -> bool:
+        return self._around.prices is not None
+
+    @property
     def waiting(self) -> int:
         return 0 if self.core is None else len(self.core.waiting)
 
@@ -380,8 +387,14 @@ class SimGateway:
             observer.on_start(self.spec, self._policy, self.core)
         self.tell(events.ConfigApplied(self.spec.config))
         self.tell(events.PolicyApplied(self._policy))
+        if self._around.prices is not None:
+            self.prices_changed(self._around.prices)
         self.tell(self._assignment(replicas))
         self._agenda.after(first_probe_ns, self._probe, self._life)
+
+    def prices_changed(self, prices: Prices) -> None:
+        if self.core is not None:
+            self.tell(events.PricesChanged(prices))
 
     def assign(self, replicas: tuple[ReplicaSpec, ...]) -> None:
         """It is to serve these from now on."""

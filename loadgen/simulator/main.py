@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gateway.ground.faults import ConfigError
 from loadgen.figures import Figures
 from loadgen.pages.runs import sweep_page
-from loadgen.results import failovers_table, summary_table, write_results
+from loadgen.results import failovers_table, money_table, summary_table, write_results
 from loadgen.settings import pair, scalar, setting
 from loadgen.simulator.chaos import (
     Finding,
@@ -48,8 +48,9 @@ EXIT_FOUND = 1
 _CELLS_MAX = 4096
 _JOBS_PER_CORE = 2
 _CHAOS_RUNS = 100
+_PRICES_KEY = "prices.file"
 _APART = {
-    "--chaos": ("--run", "--set", "--sweep", "--check"),
+    "--chaos": ("--run", "--set", "--sweep", "--check", "--prices"),
     "--trace": ("--out", "--json", "--sweep", "--jobs", "--ray", "--first"),
     "--ray": ("--jobs",),
     "--controller": ("--disaggregated", "--pools", "--breaking"),
@@ -67,6 +68,11 @@ one run, told here; a cluster says itself how many jobs it takes."""
 @click.option("--run", "run_names", multiple=True, metavar="NAME", help="Only this run of the scenario; repeatable.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a key of the scenario: a.0.b=3.")
 @click.option("--sweep", "sweeps", multiple=True, metavar="KEY=A,B,C", help="Every combination of these values.")
+@click.option(
+    "--prices",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A prices file: tell what each run would have cost, and let gateways know it.",
+)
 @click.option("--seed", type=int, help="Instead of the scenario's; with --chaos, the first of the seeds.")
 @click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
 @click.option("--ray", metavar="ADDRESS", help="Play on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")
@@ -90,6 +96,7 @@ def sim(
     run_names: tuple[str, ...],
     settings: tuple[str, ...],
     sweeps: tuple[str, ...],
+    prices: Path | None,
     seed: int | None,
     jobs: int | None,
     ray: str | None,
@@ -115,7 +122,7 @@ def sim(
     if chaos == (scenario is not None):
         raise click.UsageError("give either a SCENARIO or --chaos")
     _refuse_what_says_nothing(context)
-    _refuse_what_is_said_twice(settings, sweeps, seed)
+    _refuse_what_is_said_twice(settings, sweeps, seed, prices)
     if is_pair and not controller:
         raise click.UsageError("--pair is of two controllers: give --controller too")
     if trace is not None and len(run_names) > 1:
@@ -130,6 +137,7 @@ def sim(
                 ordeals = _Ordeals(seeds, controller, is_pair, disaggregated, has_pools=pools, breaks=breaking)
                 context.exit(_endure_all(ordeals, spread, out, trace, first=first, as_json=as_json))
         changes = dict(map(setting, settings)) | ({} if seed is None else {"seed": seed})
+        changes |= {} if prices is None else {_PRICES_KEY: str(prices.resolve())}
         if trace is not None:
             _write_trace(scenario, changes, run_names, trace, check=check)
             return
@@ -163,10 +171,13 @@ def _refuse_what_says_nothing(context: click.Context) -> None:
             raise click.UsageError(f"{option} does not go with {' and '.join(extra)}")
 
 
-def _refuse_what_is_said_twice(settings: Sequence[str], sweeps: Sequence[str], seed: int | None) -> None:
+def _refuse_what_is_said_twice(
+    settings: Sequence[str], sweeps: Sequence[str], seed: int | None, prices: Path | None
+) -> None:
     """A key of which one value would silently give way to another. Raises UsageError."""
     given = [("--set", pair(each)[0]) for each in settings] + [("--sweep", pair(each)[0]) for each in sweeps]
     by_option: dict[str, str] = {} if seed is None else {"seed": "--seed"}
+    by_option |= {} if prices is None else {_PRICES_KEY: "--prices"}
     for option, key in given:
         if key in by_option:
             raise click.UsageError(f"{key} is given by both {by_option[key]} and {option}")
@@ -276,6 +287,8 @@ def _print(names: Sequence[str], documents: Sequence[Figures], out: Path | None)
         for run in document["runs"]:
             if "control" in run:
                 console.print(failovers_table(run["name"], run["control"]))
+        if any("money" in run for run in document["runs"]):
+            console.print(money_table([run for run in document["runs"] if "money" in run]))
     console.print(f"digest {documents[0]['digest']}" if len(documents) == 1 else f"{len(documents)} variants")
     if out is not None:
         console.print(f"Results and report: {out}", soft_wrap=True)

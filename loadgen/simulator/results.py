@@ -10,9 +10,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
-from gateway.core.vocabulary import RegionName
-from loadgen.figures import Figures, Window, asked_in, figures_on, first_tokens_over_time, flows, hit_rate
-from loadgen.report import quantile
+from gateway.core.vocabulary import RegionName, ServiceClass
+from loadgen.figures import (
+    Figures,
+    Window,
+    asked_in,
+    distribution,
+    figures_on,
+    first_tokens_over_time,
+    flows,
+    hit_rate,
+    share,
+)
+from loadgen.report import RequestRecord, quantile
 from loadgen.simulator.callers import FailedBy
 from loadgen.simulator.faults import Fault
 from loadgen.simulator.origins import origins_of
@@ -32,35 +42,79 @@ def figures_of(scenario: Scenario, story: Story) -> Figures:
         for region in story.samples
     }
     total = figures_on(story.records, window)
-    return (
-        {
-            "name": story.run.name,
-            "system": str(story.run.system),
-            "digest": story.digest,
-            "seed": scenario.seed,
-            "load_s": (scenario.duration - scenario.warm_up) / _SECOND_NS,
-            "measured_s": [at_ns / _SECOND_NS for at_ns in window],
-            "simulated_s": story.simulated_ns / _SECOND_NS,
-            "core_events": story.events,
-            "all_requests": len(story.records),
-            "total": total
-            | {"prefix_hit_rate": hit_rate(story.prefix_tokens.values())}
-            | {"prefilled_tokens_per_request": _prefilled(story, total["requests"])}
-            | {"replicas_needed": _replicas_needed(scenario, total, regions)}
-            | _spread(story.samples, window),
-            "regions": regions,
-            "flows": flows(asked_in(story.records, window)),
-            "placements": [
-                {"from": origin, "to": target, "reason": reason, "attempts": count}
-                for (origin, target, reason), count in sorted(story.counts.placements.items())
-            ],
-            "refusals": dict(sorted(story.counts.refusals.items())),
-            "ends": story.outcomes,
-            "series": {region: _series(region, story, window) for region in story.samples},
+    return {
+        "name": story.run.name,
+        "system": str(story.run.system),
+        "digest": story.digest,
+        "seed": scenario.seed,
+        "load_s": (scenario.duration - scenario.warm_up) / _SECOND_NS,
+        "measured_s": [at_ns / _SECOND_NS for at_ns in window],
+        "simulated_s": story.simulated_ns / _SECOND_NS,
+        "core_events": story.events,
+        "all_requests": len(story.records),
+        "total": total
+        | {"prefix_hit_rate": hit_rate(story.prefix_tokens.values())}
+        | {"prefilled_tokens_per_request": _prefilled(story, total["requests"])}
+        | {"replicas_needed": _replicas_needed(scenario, total, regions)}
+        | _spread(story.samples, window),
+        "regions": regions,
+        "flows": flows(asked_in(story.records, window)),
+        "placements": [
+            {"from": origin, "to": target, "reason": reason, "attempts": count}
+            for (origin, target, reason), count in sorted(story.counts.placements.items())
+        ],
+        "refusals": dict(sorted(story.counts.refusals.items())),
+        "ends": story.outcomes,
+        "series": {region: _series(region, story, window) for region in story.samples},
+    } | (_sharing(story, window) | _control(story) | _scaling(story) | _money(story))
+
+
+def _scaling(story: Story) -> Figures:
+    return {} if story.scaling is None else {"scaling": story.scaling}
+
+
+def _money(story: Story) -> Figures:
+    return {} if story.money is None else {"money": story.money}
+
+
+def _sharing(story: Story, window: Window) -> Figures:
+    """Where there are several tenants, or classes, or something was promised: what each of them had."""
+    asked = asked_in(story.records, window)
+    classes = story.run.as_config().classes
+    tenants, named = {each.tenant for each in asked}, {each.service_class for each in asked}
+    promised = any(classes.first_token_ns(each) is not None for each in ServiceClass)
+    found: Figures = {}
+    if len(tenants) > 1:
+        found["tenants"] = {
+            each: figures_on([one for one in asked if one.tenant == each], window) for each in sorted(tenants)
         }
-        | _control(story)
-        | ({} if story.scaling is None else {"scaling": story.scaling})
-    )
+    if promised or named - {ServiceClass.INTERACTIVE}:
+        found["classes"] = {
+            str(each): goodput_of([one for one in asked if one.service_class is each], classes.first_token_ns(each))
+            for each in ServiceClass
+            if each in named
+        }
+    return found
+
+
+def goodput_of(records: Sequence[RequestRecord], first_token_max_ns: int | None) -> Figures:
+    """Of one class: how many had a whole answer, and its first token in time."""
+    whole = [each for each in records if each.end is RequestEnd.COMPLETED]
+    kept = [each for each in whole if is_in_time(each, first_token_max_ns)]
+    refused = Counter(each.detail for each in records if each.end is RequestEnd.FAILED)
+    return {
+        "requests": len(records),
+        "kept": len(kept),
+        "late": len(whole) - len(kept),
+        "goodput": share(len(kept), len(records)),
+        "failures": dict(refused.most_common()),
+        "ttft_ms": distribution(one.first_token_ns - one.sent_ns for one in whole if one.first_token_ns is not None),
+    }
+
+
+def is_in_time(record: RequestRecord, first_token_max_ns: int | None) -> bool:
+    first_ns = record.ended_ns if record.first_token_ns is None else record.first_token_ns
+    return first_token_max_ns is None or first_ns - record.sent_ns <= first_token_max_ns
 
 
 def _control(story: Story) -> Figures:

@@ -7,6 +7,7 @@ nothing.
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
@@ -23,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from gateway.config.prices import parse_prices, read_prices_file
 from gateway.config.region_file import CoreFile
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
@@ -36,6 +38,7 @@ from gateway.core.vocabulary import (
     ReplicaId,
     ReplicaRole,
     ReplicaSpec,
+    ServiceClass,
     TenantName,
 )
 from gateway.ground.faults import ConfigError
@@ -49,6 +52,7 @@ from loadgen.round_trips import parse_round_trips
 from loadgen.simulator.control_sections import ControllerSection, NamesSection
 from loadgen.simulator.decode_workers import TransferConfig
 from loadgen.simulator.faults import CONTROLLER, STANDBY, Fault, FaultKind
+from loadgen.simulator.money import PricedDay
 from loadgen.simulator.network import NetworkConfig, Way
 from loadgen.simulator.pool_sections import DisaggregatedSection, UnifiedSection
 from loadgen.simulator.scaling_sections import ScalingMode, ScalingSection
@@ -80,6 +84,7 @@ from loadgen.workload import (
 )
 
 _SECOND_NS = 1_000_000_000
+_DAY_NS = 24 * 3600 * _SECOND_NS
 
 
 def _beside_the_scenario(given: object, info: ValidationInfo) -> object:
@@ -396,6 +401,8 @@ class ClientsSection(_Section):
     region: str
     workload: str
     tenant: str = "default"
+    service_class: ServiceClass = ServiceClass.INTERACTIVE
+    """Of all that they ask."""
     clients: _Count | None = None
     arrivals: ArrivalsSection | None = None
     patience: _Duration | None = None
@@ -452,6 +459,43 @@ class FaultSection(_Section):
         return Fault(self.kind, self.at, self.lasts, self.target, self.other, self.amount, self.times, self.every)
 
 
+class PricesSection(_Section):
+    """A price list, and which time of the week the run is."""
+
+    file: str | dict[str, Any]
+    """A prices file beside the scenario, or what it holds."""
+    day: _Duration | None = None
+    """How long a day of 24 hours takes here; without it, as the clients' curves say."""
+    from_hours: Annotated[float, Field(ge=0, lt=168)] = 0.0
+    """Where in the week the run begins, after a Monday's midnight in UTC."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_file(cls, given: Any, info: ValidationInfo) -> Any:
+        """A file's name becomes its content, so that a scenario is one value."""
+        if isinstance(given, dict) and isinstance(given.get("file"), str):
+            folder = info.context if isinstance(info.context, Path) else Path()
+            try:
+                document = read_prices_file(folder / given["file"]).as_document()
+            except ConfigError as error:
+                raise ValueError(f"file: {error}") from error
+            return given | {"file": json.loads(document)}
+        return given
+
+    @model_validator(mode="after")
+    def _check_list(self) -> Self:
+        try:
+            self.as_day(_DAY_NS)
+        except ConfigError as error:
+            raise ValueError(f"file: {error}") from error
+        return self
+
+    def as_day(self, day_ns: int) -> PricedDay:
+        """`day_ns`: how long a day takes where the section does not say it."""
+        assert not isinstance(self.file, str), "files are read with the scenario"
+        return PricedDay(parse_prices(self.file), self.day or day_ns, round(self.from_hours * 3600))
+
+
 class Scenario(_Section):
     """The whole of it."""
 
@@ -498,6 +542,8 @@ class Scenario(_Section):
     scaling: ScalingSection | None = None
     """Without it, and in runs that do not ask for it, all replicas run all the time."""
     faults: tuple[FaultSection, ...] = ()
+    prices: PricesSection | None = None
+    """What a run would have cost is told too, and gateways know it."""
     runs: Annotated[tuple[RunSection, ...], Field(min_length=1)] = (RunSection(),)
 
     @model_validator(mode="before")
@@ -773,6 +819,13 @@ class Scenario(_Section):
             Group(each.region, each.weight, each.shift / _SECOND_NS) for each in self.clients if each.workload == name
         )
         return _replay_in(section, self.seed, tuple(groups))
+
+    @property
+    def day_ns(self) -> int:
+        """How long a day of 24 hours takes here: as its clients' curves say, or as it does anywhere."""
+        arrivals = (each.arrivals for each in self.clients if each.arrivals is not None)
+        curves = (each.diurnal or each.recorded for each in arrivals)
+        return next((each.day for each in curves if each is not None), _DAY_NS)
 
     def tenants(self) -> list[TenantName]:
         return list(dict.fromkeys(TenantName(clients.tenant) for clients in self.clients))

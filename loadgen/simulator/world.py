@@ -37,6 +37,7 @@ from loadgen.simulator.decode_workers import SimDecodeGroup, SimDecodeWorker
 from loadgen.simulator.engines import SimEngine, SimReplica
 from loadgen.simulator.faults import Fault, FaultKey, FaultKind
 from loadgen.simulator.gateways import SimGateway, Surroundings
+from loadgen.simulator.money import Meter
 from loadgen.simulator.network import Network
 from loadgen.simulator.observers import GatewaySpec
 from loadgen.simulator.scaling import Autoscaler
@@ -109,6 +110,8 @@ class Story:
     """What became of each gateway that died, where there is a controller."""
     scaling: Figures | None = None
     """What replicas that come and go came to, where they do."""
+    money: Figures | None = None
+    """What it would have cost, where the scenario has prices."""
 
 
 class World:
@@ -147,6 +150,8 @@ class World:
             scenario.pools(),
         )
         self._gateways = self._around.gateways
+        self._priced = None if scenario.prices is None else scenario.prices.as_day(scenario.day_ns)
+        self._meter = None if self._priced is None else Meter(self._priced)
         self._build_gateways()
         if self._autoscaler is not None:
             for gateway in self._gateways.values():
@@ -322,6 +327,7 @@ class World:
 
     def _start(self) -> None:
         interval_ns = self._scenario.probe_interval
+        self._change_prices()
         if self.control is not None:
             self.control.start()
         for number, gateway in enumerate(self._gateways.values()):
@@ -338,6 +344,17 @@ class World:
         self._agenda.at(self._scenario.warm_up, self._end_warm_up)
         self._sample()
 
+    def _change_prices(self) -> None:
+        """Those of this time of day, and again when they are others."""
+        if self._priced is None:
+            return
+        self._around.prices = self._priced.at(self.now_ns)
+        for gateway in self._gateways.values():
+            gateway.prices_changed(self._around.prices)
+        change_ns = self._priced.next_change_ns(self.now_ns)
+        if change_ns is not None and change_ns < self._scenario.duration:
+            self._agenda.at(change_ns, self._change_prices)
+
     def _end_warm_up(self) -> None:
         self._prefix_tokens_before = self._prefix_tokens()
 
@@ -353,6 +370,9 @@ class World:
             outstanding[engine.spec.place.region].append(engine.outstanding)
         for region, samples in self._samples.items():
             samples.append(RegionSample(now_ns, queues[region], tuple(outstanding[region])))
+        if self._meter is not None:
+            engines = self._engines.values()
+            self._meter.look(now_ns, [(each.spec.place.region, each.spec.pool, each.outstanding) for each in engines])
         if now_ns < self._scenario.duration:
             self._agenda.after(self._scenario.sample, self._sample)
 
@@ -483,7 +503,14 @@ class World:
             self.now_ns,
             None if self.control is None else self.control.figures(),
             None if self._autoscaler is None else self._autoscaler.figures(self._scenario.duration),
+            self._money(),
         )
+
+    def _money(self) -> Figures | None:
+        """Of the time in which load was sent; what was asked in it, whenever it ended."""
+        if self._meter is None:
+            return None
+        return self._meter.figures(min(self.now_ns, self._scenario.duration), self._town.records)
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""The example plug-in, installed without a network into an environment of its own, decides beside this very core."""
+"""The example plug-ins, built and installed without a network into an environment of their own, decide beside this very
+core: one in a scenario, the other, which goes by prices, in a gateway that runs."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 import gateway.core.placement.policy
@@ -19,10 +21,21 @@ from gateway.ground.pump import Step
 from gateway.ground.story import encode_header, encode_step
 from gateway.records.journal import new_header
 from gateway.request.driver import GatewayStep
-from tests.support.core import US
+from tests.fakes.engine import FakeEngine
+from tests.support.core import EU, MODEL, US
+from tests.support.gateways import CHAT
+from tests.support.processes import Process, gateway_process, region_file
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs/examples/placement_plugin"
+CARBON = ROOT / "docs/examples/carbon_plugin"
+PRICES = """
+version: 1
+currency: EUR
+regions:
+  us-east-1: {replica_hour: 4, requests_per_replica: 16, kilowatts: 1, kilowatts_idle: 0.2, carbon_g_per_kwh: US_GRAMS}
+  eu-west-1: {replica_hour: 4, requests_per_replica: 16, kilowatts: 1, kilowatts_idle: 0.2, carbon_g_per_kwh: 200}
+"""
 SCENARIO = """
 name: packed
 duration: 5s
@@ -43,15 +56,16 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of an environment that has what ours has, and the example."""
+    """Of an environment that has what ours has, and the examples."""
     folder = tmp_path_factory.mktemp("plug-in")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
     (site,) = (folder / "env/lib").glob("python*/site-packages")
     (site / "ours.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
     python = folder / "env/bin/python"
-    sources = shutil.copytree(EXAMPLE, folder / "sources", ignore=shutil.ignore_patterns("__pycache__"))
+    without = shutil.ignore_patterns("__pycache__")
+    sources = [shutil.copytree(each, folder / each.name, ignore=without) for each in (EXAMPLE, CARBON)]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "install", "--quiet"]
-    subprocess.run([*map(str, pip), "--no-index", "--no-build-isolation", "--no-deps", sources], check=True)
+    subprocess.run([*map(str, pip), "--no-index", "--no-build-isolation", "--no-deps", *sources], check=True)
     return python
 
 
@@ -64,7 +78,49 @@ def run(python: Path, *arguments: str | Path, cwd: Path, status: int = 0) -> str
 def test_it_passes_the_test_that_its_author_runs(python: Path, tmp_path: Path) -> None:
     shutil.copy(EXAMPLE / "test_nightside_packed.py", tmp_path)
     assert "1 passed" in run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", ".", cwd=tmp_path)
-    assert run(python, "-m", "gateway.conformance.placement", "packed", cwd=tmp_path) == "packed may decide\n"
+
+
+def test_the_one_that_goes_by_prices_may_decide_says_the_command(python: Path, tmp_path: Path) -> None:
+    asked = ("-m", "gateway.conformance.placement", "least_carbon", "--options", '{"load_max": 4}')
+    assert run(python, *asked, cwd=tmp_path) == "least_carbon may decide\n"
+
+
+async def test_a_gateway_that_runs_goes_where_least_is_emitted_and_says_so(
+    python: Path, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+) -> None:
+    """One replica at home, and one of ours in another region; then the grid at home is cleaner."""
+    prices = tmp_path / "prices.yaml"
+    prices.write_text(PRICES.replace("US_GRAMS", "400"))
+    places: dict[str, dict[str, str]] = {
+        "home": {},
+        "abroad": {"region": EU.region, "jurisdiction": EU.jurisdiction},
+    }
+    told = {
+        "replicas": [{"id": name, "url": engine.url, "models": [MODEL], **place} for name, place in places.items()],
+        "placement": {"policy": "least_carbon", "policy_version": "1.0.0", "policy_options": {"load_max": 4}},
+        "prices": str(prices),
+        "reload": {"watch": "10ms"},
+    }
+    file = region_file(tmp_path, "us-1", US, engine, **told)
+    async with gateway_process(file, run=[str(python), "-m", "nightside", "gateway", "run", str(file)]) as gateway:
+        await gateway.until_metric(session, lambda count: count == 2, "nightside_replicas_available")
+        target, reason, emits = await placed(session, gateway)
+        assert (target, reason) == ("abroad", "local_policy")
+        assert emits["abroad"] * 2 == emits["home"]
+        prices.write_text(PRICES.replace("US_GRAMS", "100"))
+        await gateway.until_metric(session, lambda count: count > 0, "nightside_reloads_total", part="prices")
+        assert (await placed(session, gateway))[0] == "home"
+
+
+async def placed(session: aiohttp.ClientSession, gateway: Process) -> tuple[str, str, dict[str, float]]:
+    """Where a request went and why, and what was to be emitted for it at each target, as `explain` says."""
+    async with session.post(f"{gateway.http_url}/v1/chat/completions", json=CHAT) as answer:
+        await answer.read()
+        request_id = answer.headers["x-request-id"]
+    async with session.get(f"{gateway.admin_url}/admin/explain/{request_id}") as page:
+        (placement,) = (await page.json())["here"]["placements"]
+    emits = {each["id"]: each["costs"]["carbon_mg"] for each in placement["considered"]}
+    return placement["target"], placement["reason"], emits
 
 
 def test_it_rests_on_the_core_that_these_tests_rest_on(python: Path, tmp_path: Path) -> None:

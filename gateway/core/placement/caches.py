@@ -39,7 +39,7 @@ class Caches:
         self._bytes_per_token = _PRIOR_BYTES_PER_TOKEN
         self._prompt_share = 1.0
         """Of all tokens, those of prompts: the rest of a cache is taken by answers."""
-        self._output_tokens = _PRIOR_OUTPUT_TOKENS
+        self.output_tokens = _PRIOR_OUTPUT_TOKENS
         """Of an answer, on average."""
         self.gap_ns = 0.0
         """From one turn of a conversation to the next, on average; 0 until one went on."""
@@ -77,11 +77,11 @@ class Caches:
         bytes_per_token = profile.prompt_bytes / prompt_tokens
         if not _BYTES_PER_TOKEN_MIN <= bytes_per_token <= _BYTES_PER_TOKEN_MAX:
             return
-        believed = min(output_tokens, 2 * self._output_tokens + _PRIOR_OUTPUT_TOKENS)
+        believed = min(output_tokens, 2 * self.output_tokens + _PRIOR_OUTPUT_TOKENS)
         share = prompt_tokens / (prompt_tokens + believed)
         self._bytes_per_token += _LEARN * (bytes_per_token - self._bytes_per_token)
         self._prompt_share += _LEARN * (share - self._prompt_share)
-        self._output_tokens += _LEARN * (believed - self._output_tokens)
+        self.output_tokens += _LEARN * (believed - self.output_tokens)
 
     def expire(self, now_ns: int) -> None:
         self._kept.expire(now_ns)
@@ -110,7 +110,7 @@ class Caches:
     def fits(self, uncached_bytes: int, free_tokens: int, load: float) -> bool:
         """Would so much of a prompt have room beside those who run there? They write on: each, on average, half of an
         answer more."""
-        return uncached_bytes / self._bytes_per_token + load * self._output_tokens / 2 <= free_tokens
+        return uncached_bytes / self._bytes_per_token + load * self.output_tokens / 2 <= free_tokens
 
     def _room_blocks(self, slot: int) -> int:
         """Of prompts, in its cache; 0: nobody knows."""

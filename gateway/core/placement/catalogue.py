@@ -13,12 +13,14 @@ from gateway.core.placement.nearest_region import NearestRegion
 from gateway.core.placement.policy import Policy
 from gateway.core.placement.power_of_two import PowerOfTwo
 from gateway.core.placement.prefix import Prefix
+from gateway.core.placement.price import Price
 from gateway.core.placement.random_choice import RandomChoice
 from gateway.core.placement.round_robin import RoundRobin
 from gateway.core.placement.session_sticky import SessionSticky
 
 BUILT_IN: dict[str, type[Policy]] = {
     PlacementPolicy.COST: Cost,
+    PlacementPolicy.PRICE: Price,
     PlacementPolicy.PREFIX: Prefix,
     PlacementPolicy.CONSISTENT_HASH: ConsistentHash,
     PlacementPolicy.ROUND_ROBIN: RoundRobin,

@@ -198,14 +198,21 @@ class Cost(Policy):
     def _waiting_ns(self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None) -> float:
         """Until it could begin there; as often as there are others who wait for the same beginning, since a copy of it
         elsewhere would serve them all. Whoever is held there already is the first of those."""
+        holds = self._books[slot].holds
+        alike = 0
+        if holds.count and (held is None or held.slot != slot):
+            alike = holds.alike(_beginning(profile, blocks))
+        return self._ahead_ns(slot, held) * (1 + alike)
+
+    def _ahead_ns(self, slot: int, held: Hold | None) -> float:
+        """Until it could begin there."""
         fleet, books = self.fleet, self._books[slot]
-        ahead = ahead_bytes = alike = 0
+        ahead = ahead_bytes = 0
         if books.holds.count and (held is None or held.slot != slot):
             ahead, ahead_bytes = books.holds.count, books.holds.bytes
-            alike = books.holds.alike(_beginning(profile, blocks))
         reading_ns = self._slope_ns() * (fleet.replica_backlog_bytes(slot) + ahead_bytes)
         leaving_ns = (fleet.replica_waiting(slot) + ahead) * books.leaving_ns(self._now_ns)
-        return max(reading_ns, leaving_ns) * (1 + alike)
+        return max(reading_ns, leaving_ns)
 
     def _replica_choice(self, profile: RequestProfile, offer: Offer, slot: int, blocks: int) -> Choice:
         choice = Choice(slot, blocks, _reason_here(blocks))

@@ -13,9 +13,11 @@ from gateway.core.config import PlacementConfig
 from gateway.core.peers import Peers
 from gateway.core.pools import PoolFit
 from gateway.core.prefix_index import Match, PrefixIndex
+from gateway.core.prices import Prices, PriceTable, ReplicaPrice
 from gateway.core.replicas import Replicas
-from gateway.core.vocabulary import ModelCapacity, ModelName, RequestProfile
+from gateway.core.vocabulary import ModelCapacity, ModelName, PoolName, RegionName, RequestProfile, ServiceClass
 
+_NOWHERE = RegionName("")
 ExactMatch = Callable[[RequestProfile, int], Match]
 """Which replicas of a mask have most of a request's prompt in their caches right now, and how much that is."""
 
@@ -23,10 +25,24 @@ ExactMatch = Callable[[RequestProfile, int], Match]
 class Fleet:
     """Our replicas and the other gateways, as a policy sees them. Once a target has left, its slot may be another's."""
 
-    def __init__(self, config: PlacementConfig, replicas: Replicas, peers: Peers, rng: random.Random) -> None:
+    def __init__(
+        self,
+        config: PlacementConfig,
+        replicas: Replicas,
+        peers: Peers,
+        rng: random.Random,
+        *,
+        region: RegionName = _NOWHERE,
+    ) -> None:
         self._replicas = replicas
         self._peers = peers
         self.rng = rng
+        self.region = region
+        """Ours: what is sent elsewhere leaves it."""
+        self.prices: PriceTable | None = None
+        """Those in force at this time of day; None: nobody has said any."""
+        self.first_token_slos_ns: dict[ServiceClass, int] = {}
+        """By class, when its first tokens were promised."""
         self.fit: PoolFit | None = None
         """Of the request that is placed at this moment: which of another gateway's pools count. None: all."""
         self.exact_match: ExactMatch | None = None
@@ -40,6 +56,13 @@ class Fleet:
         self.peer_index = PrefixIndex(config.prefix_index_bytes_max, config.prefix_ttl_ns)
         """The regional snapshot: what we forwarded where."""
 
+    def first_token_slo_ns(self, profile: RequestProfile) -> int:
+        """What its class is promised; 0: nothing."""
+        return self.first_token_slos_ns.get(profile.service_class, 0)
+
+    def take_prices(self, prices: Prices | None) -> None:
+        self.prices = None if prices is None else PriceTable(prices)
+
     # Replicas
 
     def serves_here(self, model: ModelName) -> bool:
@@ -49,6 +72,17 @@ class Fleet:
     def replica_load(self, slot: int) -> int:
         """Requests there, running and waiting, as far as known."""
         return self._replicas.load_at(slot)
+
+    def replica_region(self, slot: int) -> RegionName:
+        """Where it stands: mostly ours."""
+        return self._replicas.at(slot).spec.place.region
+
+    def replica_pool(self, slot: int) -> PoolName:
+        return self._replicas.at(slot).spec.pool
+
+    def replica_price(self, slot: int) -> ReplicaPrice | None:
+        """None where nobody has said any."""
+        return None if self.prices is None else self.prices.of(self.replica_region(slot), self.replica_pool(slot))
 
     def replica_waiting(self, slot: int) -> int:
         """Requests there that the engine has not begun, as it told last."""
@@ -132,6 +166,19 @@ class Fleet:
         """Room in the KV cache of the replica there that has most; None: nobody knows."""
         told = [each.free_tokens for each in self._served(slot, model) if each.free_tokens is not None]
         return max(told, default=None)
+
+    def peer_region(self, slot: int) -> RegionName:
+        """Its own; some of its replicas may stand elsewhere."""
+        return self._peers.at(slot).spec.place.region
+
+    def peer_prices(self, slot: int, model: ModelName) -> list[ReplicaPrice]:
+        """Of what it has that this request would run on, one for each place and pool; empty where the list in force has
+        nothing on one of them, or there is none."""
+        if self.prices is None:
+            return []
+        found = [self.prices.of(each.place.region, each.pool) for each in self._served(slot, model)]
+        known = [each for each in found if each is not None]
+        return known if len(known) == len(found) else []
 
     def peer_rtt_ns(self, slot: int) -> int:
         return self._peers.at(slot).rtt_ns

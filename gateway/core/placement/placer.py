@@ -27,12 +27,22 @@ from gateway.core.placement.policy import (
     share_of,
 )
 from gateway.core.prefix_index import PrefixIndex
+from gateway.core.prices import Prices
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import Hold, LegState, RequestClass, RequestState
 from gateway.core.rooms import Homes
 from gateway.core.sharing_config import ClassesConfig
 from gateway.core.value import value
-from gateway.core.vocabulary import Candidate, PlacementReason, PoolStep, RegionName, Standing, TargetKind
+from gateway.core.vocabulary import (
+    Candidate,
+    LegResult,
+    PlacementReason,
+    PoolStep,
+    RegionName,
+    ServiceClass,
+    Standing,
+    TargetKind,
+)
 
 _Found = tuple[ReplicaState | PeerState, PlacementReason, int]
 """A target, why this one, and how many of the prompt's blocks it knows."""
@@ -75,7 +85,7 @@ class Placer:
         self._peers = peers
         self._plug_ins = plug_ins
         self._eligibility = Eligibility(region, config, replicas, peers, pool_queue, homes=homes)
-        self._fleet = Fleet(config, replicas, peers, rng)
+        self._fleet = Fleet(config, replicas, peers, rng, region=region)
         self._take_policy(config)
 
     @property
@@ -90,6 +100,8 @@ class Placer:
 
     def configure_classes(self, config: ClassesConfig) -> None:
         self._eligibility.rooms.configure(config)
+        slos = ((each, config.first_token_ns(each)) for each in ServiceClass)
+        self._fleet.first_token_slos_ns = {each: slo_ns for each, slo_ns in slos if slo_ns is not None}
 
     def configure(self, config: PlacementConfig) -> None:
         """Take new settings. Indexes start afresh only if their own sizes changed, and a policy only if it is another
@@ -102,6 +114,16 @@ class Placer:
             self._take_policy(config)
         else:
             self._policy.configure(config)
+
+    def take_prices(self, prices: Prices | None) -> None:
+        """Those in force from now on."""
+        self._fleet.take_prices(prices)
+
+    @property
+    def prices(self) -> Prices | None:
+        """Those in force."""
+        table = self._fleet.prices
+        return None if table is None else table.prices
 
     def replicas_changed(self, joined: list[ReplicaState], left: list[ReplicaState]) -> None:
         self._targets_changed(self._fleet.replica_index, joined, left)
@@ -139,6 +161,7 @@ class Placer:
 
     def learn_first_token(self, request: RequestState, leg: LegState, now_ns: int) -> None:
         """A replica of ours gave its first token."""
+        leg.first_token_ns = now_ns
         self._policy.first_token(request.profile, leg.kept_blocks, now_ns - leg.started_ns)
         if leg.state.listed:
             self._policy.prefilled(leg.state.slot, leg.uncached_bytes, leg.started_ns, now_ns)
@@ -147,6 +170,8 @@ class Placer:
         if leg.target.kind is not TargetKind.REPLICA or not leg.state.listed:
             return
         self._policy.ended(leg.state.slot, now_ns)
+        if request.profile.stream and leg.first_token_ns is not None and event.result is LegResult.COMPLETED:
+            self._policy.written(now_ns - leg.first_token_ns)
         if event.prompt_tokens and event.output_tokens is not None:
             self._policy.answered(request.profile, event.prompt_tokens, event.output_tokens)
 

@@ -166,6 +166,9 @@ class Policy(ABC):
     def answered(self, profile: RequestProfile, prompt_tokens: int, output_tokens: int) -> None:  # noqa: B027
         """A replica of ours has told how many tokens that were."""
 
+    def written(self, took_ns: int) -> None:  # noqa: B027
+        """A replica of ours has streamed an answer to its end: how long after the first token that was."""
+
     def held(self, hold: Hold) -> None:  # noqa: B027
         """A request waits for a replica, as it was chosen to."""
 

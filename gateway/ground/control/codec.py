@@ -15,6 +15,7 @@ from gateway.core.vocabulary import ControlVersion, TenantName
 from gateway.ground.control.naming_codec import read_records, records_to_pb
 from gateway.ground.control.vocabulary import (
     NOBODY,
+    PRICES_LENGTH_MAX,
     Alive,
     Announcement,
     Answer,
@@ -351,6 +352,7 @@ def _snapshot_to_pb(snapshot: Snapshot) -> pb.Snapshot:
         narrowing=None if snapshot.narrowing is None else policy_to_pb(snapshot.narrowing),
         parameters=snapshot.parameters,
         records=None if snapshot.records is None else records_to_pb(snapshot.records),
+        prices=snapshot.prices,
     )
 
 
@@ -367,6 +369,7 @@ def _snapshot(message: pb.Snapshot) -> Snapshot:
         narrowing=read_policy(message.narrowing, "snapshot.narrowing") if message.HasField("narrowing") else None,
         parameters=read_text(message.parameters, "snapshot.parameters", DOCUMENT_LENGTH_MAX),
         records=read_records(message.records, "snapshot.records") if message.HasField("records") else None,
+        prices=read_text(message.prices, "snapshot.prices", PRICES_LENGTH_MAX),
     )
 
 

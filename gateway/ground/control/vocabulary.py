@@ -157,6 +157,10 @@ class PeerGrant:
     address: str
 
 
+PRICES_LENGTH_MAX = 256 * 1024
+"""Of a price list."""
+
+
 @value
 class Snapshot:
     """Everything that a gateway is to serve by, whole."""
@@ -172,6 +176,8 @@ class Snapshot:
     parameters: str = ""
     """JSON object with sections of a region file; empty: none."""
     records: RecordTree | None = None
+    prices: str = ""
+    """A price list, as JSON with the keys of a prices file; empty: none."""
 
 
 @value

@@ -1297,10 +1297,21 @@ class Costs(_message.Message):
     CROWDING_US_FIELD_NUMBER: _builtins.int
     WAITING_US_FIELD_NUMBER: _builtins.int
     DISTANCE_US_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_US_FIELD_NUMBER: _builtins.int
+    MONEY_NANOS_FIELD_NUMBER: _builtins.int
+    CURRENCY_FIELD_NUMBER: _builtins.int
+    CARBON_MICROGRAMS_FIELD_NUMBER: _builtins.int
     reading_us: _builtins.int
     crowding_us: _builtins.int
     waiting_us: _builtins.int
     distance_us: _builtins.int
+    first_token_us: _builtins.int
+    """When the first token was estimated to come from there; absent: no prices were known."""
+    money_nanos: _builtins.int
+    """What the request would have added to the bill, in billionths of the currency's unit; absent: nobody knew."""
+    currency: _builtins.str
+    carbon_micrograms: _builtins.int
+    """Of CO2, what it would have made a replica emit beyond idling; absent: nobody knew."""
     def __init__(
         self,
         *,
@@ -1308,12 +1319,27 @@ class Costs(_message.Message):
         crowding_us: _builtins.int = ...,
         waiting_us: _builtins.int = ...,
         distance_us: _builtins.int = ...,
+        first_token_us: _builtins.int | None = ...,
+        money_nanos: _builtins.int | None = ...,
+        currency: _builtins.str = ...,
+        carbon_micrograms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_carbon_micrograms", b"_carbon_micrograms", "_first_token_us", b"_first_token_us", "_money_nanos", b"_money_nanos", "carbon_micrograms", b"carbon_micrograms", "first_token_us", b"first_token_us", "money_nanos", b"money_nanos"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["crowding_us", b"crowding_us", "distance_us", b"distance_us", "reading_us", b"reading_us", "waiting_us", b"waiting_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carbon_micrograms", b"_carbon_micrograms", "_first_token_us", b"_first_token_us", "_money_nanos", b"_money_nanos", "carbon_micrograms", b"carbon_micrograms", "crowding_us", b"crowding_us", "currency", b"currency", "distance_us", b"distance_us", "first_token_us", b"first_token_us", "money_nanos", b"money_nanos", "reading_us", b"reading_us", "waiting_us", b"waiting_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__carbon_micrograms: _TypeAlias = _typing.Literal["carbon_micrograms"]  # noqa: Y015
+    _WhichOneofArgType__carbon_micrograms: _TypeAlias = _typing.Literal["_carbon_micrograms", b"_carbon_micrograms"]  # noqa: Y015
+    _WhichOneofReturnType__first_token_us: _TypeAlias = _typing.Literal["first_token_us"]  # noqa: Y015
+    _WhichOneofArgType__first_token_us: _TypeAlias = _typing.Literal["_first_token_us", b"_first_token_us"]  # noqa: Y015
+    _WhichOneofReturnType__money_nanos: _TypeAlias = _typing.Literal["money_nanos"]  # noqa: Y015
+    _WhichOneofArgType__money_nanos: _TypeAlias = _typing.Literal["_money_nanos", b"_money_nanos"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__carbon_micrograms) -> _WhichOneofReturnType__carbon_micrograms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_token_us) -> _WhichOneofReturnType__first_token_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__money_nanos) -> _WhichOneofReturnType__money_nanos | None: ...
 
 Global___Costs: _TypeAlias = Costs  # noqa: Y015
 

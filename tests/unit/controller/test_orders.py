@@ -27,7 +27,7 @@ def after(registry: Registry, *given: Order) -> Registry:
 
 def test_every_order_travels_as_what_it_is() -> None:
     for kind in Order.__args__:
-        required = {"replicas": ("r",), "policy": policy(US), "sections": {}, "documents": {}}
+        required = {"replicas": ("r",), "policy": policy(US), "sections": {}, "prices": {}, "documents": {}}
         told = {each.name: required.get(each.name, "x") for each in msgspec.structs.fields(kind) if each.required}
         order = kind(**told)
         assert msgspec.json.decode(msgspec.json.encode(order), type=Order) == order
@@ -109,6 +109,7 @@ def test_a_move_is_to_a_gateway_or_home() -> None:
         (orders.ClearPolicy("us-east-1"), "there is no policy for us-east-1"),
         (orders.SetParameters({"listen": {}}), "listen: only placement"),
         (orders.SetParameters({"queue": {"x": "y" * 70_000}}), "at most 65536"),
+        (orders.SetPrices({"regions": "y" * 300_000}), "at most 262144"),
         (orders.Import({"owner/r": "us-1"}), "'owner/r' is no document that can be imported"),
         (orders.Import({"announced/us-1": "{}"}), "document announced/us-1 in the store cannot be read"),
     ],
@@ -136,6 +137,7 @@ def test_what_is_exported_makes_an_empty_controller_know_the_same() -> None:
         orders.MoveReplicas(("us-1-r0",), to="eu-1"),
         orders.SetPolicy(policy(US)),
         orders.SetParameters({"queue": {"length_max": 7}}),
+        orders.SetPrices({"version": 1}),
         orders.FreezeAll("cables"),
     )
     exported = export_of(dict(registry.texts))
@@ -146,6 +148,11 @@ def test_what_is_exported_makes_an_empty_controller_know_the_same() -> None:
 
 
 def test_an_order_that_is_cleared_is_gone() -> None:
-    given = (orders.SetPolicy(policy(US)), orders.SetParameters({"queue": {}}), orders.FreezeAll())
-    cleared = (orders.ClearPolicy("us-east-1"), orders.ClearParameters(), orders.Unfreeze())
+    given = (
+        orders.SetPolicy(policy(US)),
+        orders.SetParameters({"queue": {}}),
+        orders.SetPrices({"version": 1}),
+        orders.FreezeAll(),
+    )
+    cleared = (orders.ClearPolicy("us-east-1"), orders.ClearParameters(), orders.ClearPrices(), orders.Unfreeze())
     assert after(mesh(), *given, *cleared).texts == mesh().texts

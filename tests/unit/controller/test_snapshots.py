@@ -37,6 +37,12 @@ def test_a_gateway_is_told_what_it_has_and_who_else_there_is() -> None:
     assert read_from_controller(said_by_controller(snapshot)) == snapshot
 
 
+def test_a_price_list_goes_to_every_gateway() -> None:
+    view = view_of(HOME, orders.SetPrices({"version": 1}))
+    told = {snapshot_for(GatewayId(name), view).prices for name in ("us-1", "eu-1")}
+    assert told == {'{"version":1}'}
+
+
 def test_what_is_adopted_comes_with_its_home_and_what_that_accepts() -> None:
     own = policy(US, accept=rule(EU))
     view = view_of(HOME | {"us-1-r0": "eu-1"}, policies=(own,))

@@ -58,7 +58,14 @@ def test_whoever_counts_what_is_sent_and_refused_may_decide(site: Path) -> None:
     assert conformance_faults(policy_in(site, "keeps_books", KEEPS_BOOKS)) == []
 
 
-UNASKED = {PlacementReason.LOCAL_POLICY, PlacementReason.REMOTE_POLICY, PlacementReason.DECODE_POLICY}
+UNASKED = {
+    PlacementReason.LOCAL_POLICY,
+    PlacementReason.REMOTE_POLICY,
+    PlacementReason.DECODE_POLICY,
+    PlacementReason.LOCAL_PRICE,
+    PlacementReason.SIBLING_PRICE,
+    PlacementReason.REMOTE_PRICE,
+}
 REPLICA = "        return Choice(lowest_slot(mask))\n\n    def choose_peer"
 
 

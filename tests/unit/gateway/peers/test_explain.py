@@ -26,6 +26,11 @@ from tests.fakes.peer import ExplainContext, FakePeer, serve_fake_peer
 from tests.support.core import EU, MS, peer_spec
 from tests.support.links import peer_link
 
+PRICED = replace(
+    ExplainedCosts.of(412.5, 0.125, 30.0, 0.0), first_token_ms=480.5, money=0.000125, currency="EUR", carbon_mg=2.25
+)
+
+
 EU_1, US_1, R_1 = GatewayId("eu-1"), GatewayId("us-1"), RequestId("r-1")
 PLACEMENT = ExplainedPlacement(
     attempt=2,
@@ -39,9 +44,7 @@ PLACEMENT = ExplainedPlacement(
     waited_ms=1.5,
     replicas_here=7,
     considered=(
-        ExplainedCandidate(
-            "replica", "eu-a", "eu-west-1", "available", 3, 1, 0.0, ExplainedCosts.of(412.5, 0.125, 30.0, 0.0)
-        ),
+        ExplainedCandidate("replica", "eu-a", "eu-west-1", "available", 3, 1, 0.0, PRICED),
         ExplainedCandidate("peer", "ap-1", "", "stale", 0, 12, 250.125),
     ),
     result="refused",

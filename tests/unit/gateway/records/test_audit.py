@@ -102,9 +102,13 @@ async def test_a_local_request_is_recorded_with_its_policy_and_rule(tmp_path: Pa
                 "policy": "policy-of-us-east-1",
                 "rule": "process names jurisdiction US",
                 "result": "completed",
+                "ran_ms": 0,
             }
         ],
         "processed": {"replica": "r0", "region": "us-east-1", "jurisdiction": "US"},
+        "prompt_bytes": 5,
+        "prompt_tokens": 0,
+        "output_tokens": 0,
     }
 
 

@@ -225,6 +225,24 @@ def test_what_each_target_would_have_cost_is_shown_by_part_and_in_all() -> None:
     ], "nothing is known of its costs"
 
 
+def test_money_first_token_and_carbon_are_shown_where_prices_were_known() -> None:
+    assert HERE.costs
+    assert THERE.costs
+    here = replace(HERE, costs=replace(HERE.costs, first_token_ms=1200.0, money=0.0, currency="EUR", carbon_mg=2.5))
+    there = replace(THERE, costs=replace(THERE.costs, first_token_ms=480.0))
+    decided = placement(here, there, reason="local_price")
+    told = printed(Explanation(request(decided)))
+    assert "Adds to the bill" in told
+    rows = [line.split() for line in told.splitlines()]
+    assert any(row[-7:] == ["1200", "ms", "0.000000", "EUR", "2.50", "mg", "CO2"] for row in rows)
+    assert any(row[-4:] == ["480", "ms", "unknown", "unknown"] for row in rows)
+    words = "us-a was the cheapest of those in time: it adds 0.000000 EUR to the bill, first token estimated in 1200 ms"
+    assert because(decided) == words
+    assert because(placement(there, reason="remote_price")).startswith(
+        "eu-west-1 (70 ms away) was the cheapest of those"
+    )
+
+
 def test_costs_that_nobody_compared_have_no_table() -> None:
     assert "would have cost" not in printed(Explanation(request(placement(peer(), replica("us-a")))))
 

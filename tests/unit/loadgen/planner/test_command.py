@@ -108,3 +108,34 @@ def test_a_file_that_cannot_be_used_ends_with_1(tmp_path: Path, trace: Path) -> 
     done = run(trace, "--profiles", profiles)
     assert done.exit_code == 1
     assert "profiles" in done.output
+
+
+PRICES = """
+version: 1
+currency: EUR
+regions:
+  us: {replica_hour: 2, hours: [{days: weekend, from: "00:00", until: "24:00", replica_hour: 1}]}
+  eu: {replica_hour: 2, billing: per_use, requests_per_replica: 16}
+"""
+
+
+def test_what_the_regions_fleets_cost_over_a_day_is_told_where_there_are_prices(tmp_path: Path, trace: Path) -> None:
+    (tmp_path / "prices.yaml").write_text(PRICES)
+    (tmp_path / "day.csv").write_text("hour,rate\n0,1\n12,0\n24,1\n")
+    profile = ("--profile", "llama-3.1-8b-l4", "--formula", "--seats", "reserved", "--threshold", 4_096)
+    regions = ("--region", "us=20", "--region", "eu=20", "--region", "ap=20", "--day", tmp_path / "day.csv")
+    done = run(trace, *profile, *regions, "--prices", tmp_path / "prices.yaml", "--json")
+    assert done.exit_code == 0, done.output
+    design = json.loads(done.stdout)["fleets"][0]["regions"]["homogeneous"]
+    day, count = design["day"], design["by_region"]["us"]["all"]
+    assert day["unpriced"] == ["ap"]
+    assert day["weekday"]["regions"]["us"]["money"] == count * 24 * 2
+    assert day["weekend"]["regions"]["us"]["money"] == count * 24
+    by_use = day["weekday"]["regions"]["eu"]
+    assert by_use["money"] == pytest.approx(by_use["replica_hours"] * 2)
+    assert count * 24 / 3 < by_use["replica_hours"] < count * 24 * 2 / 3, "half of the peak, on average"
+    told = run(trace, *profile, *regions, "--prices", tmp_path / "prices.yaml")
+    assert "EUR a weekday" in told.stdout
+    assert "not in the price list" in told.stdout
+    alone = run(trace, *profile, "--rate", 20, "--prices", tmp_path / "prices.yaml")
+    assert (alone.exit_code, "say with --region where" in alone.output) == (2, True)

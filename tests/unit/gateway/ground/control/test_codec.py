@@ -85,6 +85,7 @@ SNAPSHOT = Snapshot(
     POLICY,
     '{"queue": {"length_max": 5}}',
     RECORDS,
+    '{"version": 1}',
 )
 
 
@@ -270,6 +271,7 @@ def test_a_report_is_bounded(field: str, value: object, fault: str) -> None:
         ("peers.0.place.jurisdiction", "", r"snapshot\.peers\[0\]\.place"),
         ("narrowing.place.region", "", r"snapshot\.narrowing\.place"),
         ("parameters", "x" * 70_000, r"snapshot\.parameters is too long"),
+        ("prices", "x" * 300_000, r"snapshot\.prices is too long"),
     ],
 )
 def test_what_no_controller_may_say_is_named_by_its_field(field: str, value: object, fault: str) -> None:

@@ -1,0 +1,96 @@
+"""A placement policy that goes where a request makes replicas emit least CO2, by the price list in force, as long as
+nobody there has too much to do; of equal ones, where least is to be done.
+
+It is asked about everybody at once, so a cleaner region is taken although there is room at home. A target that the list
+says nothing on counts as the dirtiest; without prices, all do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gateway.core.bits import slots_of
+from gateway.core.config import PlacementConfig
+from gateway.core.placement.fleet import Fleet
+from gateway.core.placement.policy import Choice, Offer, Policy
+from gateway.core.prices import ReplicaPrice, Work, work_milligrams
+from gateway.core.requests import Hold
+from gateway.core.vocabulary import Costs, PlacementReason, RequestProfile
+
+_LOAD_MAX = 16
+_UNKNOWN_MILLIGRAMS = float("inf")
+_WORK = Work(reading_ns=0.0, writing_ns=10e9)
+"""Of a request, the same everywhere: an answer of ten seconds, beside others."""
+
+
+class LeastCarbon(Policy):
+    """Takes nobody with `load_max` requests or more on a replica while somebody has fewer."""
+
+    def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
+        super().__init__(fleet, config)
+        self._load_max = int(config.policy_options.get("load_max", _LOAD_MAX))
+
+    @staticmethod
+    def check_options(options: Mapping[str, object]) -> None:
+        for name, value in options.items():
+            if name != "load_max":
+                raise ValueError(f"{name} is not known; there is load_max")
+            if not isinstance(value, int) or value < 1:
+                raise ValueError("load_max should be a number of requests, 1 or more")
+
+    def configure(self, config: PlacementConfig) -> None:
+        super().configure(config)
+        self._load_max = int(config.policy_options.get("load_max", _LOAD_MAX))
+
+    def weighs_everybody(self) -> bool:
+        return True
+
+    def weigh(self, profile: RequestProfile, offer: Offer, _now_ns: int, /) -> Choice | None:
+        found = [*self._here(offer.ready), *self._there(profile, offer.siblings | offer.remotes)]
+        if not found:
+            return None
+        _, _, _, is_peer, slot = min(found)
+        choice = Choice(slot, 0, PlacementReason.REMOTE_POLICY if is_peer else PlacementReason.LOCAL_POLICY)
+        choice.is_peer = bool(is_peer)
+        return choice
+
+    def costs_at_replica(
+        self, _profile: RequestProfile, slot: int, _held: Hold | None, _matched_blocks: int = -1
+    ) -> Costs | None:
+        return _costs(_milligrams_here(self.fleet, slot))
+
+    def costs_at_peer(self, profile: RequestProfile, slot: int, _matched_blocks: int = -1) -> Costs | None:
+        return _costs(_milligrams_there(self.fleet, profile, slot))
+
+    def choose_replica(self, _profile: RequestProfile, mask: int, /) -> Choice:
+        return Choice(min(self._here(mask))[-1])
+
+    def choose_peer(self, profile: RequestProfile, mask: int, _is_remote: bool, /) -> Choice:
+        return Choice(min(self._there(profile, mask))[-1])
+
+    def _here(self, mask: int) -> Iterator[tuple[bool, float, float, int, int]]:
+        """Of each: is it busy, what it emits, its load, and which it is. Ours before others."""
+        for slot in slots_of(mask):
+            load = self.fleet.replica_load(slot)
+            yield load >= self._load_max, _milligrams_here(self.fleet, slot), float(load), 0, slot
+
+    def _there(self, profile: RequestProfile, mask: int) -> Iterator[tuple[bool, float, float, int, int]]:
+        for slot in slots_of(mask):
+            load = self.fleet.peer_load_per_replica(slot, profile.model)
+            yield load >= self._load_max, _milligrams_there(self.fleet, profile, slot), load, 1, slot
+
+
+def _milligrams_here(fleet: Fleet, slot: int) -> float:
+    price = fleet.replica_price(slot)
+    return _UNKNOWN_MILLIGRAMS if price is None else work_milligrams(price, _WORK)
+
+
+def _milligrams_there(fleet: Fleet, profile: RequestProfile, slot: int) -> float:
+    """Whoever is asked there may take the dirtiest of its own."""
+    prices: list[ReplicaPrice] = fleet.peer_prices(slot, profile.model)
+    return max((work_milligrams(each, _WORK) for each in prices), default=_UNKNOWN_MILLIGRAMS)
+
+
+def _costs(milligrams: float) -> Costs | None:
+    """For the record."""
+    return None if milligrams == _UNKNOWN_MILLIGRAMS else Costs(carbon_milligrams=milligrams)

@@ -1,0 +1,196 @@
+"""The prices in force: those of the region's own file, or what a controller says in their place; and at which time of
+day the core is told of others.
+
+It decides nothing by them, and a list that cannot be read never takes the place of one that can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Never
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.config.prices import read_prices
+from gateway.core.events import PricesChanged
+from gateway.core.price_list import PriceList
+from gateway.core.prices import Prices
+from gateway.ground.clock import Clock
+from gateway.ground.faults import ConfigError
+from gateway.ground.reloader import ReloadRefused
+from gateway.records.price_metrics import CONTROLLER, FILE, NOBODY
+
+_SECOND_NS = 1_000_000_000
+_LOOK_S = 60.0
+"""The wall clock may be set while one waits for an hour to begin: it is looked at as often as this."""
+
+
+class PricesPart:
+    """What a controller says comes before the region's own file, whole: two lists are never mixed."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        submit: Callable[[PricesChanged], object],
+        clock: Clock,
+        log: FilteringBoundLogger,
+    ) -> None:
+        """Raises ConfigError: a list that cannot be read is better known at the start."""
+        self._own_fault = self._told_fault = ""
+        self._path = path
+        self._own = None if path is None else read_prices(path)
+        self._told: PriceList | None = None
+        self._submit = submit
+        self._clock = clock
+        self._log = log
+        self._in_force: Prices | None = None
+        self._list_since_ns: int | None = None
+        self._since_ns: int | None = None
+        self._changed = asyncio.Event()
+
+    def files(self) -> list[Path]:
+        return [] if self._path is None else [self._path]
+
+    # What changes it
+
+    def take(self, told: PriceList | None, fault: str) -> None:
+        """A controller says them, or, with None, nothing that could be read."""
+        if fault and fault != self._told_fault:
+            self._log.error("the controller's price list cannot be read: the region file's is in force", reason=fault)
+        self._told_fault = fault
+        self._put(self._own, told)
+
+    def move(self, path: Path | None) -> None:
+        """The region file names another one now, which has been read once: one that went bad since is told, and not
+        taken."""
+        if path == self._path:
+            return
+        try:
+            own = None if path is None else read_prices(path)
+        except ConfigError as error:
+            self._own_fault = str(error)
+            self._log.error("PRICES REFUSED: the list before stays in force", reason=self._own_fault)
+            return
+        self._path, self._own_fault = path, ""
+        self._put(own, self._told)
+
+    async def reload(self) -> None:
+        """Raises ReloadRefused, and nothing has changed then."""
+        if self._path is None:
+            return
+        try:
+            own = await asyncio.to_thread(read_prices, self._path)
+        except ConfigError as error:
+            self._own_fault = str(error)
+            raise ReloadRefused(str(error)) from error
+        self._own_fault = ""
+        self._put(own, self._told)
+
+    def _put(self, own: PriceList | None, told: PriceList | None) -> None:
+        before = self.list
+        self._own, self._told = own, told
+        if self.list != before or self._list_since_ns is None:
+            self._list_since_ns = self._clock.wall_ns()
+            if self.list is not None:
+                self._log.info("price list in force", source=self.source, digest=self.list.digest)
+            elif before is not None:
+                self._log.info("no price list is in force")
+        self.look()
+        self._changed.set()
+
+    # The time of day
+
+    def look(self) -> None:
+        """Tell the core what is in force now, if that is news."""
+        wall_ns = self._clock.wall_ns()
+        prices = None if self.list is None else self.list.at(wall_ns // _SECOND_NS)
+        if prices != self._in_force:
+            self._in_force, self._since_ns = prices, wall_ns
+            self._submit(PricesChanged(prices))
+
+    def wait_s(self) -> float | None:
+        """Until something may be news by itself; None: nothing will be."""
+        wall_ns = self._clock.wall_ns()
+        change_s = None if self.list is None else self.list.next_change_s(wall_ns // _SECOND_NS)
+        return None if change_s is None else min(_LOOK_S, max(0.0, change_s - wall_ns / _SECOND_NS))
+
+    async def run(self) -> Never:
+        """Until cancelled."""
+        while True:
+            self.look()
+            try:
+                async with asyncio.timeout(self.wait_s()):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+            self._changed.clear()
+
+    # What is to be seen of it
+
+    @property
+    def fault(self) -> str:
+        """Why what was said last is not in force; empty: it is."""
+        return self._told_fault or self._own_fault
+
+    @property
+    def list(self) -> PriceList | None:
+        return self._own if self._told is None else self._told
+
+    @property
+    def source(self) -> str:
+        if self._told is not None:
+            return CONTROLLER
+        return NOBODY if self._own is None else FILE
+
+    @property
+    def in_force(self) -> Prices | None:
+        return self._in_force
+
+    @property
+    def age_s(self) -> float | None:
+        """Since the list came into force. None: there is none."""
+        if self.list is None or self._list_since_ns is None:
+            return None
+        return max(0, self._clock.wall_ns() - self._list_since_ns) / _SECOND_NS
+
+    @property
+    def valid_s(self) -> float | None:
+        """Until its figures should have been looked at again; less than 0: that is over. None: it does not say."""
+        if self.list is None or self.list.valid_until_s is None:
+            return None
+        return self.list.valid_until_s - self._clock.wall_ns() / _SECOND_NS
+
+    def describe(self) -> dict[str, object] | None:
+        """None where nobody has said any, or tried to."""
+        if self.list is None:
+            return None if not self.fault else {"source": NOBODY, "fault": self.fault}
+        assert self._in_force is not None, "a list is looked at as soon as it is there"
+        wall_ns = self._clock.wall_ns()
+        change_s = self.list.next_change_s(wall_ns // _SECOND_NS)
+        return {
+            "source": self.source,
+            "fault": self.fault,
+            "digest": self.list.digest,
+            "currency": self.list.currency,
+            "age_s": self.age_s,
+            "valid_s": self.valid_s,
+            "since_s": None if self._since_ns is None else max(0, wall_ns - self._since_ns) / _SECOND_NS,
+            "next_change_s": None if change_s is None else change_s - wall_ns / _SECOND_NS,
+            "carbon_price": self._in_force.carbon_micros / 1_000_000,
+            "replicas": [
+                {
+                    "region": each.region,
+                    "pool": each.pool,
+                    "replica_hour": each.hour_micros / 1_000_000,
+                    "per_use": each.is_per_use,
+                    "busy_grams_hour": each.busy_milligrams / 1000,
+                }
+                for each in self._in_force.replicas
+            ],
+            "egress": [
+                {"from": each.origin, "to": each.destination, "gigabyte": each.gigabyte_micros / 1_000_000}
+                for each in self._in_force.egress
+            ],
+        }

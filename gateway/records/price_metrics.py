@@ -1,0 +1,103 @@
+"""The prices in force, and what placements were estimated to add to the bill, for Prometheus. It decides nothing by
+either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.core.effects import EndRequest
+from gateway.core.prices import MICROS, Prices
+from gateway.core.vocabulary import RequestProfile
+from gateway.ground.series import Tally
+from gateway.records.ledger import RequestRecord
+from gateway.request.legs import RequestSummary
+
+NOBODY, FILE, CONTROLLER = "nobody", "file", "controller"
+SOURCES = (NOBODY, FILE, CONTROLLER)
+"""Who has said the prices in force."""
+
+
+class PricesSight(Protocol):
+    """What is to be seen of them."""
+
+    @property
+    def fault(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def in_force(self) -> Prices | None: ...
+    @property
+    def age_s(self) -> float | None: ...
+    @property
+    def valid_s(self) -> float | None: ...
+
+
+class PriceLevels(Collector):
+    """Asked for at each scrape. Without prices they are named, and have no value but the fault's."""
+
+    def __init__(self, sight: PricesSight | None) -> None:
+        self._sight = sight
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        hour = GaugeMetricFamily(
+            "nightside_price_replica_hour",
+            "Price of an hour of one replica that is in force at this time of day, in the currency's unit; an empty "
+            "pool: every one that the list does not name.",
+            labels=("region", "pool", "currency"),
+        )
+        age = GaugeMetricFamily(
+            "nightside_prices_age_seconds", "Since the price list in force came into force.", labels=("source",)
+        )
+        valid = GaugeMetricFamily(
+            "nightside_prices_valid_seconds",
+            "Until the list's `valid_until`: below 0 somebody should have looked at its figures again.",
+            labels=(),
+        )
+        faulty = GaugeMetricFamily(
+            "nightside_prices_refused", "1 while the price list that was named or told last cannot be read.", labels=()
+        )
+        sight = self._sight
+        if sight is not None:
+            faulty.add_metric((), bool(sight.fault))
+            if sight.age_s is not None:
+                age.add_metric((sight.source,), sight.age_s)
+            if sight.valid_s is not None:
+                valid.add_metric((), sight.valid_s)
+            if sight.in_force is not None:
+                currency = sight.in_force.currency
+                for each in sight.in_force.replicas:
+                    hour.add_metric((each.region, each.pool, currency), each.hour_micros / MICROS)
+        yield from (hour, age, valid, faulty)
+
+
+class MoneyTally:
+    """What was estimated when requests were placed. The ledger hands over each that is finished."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._money = Tally(
+            "nightside_placement_money",
+            "What placements were estimated to add to the bill when they were made, in the currency's unit, by the "
+            "region they were sent to; only where prices are in force and decisions record what they considered.",
+            ("region", "currency"),
+        )
+        registry.register(self._money)
+
+    def on_finished(
+        self, _profile: RequestProfile, _end: EndRequest, _summary: RequestSummary, record: RequestRecord | None
+    ) -> None:
+        if record is None:
+            return
+        for leg in record.legs:
+            considered = leg.decision.considered
+            costs = considered[0].costs if considered else None
+            if costs is not None and costs.money_micros is not None and leg.place is not None:
+                self._money.add(leg.place.region, costs.currency, amount=costs.money_micros / MICROS)

@@ -1,0 +1,73 @@
+"""The prices in force and what placements were to add to the bill, as Prometheus sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from gateway.core.prices import Prices, ReplicaPrice
+from gateway.core.vocabulary import (
+    Candidate,
+    Costs,
+    Decision,
+    GatewayId,
+    LegRole,
+    PlacementReason,
+    PoolName,
+    Standing,
+    Target,
+)
+from gateway.core.vocabulary import peer_target as peer
+from gateway.records.ledger import LegRecord, RequestRecord
+from gateway.records.price_metrics import FILE, MoneyTally, PriceLevels
+from tests.support.core import EU, US, policy
+
+LIST = Prices("EUR", "digest", (ReplicaPrice(EU.region, PoolName(""), 4_400_000, True, 16),))
+
+
+@dataclass
+class Sight:
+    fault: str = ""
+    source: str = FILE
+    in_force: Prices | None = field(default_factory=lambda: LIST)
+    age_s: float | None = 60.0
+    valid_s: float | None = -5.0
+
+
+def samples(sight: Sight | None) -> dict[tuple[str, ...], float]:
+    families = PriceLevels(sight).collect()
+    return {(each.name, *each.labels.values()): each.value for family in families for each in family.samples}
+
+
+def test_what_is_in_force_is_shown_with_its_age_and_what_is_left_of_it() -> None:
+    assert samples(Sight()) == {
+        ("nightside_price_replica_hour", EU.region, "", "EUR"): 4.4,
+        ("nightside_prices_age_seconds", "file"): 60,
+        ("nightside_prices_valid_seconds",): -5,
+        ("nightside_prices_refused",): 0,
+    }
+
+
+def test_without_prices_there_is_only_whether_some_were_refused() -> None:
+    nothing = Sight("prices.yaml: version: is missing", in_force=None, age_s=None, valid_s=None)
+    assert samples(nothing) == {("nightside_prices_refused",): 1}
+    assert samples(None) == {}
+
+
+def leg(target: Target, costs: Costs | None) -> LegRecord:
+    considered = (Candidate(target, Standing.AVAILABLE, 0, 0, costs=costs),)
+    decision = Decision(PlacementReason.REMOTE_PRICE, 0, 0, 1, 0, considered)
+    return LegRecord(1, 1, LegRole.WHOLE, target, decision, 0, EU, policy(US), 1)
+
+
+def test_money_is_counted_by_where_it_was_sent_once_a_request_is_over() -> None:
+    registry = CollectorRegistry()
+    tally = MoneyTally(registry)
+    known, unknown = Costs(money_micros=250_000.0, currency="EUR"), Costs(currency="EUR")
+    legs = [leg(peer(GatewayId("eu-1")), each) for each in (known, known, unknown, None)]
+    record = RequestRecord("r", "m", 0, None, policy(US), 0, legs)  # type: ignore[arg-type]
+    tally.on_finished(None, None, None, record)  # type: ignore[arg-type]
+    tally.on_finished(None, None, None, None)  # type: ignore[arg-type]
+    labels = {"region": EU.region, "currency": "EUR"}
+    assert registry.get_sample_value("nightside_placement_money_total", labels) == 0.5

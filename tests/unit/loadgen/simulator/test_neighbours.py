@@ -1,0 +1,39 @@
+"""A flood beside others: what is left of it for them, and that the check sees where nothing keeps it off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from loadgen.evaluation.sharing.noisy_neighbour import FLOODER, neighbours, played
+from loadgen.simulator.checkers import Broken
+from loadgen.simulator.neighbours import MOVED_MAX_SHARE, Neighbour, check_neighbours, neighbours_of
+
+SECONDS = 40
+
+
+def test_a_flood_moves_others_by_no_more_than_is_stated_and_by_much_more_where_nothing_is_shared() -> None:
+    found = neighbours(1, SECONDS)
+    assert [each.tenant for each in found] == ["acme", "zeta"]
+    check_neighbours(found)
+    for each in found:
+        assert each.first_come_s > 4 * each.quiet_s, "it is a flood"
+    unshared = [replace(each, fair_s=each.first_come_s) for each in found]
+    with pytest.raises(Broken, match="of what a flood does"):
+        check_neighbours(unshared)
+
+
+def test_what_is_lost_beside_a_flood_is_seen() -> None:
+    one = Neighbour("acme", quiet_s=1.0, fair_s=1.1, first_come_s=9.0, lost=1)
+    assert one.moved_share < MOVED_MAX_SHARE
+    with pytest.raises(Broken, match="1 lost"):
+        check_neighbours([one])
+
+
+def test_who_floods_is_no_neighbour() -> None:
+    records = played(1, 10, "best_effort")
+    assert {each.tenant for each in records} == {"acme", FLOODER, "zeta"}
+    found = neighbours_of(FLOODER, quiet=records, fair=records, first_come=records)
+    assert [each.tenant for each in found] == ["acme", "zeta"]
+    assert [each.moved_share for each in found] == [0.0, 0.0]
