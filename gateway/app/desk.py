@@ -13,7 +13,7 @@ from gateway.app.reload import PolicyPart
 from gateway.config.orders import Orders
 from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
-from gateway.core.description import decode_figures_of, describe, gauges_of
+from gateway.core.description import decode_figures_of, describe, gauges_of, sharing_of
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, PolicyApplied
 from gateway.core.gateway_core import GatewayCore
@@ -82,6 +82,7 @@ class Desk:
         self.metrics.registry.register(DecodeLevels(lambda: decode_figures_of(self.core, clock.now_ns())))
         self.metrics.registry.register(PoolLevels(self.core.lengths.figures))
         self.metrics.registry.register(ThresholdLevels(self.core.tuning))
+        self.metrics.follow_sharing(lambda: sharing_of(self.core, clock.now_ns()))
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)

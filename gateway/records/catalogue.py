@@ -5,7 +5,7 @@ It makes up a gateway that does nothing, and shows no value.
 
 from __future__ import annotations
 
-from gateway.core.description import gauges_of
+from gateway.core.description import gauges_of, sharing_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
 from gateway.ground.naming.counters import DnsCounters
@@ -30,6 +30,7 @@ def catalogue() -> list[Described]:
     metrics.registry.register(DecodeLevels(dict))
     metrics.registry.register(PoolLevels(core.lengths.figures))
     metrics.registry.register(ThresholdLevels(core.tuning))
+    metrics.follow_sharing(lambda: sharing_of(core, 0))
     for each in (*DnsCounters().collectors(), *TokenCounters().collectors()):
         metrics.registry.register(each)
     return metrics.catalogue()
