@@ -15,7 +15,7 @@ from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
 from gateway.core.description import decode_figures_of, describe, gauges_of, sharing_of
 from gateway.core.effects import EndRequest
-from gateway.core.events import ConfigApplied, PolicyApplied
+from gateway.core.events import ConfigApplied, PolicyApplied, TokensSettled
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import may_enter
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
@@ -28,8 +28,10 @@ from gateway.peers.trust import Tell, Trust
 from gateway.records.audit import Audit, AuditLevels
 from gateway.records.decisions import DecisionLog, ExplainedRequest
 from gateway.records.decode_metrics import DecodeLevels
+from gateway.records.forward_rates import ForwardRates
 from gateway.records.journal import Header, Journal, new_header
 from gateway.records.ledger import Ledger, ServesModel
+from gateway.records.limit_metrics import LimitLevels
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
 from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
@@ -37,6 +39,7 @@ from gateway.records.refusals import Refusals
 from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
+from gateway.request.usage import tokens_used
 from gateway.state.lockdown import Lockdown
 
 _SECOND_NS = 1_000_000_000
@@ -57,6 +60,7 @@ class Desk:
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
         self.ledger = Ledger(config.place, open_max=config.limits.requests_max + config.peering.forwards_max)
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
+        self.forward_rates = ForwardRates(self.metrics.forwards_so_far, clock.now_ns())
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
         self.decisions = DecisionLog(
             config.gateway_id, config.place, config.decisions, self.ledger, log, why_it_waits=self.core.why_it_waits
@@ -78,11 +82,7 @@ class Desk:
         if self.audit is not None:
             self.ledger.hand_to(self.audit.on_finished)
             observers.append(self.audit)
-        self.metrics.registry.register(AuditLevels(self.audit))
-        self.metrics.registry.register(DecodeLevels(lambda: decode_figures_of(self.core, clock.now_ns())))
-        self.metrics.registry.register(PoolLevels(self.core.lengths.figures))
-        self.metrics.registry.register(ThresholdLevels(self.core.tuning))
-        self.metrics.follow_sharing(lambda: sharing_of(self.core, clock.now_ns()))
+        self._show_levels()
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)
@@ -96,6 +96,16 @@ class Desk:
         self.metrics.follow_readiness(lambda: not self.readiness())
         alarms: list[Tell] = [self.metrics.residency_broken, *([] if self.audit is None else [self.audit.on_violation])]
         self.trust = Trust(self.driver.submit, log, *alarms)
+
+    def _show_levels(self) -> None:
+        """What is asked of the core, and of the audit, at each scrape."""
+        core, clock, registry = self.core, self.clock, self.metrics.registry
+        registry.register(AuditLevels(self.audit))
+        registry.register(DecodeLevels(lambda: decode_figures_of(core, clock.now_ns())))
+        registry.register(PoolLevels(core.lengths.figures))
+        registry.register(ThresholdLevels(core.tuning))
+        self.metrics.follow_sharing(lambda: sharing_of(core, clock.now_ns()))
+        registry.register(LimitLevels(core.limits, self.metrics.tenant_label))
 
     @property
     def journal(self) -> Journal | None:
@@ -165,6 +175,8 @@ class Desk:
         stops."""
         try:
             self.ledger.on_finished(profile, end, summary)
+            if self.core.limits.is_charged(profile.request_id):
+                self.driver.submit(TokensSettled(profile.request_id, tokens_used(profile, summary).total))
         except Exception as error:  # noqa: BLE001 - whatever it is, it stops this gateway
             self.driver.fail(error)
         finally:
@@ -191,6 +203,7 @@ class Desk:
             self.metrics.loop_delayed(self.clock.now_ns() - asked_ns)
             self._readiness.look(self.clock.now_ns())
             self._descriptors.look()
+            self.forward_rates.look(self.clock.now_ns())
 
     def loop_failed(self, name: str, error: Exception) -> None:
         self.log.error("a background loop failed and starts again", loop=name, exc_info=error)

@@ -15,6 +15,7 @@ from gateway.core.vocabulary import (
     RefusalReason,
     RequestId,
     ResidencyStamp,
+    Resumes,
     Target,
 )
 
@@ -53,6 +54,8 @@ class StartLeg:
     """Should its answer break, somebody else may go on with it: what the client is sent is worth keeping."""
     resume: int = 0
     """It goes on with an answer that broke; how often that has happened to this request."""
+    resumes_left: Resumes | None = None
+    """For a peer, where its answer may break: how often it may go on there."""
 
 
 @value
@@ -91,8 +94,11 @@ class EndRequest:
     attempts: int
     is_final: bool = False
     """Of an answer that broke: it may be what the request asks for that breaks engines, and nobody should go on."""
+    resumes_used: Resumes = Resumes(0)
+    """How often it went on, here and wherever it was forwarded."""
     retry_after_ns: int = 0
-    """Of one that was turned away: when one like it could be served, as the queue drains now. 0: nobody knows."""
+    """Of one that was turned away: when it would be let in, or could be served as the queue drains now. 0: nobody can
+    say more than the outcome does."""
 
 
 @value

@@ -25,6 +25,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
+    Resumes,
     Target,
 )
 
@@ -111,6 +112,8 @@ class ForwardArrived:
     hops: Hops
     """Counted with the hop that brought it here."""
     stamp: ResidencyStamp
+    resumes_left: Resumes | None = None
+    """What its origin allows, should its answer break. None: it does not say."""
 
 
 @value
@@ -184,6 +187,8 @@ class LegEnded:
     """A peer has tried in vain to go on with it, and says that nobody should."""
     has_reached: bool = True
     """False: the target has seen nothing of it, since nobody took the connection."""
+    resumes_used: Resumes | None = None
+    """Of a peer: how often it went on there. None: it does not say."""
 
 
 @value
@@ -253,6 +258,15 @@ class TokenBudgetRestored:
 
 
 @value
+class TokensSettled:
+    """What a request has used of its tenant's tokens, prompt and answer together; sent once for each request that
+    tokens were set aside for, after its end."""
+
+    request_id: RequestId
+    tokens: int
+
+
+@value
 class TimePassed:
     """The wake-up the core asked for with `next_wakeup_ns()`."""
 
@@ -278,5 +292,6 @@ Event = (
     | PredictorFitted
     | ArtifactReady
     | TokenBudgetRestored
+    | TokensSettled
     | TimePassed
 )

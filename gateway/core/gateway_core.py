@@ -48,11 +48,13 @@ from gateway.core.events import (
     TargetLost,
     TimePassed,
     TokenBudgetRestored,
+    TokensSettled,
 )
 from gateway.core.fair_queue import charge_of
 from gateway.core.goodput import Promise
 from gateway.core.intake import Intake
 from gateway.core.lengths import Lengths, choice_of
+from gateway.core.limits import Exceeded
 from gateway.core.peers import PeerState
 from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PlugIns, no_plug_ins
@@ -62,9 +64,18 @@ from gateway.core.publishing import Publisher
 from gateway.core.replicas import ReplicaState
 from gateway.core.requests import AttemptState, Hold, LegEnd, LegState, Phase, RequestClass, RequestState
 from gateway.core.residency import may_enter, refusal_of
-from gateway.core.resume import FIRST_STEP_DEATHS_MAX, broken_outcome, is_first_step_death, why_not_resumed
+from gateway.core.resume import (
+    FIRST_STEP_DEATHS_MAX,
+    broken_outcome,
+    deaths_after,
+    is_rest,
+    resumes_left,
+    wait_max_ns_of,
+    why_not_resumed,
+)
 from gateway.core.state import GatewayState
 from gateway.core.targets import Targets
+from gateway.core.tenant_meter import TenantMeter
 from gateway.core.threshold_tuning import ThresholdTuning
 from gateway.core.timers import TimerKind
 from gateway.core.token_budget import Estimate
@@ -85,6 +96,7 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
     RequestId,
     ResidencyStamp,
+    Resumes,
     ServiceClass,
     Standing,
     TargetKind,
@@ -92,6 +104,7 @@ from gateway.core.vocabulary import (
 )
 
 _NO_HOPS = Hops()
+_NO_RESUMES = Resumes(0)
 _INVITED_MAX = 4
 """Replicas for which somebody is held: of those that have not changed, whether others suit them better now is asked of
 so many at each event."""
@@ -200,6 +213,7 @@ class GatewayCore(GatewayState):
                 | DecodeHistoryRestored()
                 | PredictorFitted()
                 | TokenBudgetRestored()
+                | TokensSettled()
                 | ArtifactReady()
             ):
                 self._learnt(event, now_ns)
@@ -222,8 +236,13 @@ class GatewayCore(GatewayState):
             self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0, retry_after_ns=after_ns))
             self.goodput.count(profile.service_class, Promise.REFUSED)
             return
+        meter = self.limits.enter(profile, now_ns)
+        if isinstance(meter, Exceeded):
+            outcome, detail, wait_ns = meter.outcome, meter.detail, meter.retry_after_ns
+            self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0, retry_after_ns=wait_ns))
+            return
         stamp = ResidencyStamp(self.place, profile.tenant, rule, self.policy.digest)
-        self._admit(event, request_class, stamp, now_ns, budget=budget)
+        self._admit(event, request_class, stamp, now_ns, budget=budget, meter=meter)
 
     def _forward_arrived(self, event: ForwardArrived, now_ns: int) -> None:
         request_id = event.profile.request_id
@@ -235,8 +254,16 @@ class GatewayCore(GatewayState):
             self._effects.append(RefuseForward(request_id, reason, detail))
             return
         self._effects.append(AcceptForward(request_id))
-        origin = event.origin_gateway_id
-        self._admit(event, request_class, stamp, now_ns, hops=event.hops, origin_gateway_id=origin, budget=budget)
+        self._admit(
+            event,
+            request_class,
+            stamp,
+            now_ns,
+            hops=event.hops,
+            origin_gateway_id=event.origin_gateway_id,
+            budget=budget,
+            resumes_left=event.resumes_left,
+        )
 
     def _admit(
         self,
@@ -248,6 +275,8 @@ class GatewayCore(GatewayState):
         hops: Hops = _NO_HOPS,
         origin_gateway_id: GatewayId | None = None,
         budget: Estimate | None = None,
+        meter: TenantMeter | None = None,
+        resumes_left: Resumes | None = None,
     ) -> None:
         self._arrivals += 1
         service_class, classes = request_class.service_class, self.config.classes
@@ -262,8 +291,12 @@ class GatewayCore(GatewayState):
             hops=hops,
             origin_gateway_id=origin_gateway_id,
             budget=budget,
+            resumes_left=resumes_left,
             promotion_ns=classes.promotion_at(service_class, now_ns),
+            meter=meter,
         )
+        if event.profile.goes_on:
+            request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
         self.requests[request.request_id] = request
         self._wait(request, now_ns)
 
@@ -412,8 +445,9 @@ class GatewayCore(GatewayState):
         prompt_tokens = 0 if request.budget is None else request.budget.prompt_tokens
         self.waiting.shares.started(charge_of(request), request.profile, prompt_tokens)
         request.attempts += 1
-        if request.attempts == 1:
+        if request.attempts == 1 and not request.profile.goes_on:
             self._retry_budget.first_attempt()
+        request.resumes_begun = request.resumes
         attempt = request.attempt = AttemptState(request.attempts)
         self.timers.set(
             request.timer,
@@ -465,7 +499,10 @@ class GatewayCore(GatewayState):
         if leg.target.kind is TargetKind.REPLICA:
             return order
         crosses_regions = placement.state.spec.place.region != self.place.region
-        return replace(order, hops=request.hops.after(crosses_regions=crosses_regions), stamp=request.stamp)
+        hops, left = request.hops.after(crosses_regions=crosses_regions), None
+        if order.may_break:
+            left = Resumes(resumes_left(self.config.resume, request), request.first_step_deaths)
+        return replace(order, hops=hops, stamp=request.stamp, resumes_left=left)
 
     def _may_break(self, request: RequestState, leg: LegState) -> bool:
         profile = request.profile
@@ -583,6 +620,7 @@ class GatewayCore(GatewayState):
                 rest=event.rest,
                 is_final=event.is_final,
                 has_reached=event.has_reached,
+                resumes_used=event.resumes_used,
             )
             self._conclude(request, attempt, end)
         if not attempt.is_over:
@@ -612,10 +650,12 @@ class GatewayCore(GatewayState):
                 self._end(request, Outcome.ABANDONED, end.detail)
             case LegResult.INTERNAL if end.leg.role is not LegRole.DECODE or request.phase is Phase.ANSWERING:
                 self._end(request, Outcome.FAILED_INTERNALLY, end.detail)
-            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED | LegResult.TOO_LONG if self._is_broken_for_good(
-                request, end
+            case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED | LegResult.TOO_LONG if (
+                why := self._why_broken_for_good(request, end)
             ):
-                self._end(request, Outcome.FAILED_MIDSTREAM, end.in_words)
+                told = end.in_words if end.rest is None else f"{end.in_words}; {why}"
+                request.is_poison = end.is_final
+                self._end(request, Outcome.FAILED_MIDSTREAM, told)
             case (
                 LegResult.FAILED
                 | LegResult.BUSY
@@ -658,8 +698,9 @@ class GatewayCore(GatewayState):
 
     # Answers break, and go on
 
-    def _is_broken_for_good(self, request: RequestState, end: LegEnd) -> bool:
-        return request.phase is Phase.ANSWERING and bool(why_not_resumed(self.config.resume, request, end))
+    def _why_broken_for_good(self, request: RequestState, end: LegEnd) -> str:
+        """Empty: it is not."""
+        return why_not_resumed(self.config.resume, request, end) if request.phase is Phase.ANSWERING else ""
 
     def _go_on(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
         """The client has a part of its answer: what is left of it is placed like a request that has just come, under
@@ -668,26 +709,31 @@ class GatewayCore(GatewayState):
         if broken is None or broken.rest is None:
             self._end(request, Outcome.FAILED_MIDSTREAM, request.last_failure)
             return
-        request.resumes += 1
+        there = broken.resumes_used or _NO_RESUMES
+        is_first = not (request.resumes or there.count or request.profile.goes_on)
+        request.resumes_begun = request.resumes + there.count
+        request.resumes = request.resumes_begun + 1
         request.profile = broken.rest
-        request.failures = request.busy_answers = request.first_step_deaths = 0
-        if not self._retry_budget.take():
+        request.failures = request.busy_answers = 0
+        request.first_step_deaths = there.first_step_deaths
+        if not (is_first or self._retry_budget.take()):  # once is no further load: what broke had it
             self._end(request, Outcome.FAILED_MIDSTREAM, f"{request.last_failure}; retry budget spent")
             return
-        request.queue_deadline_ns = now_ns + self.config.resume.wait_max_ns
+        request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
         self._wait_again(request, now_ns)
 
     def _rest_failed(self, request: RequestState, end: LegEnd) -> None:
         """A request that kills engines is not carried from one to the next."""
         if end.result is LegResult.CLIENT_ERROR:
             self._avoid(request, end.leg)
-        elif is_first_step_death(request, end):
-            request.first_step_deaths += 1
+        elif is_rest(request):
+            request.first_step_deaths = deaths_after(request, end)
             if end.is_final or request.first_step_deaths >= FIRST_STEP_DEATHS_MAX:
                 request.is_poison = True
                 deaths = f"{request.first_step_deaths} in a row failed it before their first token"
                 told = f"{request.last_failure}; {deaths}: nobody goes on with it"
-                self._end(request, Outcome.FAILED_MIDSTREAM, told)
+                outcome = Outcome.FAILED_MIDSTREAM if request.resumes else Outcome.FAILED_BEFORE_FIRST_BYTE
+                self._end(request, outcome, told)
 
     def _learn_from_failure(self, request: RequestState, end: LegEnd) -> None:
         """It stays away from what failed it; the snapshot forgets what it learnt from a forward that was refused."""
@@ -714,13 +760,8 @@ class GatewayCore(GatewayState):
         elif not self._retry_budget.take():
             self._end(request, outcome, f"{request.last_failure}; retry budget spent")
         else:
-            wait_max_ns = self.config.resume.wait_max_ns if request.resumes else self._patience_ns(request)
-            request.queue_deadline_ns = now_ns + wait_max_ns
+            request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
             self._wait_again(request, now_ns)
-
-    def _patience_ns(self, request: RequestState) -> int:
-        """How long it may wait, by what it is served as."""
-        return self.config.classes.wait_max_ns(request.request_class.service_class, self.config.queue.wait_max_ns)
 
     def _try_again_after_busy(self, request: RequestState, now_ns: int) -> None:
         """The target was full: it is alive, so nothing was lost but time. The target itself rests for a while.
@@ -824,12 +865,19 @@ class GatewayCore(GatewayState):
 
     def _learnt(
         self,
-        event: ProgressSampled | DecodeHistoryRestored | PredictorFitted | TokenBudgetRestored | ArtifactReady,
+        event: ProgressSampled
+        | DecodeHistoryRestored
+        | PredictorFitted
+        | TokenBudgetRestored
+        | TokensSettled
+        | ArtifactReady,
         now_ns: int,
     ) -> None:
         match event:
             case TokenBudgetRestored():
                 self.token_budget.restore(event.snapshot)
+            case TokensSettled():
+                self.limits.settle(event.request_id, event.tokens, now_ns)
             case DecodeHistoryRestored():
                 self.decode_pools.restore(event.pool, History(event.ended_max, event.ended, event.added))
             case PredictorFitted():
@@ -900,7 +948,7 @@ class GatewayCore(GatewayState):
         self._leave_pool(request, attempt)
         request.attempt = None
         request.last_failure = why
-        request.queue_deadline_ns = now_ns + self._patience_ns(request)
+        request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
         self._try_again_after_busy(request, now_ns)
 
     def _pool_gone(self, pool: DecodePool, now_ns: int) -> None:
@@ -921,6 +969,8 @@ class GatewayCore(GatewayState):
         if request in self.waiting:
             self._stop_waiting(request)
         request.move_to(Phase.ENDED)
+        if request.meter is not None:
+            request.meter.leave()
         self.timers.cancel(request.timer)
         attempt = request.attempt
         if attempt is not None and attempt.is_pooled:
@@ -929,8 +979,17 @@ class GatewayCore(GatewayState):
             self._forget(request)
         if request.resumes:
             outcome = broken_outcome(outcome)
+        used = _NO_RESUMES
+        if request.resumes_begun or request.first_step_deaths:
+            used = Resumes(request.resumes_begun, request.first_step_deaths)
         end = EndRequest(
-            request.request_id, outcome, detail, request.attempts, request.is_poison, retry_after_ns=retry_after_ns
+            request.request_id,
+            outcome,
+            detail,
+            request.attempts,
+            request.is_poison,
+            used,
+            retry_after_ns=retry_after_ns,
         )
         self._effects.append(end)
         assert self._now_ns is not None, "something has happened"
@@ -999,12 +1058,13 @@ class GatewayCore(GatewayState):
         self.stored_responses.configure(event.config.placement.stored_responses_max)
         self.token_budget.configure(event.config.token_budget)
         self.tuning.configured(now_ns)
+        self.limits.configure(event.config, now_ns)
         self._refuse_hopeless()
 
     def _policy_applied(self, event: PolicyApplied) -> None:
         """What waits is judged again under the new policy; what runs finishes under its stamp."""
         assert event.policy.place == self.place, "a policy of another place"
-        self.policy = event.policy
+        self.policy = self.limits.policy = event.policy
         self._judge_waiting_again()
 
     def _judge_waiting_again(self) -> None:
@@ -1113,6 +1173,7 @@ class GatewayCore(GatewayState):
         self.placer.replicas_changed(joined_replicas, left_replicas)
         gone = self.decode_pools.assign(event.pools, joined_replicas, left_replicas, now_ns)
         joined_peers, left_peers = self.peers.assign(event.peers)
+        self.limits.assigned(now_ns)
         self.placer.peers_changed(joined_peers, left_peers)
         for pool in gone:  # who stood in it may go to whoever has come
             self._pool_gone(pool, now_ns)
@@ -1155,6 +1216,8 @@ class GatewayCore(GatewayState):
                     self.replicas.wake(timer.id, now_ns)
                 case TimerKind.PEER:
                     self.peers.wake(timer.id, now_ns)
+                case TimerKind.SHARES:
+                    self.limits.round(now_ns)
                 case TimerKind.PUBLISH | TimerKind.DECODE:
                     pass  # looked at after every event
                 case _ as never:

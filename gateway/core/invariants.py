@@ -86,6 +86,10 @@ class _Story:
     """The client has a part of its answer."""
     resume: int = 0
     """How often somebody went on with it."""
+    resumed_there: int = 0
+    """Of that, as peers told with their last words, since it was last seen to go on."""
+    resumes_left: int = _NO_LIMIT
+    """How often somebody may, as whoever forwarded it says."""
     failed_at: set[Target] = field(default_factory=set)
     """Where a leg of it may have failed; only there it need not go, however free that is."""
     hold: Hold | None = None
@@ -139,7 +143,10 @@ class Checker:
             self._check_refused_for_places(event.profile, effects)
             self._open(event.profile.request_id, _Story(self._rule_of(event), self._core.place))
         elif isinstance(event, ForwardArrived) and any(isinstance(effect, AcceptForward) for effect in effects):
-            self._open(event.profile.request_id, _Story(event.stamp.rule, event.stamp.origin))
+            opened = _Story(event.stamp.rule, event.stamp.origin)
+            if event.resumes_left is not None:
+                opened.resumes_left = event.resumes_left.count
+            self._open(event.profile.request_id, opened)
             self._expect(
                 "a request never leaves the regions its policy allows",
                 event.stamp.rule.allows(self._core.place),
@@ -157,6 +164,8 @@ class Checker:
 
     def _follow_leg_end(self, story: _Story, event: LegEnded) -> None:
         target = story.living_legs.pop(event.leg, None)
+        if target is not None and event.rest is not None and event.resumes_used is not None:
+            story.resumed_there = event.resumes_used.count
         if event.leg in story.reading_legs and event.result is LegResult.COMPLETED:
             story.is_read = True
         if target is not None and (event.result in _MAY_BE_FAILURES or event.refusal in _RESIDENCY_REFUSALS):
@@ -199,9 +208,15 @@ class Checker:
         story.attempt = leg.attempt
         story.legs_opened = leg.leg
         story.living_legs[leg.leg] = leg.target
-        self._expect("resumes are counted", 0 <= leg.resume - story.resume <= 1, where)
-        story.resume = leg.resume
-        self._expect("nobody goes on for ever", leg.resume <= self._core.config.resume.resumes_max, where)
+        goes_on = leg.resume > story.resume
+        counted = leg.resume - story.resume == 1 + story.resumed_there if goes_on else leg.resume == story.resume
+        self._expect("resumes are counted, wherever they were", counted, where)
+        story.resume, story.resumed_there = leg.resume, 0
+        most = min(self._core.config.resume.resumes_max, story.resumes_left)
+        self._expect("nobody goes on for ever", leg.resume <= most, where)
+        if leg.resumes_left is not None:
+            told = leg.resume + leg.resumes_left.count
+            self._expect("whoever forwards allows no more than it may itself", told <= most, where)
         self._check_target(leg)
 
     def _check_target(self, leg: StartLeg) -> None:

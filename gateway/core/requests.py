@@ -22,6 +22,7 @@ from gateway.core.fair_shares import Charge
 from gateway.core.peers import PeerState
 from gateway.core.pools import PoolFit
 from gateway.core.replicas import ReplicaState
+from gateway.core.tenant_meter import TenantMeter
 from gateway.core.timers import Timer, TimerKind
 from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
@@ -38,6 +39,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
+    Resumes,
     ServiceClass,
     Target,
     Word,
@@ -175,7 +177,7 @@ class LegState:
 class LegEnd:
     """How a leg ended, judged by what we had ordered it to do."""
 
-    __slots__ = ("detail", "has_reached", "is_final", "leg", "refusal", "rest", "result")
+    __slots__ = ("detail", "has_reached", "is_final", "leg", "refusal", "rest", "result", "resumes_used")
 
     def __init__(
         self,
@@ -187,6 +189,7 @@ class LegEnd:
         rest: RequestProfile | None = None,
         is_final: bool = False,
         has_reached: bool = True,
+        resumes_used: Resumes | None = None,
     ) -> None:
         self.leg = leg
         self.result = result
@@ -196,6 +199,8 @@ class LegEnd:
         """Of an answer that broke, what is left to do."""
         self.is_final = is_final
         self.has_reached = has_reached
+        self.resumes_used = resumes_used
+        """There, of a peer that says so."""
 
     @property
     def in_words(self) -> str:
@@ -249,6 +254,7 @@ class RequestState:
         "is_poison",
         "is_too_long",
         "last_failure",
+        "meter",
         "origin_gateway_id",
         "phase",
         "profile",
@@ -258,6 +264,8 @@ class RequestState:
         "refused_tokens",
         "request_class",
         "resumes",
+        "resumes_begun",
+        "resumes_left",
         "stamp",
         "timer",
         "was_shadowed",
@@ -277,7 +285,9 @@ class RequestState:
         hops: Hops,
         origin_gateway_id: GatewayId | None,
         budget: Estimate | None = None,
+        resumes_left: Resumes | None = None,
         promotion_ns: int | None = None,
+        meter: TenantMeter | None = None,
     ) -> None:
         self.profile = profile
         self.request_class = request_class
@@ -288,14 +298,12 @@ class RequestState:
         self.promotion_ns = promotion_ns
         """Still waiting then, it is served like what is interactive. None: it is, or never will be."""
         self.first_token_ns: int | None = None
-        self.stamp = stamp
-        self.hops = hops
+        self.stamp, self.hops = stamp, hops
         self.origin_gateway_id = origin_gateway_id
         """The gateway that forwarded it to us; None for a client's own request."""
         self.timer = Timer(TimerKind.REQUEST, profile.request_id)
         self.phase = Phase.WAITING
         self.attempt: AttemptState | None = None
-        self.attempts = 0
         self.held: Hold | None = None
         """While it waits: for which replica, if it waits for one and no other."""
         self.failed_at: tuple[Target, ...] = ()
@@ -306,19 +314,22 @@ class RequestState:
         """What its tenant has for it on its counter; None until it first waits, as everybody does."""
         self.budget = budget
         """What it is taken to come to; None: nobody asks."""
+        self.meter = meter
+        """Of its tenant, where that has limits; None of a forward, which counts where it came in."""
         self.refused_tokens = 0
         """What an engine takes that refused it for its length; 0: none has."""
-        self.is_too_long = False
-        """An engine, or another gateway, has refused it for its length."""
-        self.failures = self.refusals = self.busy_answers = 0
+        self.is_too_long = self.was_too_long_before = False
+        """An engine, or another gateway, has refused it for its length; and it was tried again for that."""
+        self.attempts = self.failures = self.refusals = self.busy_answers = 0
         self.last_failure = ""
         self.was_shadowed = self.is_poison = False
-        self.was_too_long_before = False
-        """An engine has refused it for its length, and it was tried again for that."""
-        self.resumes = 0
-        """How often its answer broke and was to go on. Once it is no more 0, the client has a part of an answer."""
-        self.first_step_deaths = 0
-        """Engines that failed its rest before their first token, since it last broke."""
+        self.resumes = self.resumes_begun = 0
+        """How often its answer broke and was to go on, here and wherever it was forwarded: once it is no more 0, the
+        client has a part of an answer. And how often of these somebody was asked to."""
+        self.resumes_left = resumes_left
+        """What whoever forwarded it to us allows of that; None: it does not say, or is nobody."""
+        self.first_step_deaths = 0 if resumes_left is None else resumes_left.first_step_deaths
+        """Engines that failed its rest before their first token, since it last broke, here or before it came here."""
 
     @property
     def request_id(self) -> RequestId:

@@ -126,7 +126,7 @@ def failure_of(ended: codec.EndedForward) -> LegFailure | None:
     return (
         None
         if result in (LegResult.COMPLETED, LegResult.CLIENT_ERROR)
-        else LegFailure(result, detail, refusal, is_final=ended.is_final)
+        else LegFailure(result, detail, refusal, is_final=ended.is_final, resumes_used=ended.resumes_used)
     )
 
 

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.value import value
-from gateway.core.vocabulary import Extra, LegResult, Place, RefusalReason, ReplicaId, RequestProfile
+from gateway.core.vocabulary import Extra, LegResult, Place, RefusalReason, ReplicaId, RequestProfile, Resumes
 from gateway.request.answers import TokenUsage
 from gateway.request.trace_context import RequestTrace
 
@@ -108,6 +108,8 @@ class LegFailure(Exception):
     """A peer says that nobody should go on with an answer that it could not go on with."""
     has_reached: bool = True
     """False: nobody took the connection."""
+    resumes_used: Resumes | None = None
+    """Of a peer: how often it went on there. None: it does not say."""
 
     def __str__(self) -> str:
         return f"{self.result}: {self.detail}"

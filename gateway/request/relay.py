@@ -68,6 +68,7 @@ class Relay:
         "_clock",
         "_compare",
         "_driver",
+        "_has_no_room",
         "_hold",
         "_renamed",
         "_rest",
@@ -102,6 +103,8 @@ class Relay:
         self._transcript: Transcript | None = None
         self._rest: Rest | None = None
         """What is left to do since its answer broke."""
+        self._has_no_room = False
+        """For that."""
         self._driver = driver
         self._clock = clock
         self._arrived_ns = arrived_ns
@@ -181,15 +184,25 @@ class Relay:
             if self._transcript is None:
                 raise Unsound("nothing was kept of it")
             said = self._transcript.said()
-            self._rest = rest_of(self.outbound, said, prefix_blocks_max=self.settings.prefix_blocks_max)
+            rest = rest_of(self.outbound, said, prefix_blocks_max=self.settings.prefix_blocks_max)
+            self._make_room_for(rest)
         except Unsound as why:
             self.summary.why_unresumed = str(why)
             return None
-        return self._rest.outbound.profile
+        self._rest = rest
+        return rest.outbound.profile
+
+    def _make_room_for(self, rest: Rest) -> None:
+        """It has a body of its own, beside the client's. Raises Unsound."""
+        before = 0 if self._rest is None else len(self._rest.outbound.body)
+        assert self._hold is not None, "what was said was kept"
+        if not self._hold(len(rest.outbound.body) - before):
+            self._has_no_room = True
+            raise Unsound("there is no room for what is left to ask for")
 
     @property
     def transcript_dropped(self) -> bool:
-        return self._transcript is not None and self._transcript.is_dropped
+        return self._has_no_room or (self._transcript is not None and self._transcript.is_dropped)
 
     @property
     def said_tokens(self) -> int:
@@ -348,7 +361,12 @@ class Feed:
         ended = self.ended_early(failure.result, failure.detail, failure.refusal)
         if ended is self._ended:
             return ended
-        ended = replace(ended, is_final=failure.is_final, has_reached=failure.has_reached)
+        ended = replace(
+            ended,
+            is_final=failure.is_final,
+            has_reached=failure.has_reached,
+            resumes_used=failure.resumes_used,
+        )
         if not self._has_sent or not self._order.may_break or self._is_theirs or failure.result is LegResult.INTERNAL:
             return ended
         rest = self._relay.rest_profile()

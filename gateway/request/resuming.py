@@ -94,6 +94,9 @@ class Rest:
     said: Said
     wants_usage: bool
     """The client is told how many tokens there were, whatever the API: in an event of its own, or in the last."""
+    is_full: bool = False
+    """All the tokens that it may be were said, and only the word that it ends is missing. No engine writes fewer than
+    one: that one is nobody's."""
 
 
 def rest_of(request: OutboundRequest, said: Said, *, prefix_blocks_max: int) -> Rest:
@@ -122,7 +125,8 @@ def rest_of(request: OutboundRequest, said: Said, *, prefix_blocks_max: int) -> 
         raise Unsound("its body has a shape that is not known here") from error
     profile = _profile_of_rest(request.profile, body, said, prefix_blocks_max=prefix_blocks_max)
     outbound = replace(request, profile=profile, path=path, body=msgspec.json.encode(rest), stores_response=False)
-    return Rest(outbound, said, wants_usage)
+    most = request.profile.output_tokens_max
+    return Rest(outbound, said, wants_usage, is_full=most is not None and said.tokens >= most)
 
 
 def _profile_of_rest(profile: RequestProfile, body: Body, said: Said, *, prefix_blocks_max: int) -> RequestProfile:

@@ -37,11 +37,11 @@ class Rewriter:
     def __init__(self, rest: Rest, *, remark: bytes = b"") -> None:
         """`remark`: an event for whoever wants to know, which goes out right before the end."""
         self._said = rest.said
+        self._is_full = rest.is_full
         self._remark = remark
         self._usage: dict[str, Any] | None = None
         self._finish: dict[str, Any] | None = None
         """The choice that said why it ends."""
-        self._pieces: list[str] = []
         self._is_over = False
 
     def rewrite(self, block: bytes) -> bytes:
@@ -60,7 +60,8 @@ class Rewriter:
         earlier legs put out they have counted themselves."""
         if usage is None or usage.prompt_tokens is None:
             return usage
-        return TokenUsage(max(0, usage.prompt_tokens - self._said.tokens), usage.output_tokens, usage.cached_tokens)
+        output_tokens = 0 if self._is_full else usage.output_tokens
+        return TokenUsage(max(0, usage.prompt_tokens - self._said.tokens), output_tokens, usage.cached_tokens)
 
     def _rewritten(self, block: bytes) -> Iterator[bytes]:
         for event in events(block):
@@ -86,14 +87,16 @@ class Rewriter:
         choice = choices[0]
         if not isinstance(choice, dict):
             return b""
+        if self._is_full:
+            if choice.get("finish_reason") is None:
+                return b""
+            choice = document["choices"][0] = _said_nothing(choice)
         delta = choice.get("delta")
         if isinstance(delta, dict) and "role" in delta:
             del delta["role"]
             if choice.get("finish_reason") is None and not any(delta.values()):
                 return b""
         text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
-        if isinstance(text, str):
-            self._pieces.append(text)
         if choice.get("finish_reason") is not None:
             self._finish = choice
         return self._take_choice(document, choice, text if isinstance(text, str) else "")
@@ -113,7 +116,14 @@ class Rewriter:
         details = usage.get("prompt_tokens_details")
         cached = _number(details.get("cached_tokens")) if isinstance(details, dict) else 0
         prompt = max(0, _number(usage.get("prompt_tokens")) - self._said.tokens)
-        return prompt, min(cached, prompt), self._said.tokens + _number(usage.get("completion_tokens"))
+        output = 0 if self._is_full else _number(usage.get("completion_tokens"))
+        return prompt, min(cached, prompt), self._said.tokens + output
+
+
+def _said_nothing(choice: dict[str, Any]) -> dict[str, Any]:
+    """The same end, of an answer that had come to its limit before."""
+    nothing: dict[str, Any] = {"delta": {"content": ""}, "text": "", "token_ids": [], "stop_reason": None}
+    return choice | {name: nothing[name] for name in nothing if name in choice} | {"finish_reason": "length"}
 
 
 class _ChoicesRewriter(Rewriter):
@@ -188,12 +198,18 @@ class _MessagesRewriter(Rewriter):
 
 
 class _ResponsesRewriter(Rewriter):
+    def __init__(self, rest: Rest, *, remark: bytes = b"") -> None:
+        super().__init__(rest, remark=remark)
+        self._pieces: list[str] = []
+        """All that this leg has said: the end tells it again."""
+
     def _take_counts(self, document: dict[str, Any]) -> bytes:  # noqa: ARG002 - they are told at the end
         return b""
 
     def _take_choice(self, document: dict[str, Any], choice: dict[str, Any], text: str) -> bytes:  # noqa: ARG002
         if not text:
             return b""
+        self._pieces.append(text)
         return self._numbered("response.output_text.delta", self._place() | {"logprobs": [], "delta": text})
 
     def _end(self) -> bytes:

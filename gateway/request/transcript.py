@@ -19,6 +19,10 @@ from gateway.request.bodies import is_set
 FOLD_BYTES = 64 * 1024
 """Of events that nobody has read yet."""
 _STEP_BYTES = 16 * 1024
+_NUMBER_BYTES = 40
+"""Of a number and its place in a list."""
+_WIDE_BYTES = 4
+"""Of a character, where one of a text is wide: each of them takes as much as the widest."""
 _NOTHING = msgspec.Raw()
 _DONE = b"data: [DONE]"
 _STRING = msgspec.json.Decoder(str)
@@ -68,14 +72,16 @@ class _Reader:
 
     def __init__(self) -> None:
         self.said = Said()
+        self._unsaid = 0
+        """Tokens whose text has not come out yet, as they end within a character: whoever goes on writes them anew."""
         self._texts: list[str] = []
         self._size = 0
 
     @property
     def held_bytes(self) -> int:
         """About what is kept of what was read."""
-        ids = self.said.token_ids
-        return self._size + 8 * len(ids or ())
+        said = self.said
+        return self._size + _NUMBER_BYTES * (len(said.token_ids or ()) + len(said.prompt_token_ids or ()))
 
     def take(self, documents: bytes) -> None:
         """A JSON array of them. Raises Unsound."""
@@ -83,7 +89,10 @@ class _Reader:
 
     def take_alike(self, texts: list[bytes]) -> None:
         """Of events like one that was taken in, but for their texts: what stands between the quotes. Raises Unsound."""
-        self.said.tokens += len(texts)
+        silent = next((number for number, text in enumerate(reversed(texts)) if text), len(texts))
+        if silent < len(texts):
+            self._count(len(texts) - silent, is_said=True)
+        self._count(silent, is_said=False)
         self._add(_STRING.decode(b'"%b"' % b"".join(texts)))
 
     def finish(self) -> Said:
@@ -94,9 +103,16 @@ class _Reader:
             raise Unsound("nothing of its text was sent")
         return said
 
+    def _count(self, tokens: int, *, is_said: bool) -> None:
+        """`is_said`: their text, with that of those before."""
+        self._unsaid += tokens
+        if is_said:
+            self.said.tokens += self._unsaid
+            self._unsaid = 0
+
     def _add(self, text: str) -> None:
         self._texts.append(text)
-        self._size += len(text)
+        self._size += len(text) if text.isascii() else _WIDE_BYTES * len(text)
 
 
 # Chat and completions
@@ -166,7 +182,7 @@ class _ChoicesReader(_Reader):
         for choice in chunk.choices:
             self._take_choice(choice)
         if chunk.usage is not None and chunk.usage.completion_tokens:
-            said.tokens = chunk.usage.completion_tokens
+            said.tokens = max(0, chunk.usage.completion_tokens - self._unsaid)
 
     def _take_choice(self, choice: _Choice) -> None:
         delta = choice.delta or _NO_DELTA
@@ -188,7 +204,7 @@ class _ChoicesReader(_Reader):
 
     def _take_text(self, text: str, ids: list[int] | None) -> None:
         said = self.said
-        said.tokens += len(ids) if ids else 1
+        self._count(len(ids) if ids else 1, is_said=bool(text))
         if text:
             self._add(text)
         if ids is None:
@@ -251,7 +267,7 @@ class _MessagesReader(_Reader):
             case "content_block_start" if event.content_block is not None:
                 self._begin(event.content_block, event.index)
             case "content_block_delta" if event.delta is not None and event.delta.type == "text_delta":
-                self.said.tokens += 1
+                self._count(1, is_said=bool(event.delta.text))
                 self._add(event.delta.text or "")
             case "ping":
                 pass
@@ -297,6 +313,7 @@ class _ResponsesReader(_Reader):
         match event.type:
             case "response.created" if event.response is not None:
                 said.response = event.response
+                self._size += len(msgspec.json.encode(event.response))  # it may repeat what was asked
                 said.answer_id = str(event.response.get("id", ""))
             case "response.in_progress" | "response.queued":
                 pass
@@ -309,7 +326,7 @@ class _ResponsesReader(_Reader):
                     raise Unsound("a part that is no text, or not the only one")
                 said.part, said.content_index = event.part, event.content_index
             case "response.output_text.delta" if event.delta is not None and not event.logprobs:
-                said.tokens += 1
+                self._count(1, is_said=bool(event.delta))
                 self._add(event.delta)
             case _:
                 raise Unsound("it had said that it ends, or something that is no text")

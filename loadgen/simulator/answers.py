@@ -34,6 +34,10 @@ class Told:
             raise OutOfPlace(f"token {start} was written next, where the client has {self.now}")
         self.tokens, self._start, self._run, self._engine = start, start, run, engine
 
+    def comes_no_further(self, tokens: int) -> None:
+        """Whoever forwarded it left before any of it had come: its client still has so many."""
+        self.tokens, self._run, self._engine = tokens, None, None
+
     def breaks_off(self) -> int:
         """Whatever its engine still writes goes nowhere. Gives what there is."""
         self.tokens, self._run, self._engine = self.now, None, None

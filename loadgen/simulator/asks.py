@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason, RegionName, ReplicaId, RequestId, RequestProfile
+from gateway.core.vocabulary import (
+    GatewayId,
+    Outcome,
+    RefusalReason,
+    RegionName,
+    ReplicaId,
+    RequestId,
+    RequestProfile,
+    Resumes,
+)
 from loadgen.engine.tokens import TOKEN_BYTES
 from loadgen.simulator.answers import Told
 from loadgen.simulator.prompts import Prompt
@@ -32,7 +41,7 @@ class Upstream(Protocol):
 
     def first_token(self, ran_at: RanAt) -> None: ...
 
-    def ended(self, outcome: Outcome, detail: str) -> None: ...
+    def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None: ...
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 
-from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason, RequestId
+from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason, RequestId, Resumes
 from loadgen.simulator.asks import TRY_MARK, Ask, RanAt
 from loadgen.simulator.clients import LEFT, Town, finish
 from loadgen.simulator.gateways import SimGateway
@@ -24,6 +24,9 @@ _TRIED_AGAIN = frozenset(
         Outcome.REJECTED_DRAINING,
         Outcome.REJECTED_TENANT_LIMIT,
         Outcome.REJECTED_DEADLINE,
+        Outcome.REJECTED_TENANT_CONCURRENCY,
+        Outcome.REJECTED_TENANT_REQUEST_RATE,
+        Outcome.REJECTED_TENANT_TOKEN_RATE,
         Outcome.EXPIRED_IN_QUEUE,
         Outcome.FAILED_BEFORE_FIRST_BYTE,
         Outcome.FAILED_INTERNALLY,
@@ -205,7 +208,7 @@ class _Try:
         if self._is_open:
             self._caller.first_token(ran_at)
 
-    def ended(self, outcome: Outcome, detail: str) -> None:
+    def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None:  # noqa: ARG002 - clients do not count
         if self._is_open:
             self._is_open = False
             self._line.finish()

@@ -119,6 +119,8 @@ class _Visit:
     first_token: bool = False
     resume: int = 0
     """How often somebody went on with its answer."""
+    resumes_left: int = 1 << 62
+    """How often somebody may, as whoever forwarded it says."""
     rule: PlaceRule = field(default_factory=PlaceRule)
     """Where its next attempt may go: a forward keeps the stamp that it came with, whatever its origin does since."""
 
@@ -403,10 +405,7 @@ class Watch:
                 self._visit_begins(view, event.profile, None)
             case events.ForwardArrived() if any(isinstance(effect, AcceptForward) for effect in effects):
                 self._check_acceptance(view, event)
-                origin = view.places[event.origin_gateway_id]
-                crossed = origin.region != view.spec.place.region
-                self._visit_begins(view, event.profile, origin, came_across=crossed)
-                view.visits[event.profile.request_id].rule = event.stamp.rule
+                self._forward_begins(view, event)
             case events.ReplicasObserved():
                 view.probes.update((each.replica_id, each) for each in event.observations)
             case events.PeersObserved():
@@ -440,6 +439,15 @@ class Watch:
                 self._leg_ended(view, event)
             case _:
                 pass
+
+    def _forward_begins(self, view: _View, event: events.ForwardArrived) -> None:
+        origin = view.places[event.origin_gateway_id]
+        crossed = origin.region != view.spec.place.region
+        self._visit_begins(view, event.profile, origin, came_across=crossed)
+        visit = view.visits[event.profile.request_id]
+        visit.rule = event.stamp.rule
+        if event.resumes_left is not None:
+            visit.resumes_left = event.resumes_left.count
 
     def _visit_begins(
         self, view: _View, profile: RequestProfile, origin: Place | None, *, came_across: bool = False
@@ -526,11 +534,15 @@ class Watch:
         visit = view.visits[leg.request_id]
         where = f"{leg.request_id} from {view.spec.gateway_id} to {leg.target}"
         is_further_leg = leg.attempt == visit.attempt
-        goes_on = leg.resume == visit.resume + 1
+        goes_on = leg.resume > visit.resume
         has_answered = visit.first_token and not is_further_leg and not goes_on
         self._expect("after the first token there is no other attempt", not has_answered, where)
         self._expect("what goes on has begun", goes_on <= visit.first_token, where)
-        self._expect("nobody goes on for ever", leg.resume <= view.core.config.resume.resumes_max, where)
+        most = min(view.core.config.resume.resumes_max, visit.resumes_left)
+        self._expect("nobody goes on for ever", leg.resume <= most, where)
+        if leg.resumes_left is not None:
+            told = leg.resume + leg.resumes_left.count
+            self._expect("whoever forwards allows no more than it may itself", told <= most, where)
         if goes_on:
             visit.resume, visit.first_token = leg.resume, False
         if not is_further_leg:

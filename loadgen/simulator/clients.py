@@ -20,6 +20,7 @@ from gateway.core.vocabulary import (
     RegionName,
     RequestId,
     RequestProfile,
+    Resumes,
     TenantName,
 )
 from loadgen.engine.tokens import ANSWER_BEGINS, ANSWER_ENDS, chat_turn
@@ -218,7 +219,7 @@ class _Call:
         ask.first_token_ns = now_ns
         ask.ran_at = ran_at
 
-    def ended(self, outcome: Outcome, detail: str) -> None:
+    def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None:  # noqa: ARG002 - clients do not count
         self._line.finish()
         self._end(outcome, detail)
 

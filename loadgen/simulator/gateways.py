@@ -42,6 +42,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
+    Resumes,
     TargetKind,
     peer_target,
 )
@@ -206,14 +207,27 @@ class _Leg:
         self.owner.said = said
         return ask.rest(said)
 
-    def ended(self, outcome: Outcome, detail: str) -> None:
+    def _forget_what_is_on_its_way(self, result: LegResult) -> None:
+        """A forward that is over before its first token came may have been answered, by somebody who is not heard."""
+        is_unheard = self.order.target.kind is TargetKind.PEER and not self.has_begun
+        if is_unheard and result is not LegResult.COMPLETED and self.gateway.follows_answers and self.owner.is_heard:
+            self.owner.ask.told.comes_no_further(self.said)
+
+    def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None:
         """A peer's last word."""
         result, refusal, detail = leg_end_of(outcome, detail)
         if result is LegResult.CLIENT_ERROR and detail == Rejection.TOO_LONG:
             self._too_long(events.TooLong())
         else:
             prompt_tokens, output_tokens = self._usage() if result is LegResult.COMPLETED else (None, None)
-            self.end(result, detail, refusal, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+            self.end(
+                result,
+                detail,
+                refusal,
+                prompt_tokens=prompt_tokens,
+                output_tokens=output_tokens,
+                resumes_used=resumes_used,
+            )
 
     def finished(self) -> None:
         ask = self.owner.ask
@@ -265,6 +279,7 @@ class _Leg:
         prompt_tokens: int | None = None,
         output_tokens: int | None = None,
         too_long: events.TooLong | None = None,
+        resumes_used: Resumes | None = None,
     ) -> None:
         if not self.is_alive:
             return
@@ -274,6 +289,7 @@ class _Leg:
             self.gateway.decoding.pop((self.order.request_id, self.order.attempt), None)
         if self.line is not None and result is not LegResult.CANCELLED:
             self.line.finish()
+        self._forget_what_is_on_its_way(result)
         may_go_on = result in (LegResult.FAILED, LegResult.BUSY, LegResult.REFUSED)
         ended = events.LegEnded(
             self.order.request_id,
@@ -286,6 +302,7 @@ class _Leg:
             detail,
             too_long=too_long,
             rest=self._rest() if may_go_on else None,
+            resumes_used=resumes_used,
         )
         self.gateway.tell(ended)
         self.gateway.repeat_late(self.owner, ended)
@@ -514,7 +531,8 @@ class SimGateway:
             case ordered.EndRequest():
                 ended = self._owners.pop(effect.request_id, None)
                 if ended is not None:
-                    ended.line.to_near(ended.upstream.ended, effect.outcome, effect.detail)
+                    ended.line.to_near(ended.upstream.ended, effect.outcome, effect.detail, effect.resumes_used)
+                    self._settle(ended, is_whole=effect.outcome is Outcome.COMPLETED)
             case ordered.PublishLoad():
                 self._publish(effect.report)
             case ordered.StopLeg():
@@ -561,7 +579,8 @@ class SimGateway:
         origin, profile = leg.gateway.gateway_id, ask.rest(leg.said) if leg.said else ask.profile
         if leg.order.budget_tokens:
             profile = replace(profile, budget_tokens=leg.order.budget_tokens)
-        self.tell(events.ForwardArrived(profile, self._agenda.now_ns + left_ns, origin, hops, stamp))
+        deadline_ns, resumes_left = self._agenda.now_ns + left_ns, leg.order.resumes_left
+        self.tell(events.ForwardArrived(profile, deadline_ns, origin, hops, stamp, resumes_left))
 
     def upstream_left(self, line: Line, request_id: RequestId) -> None:
         """The client, or the gateway that forwarded, is gone."""
@@ -572,6 +591,16 @@ class SimGateway:
         for leg in list(owner.legs.values()):
             self._cancel(leg)
         self.tell(events.RequestAbandoned(request_id))
+        self._settle(owner, is_whole=False)
+
+    def _settle(self, owner: _Owner, *, is_whole: bool) -> None:
+        """What it has used of its tenant's tokens, if anybody asks."""
+        ask = owner.ask
+        if self.core is None or not self.core.limits.is_charged(ask.request_id):
+            return
+        output_tokens = ask.output_tokens if is_whole else owner.said
+        used = ask.prompt_tokens + output_tokens if is_whole or owner.has_begun else 0
+        self.tell(events.TokensSettled(ask.request_id, used))
 
     def repeat_late(self, owner: _Owner, ended: events.LegEnded) -> None:
         """A fault: an attempt that is over is reported again, as something else."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +15,30 @@ import anthropic
 import openai
 import pytest
 
-from gateway.app.gateway import serve_gateway
-from gateway.config.sections import GatewayConfig
+from gateway.app.gateway import GatewayHandle, serve_gateway
+from gateway.config.sections import AuditConfig, GatewayConfig
 from gateway.core.config import ResumeConfig
+from gateway.http.room import Room
 from loadgen.engine.faults import Fault, FaultMode
 from loadgen.engine.tokens import continuation
-from tests.fakes.engine import DONE, ROLE, STOP, FakeEngine, cut_after, event, hang_up, stream, stream_and_hang, token
+from tests.fakes.engine import (
+    DONE,
+    ROLE,
+    STOP,
+    FakeEngine,
+    answer,
+    cut_after,
+    error_event,
+    event,
+    hang_up,
+    stream,
+    stream_and_cut,
+    stream_and_hang,
+    token,
+)
 from tests.support.core import EU, LAYERED, MODEL, US, under
 from tests.support.gateways import ask, counted, free_replicas, region_config, until, write_policy
+from tests.support.hostile import rooms
 from tests.support.regions import Mesh, Region, busy_us_and_free_eu
 from tests.support.served import HELLO, Ports, Served, expected, served
 
@@ -193,6 +209,29 @@ class TestForwards:
             assert await response.content.read() == WENT_ON
         assert resumes(us) == 1
 
+    async def test_each_region_that_saw_it_is_on_record(self, mesh: Mesh, tmp_path: Path) -> None:
+        """Whoever goes on has seen prompt and answer so far; what they say is in no record."""
+        folder = tmp_path / "audit"
+        us, eu = await busy_us_and_free_eu(mesh, audit=AuditConfig(folder=folder))
+        eu.engine.plays(stream_and_hang(*BEGUN))
+        us.engine.plays(stream(*REST))
+        async with half_an_answer(mesh, us) as response:
+            request_id = response.headers["x-request-id"]
+            await eu.stop()
+            assert await response.content.read() == WENT_ON
+        async with mesh.session.get(f"{us.gateway.admin_url}/admin/explain/{request_id}") as answered:
+            placements = (await answered.json())["here"]["placements"]
+        assert [(each["region"], each.get("resume")) for each in placements] == [(EU.region, None), (US.region, 1)]
+        await us.stop()
+        text = "".join(path.read_text() for path in folder.iterdir())
+        lines = [json.loads(line) for line in text.splitlines()]
+        (line,) = [line for line in lines if line["kind"] == "request" and line["gateway"] == "us-1"]
+        attempts = [(each["region"], each["result"], each.get("resume")) for each in line["attempts"]]
+        assert attempts == [(EU.region, "failed", None), (US.region, "completed", 1)]
+        assert line["processed"]["region"] == US.region
+        assert "hello" not in text
+        assert "world" not in text
+
     async def test_poison_is_carried_no_further(self, mesh: Mesh) -> None:
         """Two engines in a row, or one that came back, have died of the rest before they said anything."""
         us, eu = await busy_us_and_free_eu(mesh)
@@ -200,7 +239,199 @@ class TestForwards:
         eu.engine.plays(cut_after(dies, *BEGUN), hang_up)
         async with half_an_answer(mesh, us) as response:
             dies.set()
-            assert b"error" in await response.content.read()
+            assert b"nobody else is asked" in await response.content.read()
         assert len(eu.engine.received) == 3
         assert not us.engine.received, "the origin was told to leave it"
         assert (resumes(us), resumes(eu)) == (0, 1)
+
+    async def test_gateways_share_one_bound(self, mesh: Mesh) -> None:
+        """What went on there went on: the origin has none left."""
+        us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
+        for region in (us, eu):
+            core = replace(under(LAYERED, region.config.core), resume=ResumeConfig(resumes_max=1))
+            region.config = replace(region.config, core=core)
+        await mesh.start(us, eu)
+        await us.become_busy()
+        dies = asyncio.Event()
+        eu.engine.plays(cut_after(dies, *BEGUN), stream_and_cut(REST[0]))
+        us.engine.plays(stream(*REST))
+        async with half_an_answer(mesh, us) as response:
+            dies.set()
+            told = await response.content.read()
+        assert told.startswith(token(" world"))
+        assert b"engine_failed_midstream" in told
+        assert (resumes(us), resumes(eu)) == (0, 1)
+        assert not us.engine.received
+
+    async def test_a_drain_that_does_not_wait_sends_its_answers_elsewhere(self, mesh: Mesh) -> None:
+        us, eu = await busy_us_and_free_eu(mesh)
+        eu.engine.plays(stream_and_hang(*BEGUN))
+        us.engine.plays(stream(*REST))
+        async with half_an_answer(mesh, us) as response:
+            assert await eu.gateway.drain(0.01) is False, "its time is over, and it has one left"
+            await eu.stop()
+            assert await response.content.read() == WENT_ON
+        await eu.engine.aborted.reaches(1)
+        assert (resumes(us), counted(us.gateway, "resumed_requests_total", outcome="completed")) == (1, 1)
+
+
+@asynccontextmanager
+async def in_front_of(
+    engine: FakeEngine,
+    folder: Path,
+    replicas: int = 1,
+    change: Callable[[GatewayConfig], GatewayConfig] = lambda config: config,
+) -> AsyncIterator[tuple[GatewayHandle, aiohttp.ClientSession]]:
+    """All of its replicas are one engine, whose scripts are played in the order in which it is asked."""
+    config = region_config("us-1", US, [engine.url] * replicas, policy_file=write_policy(folder, US))
+    async with serve_gateway(change(config)) as gateway, aiohttp.ClientSession() as session:
+        await until(lambda: free_replicas(gateway) == replicas)
+        yield gateway, session
+
+
+def room_beside(others: list[Room]) -> Room:
+    """What counts the bytes that the gateway holds which came last."""
+    (room,) = (each for each in rooms() if each not in others)
+    return room
+
+
+def text_of(told: bytes) -> str:
+    documents = [json.loads(line[6:]) for line in told.splitlines() if line.startswith(b"data: {")]
+    return "".join(
+        choice["delta"].get("content", "") for document in documents for choice in document.get("choices", ())
+    )
+
+
+class TestThePause:
+    async def test_a_client_that_leaves_in_it_leaves_nothing_behind(self, engine: FakeEngine, tmp_path: Path) -> None:
+        dies = asyncio.Event()
+        engine.plays(cut_after(dies, *BEGUN), stream(*REST))
+        others = rooms()
+        async with in_front_of(engine, tmp_path) as (gateway, session):
+            room = room_beside(others)
+            async with ask(session, gateway.http_url) as response:
+                await response.content.readuntil(token("lo"))
+                engine.waiting = 1  # nobody is free to go on
+                await until(lambda: free_replicas(gateway) == 0)
+                assert room.bytes > 0, "of its body, and of what it was told"
+                dies.set()
+                await until(lambda: len(gateway.core.waiting) == 1)
+            await until(lambda: gateway.driver.open_requests == 0)
+            assert not gateway.core.requests
+            assert (room.bytes, room.requests) == (0, 0)
+            assert counted(gateway, "answers_broken_total", target="replica", result="failed", continuable="yes") == 1
+            assert counted(gateway, "resumes_total", target="replica") == 0
+        assert len(engine.received) == 1
+
+    async def test_late_bytes_of_whoever_broke_it_change_nothing(self, engine: FakeEngine, tmp_path: Path) -> None:
+        """It says that it failed, and goes on talking in the same breath. Then nobody listens to it any more."""
+        late = error_event(500) + token(" late") + STOP + DONE
+        engine.plays(stream_and_hang(*BEGUN, late), stream(*REST))
+        async with in_front_of(engine, tmp_path, 2) as (gateway, session):
+            async with ask(session, gateway.http_url) as response:
+                assert await response.read() == b"".join(BEGUN) + WENT_ON
+            await engine.aborted.reaches(1)
+
+    async def test_half_a_character_and_half_an_event_were_not_said(self, engine: FakeEngine, tmp_path: Path) -> None:
+        """What the client has of it is what is gone on behind."""
+        whole = json.dumps("für", ensure_ascii=False).encode()
+        event_of = token("TEXT").replace(b'"TEXT"', whole)
+        half = event_of[: event_of.index("ü".encode()) + 1]
+        dies = asyncio.Event()
+        engine.plays(cut_after(dies, *BEGUN, half), stream(*REST))
+        async with in_front_of(engine, tmp_path, 2) as (gateway, session):
+            async with ask(session, gateway.http_url, max_tokens=50) as response:
+                told = await response.content.readuntil(token("lo"))
+                dies.set()
+                told += await response.content.read()
+        assert told == b"".join(BEGUN) + WENT_ON
+        asked = json.loads(engine.received[1].body)
+        assert asked["messages"][-1]["content"] == "Hello"
+
+
+def with_little_room(config: GatewayConfig) -> GatewayConfig:
+    """For a body, and 32 KiB of what is answered."""
+    return replace(config, limits=replace(config.limits, body_max_bytes=1 << 10, bodies_held_max_bytes=40_000))
+
+
+class TestTheBudget:
+    @pytest.mark.parametrize("breaks", [False, True])
+    async def test_without_room_it_goes_on_and_only_loses_its_right(
+        self, engine: FakeEngine, tmp_path: Path, breaks: bool
+    ) -> None:
+        """Wherever that is: in the middle of a character, and of an event."""
+        text = "grüße " * 20
+        raw = [token("TEXT").replace(b'"TEXT"', json.dumps(text, ensure_ascii=False).encode())] * 300
+        pieces = b"".join((ROLE, *raw, STOP, DONE))
+        cut = [pieces[at : at + 997] for at in range(0, len(pieces), 997)]
+        engine.plays(stream_and_cut(*cut[:-1]) if breaks else stream(*cut), stream(*REST))
+        others = rooms()
+        async with in_front_of(engine, tmp_path, 2, with_little_room) as (gateway, session):
+            room = room_beside(others)
+            async with ask(session, gateway.http_url) as response:
+                told = await response.read()
+            await until(lambda: gateway.driver.open_requests == 0)
+            assert counted(gateway, "transcripts_dropped_total") == 1
+            assert (room.bytes, room.requests) == (0, 0)
+        assert len(engine.received) == 1
+        if breaks:
+            assert b"engine_failed_midstream" in told
+            assert text_of(told).startswith(text * 290)
+        else:
+            assert told == pieces
+
+
+class TestUsage:
+    async def test_that_comes_again_and_again_counts_once(self, engine: FakeEngine, tmp_path: Path) -> None:
+        def counts(prompt: int, output: int) -> dict[str, int]:
+            return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+
+        def said(text: str, output: int) -> bytes:
+            choice = {"index": 0, "delta": {"content": text}}
+            return event({"id": "chatcmpl-1", "choices": [choice], "usage": counts(22, output)})
+
+        last = event({"id": "chatcmpl-2", "choices": [], "usage": counts(24, 3)})
+        engine.plays(stream_and_cut(ROLE, said("Hel", 1), said("lo", 2)), stream(*REST[:2], last, last, DONE))
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        async with in_front_of(engine, tmp_path, 2) as (gateway, session):
+            async with ask(session, gateway.http_url, stream_options=options) as response:
+                told = await response.read()
+            await until(lambda: gateway.driver.open_requests == 0)
+            kinds = "prompt", "output"
+            tokens = [counted(gateway, "tenant_tokens_total", kind=kind, tenant="default") for kind in kinds]
+        documents = [json.loads(line[6:]) for line in told.splitlines() if line.startswith(b"data: {")]
+        assert documents[-1]["usage"] == counts(22, 5)
+        assert text_of(told) == "Hello world"
+        assert tokens == [22, 5]
+
+
+TOO_LONG = json.dumps(
+    {"error": {"message": "This model's maximum context length is 16 tokens.", "type": "BadRequestError", "code": 400}}
+).encode()
+
+
+class TestAnotherEngine:
+    async def test_one_with_less_room_is_passed_over(self, engine: FakeEngine, tmp_path: Path) -> None:
+        """Prompt and answer are too long for it: no fault of its own, and none of the client's."""
+        engine.plays(stream_and_cut(*BEGUN), answer(400, TOO_LONG), stream(*REST))
+        async with in_front_of(engine, tmp_path, 3) as (gateway, session):
+            async with ask(session, gateway.http_url) as response:
+                assert await response.read() == b"".join(BEGUN) + WENT_ON
+        assert len(engine.received) == 3
+
+    async def test_where_all_have_less_room_it_is_broken(self, engine: FakeEngine, tmp_path: Path) -> None:
+        engine.plays(stream_and_cut(*BEGUN), answer(400, TOO_LONG))
+        async with in_front_of(engine, tmp_path, 3) as (gateway, session):
+            async with ask(session, gateway.http_url) as response:
+                assert b"engine_failed_midstream" in await response.read()
+            assert counted(gateway, "resumed_requests_total", outcome="failed_midstream") == 1
+
+    async def test_a_request_that_kills_engines_ends_with_the_second_and_says_so(
+        self, engine: FakeEngine, tmp_path: Path
+    ) -> None:
+        engine.plays(stream_and_cut(*BEGUN), hang_up)
+        async with in_front_of(engine, tmp_path, 6) as (gateway, session):
+            async with ask(session, gateway.http_url) as response:
+                told = await response.read()
+        assert b"one engine after another that was to go on with it: nobody else is asked." in told
+        assert len(engine.received) == 3

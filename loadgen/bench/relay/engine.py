@@ -114,7 +114,7 @@ class EngineConnection(asyncio.Protocol):
 
     def _token(self, ask: wire.Ask, left: int, when: float) -> None:
         if left > 1:
-            self._write(_TOKEN_CHUNK)
+            self._write(_TOKEN_CHUNK_WITH_ID if ask.wants_ids else _TOKEN_CHUNK)
             self._later(ask, left - 1, when + self._pages.gap_s)
         else:
             self._write(_LAST_CHUNK)
@@ -130,6 +130,7 @@ class EngineConnection(asyncio.Protocol):
 
 
 _TOKEN_CHUNK = wire.http_chunk(wire.TOKEN_EVENT)
+_TOKEN_CHUNK_WITH_ID = wire.http_chunk(wire.TOKEN_EVENT_WITH_ID)
 _LAST_CHUNK = wire.http_chunk(wire.LAST_EVENT)
 
 

@@ -56,6 +56,7 @@ from loadgen.bench.relay.relays import (
     NIGHTSIDE,
     RELAYS,
     RIVALS,
+    SETTINGS,
     SIBLINGS,
     TRACED,
     VLLM_ROUTER,
@@ -81,7 +82,9 @@ AIMS = (
     Aim(Figure.ADDED_TTFT_P50, 1.0),
     Aim(Figure.ADDED_TTFT_P99, 5.0),
 )
-ALL_RELAYS = (*RELAYS, SIBLINGS, *TRACED)
+BY_NAME = (*TRACED, *SETTINGS)
+"""Measured only where they are asked for."""
+ALL_RELAYS = (*RELAYS, SIBLINGS, *BY_NAME)
 _ENGINES = 8
 _READY_S = 40.0
 _ATTACHED_S = 20.0
@@ -380,7 +383,7 @@ def _plan(
     return Plan(
         effort=replace(effort, rounds=rounds or effort.rounds),
         measures=[each for each in MeasureName if not measures or each in measures],
-        relays=[each for each in ALL_RELAYS if (each.name in names if names else each not in TRACED)],
+        relays=[each for each in ALL_RELAYS if (each.name in names if names else each not in BY_NAME)],
         rivals=rivals.absolute(),
         relay_core=relay_core,
         load_core=load_core,

@@ -161,9 +161,9 @@ def _commands(folder: Path, files: Mapping[_Gateway, dict[str, object]]) -> list
     ]
 
 
-def _prepare_nightside(setting: Setting) -> Ready:
+def _prepare_nightside(setting: Setting, **sections: object) -> Ready:
     (gateway,) = _gateways(setting, {"gateway": _REGIONS["near"]}, [setting.core])
-    file = _region_file(gateway, [], setting.engines)
+    file = _region_file(gateway, [], setting.engines) | sections
     return Ready(_commands(setting.folder, {gateway: file}), gateway.http, _add_key(setting.folder))
 
 
@@ -376,6 +376,16 @@ NIGHTSIDE = Relay(
     " 100 ms, a log line for each request; no journal, no audit record",
     _prepare_nightside,
 )
+UNRESUMED = Relay(
+    "nightside without resume",
+    "the same gateway with `resume.enabled: false`",
+    partial(_prepare_nightside, resume={"enabled": False}),
+)
+TOKEN_IDS = Relay(
+    "nightside with token ids",
+    "the same gateway with `resume.token_ids: true`: engines are asked for them, and clients do not get them",
+    partial(_prepare_nightside, resume={"token_ids": True}),
+)
 ATTACHED = Relay(
     "nightside attached",
     "the same gateway with a controller, a process of its own on the load's core: mutual TLS, what it serves by a"
@@ -415,6 +425,8 @@ ENVOY_TO_ENVOY = Relay(
 _AS_IT_COMES = "policy cache_aware, else as it comes"
 VLLM_ROUTER = Relay("vllm-router", _AS_IT_COMES, _prepare_router("vllm-router"), "vllm-router")
 SGLANG_ROUTER = Relay("sglang-router", _AS_IT_COMES, _prepare_router("sglang-router"), "sglang-router")
+SETTINGS = (UNRESUMED, TOKEN_IDS)
+"""Ours, set otherwise: measured only where they are asked for by name."""
 IN_PAIRS = (NIGHTSIDE, FORWARD, FORWARD_BY_CALL, ENVOY_TO_ENVOY)
 """Whose worst neighbours are measured: clients that read nothing, and bodies of 32 MB."""
 RIVALS = Path(".venv-relay")

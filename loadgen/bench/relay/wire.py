@@ -39,6 +39,8 @@ _USAGE = {"prompt_tokens": 64, "total_tokens": 96, "completion_tokens": 32}
 ROLE_EVENT = _event({"role": "assistant", "content": ""})
 TOKEN_EVENT = _event({"content": " word"})
 LAST_EVENT = _event({"content": " word"}, "length")
+TOKEN_EVENT_WITH_ID = TOKEN_EVENT.replace(b'"token_ids":null', b'"token_ids":[2627]')
+"""For whoever asks for them; whoever takes them out again sends `TOKEN_EVENT`."""
 USAGE_EVENT = b"data: " + _compact(_head("chat.completion.chunk") | {"choices": [], "usage": _USAGE}) + b"\n\n"
 DONE_EVENT = b"data: [DONE]\n\n"
 
@@ -101,12 +103,14 @@ class Ask:
     is_stream: bool
     tokens: int
     wants_usage: bool
+    wants_ids: bool = False
 
 
 _TOKENS = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
 """A relay may spell it in the newer way."""
 _STREAM = re.compile(rb'"stream":\s*true')
 _USAGE_WANTED = re.compile(rb'"include_usage":\s*true')
+_IDS_WANTED = re.compile(rb'"return_token_ids":\s*true')
 
 
 def read_ask(body: bytes) -> Ask:
@@ -115,6 +119,7 @@ def read_ask(body: bytes) -> Ask:
         is_stream=_STREAM.search(body) is not None,
         tokens=int(tokens[1]) if tokens else 1,
         wants_usage=_USAGE_WANTED.search(body) is not None,
+        wants_ids=_IDS_WANTED.search(body) is not None,
     )
 
 

@@ -8,8 +8,10 @@ import click
 
 from loadgen.bench.relay.machine import describe_machine
 from loadgen.demo.processes import DemoFailure
+from loadgen.evaluation.resume.costs import measure_costs
 from loadgen.evaluation.resume.page import page_of
 from loadgen.evaluation.resume.playing import play_all
+from loadgen.evaluation.resume.real_engines import read_measured
 from loadgen.machine import read_cpu_times
 
 _FOLDER = Path("docs/results")
@@ -20,19 +22,25 @@ _FOLDER = Path("docs/results")
               show_default=True, help="Folder of the page.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(1, 600), default=30.0, show_default=True, help="Of killing engines.")
 @click.option("--forwards", type=click.IntRange(2, 500), default=100, show_default=True, help="That a region holds.")
-def resume(*, out: Path, seconds: float, forwards: int) -> None:
+@click.option("--rounds", type=click.IntRange(0, 100), default=3, show_default=True,
+              help="Of what a chunk costs.")  # fmt: skip
+def resume(*, out: Path, seconds: float, forwards: int, rounds: int) -> None:
     """What clients see of answers that break, with and without anybody who goes on with them, in OUT/resume.md.
+
+    What the tests on real engines measured is read from OUT/resume_engines.json.
 
     Exit codes: 0 everything was played, 1 something could not be, 2 the command was used wrongly.
     """
     before = read_cpu_times(())
     try:
         outcomes = play_all(seconds, forwards, lambda line: click.echo(line, err=True))
+        after = read_cpu_times(())
+        costs = measure_costs(rounds) if rounds else []
     except DemoFailure as error:
         raise click.ClickException(str(error)) from error
-    after = read_cpu_times(())
     busy = 0.0 if before is None or after is None else (after.busy - before.busy) / max(1, after.total - before.total)
     out.mkdir(parents=True, exist_ok=True)
     machine = {**describe_machine(), "busy": f"{busy:.0%} of its CPU was in use meanwhile, by all that ran there"}
-    (out / "resume.md").write_text(page_of(outcomes, machine), encoding="utf-8")
+    measured = read_measured(out / "resume_engines.json")
+    (out / "resume.md").write_text(page_of(outcomes, costs, measured, machine), encoding="utf-8")
     click.echo(f"{out / 'resume.md'}")

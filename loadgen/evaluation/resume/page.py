@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import quantiles
 
-from loadgen.evaluation.resume.playing import CLIENTS, DOWN_S, ENGINES, KILL_EVERY_S, TOKENS, Outcome
+from loadgen.evaluation.resume.costs import Cost
+from loadgen.evaluation.resume.playing import CLIENTS, DOWN_S, ENGINES, KILL_EVERY_S, REGION_TOKENS, TOKENS, Outcome
+from loadgen.evaluation.resume.real_engines import Exactness, Killed, Measured
 from loadgen.pages.markdown import NOTHING, table
 
 _P99 = 98
 _P50 = 49
 
 
-def page_of(outcomes: Sequence[Outcome], machine: Mapping[str, object]) -> str:
-    return "\n".join([_head(machine), _table(outcomes), _PAUSE, _pauses(outcomes), _EXACT])
+def page_of(
+    outcomes: Sequence[Outcome], costs: Sequence[Cost], measured: Measured, machine: Mapping[str, object]
+) -> str:
+    parts = [_head(machine), _table(outcomes), _PAUSE, _pauses(outcomes)]
+    parts += [_REAL, _killed(list(measured.killed.values())), _EXACT, _exactness(list(measured.exactness.values()))]
+    return "\n".join([*parts, _WHY_NOT, _COST, _costs(costs), _COST_NOTE])
 
 
 def _head(machine: Mapping[str, object]) -> str:
@@ -21,11 +27,16 @@ def _head(machine: Mapping[str, object]) -> str:
 
 Written by `make results-resume`; do not edit. Gateways and emulated engines as processes on one machine:
 {machine["cpu"]}, {machine["cores"]} cores, {machine["memory_gib"]} GiB, {machine["python"]}; {machine["busy"]}.
+Region files have no more in them than they need: every limit is the default.
+
+## What clients see
 
 *An engine*: one region, {ENGINES} engines, {CLIENTS} clients that ask for {TOKENS} tokens again and again, as streams;
-every {KILL_EVERY_S:.0f} seconds one engine is killed (SIGKILL), and started again {DOWN_S} s later. *A region*: clients
-ask where there is no engine, all of it is forwarded to two other regions, and one of them dies, its gateway and its
-engines at once. What each engine says can be foretold: *whole* means that a client got every token of it, once.
+every {KILL_EVERY_S:.0f} seconds one engine is killed (SIGKILL), and started again {DOWN_S} s later; the next one's turn
+comes when it is up. *A region*: clients ask where there is no engine, for {REGION_TOKENS} tokens each. All of it is
+forwarded to another region, which holds every one of the streams at once when it dies, its gateway and its engines
+together; a third one has room. What each engine says can be foretold: *whole* means that a client got every token of
+it, once.
 """
 
 
@@ -48,11 +59,13 @@ def _table(outcomes: Sequence[Outcome]) -> str:
     return table(head, rows)
 
 
-_PAUSE = """*Held by it*: streams at what was killed, as it told itself the moment before. *Broken*: begun, and ended
-with an error. The aim is none of those that are sound, which all are here.
+_PAUSE = """*Held by it*: streams that ran in what was killed, as its engines told themselves the moment before; of
+engines, all kills together, and some of those ended before the signal. *Broken*: begun, and ended with an error. The
+aim is none of those that are sound, which all are here.
 
 The pause: the longest time between two pieces of a stream that went on, beside that of streams that did not, and the
-time to a first token then.
+time to a first token then. The aim is a first token's time with a warm prefix, and what it takes to notice; here the
+prefix is warm nowhere, and all that died at once is read again at once.
 """
 
 
@@ -75,7 +88,92 @@ def _two(values: Sequence[float]) -> tuple[str, str]:
     return f"{1000 * cuts[_P50]:.0f} ms", f"{1000 * cuts[_P99]:.0f} ms"
 
 
-_EXACT = """How exactly real engines go on is measured by `tests/engines/test_resume.py` (`make test-engines`), which
-prints what share of greedy answers that were broken at random tokens is equal to the unbroken ones; what it was is in
-[resume.md](../resume.md#how-exact-it-is).
+_REAL = """## A real engine is killed
+
+Two real engines on the CPU behind one gateway, clients that keep both busy, and SIGKILL for one of them
+(`tests/engines/test_resume.py`, by `make test-engines ARGS="--figures docs/results/resume_engines.json"`).
+"""
+
+
+def _killed(killed: Sequence[Killed]) -> str:
+    head = (
+        "engine",
+        "streams",
+        "held by it",
+        "whole",
+        "broken",
+        "went on",
+        "pause p50",
+        "p99",
+        "first token p50",
+        "p99",
+    )
+    rows = [
+        (
+            each.engine,
+            *(str(number) for number in (each.streams, each.held, each.whole, each.broken, each.went_on)),
+            *_two(each.pause_s),
+            *_two(each.first_token_s),
+        )
+        for each in killed
+    ]
+    return table(head, rows)
+
+
+_EXACT = """## How exactly an answer goes on
+
+Greedy answers of real engines, each broken at a random token and held against the unbroken one, by the same tests.
+*Equal*: to the last character. All of them are whole.
+"""
+
+
+def _exactness(exactness: Sequence[Exactness]) -> str:
+    head = ("engine", "call", "goes on as", "broken", "equal", "share", "others: read as other tokens", "others: else")
+    rows = [
+        (
+            each.engine,
+            f"`{each.call}`",
+            each.how,
+            str(each.breaks),
+            str(each.equal),
+            f"{each.equal / each.breaks:.0%}" if each.breaks else NOTHING,
+            str(each.reread),
+            str(each.breaks - each.equal - each.reread),
+        )
+        for each in exactness
+    ]
+    return table(head, rows)
+
+
+_WHY_NOT = """Why not where not. *Read as other tokens*: the second engine has the text alone, and its tokenizer makes
+other tokens of it than the first one had generated, so that what is likeliest next is another token. With random
+weights that is nearly always so, as what they write is no tokenizer's own reading of anything; a model that was trained
+writes what its tokenizer would, but for a break inside a word. Token ids have no such difference. *Else*: the tokens
+are the same, and the numbers are not: a prompt is read in one piece, and an answer is written token by token, in
+batches of other sizes, and two tokens that are almost as likely change places.
+"""
+
+_COST = """## What it costs an answer that does not break
+
+CPU of a whole gateway on one core for each streamed chunk (`nightside bench relay --measure chunks`), with resume off,
+on as it comes, and with token ids; median of the rounds, and the lowest and highest.
+"""
+
+
+def _costs(costs: Sequence[Cost]) -> str:
+    head = ("resume", "µs a chunk", "low–high", "times that without", "low–high")
+    rows = [
+        (
+            each.setting,
+            f"{each.chunk_us.median:.2f}",
+            f"{each.chunk_us.low:.2f}–{each.chunk_us.high:.2f}",
+            f"{each.ratio.median:.3f}",
+            f"{each.ratio.low:.3f}–{each.ratio.high:.3f}",
+        )
+        for each in costs
+    ]
+    return table(head, rows)
+
+
+_COST_NOTE = """The aim is 1.02 at most with text. Token ids are off by default unless they cost as little.
 """

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,8 +31,14 @@ CLIENTS = 12
 ENGINES = 3
 KILL_EVERY_S = 2.0
 DOWN_S = 0.5
-_TIME_SCALE = "4"
-_READY_S = 60.0
+REGION_TOKENS = 120
+"""Of each stream of the region that dies: so many that all of them still run when the last one has begun."""
+SMALL = ("tiny", "4")
+"""Preset and time scale of an engine that is killed again and again."""
+LARGE = ("llama-3.1-8b-h100", "8")
+"""Of those that hold a hundred streams: 50 each, of which all get a token every 160 ms."""
+_READY_S = 120.0
+_HEARTBEATS_S = 1.0
 _SECOND_NS = 1_000_000_000
 _WENT_ON = b": nightside: went on elsewhere"
 _REGIONS = {"us-east-1": "US", "eu-west-1": "EU", "ap-northeast-1": "JP"}
@@ -58,15 +65,15 @@ class Outcome:
     seen: list[Seen] = field(default_factory=list)
     tokens_read_again: float = 0.0
     held: int = 0
-    """Streams that ran in what was killed."""
+    """Streams that ran in what was killed, as its engines told themselves the moment before."""
 
 
 async def play_engines(seconds: float, *, is_resumed: bool) -> Outcome:
-    """An engine of one region is killed every few seconds, and comes back."""
+    """An engine of one region is killed every few seconds, and comes back; one at a time."""
     outcome = Outcome("an engine", is_resumed)
     with TemporaryDirectory(prefix="nightside-resume-") as folder:
-        async with _Play(Path(folder), is_resumed).running({"us-east-1": ENGINES}) as play:
-            async with _load(play, outcome, CLIENTS):
+        async with _Play(Path(folder), is_resumed, SMALL).running({"us-east-1": ENGINES}) as play:
+            async with _load(play, outcome, CLIENTS, TOKENS):
                 ends_s = _now_s() + seconds
                 while _now_s() < ends_s:
                     await asyncio.sleep(KILL_EVERY_S)
@@ -74,23 +81,28 @@ async def play_engines(seconds: float, *, is_resumed: bool) -> Outcome:
                     outcome.held += await play.running_on(engine)
                     await engine.kill_and_restart()
                     outcome.kills += 1
+                    await play.until_up(engine)
             outcome.tokens_read_again = await play.counted("nightside_resumed_tokens_total")
     return outcome
 
 
 async def play_region(clients: int, *, is_resumed: bool) -> Outcome:
-    """A region that holds forwards dies, its gateway and its engines; another one has room."""
+    """A region that holds so many forwards dies, its gateway and its engines at once; another one has room. That one
+    comes up when the first holds them all. Raises DemoFailure where it does not."""
     outcome = Outcome("a region", is_resumed)
     with TemporaryDirectory(prefix="nightside-resume-") as folder:
         engines = {"us-east-1": 0, "eu-west-1": 2, "ap-northeast-1": 2}
-        async with _Play(Path(folder), is_resumed).running(engines) as play:
-            async with _load(play, outcome, clients, times=1):
+        async with _Play(Path(folder), is_resumed, LARGE).running(engines, late="ap-northeast-1") as play:
+            async with _load(play, outcome, clients, REGION_TOKENS, times=1):
                 await play.until_answering(clients)
+                await play.start_late()
                 there = [each for each in play.engines if each.region == "eu-west-1"]
                 outcome.held = sum([await play.running_on(each) for each in there])
-                for each in there:
-                    await each.child.kill()
-                await play.gateways["eu-west-1"].kill()
+                if outcome.held < clients:
+                    raise DemoFailure(f"the region held {outcome.held} streams when it was to die, not {clients}")
+                async with asyncio.TaskGroup() as deaths:
+                    for child in (play.gateways["eu-west-1"], *(each.child for each in there)):
+                        deaths.create_task(child.kill())
                 outcome.kills = 1
             outcome.tokens_read_again = await play.counted("nightside_resumed_tokens_total")
     return outcome
@@ -103,7 +115,7 @@ async def play_region(clients: int, *, is_resumed: bool) -> Outcome:
 class _Engine:
     region: str
     port: int
-    start: Callable[[int], Any]
+    start: Callable[[int], Awaitable[Child]]
     child: Child
 
     async def kill_and_restart(self) -> None:
@@ -113,49 +125,68 @@ class _Engine:
 
 
 class _Play:
-    def __init__(self, folder: Path, is_resumed: bool) -> None:
+    def __init__(self, folder: Path, is_resumed: bool, engine: tuple[str, str]) -> None:
+        """`engine`: its preset and time scale."""
         self._folder = folder
         self._is_resumed = is_resumed
+        self._engine = engine
+        self._late: list[tuple[str, int]] = []
         self._started = 0
         self.engines: list[_Engine] = []
         self.gateways: dict[str, Child] = {}
         self.url = ""
-        self._admin = ""
+        self._admins: dict[str, str] = {}
         self.answering = 0
 
     @asynccontextmanager
-    async def running(self, engines: dict[str, int]) -> AsyncIterator[_Play]:
+    async def running(self, engines: dict[str, int], *, late: str = "") -> AsyncIterator[_Play]:
+        """`late`: a region whose engines start with `start_late`."""
         rng = random.Random()
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
 
             async def start(port: int) -> Child:
                 self._started += 1
                 log = self._folder / f"engine-{port}-{self._started}.log"
-                options = ["--preset", "tiny", "--model", MODEL, "--port", str(port), "--time-scale", _TIME_SCALE]
+                preset, time_scale = self._engine
+                options = ["--preset", preset, "--model", MODEL, "--port", str(port), "--time-scale", time_scale]
                 return await stack.enter_async_context(
                     running_child(f"engine {port}", ["nightside", "engine", *options, "--ignore-eos"], log, tasks)
                 )
 
             ports = iter(free_ports(sum(engines.values()) + 3 * len(engines), rng))
-            for region, count in engines.items():
-                for _ in range(count):
-                    port = next(ports)
+            self._start = start
+            placed = [(region, next(ports)) for region, count in engines.items() for _ in range(count)]
+            for region, port in placed:
+                if region == late:
+                    self._late.append((region, port))
+                else:
                     self.engines.append(_Engine(region, port, start, await start(port)))
             listens = {region: (next(ports), next(ports), next(ports)) for region in engines}
-            first, *_ = listens.values()
-            self.url, self._admin = f"http://127.0.0.1:{first[0]}", f"http://127.0.0.1:{first[1]}"
+            self.url = f"http://127.0.0.1:{next(iter(listens.values()))[0]}"
+            self._admins = {region: f"http://127.0.0.1:{admin}" for region, (_, admin, _) in listens.items()}
             for region in engines:
-                path = self._write(region, listens)
+                path = self._write(region, listens, [port for of, port in placed if of == region])
                 log = self._folder / f"{region}.log"
                 self.gateways[region] = await stack.enter_async_context(
                     running_child(region, ["nightside", "gateway", "run", str(path)], log, tasks)
                 )
-            await self._until_ready(sum(engines.values()))
+            await self._until_ready()
             yield self
             for child in (*self.gateways.values(), *(each.child for each in self.engines)):
                 await child.stop(1.0)
 
-    def _write(self, region: str, listens: dict[str, tuple[int, int, int]]) -> Path:
+    async def start_late(self) -> None:
+        """Returns once its gateway has seen them, and has had the time to tell."""
+        for region, port in self._late:
+            self.engines.append(_Engine(region, port, self._start, await self._start(port)))
+            await self.until_up(self.engines[-1])
+        async with asyncio.timeout(_READY_S):
+            for region in dict(self._late):
+                while await self.counted("nightside_replicas_available", region) < len(self._late):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+        await asyncio.sleep(_HEARTBEATS_S)
+
+    def _write(self, region: str, listens: dict[str, tuple[int, int, int]], engines: Sequence[int]) -> Path:
         policy = self._folder / f"{region}.policy.yaml"
         every = {"jurisdictions": sorted(set(_REGIONS.values()))}
         head = {"region": region, "jurisdiction": _REGIONS[region]}
@@ -170,11 +201,7 @@ class _Play:
             **head,
             "policy": str(policy),
             "listen": {"http": http, "admin": admin, "peers": peers},
-            "replicas": [
-                {"id": f"r{each.port}", "url": f"http://127.0.0.1:{each.port}", "models": [MODEL]}
-                for each in self.engines
-                if each.region == region
-            ],
+            "replicas": [{"id": f"r{port}", "url": f"http://127.0.0.1:{port}", "models": [MODEL]} for port in engines],
             "peers": [
                 {"gateway": f"gw-{other}", "region": other, "jurisdiction": _REGIONS[other]}
                 | {"address": f"127.0.0.1:{listens[other][2]}"}
@@ -182,15 +209,13 @@ class _Play:
                 if other != region
             ],
             "resume": {"enabled": self._is_resumed},
-            "attempt": {"retry_budget_min": 1000},
         }
         path = self._folder / f"{region}.yaml"
         path.write_text(yaml.safe_dump(document))
         return path
 
-    async def _until_ready(self, engines: int) -> None:
+    async def _until_ready(self) -> None:
         """A chat is answered: whoever is needed for that is up."""
-        del engines
         async with asyncio.timeout(_READY_S), aiohttp.ClientSession() as session:
             while True:
                 with suppress(aiohttp.ClientError):
@@ -209,8 +234,17 @@ class _Play:
             while self.answering < streams:  # noqa: ASYNC110 - counted by those that read
                 await asyncio.sleep(0.02)
 
-    async def counted(self, series: str) -> float:
-        async with aiohttp.ClientSession() as session, session.get(f"{self._admin}/metrics") as answer:
+    async def until_up(self, engine: _Engine) -> None:
+        async with asyncio.timeout(_READY_S), aiohttp.ClientSession() as session:
+            while True:
+                with suppress(aiohttp.ClientError):
+                    async with session.get(f"http://127.0.0.1:{engine.port}/health") as answer:
+                        if answer.status == 200:
+                            return
+                await asyncio.sleep(0.1)
+
+    async def counted(self, series: str, region: str = "us-east-1") -> float:
+        async with aiohttp.ClientSession() as session, session.get(f"{self._admins[region]}/metrics") as answer:
             lines = (await answer.text()).splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(series))
 
@@ -222,13 +256,15 @@ def _now_s() -> float:
     return Clock().now_ns() / _SECOND_NS
 
 
-def _asked(question: str, tokens: int = TOKENS) -> dict[str, Any]:
+def _asked(question: str, tokens: int) -> dict[str, Any]:
     messages = [{"role": "user", "content": question}]
     return {"model": MODEL, "messages": messages, "max_tokens": tokens, "stream": True}
 
 
 @asynccontextmanager
-async def _load(play: _Play, outcome: Outcome, clients: int, *, times: int | None = None) -> AsyncIterator[None]:
+async def _load(
+    play: _Play, outcome: Outcome, clients: int, tokens: int, *, times: int | None = None
+) -> AsyncIterator[None]:
     """So many clients, each of which asks again as soon as it was answered; `times`: so often."""
     done = asyncio.Event()
 
@@ -237,26 +273,27 @@ async def _load(play: _Play, outcome: Outcome, clients: int, *, times: int | Non
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, asyncio.TaskGroup() as tasks:
         for number in range(clients):
-            tasks.create_task(_ask_on(session, play, outcome, number, may_ask))
+            ask = partial(_ask, session, play, tokens=tokens)
+            tasks.create_task(_ask_on(ask, outcome, f"client {number}", may_ask))
         yield
         done.set()
 
 
 async def _ask_on(
-    session: aiohttp.ClientSession, play: _Play, outcome: Outcome, number: int, may_ask: Callable[[int], bool]
+    ask: Callable[[str], Awaitable[Seen]], outcome: Outcome, client: str, may_ask: Callable[[int], bool]
 ) -> None:
     asked = 0
     while may_ask(asked):
         asked += 1
-        outcome.seen.append(await _ask(session, play, f"client {number} asks for the {asked}th time"))
+        outcome.seen.append(await ask(f"{client} asks for the {asked}th time"))
 
 
-async def _ask(session: aiohttp.ClientSession, play: _Play, question: str) -> Seen:
+async def _ask(session: aiohttp.ClientSession, play: _Play, question: str, *, tokens: int) -> Seen:
     began_s = last_s = _now_s()
     first_s: float | None = None
     gap_s, said = 0.0, b""
     try:
-        async with session.post(f"{play.url}/v1/chat/completions", json=_asked(question)) as answer:
+        async with session.post(f"{play.url}/v1/chat/completions", json=_asked(question, tokens)) as answer:
             async for piece in answer.content.iter_any():
                 now_s = _now_s()
                 if first_s is None:
@@ -267,7 +304,7 @@ async def _ask(session: aiohttp.ClientSession, play: _Play, question: str) -> Se
                 said, last_s = said + piece, now_s
     except aiohttp.ClientError:
         pass
-    wanted = continuation(MODEL, chat_prompt([Message("user", question)]), TOKENS).decode()
+    wanted = continuation(MODEL, chat_prompt([Message("user", question)]), tokens).decode()
     is_whole = b"data: [DONE]" in said and _text_of(said) == wanted
     return Seen(is_whole, not is_whole and first_s is not None, _WENT_ON in said, gap_s, first_s)
 

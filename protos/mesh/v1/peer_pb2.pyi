@@ -78,6 +78,8 @@ class SubscribeResponse(_message.Message):
     QUEUES_FIELD_NUMBER: _builtins.int
     CONTROL_TERM_FIELD_NUMBER: _builtins.int
     CONTROL_VERSION_FIELD_NUMBER: _builtins.int
+    TENANT_USES_FIELD_NUMBER: _builtins.int
+    BUDGET_USES_FIELD_NUMBER: _builtins.int
     gateway_id: _builtins.str
     sequence: _builtins.int
     age_us: _builtins.int
@@ -94,6 +96,18 @@ class SubscribeResponse(_message.Message):
     def capacities(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelCapacity]: ...
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelQueue]: ...
+    @_builtins.property
+    def tenant_uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantUse]:
+        """Of tenants whose limits gateways keep together: those that ask for anything here. Whoever is not named is idle here,
+        and so is everybody at a gateway that does not know the field.
+        """
+
+    @_builtins.property
+    def budget_uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___BudgetUse]:
+        """Of keys and tenants with a budget: what has changed since this subscription last said, all of it in its first
+        messages. Nobody says it unasked of a tenant that the hearer's region must not know of.
+        """
+
     def __init__(
         self,
         *,
@@ -108,14 +122,91 @@ class SubscribeResponse(_message.Message):
         queues: _abc.Iterable[Global___ModelQueue] | None = ...,
         control_term: _builtins.int = ...,
         control_version: _builtins.int = ...,
+        tenant_uses: _abc.Iterable[Global___TenantUse] | None = ...,
+        budget_uses: _abc.Iterable[Global___BudgetUse] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "age_us", b"age_us", "assignment_version", b"assignment_version", "capacities", b"capacities", "control_term", b"control_term", "control_version", b"control_version", "gateway_id", b"gateway_id", "place", b"place", "policy_digest", b"policy_digest", "queues", b"queues", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "age_us", b"age_us", "assignment_version", b"assignment_version", "budget_uses", b"budget_uses", "capacities", b"capacities", "control_term", b"control_term", "control_version", b"control_version", "gateway_id", b"gateway_id", "place", b"place", "policy_digest", b"policy_digest", "queues", b"queues", "sequence", b"sequence", "tenant_uses", b"tenant_uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SubscribeResponse: _TypeAlias = SubscribeResponse  # noqa: Y015
+
+@_typing.final
+class TenantUse(_message.Message):
+    """What was forwarded counts where it came in, and nowhere else."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    DEMAND_FIELD_NUMBER: _builtins.int
+    REQUESTS_PER_MINUTE_FIELD_NUMBER: _builtins.int
+    TOKENS_PER_MINUTE_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    running: _builtins.int
+    """Requests under way."""
+    demand: _builtins.int
+    """Of late, the most that would have been under way at once; and what was asked for, a minute."""
+    requests_per_minute: _builtins.int
+    tokens_per_minute: _builtins.int
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        running: _builtins.int = ...,
+        demand: _builtins.int = ...,
+        requests_per_minute: _builtins.int = ...,
+        tokens_per_minute: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["demand", b"demand", "requests_per_minute", b"requests_per_minute", "running", b"running", "tenant", b"tenant", "tokens_per_minute", b"tokens_per_minute"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantUse: _TypeAlias = TenantUse  # noqa: Y015
+
+@_typing.final
+class BudgetUse(_message.Message):
+    """What was used up at the gateway that says so. Within a day its counts only rise: the largest that was heard holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    DAY_FIELD_NUMBER: _builtins.int
+    TOKENS_IN_DAY_FIELD_NUMBER: _builtins.int
+    TOKENS_IN_MONTH_FIELD_NUMBER: _builtins.int
+    SET_ASIDE_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """`key` or `tenant`."""
+    name: _builtins.str
+    """Of the key, never its secret; or of the tenant."""
+    day: _builtins.str
+    """2026-11-22, UTC."""
+    tokens_in_day: _builtins.int
+    tokens_in_month: _builtins.int
+    set_aside: _builtins.int
+    """For requests that run now: this comes and goes."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        name: _builtins.str = ...,
+        day: _builtins.str = ...,
+        tokens_in_day: _builtins.int = ...,
+        tokens_in_month: _builtins.int = ...,
+        set_aside: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["day", b"day", "kind", b"kind", "name", b"name", "set_aside", b"set_aside", "tokens_in_day", b"tokens_in_day", "tokens_in_month", b"tokens_in_month"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BudgetUse: _TypeAlias = BudgetUse  # noqa: Y015
 
 @_typing.final
 class ModelCapacity(_message.Message):
@@ -450,6 +541,7 @@ class ForwardRequest(_message.Message):
     METHOD_FIELD_NUMBER: _builtins.int
     STORES_RESPONSE_FIELD_NUMBER: _builtins.int
     TRACED_FIELD_NUMBER: _builtins.int
+    RESUMES_LEFT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     origin_gateway_id: _builtins.str
     hops_in_region: _builtins.int
@@ -478,6 +570,12 @@ class ForwardRequest(_message.Message):
         x-session-id and x-request-id. Any other is a fault of the sender's: a newer gateway says more in a field of its own.
         """
 
+    @_builtins.property
+    def resumes_left(self) -> Global___Resumes:
+        """How often its answer may still go on elsewhere once it has broken, there and with whoever it is forwarded by; the
+        receiver may be stricter. Left out: the sender does not say, and the receiver's own bound holds.
+        """
+
     def __init__(
         self,
         *,
@@ -494,14 +592,40 @@ class ForwardRequest(_message.Message):
         method: _builtins.str = ...,
         stores_response: _builtins.bool = ...,
         traced: _builtins.bool = ...,
+        resumes_left: Global___Resumes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["profile", b"profile", "stamp", b"stamp"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["profile", b"profile", "resumes_left", b"resumes_left", "stamp", b"stamp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "deadline_ms", b"deadline_ms", "headers", b"headers", "hops_cross_region", b"hops_cross_region", "hops_in_region", b"hops_in_region", "method", b"method", "origin_gateway_id", b"origin_gateway_id", "path", b"path", "profile", b"profile", "request_id", b"request_id", "stamp", b"stamp", "stores_response", b"stores_response", "traced", b"traced"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "deadline_ms", b"deadline_ms", "headers", b"headers", "hops_cross_region", b"hops_cross_region", "hops_in_region", b"hops_in_region", "method", b"method", "origin_gateway_id", b"origin_gateway_id", "path", b"path", "profile", b"profile", "request_id", b"request_id", "resumes_left", b"resumes_left", "stamp", b"stamp", "stores_response", b"stores_response", "traced", b"traced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ForwardRequest: _TypeAlias = ForwardRequest  # noqa: Y015
+
+@_typing.final
+class Resumes(_message.Message):
+    """Of an answer that breaks and goes on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_DEATHS_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    first_step_deaths: _builtins.int
+    """Engines in a row that failed what was left of it before they had said anything."""
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+        first_step_deaths: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "first_step_deaths", b"first_step_deaths"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Resumes: _TypeAlias = Resumes  # noqa: Y015
 
 @_typing.final
 class ForwardResponse(_message.Message):
@@ -627,6 +751,7 @@ class Ended(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     FINAL_FIELD_NUMBER: _builtins.int
+    RESUMES_USED_FIELD_NUMBER: _builtins.int
     outcome: _builtins.str
     detail: _builtins.str
     replica_id: _builtins.str
@@ -636,6 +761,12 @@ class Ended(_message.Message):
     """Of an answer that broke: it may be what the request asks for that breaks engines, and nobody should go on with it."""
     @_builtins.property
     def place(self) -> Global___Place: ...
+    @_builtins.property
+    def resumes_used(self) -> Global___Resumes:
+        """How often it went on there, of what `resumes_left` allowed. Left out: of an answer that came whole, never; of one that
+        broke, nobody counted, and the caller takes it for one more death where nothing of it was said.
+        """
+
     def __init__(
         self,
         *,
@@ -646,10 +777,11 @@ class Ended(_message.Message):
         prompt_tokens: _builtins.int | None = ...,
         output_tokens: _builtins.int | None = ...,
         final: _builtins.bool = ...,
+        resumes_used: Global___Resumes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "output_tokens", b"output_tokens", "place", b"place", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "output_tokens", b"output_tokens", "place", b"place", "prompt_tokens", b"prompt_tokens", "resumes_used", b"resumes_used"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "detail", b"detail", "final", b"final", "outcome", b"outcome", "output_tokens", b"output_tokens", "place", b"place", "prompt_tokens", b"prompt_tokens", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "detail", b"detail", "final", b"final", "outcome", b"outcome", "output_tokens", b"output_tokens", "place", b"place", "prompt_tokens", b"prompt_tokens", "replica_id", b"replica_id", "resumes_used", b"resumes_used"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__output_tokens: _TypeAlias = _typing.Literal["output_tokens"]  # noqa: Y015
     _WhichOneofArgType__output_tokens: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens"]  # noqa: Y015

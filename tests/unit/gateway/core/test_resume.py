@@ -10,7 +10,7 @@ from gateway.core import events
 from gateway.core.config import AttemptConfig, CoreConfig, ResumeConfig
 from gateway.core.effects import Effect, EndRequest, StartLeg
 from gateway.core.resume import broken_outcome
-from gateway.core.vocabulary import DEFAULT_POOL, Extra, LegResult, Outcome, PoolSpec, RequestId
+from gateway.core.vocabulary import DEFAULT_POOL, Extra, LegResult, Outcome, PoolSpec, RequestId, Resumes
 from tests.support.core import (
     EU,
     SECOND,
@@ -18,6 +18,7 @@ from tests.support.core import (
     Desk,
     desk,
     ended,
+    forward,
     of_kind,
     peer_spec,
     policy,
@@ -125,12 +126,39 @@ def test_it_waits_for_somebody_only_so_long() -> None:
     assert ended(one.wait(2 * SECOND)) == [("r1", Outcome.FAILED_MIDSTREAM)], "nothing that says that none had begun"
 
 
+ONE_RETRY = CoreConfig(attempt=AttemptConfig(retry_budget_share=0.0, retry_budget_min=1))
+
+
 def test_a_spent_retry_budget_goes_on_with_nobody() -> None:
-    attempt = AttemptConfig(retry_budget_share=0.0, retry_budget_min=1)
-    one = desk(replicas=4, config=CoreConfig(attempt=attempt))
+    one = desk(replicas=5, config=ONE_RETRY)
     one.ask("r1")
     breaks(one)
-    assert breaks(one, 2) == [Outcome.FAILED_MIDSTREAM]
+    assert len(breaks(one, 2)) == 1
+    assert breaks(one, 3) == [Outcome.FAILED_MIDSTREAM]
+
+
+def test_all_that_a_target_held_go_on_once_whatever_that_budget_is() -> None:
+    """Else most of what a region held would break with it. It is no further load: the region had it."""
+    one = desk(replicas=0, peers=[peer_spec("gw-eu", EU), peer_spec("gw-ap", EU)], config=ONE_RETRY)
+    one.hear("gw-eu", EU, available=50)
+    names = [f"r{number}" for number in range(20)]
+    for name in names:
+        one.ask(name)
+        one.first_token(name)
+    one.hear("gw-ap", EU, available=50)
+    for name in names:
+        one.finish(name, LegResult.FAILED, rest=replace(REST, request_id=RequestId(name)))
+    assert not of_kind(EndRequest, one.effects)
+
+
+@pytest.mark.parametrize("used", [Resumes(0), Resumes(1)])
+def test_what_went_on_there_already_takes_from_it(used: Resumes) -> None:
+    one = desk(replicas=0, peers=[peer_spec(f"gw-{number}", EU) for number in range(4)], config=ONE_RETRY)
+    for number in range(4):
+        one.hear(f"gw-{number}", EU)
+    one.ask("r1")
+    assert len(breaks(one, 1, resumes_used=used)) == 1
+    assert (breaks(one, 2) == [Outcome.FAILED_MIDSTREAM]) is (used.count == 1)
 
 
 @pytest.mark.parametrize("by_pool", [False, True])
@@ -174,3 +202,170 @@ def test_engines_are_asked_for_token_ids_where_that_is_wanted_and_once() -> None
     assert (first.extras, second.extras) == ((Extra.TOKEN_IDS,), ())
     (plain,) = of_kind(StartLeg, answering().effects)
     assert plain.extras == ()
+
+
+# One bound for a request, over all gateways that have to do with it
+
+
+def of_another(replicas: int = 3, *, left: Resumes | None, goes_on: bool = False) -> Desk:
+    """A core that has been forwarded a request, or the rest of one."""
+    one = desk(replicas=replicas, peers=[peer_spec("gw-eu", EU)])
+    told = forward("r1")
+    told = replace(told, profile=replace(told.profile, goes_on=goes_on), resumes_left=left)
+    one.tell(told)
+    return one
+
+
+def forwarded(*, resumes_max: int = 3) -> Desk:
+    """A core that forwards, as nobody is free at home."""
+    names = [f"gw-{number}" for number in range(4)]
+    peers = [peer_spec(name, EU) for name in names]
+    one = desk(replicas=0, peers=peers, config=CoreConfig(resume=ResumeConfig(resumes_max=resumes_max)))
+    for name in names:
+        one.hear(name, EU)
+    one.ask("r1")
+    return one
+
+
+def left_of(one: Desk) -> list[Resumes | None]:
+    return [leg.resumes_left for leg in of_kind(StartLeg, one.effects)]
+
+
+def test_a_forward_says_how_often_its_answer_may_still_go_on() -> None:
+    one = forwarded()
+    breaks(one)
+    assert left_of(one) == [Resumes(3), Resumes(2)]
+    one.finish("r1", LegResult.FAILED, 2)
+    assert left_of(one)[2] == Resumes(2, first_step_deaths=1), "and who has died of it, perhaps"
+    (replica,) = of_kind(StartLeg, answering().effects)
+    assert replica.resumes_left is None, "an engine goes on with nothing by itself"
+
+
+def test_nothing_is_said_of_an_answer_that_cannot_go_on() -> None:
+    one = desk(replicas=0, peers=[peer_spec("gw-eu", EU)], config=CoreConfig(resume=ResumeConfig(enabled=False)))
+    one.hear("gw-eu", EU)
+    one.ask("r1")
+    assert left_of(one) == [None]
+
+
+@pytest.mark.parametrize(("left", "resumes"), [(Resumes(1), 1), (Resumes(0), 0), (Resumes(900), 3), (None, 3)])
+def test_who_was_forwarded_it_goes_on_no_more_often_than_it_may(left: Resumes | None, resumes: int) -> None:
+    """Nor more often than its own operator allows; a peer of the version before does not say."""
+    one = of_another(6, left=left)
+    for attempt in range(1, resumes + 1):
+        assert breaks(one, attempt) not in ([], [Outcome.FAILED_MIDSTREAM])
+    assert breaks(one, resumes + 1) == [Outcome.FAILED_MIDSTREAM]
+    (end,) = of_kind(EndRequest, one.effects)
+    assert end.resumes_used == Resumes(resumes)
+
+
+def test_what_was_used_there_is_used() -> None:
+    one = forwarded(resumes_max=3)
+    breaks(one, resumes_used=Resumes(1))
+    assert [leg.resume for leg in of_kind(StartLeg, one.effects)] == [0, 2]
+    assert left_of(one) == [Resumes(3), Resumes(1)]
+    assert breaks(one, 2, resumes_used=Resumes(1)) == [Outcome.FAILED_MIDSTREAM]
+    (end,) = of_kind(EndRequest, one.effects)
+    assert "3 times already" in end.detail
+
+
+def test_whoever_claims_that_all_was_used_ends_it_and_whoever_says_nothing_used_none() -> None:
+    assert breaks(forwarded(), resumes_used=Resumes(1000)) == [Outcome.FAILED_MIDSTREAM]
+    one = forwarded(resumes_max=1)
+    assert len(breaks(one)) == 1
+    assert left_of(one) == [Resumes(1), Resumes(0)]
+
+
+def test_it_waits_a_moment_only_for_what_others_may_do_and_has_used_none() -> None:
+    """Whoever forwarded it may use that one."""
+    one = of_another(1, left=Resumes(3))
+    one.first_token("r1")
+    one.probe(healthy=False)
+    one.finish("r1", LegResult.FAILED, rest=REST)
+    assert not of_kind(EndRequest, one.wait(SECOND // 2))
+    (end,) = of_kind(EndRequest, one.wait(SECOND))
+    assert (end.outcome, end.resumes_used) == (Outcome.FAILED_MIDSTREAM, Resumes(0))
+
+
+def test_a_rest_that_is_forwarded_waits_no_longer() -> None:
+    """Its client has a part of its answer already, and there are others."""
+    one = of_another(1, left=Resumes(3), goes_on=True)
+    told = forward("r2")
+    one.probe(healthy=False)
+    one.tell(replace(told, profile=replace(told.profile, goes_on=True)))
+    one.tell(forward("r3"))
+    assert ended(one.wait(2 * SECOND)) == [("r2", Outcome.EXPIRED_IN_QUEUE)]
+
+
+def test_deaths_are_carried_to_who_is_forwarded_it() -> None:
+    """One engine has died of this rest before it came here: one more, and nobody is asked again."""
+    one = of_another(left=Resumes(2, first_step_deaths=1), goes_on=True)
+    (end,) = of_kind(EndRequest, one.finish("r1", LegResult.FAILED))
+    assert (end.outcome, end.is_final) == (Outcome.FAILED_BEFORE_FIRST_BYTE, True)
+    assert end.resumes_used == Resumes(0, first_step_deaths=2)
+    assert "2 in a row" in end.detail
+
+
+def test_a_rest_that_was_forwarded_kills_no_more_than_two_either() -> None:
+    one = of_another(5, left=Resumes(2), goes_on=True)
+    one.finish("r1", LegResult.FAILED)
+    (end,) = of_kind(EndRequest, one.finish("r1", LegResult.FAILED, 2))
+    assert end.is_final
+    assert len(of_kind(StartLeg, one.effects)) == 2
+
+
+def test_deaths_are_carried_back_to_who_forwarded_it() -> None:
+    """One there, after what was said last, and one here."""
+    one = forwarded()
+    breaks(one, resumes_used=Resumes(1, first_step_deaths=1))
+    (end,) = of_kind(EndRequest, one.finish("r1", LegResult.FAILED, 2))
+    assert end.is_final
+
+
+def test_a_peer_that_counts_has_died_of_nothing_itself() -> None:
+    """It found nobody to ask, and says that nobody died there."""
+    one = forwarded(resumes_max=9)
+    breaks(one)
+    assert not of_kind(EndRequest, one.finish("r1", LegResult.FAILED, 2, resumes_used=Resumes(0)))
+    one.finish("r1", LegResult.FAILED, 3, resumes_used=Resumes(0))
+    (end,) = of_kind(EndRequest, one.finish("r1", LegResult.FAILED, 4, resumes_used=Resumes(0, first_step_deaths=1)))
+    assert not end.is_final, "it was tried as often as anything is"
+    assert end.resumes_used == Resumes(1, first_step_deaths=1)
+
+
+def test_nobody_counts_a_rest_among_the_requests_that_it_may_try_again_for() -> None:
+    """Or each resume elsewhere would be worth a share of another one here."""
+    attempt = AttemptConfig(retry_budget_share=1.0, retry_budget_min=1)
+    one = desk(replicas=6, peers=[peer_spec("gw-eu", EU)], config=CoreConfig(attempt=attempt))
+    for name in ("r1", "r2"):
+        told = forward(name)
+        one.tell(replace(told, profile=replace(told.profile, goes_on=True), resumes_left=Resumes(3)))
+    assert not of_kind(EndRequest, one.finish("r1", LegResult.FAILED))
+    (end,) = of_kind(EndRequest, one.finish("r2", LegResult.FAILED))
+    assert "retry budget" in end.detail
+
+
+def test_late_words_of_whoever_broke_it_change_nothing() -> None:
+    """The first engine comes back, and goes on talking."""
+    one = answering(replicas=3)
+    breaks(one)
+    one.first_token("r1", 2)
+    before = len(one.effects)
+    one.first_token("r1", 1)
+    one.finish("r1", LegResult.COMPLETED, 1)
+    one.finish("r1", LegResult.FAILED, 1, rest=REST)
+    assert len(one.effects) == before
+    assert ended(one.finish("r1", attempt=2)) == [("r1", Outcome.COMPLETED)]
+
+
+def test_a_client_that_leaves_in_the_pause_leaves_nothing_behind() -> None:
+    one = answering(replicas=1)
+    one.first_token("r1")
+    one.probe(healthy=False)
+    one.finish("r1", LegResult.FAILED, rest=REST)
+    one.tell(events.RequestAbandoned(RequestId("r1")))
+    assert ended(one.effects) == [("r1", Outcome.ABANDONED)]
+    one.probe()
+    assert len(of_kind(StartLeg, one.effects)) == 1
+    assert not one.core.requests
+    assert len(one.core.waiting) == 0

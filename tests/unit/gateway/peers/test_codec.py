@@ -27,11 +27,14 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ResidencyStamp,
+    Resumes,
     ServiceClass,
     TenantName,
+    TenantUse,
 )
 from gateway.ground.wire import TEXT_LENGTH_MAX, WireError
 from gateway.peers import codec
+from gateway.records.others_usage import BudgetUse
 from gateway.request.header_values import from_bytes, from_text, has_control_character, to_bytes
 from gateway.request.legs import LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
@@ -193,6 +196,57 @@ def test_a_load_beyond_all_reason_is_never_told_and_never_believed(name: str, mo
         codec.read_load(message)
 
 
+USES = (TenantUse(TenantName("acme"), 3, 5, 600, 10_000), TenantUse(TenantName("other")))
+BUDGETS = [BudgetUse(("key", "team-a"), "2026-11-22", 4, 40, 2), BudgetUse(("tenant", "acme"), "2026-11-22", 5, 50)]
+
+
+def told_of_tenants() -> pb.SubscribeResponse:
+    message = codec.load_to_pb(replace(REPORT, uses=USES), age_ns=0)
+    codec.write_budget_uses(message, BUDGETS)
+    return pb.SubscribeResponse.FromString(message.SerializeToString())
+
+
+def test_a_heartbeat_carries_what_tenants_do_and_what_is_used_of_budgets() -> None:
+    message = told_of_tenants()
+    assert codec.read_load(message)[0].uses == USES
+    assert codec.read_budget_uses(message) == BUDGETS
+
+
+def test_where_a_tenant_may_be_known_is_told_to_nobody() -> None:
+    use = replace(USES[0], told_in=PlaceRule(regions=frozenset({EU.region})))
+    assert codec.read_load(codec.load_to_pb(replace(REPORT, uses=(use,)), 0))[0].uses == USES[:1]
+
+
+def test_what_is_no_use_of_a_tenant_or_a_budget_is_a_fault() -> None:
+    many = codec.load_to_pb(replace(REPORT, uses=(TenantUse(TenantName("acme"), 10**30),)), age_ns=0)
+    assert codec.read_load(many)[0].uses[0].running == codec.TOKENS_MAX
+    for change, fault in (
+        (lambda message: setattr(message.tenant_uses[0], "demand", 2**63), "so much"),
+        (lambda message: setattr(message.tenant_uses[0], "tenant", ""), "tenant"),
+        (lambda message: message.tenant_uses.extend([pb.TenantUse(tenant="x")] * 5000), "too many tenants"),
+    ):
+        message = told_of_tenants()
+        change(message)
+        with pytest.raises(WireError, match=fault):
+            codec.read_load(message)
+    for change, fault in (
+        (lambda message: setattr(message.budget_uses[0], "day", "today"), "no day"),
+        (lambda message: setattr(message.budget_uses[0], "tokens_in_day", 2**63), "so large"),
+        (lambda message: setattr(message.budget_uses[0], "name", ""), "budget"),
+        (lambda message: message.budget_uses.extend([pb.BudgetUse(kind="key")] * 5000), "too many budgets"),
+    ):
+        message = told_of_tenants()
+        change(message)
+        with pytest.raises(WireError, match=fault):
+            codec.read_budget_uses(message)
+
+
+def test_a_budget_of_a_kind_that_is_not_known_is_not_read() -> None:
+    message = told_of_tenants()
+    message.budget_uses[0].kind = "street"
+    assert codec.read_budget_uses(message) == BUDGETS[1:]
+
+
 def test_a_head_says_where_it_ran_and_leaves_the_connections_headers_behind() -> None:
     head = LegHead(
         200,
@@ -217,6 +271,34 @@ def test_an_end_tells_outcome_place_and_tokens() -> None:
     )
     nowhere = codec.read_ended(codec.ended_to_pb(end, RequestSummary()).ended)
     assert nowhere.ran_at is None
+
+
+@pytest.mark.parametrize("left", [None, Resumes(0), Resumes(3), Resumes(2, first_step_deaths=1)])
+def test_a_forward_tells_what_is_left_of_its_resumes_or_nothing(left: Resumes | None) -> None:
+    """Nothing, and none, are told apart: a sender of the version before says nothing."""
+    message = codec.forward_to_pb(replace(ORDER, resumes_left=left), REQUEST, GatewayId("gw-us"), now_ns=0)
+    assert message.HasField("resumes_left") is (left is not None)
+    assert codec.read_forward(message, now_ns=0).event.resumes_left == left
+
+
+@pytest.mark.parametrize("used", [Resumes(0), Resumes(3, first_step_deaths=1)])
+@pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.FAILED_MIDSTREAM])
+def test_an_end_tells_what_was_used_of_them(outcome: Outcome, used: Resumes) -> None:
+    """Of an answer that came whole, and never broke, there is nothing to tell."""
+    end = EndRequest(PROFILE.request_id, outcome, "", 1, resumes_used=used)
+    message = codec.ended_to_pb(end, RequestSummary()).ended
+    is_told = outcome is not Outcome.COMPLETED or used.count > 0
+    assert message.HasField("resumes_used") is is_told
+    assert codec.read_ended(message).resumes_used == (used if is_told else None)
+
+
+def test_resumes_beyond_all_reason_are_never_told_and_never_believed() -> None:
+    end = EndRequest(PROFILE.request_id, Outcome.FAILED_MIDSTREAM, "", 1, resumes_used=Resumes(10**12, 10**12))
+    assert codec.read_ended(codec.ended_to_pb(end, RequestSummary()).ended).resumes_used == Resumes(
+        codec.RESUMES_MAX, codec.RESUMES_MAX
+    )
+    with pytest.raises(WireError, match="resumes"):
+        codec.read_ended(pb.Ended(outcome="completed", resumes_used=pb.Resumes(first_step_deaths=2**31)))
 
 
 def test_a_refusal_keeps_its_reason() -> None:
@@ -269,6 +351,8 @@ BAD_FORWARDS: list[tuple[Callable[[pb.ForwardRequest], object], str]] = [
     (put("profile.prompt_bytes", 2**40), "prompt_bytes"),
     (put("profile.session_key", ""), "session_key"),
     (put("profile.session_key", "s" * 1025), "session_key"),
+    (put("resumes_left.count", 1001), "resumes"),
+    (put("resumes_left.first_step_deaths", 2**32 - 1), "resumes"),
     (add_header("authorization", "Bearer x"), "authorization"),
     (add_header("Content-Length", "5"), "content-length"),
     (add_header("a b", "c"), "token"),

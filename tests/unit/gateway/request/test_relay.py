@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -302,3 +303,41 @@ class TestCountedByAPeer:
         (ended,) = scene.attempts_ended
         assert (ended.result, ended.prompt_tokens) == (LegResult.COMPLETED, None)
         assert scene.sink.body == ROLE + token("a") + STOP + DONE
+
+
+@pytest.mark.parametrize("room_bytes", [16 * 1024, 17 * 1024])
+async def test_what_is_left_to_ask_for_is_counted_with_the_body_that_it_is_made_of(room_bytes: int) -> None:
+    """It is another body as large as the client's. Without room for it, nobody is asked."""
+    held = 0
+
+    def hold(more: int) -> bool:
+        nonlocal held
+        fits = held + more <= room_bytes
+        held += more if fits else 0
+        return fits
+
+    scene, summary = Scene(), RequestSummary()
+    body = b'{"model":"llama","messages":[{"role":"user","content":"hello"}],"stream":true}'
+    relay = Relay(
+        scene.driver,
+        scene.clock,
+        scene.settings,
+        scene.sink,
+        outbound=OutboundRequest(profile("r1"), "/v1/chat/completions", (), body),
+        summary=summary,
+        arrived_ns=scene.clock.now_ns(),
+        hold=hold,
+    )
+    keep = relay.keeper(replace(start(1), may_break=True))
+    assert keep is not None
+    keep(ROLE + token("a"))
+    rest = relay.rest_profile()
+    keep(token("b"))
+    is_short = room_bytes == 16 * 1024
+    assert (rest is None, relay.transcript_dropped) == (is_short, is_short), summary.why_unresumed
+    assert ("room" in summary.why_unresumed) is is_short
+    if rest is not None:
+        again = relay.rest_profile()
+        assert again is not None
+        assert held == 16 * 1024 + len(relay.outbound_of(replace(start(1), resume=2)).body), "the first one is gone"
+    scene.driver.close()

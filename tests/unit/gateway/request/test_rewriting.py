@@ -33,9 +33,11 @@ USAGE = event(
 STREAM = (ROLE + token(" world"), b": keep-alive\n\n", chat_chunk({"content": "!"}, "length"), USAGE, DONE)
 
 
-def rewritten(path: str, *blocks: bytes, wants_usage: bool = True, **said: Any) -> list[tuple[str, Any]]:
+def rewritten(
+    path: str, *blocks: bytes, wants_usage: bool = True, is_full: bool = False, **said: Any
+) -> list[tuple[str, Any]]:
     told = Said(text="Hello", tokens=3, answer_id="first", created=7, model="llama", index=1, **said)
-    rest = Rest(OutboundRequest(profile("r1"), path, (), b"{}"), told, wants_usage)
+    rest = Rest(OutboundRequest(profile("r1"), path, (), b"{}"), told, wants_usage, is_full)
     rewriter = rewriter_for(path, rest, remark=REMARK)
     whole = b"".join([rewriter.rewrite(block) for block in blocks] + [rewriter.close()])
     assert whole.count(REMARK) == 1
@@ -74,6 +76,32 @@ def test_usage_that_comes_twice_counts_once() -> None:
     ]
     assert counts == [7, 7]
     assert rewritten(MESSAGES_PATH, *STREAM[:-1], USAGE, DONE)[-2][1]["usage"]["output_tokens"] == 7
+
+
+FULL = (
+    ROLE + token(" one too many"),
+    chat_chunk({"content": " and more"}, "stop"),
+    event({"choices": [], "usage": {"prompt_tokens": 25, "completion_tokens": 1}}),
+    DONE,
+)
+
+
+def test_what_had_come_to_its_limit_gets_no_token_more() -> None:
+    """No engine writes none at all."""
+    last, usage, _, done = (payload for _, payload in rewritten(CHAT_PATH, *FULL, is_full=True))
+    assert (last["choices"][0]["delta"], last["choices"][0]["finish_reason"]) == ({"content": ""}, "length")
+    assert (usage["usage"]["prompt_tokens"], usage["usage"]["completion_tokens"], done) == (22, 3, b"[DONE]")
+    _, stopped, message, _ = rewritten(MESSAGES_PATH, *FULL, is_full=True)
+    assert stopped[0] == "content_block_stop"
+    assert message[1]["delta"]["stop_reason"] == "max_tokens"
+    assert message[1]["usage"]["output_tokens"] == 3
+    *_, response = rewritten(
+        RESPONSES_PATH, *FULL, is_full=True, response={"id": "r"}, item={"id": "m"}, part={"type": "output_text"}
+    )
+    assert (response[1]["response"]["status"], response[1]["response"]["usage"]["output_tokens"]) == ("incomplete", 3)
+    completion = event({"choices": [{"index": 0, "text": "!", "token_ids": [7], "finish_reason": "stop"}]})
+    only, *_ = rewritten(COMPLETIONS_PATH, completion, DONE, is_full=True)
+    assert only[1]["choices"] == [{"index": 0, "text": "", "token_ids": [], "finish_reason": "length"}]
 
 
 def test_a_completion_tells_its_prompt_no_second_time() -> None:

@@ -59,7 +59,7 @@ def test_a_chat() -> None:
     head = {"id": "chatcmpl-9", "created": 7, "model": "llama"}
     first = event({**head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
     told = said(first + token("Grüß"), b": keep-alive\n\n", token(" Gott"), token(""))
-    assert (told.text, told.tokens) == ("Grüß Gott", 3)
+    assert (told.text, told.tokens) == ("Grüß Gott", 2), "what has no text yet is written anew"
     assert (told.answer_id, told.created, told.model) == ("chatcmpl-9", 7, "llama")
 
 
@@ -69,11 +69,22 @@ def test_a_completion_with_its_token_ids() -> None:
     half = {"index": 0, "text": "", "token_ids": [7]}
     other = {"index": 0, "text": "ü", "token_ids": [8]}
     told = said(event({"choices": [one]}), event({"choices": [half]}), path=COMPLETIONS_PATH)
-    assert (told.token_ids, told.prompt_token_ids, told.tokens) == ([5, 6], [1, 2], 3)
+    assert (told.token_ids, told.prompt_token_ids, told.tokens) == ([5, 6], [1, 2], 2)
     blocks = [event({"choices": [each]}) for each in (one, half, other, half)]
     assert said(*blocks, path=COMPLETIONS_PATH).token_ids == [5, 6, 7, 8]
     without = event({"choices": [{"index": 0, "text": "b"}]})
     assert said(blocks[0], without, path=COMPLETIONS_PATH).token_ids is None
+
+
+@pytest.mark.parametrize("blocks", [1, 1000])
+def test_tokens_count_once_their_text_has_come_out(blocks: int) -> None:
+    """Or an answer that broke within a character would end that many tokens too soon. `blocks`: read one by one, or as
+    events that are all alike."""
+    halves = [token("x"), token(""), token("ü"), token("")] * blocks
+    assert said(ROLE, *halves).tokens == 4 * blocks - 1
+    assert said(ROLE, *halves, token("y")).tokens == 4 * blocks + 1
+    counted = {"choices": [{"index": 0, "delta": {"content": ""}}], "usage": {"completion_tokens": 9}}
+    assert said(ROLE, token("a"), event(counted)).tokens == 8
 
 
 def test_a_message() -> None:
@@ -152,6 +163,21 @@ def test_without_room_it_keeps_nothing_and_says_so() -> None:
     assert room.held == 0
     with pytest.raises(Unsound, match="room"):
         transcript.said()
+
+
+def test_what_is_wide_and_what_is_told_in_numbers_counts_for_what_it_takes() -> None:
+    """A wide character makes every other one as wide, and a number is an object."""
+    room = Room()
+    kept(ROLE, *(token("😀 and plain text") for _ in range(3000)), room=room)
+    assert room.held >= 4 * 3000 * len("😀 and plain text")
+    room = Room()
+    first = {"index": 0, "text": "a", "token_ids": [1], "prompt_token_ids": list(range(20_000))}
+    kept(event({"choices": [first]}), path=COMPLETIONS_PATH, room=room)
+    assert room.held >= 20_000 * 32
+    room = Room()
+    created = named_event("response.created", sequence_number=0, response={"id": "r", "instructions": "x" * 100_000})
+    kept(created, ITEM, path=RESPONSES_PATH, room=room)
+    assert room.held >= 100_000
 
 
 def test_an_answer_that_turns_out_unsound_gives_its_room_back() -> None:

@@ -5,6 +5,8 @@ import random
 
 import pytest
 
+from gateway.core.vocabulary import Extra
+from gateway.request.extras import Withheld
 from loadgen.bench.relay import wire
 
 
@@ -27,6 +29,13 @@ def test_the_engine_reads_from_a_request_what_the_client_put_there(tokens: int) 
 def test_the_engine_understands_what_relays_make_of_a_request() -> None:
     body = b'{"max_completion_tokens": 9, "stream": true, "stream_options": {"include_usage": true}}'
     assert wire.read_ask(body) == wire.Ask(is_stream=True, tokens=9, wants_usage=True)
+
+
+def test_it_tells_token_ids_where_they_are_asked_for() -> None:
+    """Whoever takes them out again leaves what everybody else gets."""
+    assert wire.read_ask(b'{"max_tokens":9,"stream":true,"return_token_ids":true}').wants_ids
+    assert b'"token_ids":[' in wire.TOKEN_EVENT_WITH_ID
+    assert Withheld((Extra.TOKEN_IDS,)).feed(wire.TOKEN_EVENT_WITH_ID, is_crossing=False) == wire.TOKEN_EVENT
 
 
 def test_a_chunk_is_as_long_as_it_says() -> None:
