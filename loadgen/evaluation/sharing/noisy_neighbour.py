@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from loadgen.evaluation.sharing.worlds import client, play, world
@@ -23,7 +24,9 @@ def measure(options: object) -> dict[str, object]:
     return {"seconds": seconds, "rows": rows}
 
 
-def played(seed: int, seconds: int, floods_as: str | None, run: dict[str, Any] | None = None) -> list[RequestRecord]:
+def played(
+    seed: int, seconds: int, floods_as: str | None, run: dict[str, Any] | None = None
+) -> Sequence[RequestRecord]:
     """`floods_as`: the class of the flood; None: there is none."""
     clients = [client(name, rate=rate) for name, rate in _CHATS]
     if floods_as is not None:
