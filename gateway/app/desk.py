@@ -14,7 +14,7 @@ from gateway.app.reload import PolicyPart
 from gateway.config.orders import Orders
 from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
-from gateway.core.description import decode_figures_of, describe, gauges_of
+from gateway.core.description import decode_figures_of, describe, gauges_of, sharing_of
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, PolicyApplied, PricesChanged, TokensSettled
 from gateway.core.gateway_core import GatewayCore
@@ -86,15 +86,7 @@ class Desk:
         if self.audit is not None:
             self.ledger.hand_to(self.audit.on_finished)
             observers.append(self.audit)
-        for levels in (
-            AuditLevels(self.audit),
-            DecodeLevels(lambda: decode_figures_of(self.core, clock.now_ns())),
-            PoolLevels(self.core.lengths.figures),
-            ThresholdLevels(self.core.tuning),
-            PriceLevels(self.prices),
-            LimitLevels(self.core.limits, self.metrics.tenant_label),
-        ):
-            self.metrics.registry.register(levels)
+        self._show_levels()
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)
@@ -111,6 +103,17 @@ class Desk:
 
     def _submit_prices(self, event: PricesChanged) -> None:
         self.driver.submit(event)
+
+    def _show_levels(self) -> None:
+        """What is asked of the core, and of the audit, at each scrape."""
+        core, clock, registry = self.core, self.clock, self.metrics.registry
+        registry.register(AuditLevels(self.audit))
+        registry.register(DecodeLevels(lambda: decode_figures_of(core, clock.now_ns())))
+        registry.register(PoolLevels(core.lengths.figures))
+        registry.register(ThresholdLevels(core.tuning))
+        registry.register(PriceLevels(self.prices))
+        self.metrics.follow_sharing(lambda: sharing_of(core, clock.now_ns()))
+        registry.register(LimitLevels(core.limits, self.metrics.tenant_label))
 
     @property
     def journal(self) -> Journal | None:

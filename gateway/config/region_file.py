@@ -28,6 +28,7 @@ from gateway.config.targets import (
     PeerConfig,
     ReplicaConfig,
 )
+from gateway.config.tenants import tenant_faults
 from gateway.config.tracing import collector_headers
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import (
@@ -307,9 +308,9 @@ class CoreFile(RegionSections[CoreConfig]):
 
     @model_validator(mode="after")
     def _check_placement(self) -> Self:
-        if faults := [
-            Fault(f"placement.{key}", what) for key, what in placement_faults(self.take(CoreConfig).placement)
-        ]:
+        core = self.take(CoreConfig)
+        faults = [Fault(f"placement.{key}", what) for key, what in placement_faults(core.placement)]
+        if faults := [*faults, *(Fault(key, what) for key, what in tenant_faults(core))]:
             raise KeyFaults(*faults)
         return self
 

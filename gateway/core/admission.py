@@ -170,17 +170,16 @@ class WaitingRoom:
             return self._queues[request.request_class]
         return self._held[hold.slot][request.request_class, hold.is_cold]
 
-    def lines(self, model: ModelName) -> Iterator[tuple[RequestClass, Account, int]]:
-        """Of those who wait for a model: of which class and tenant how many. For an estimate; O(tenants)."""
-        for request_class, queue in self._queues.items():
-            if request_class.model == model:
+    def lines(self, model: ModelName | None = None) -> Iterator[tuple[RequestClass, Account, int]]:
+        """Of those who wait, for a model or for any: of which class and tenant how many. For an estimate, and for
+        inspection; O(tenants)."""
+        queues = list(self._queues.items())
+        for held in self._held.values():
+            queues += [(request_class, queue) for (request_class, _), queue in held.items()]
+        for request_class, queue in queues:
+            if model is None or request_class.model == model:
                 for account, length in queue.lines():
                     yield request_class, account, length
-        for queues in self._held.values():
-            for (request_class, _), queue in queues.items():
-                if request_class.model == model:
-                    for account, length in queue.lines():
-                        yield request_class, account, length
 
     def head_of(self, request_class: RequestClass) -> RequestState | None:
         queue = self._queues.get(request_class)

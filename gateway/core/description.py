@@ -7,11 +7,21 @@ from dataclasses import dataclass
 
 from gateway.core.decode.admissions import DecodeFigures
 from gateway.core.decode_pools import DecodePool
+from gateway.core.goodput import Promise
 from gateway.core.peers import Peers, PeerState
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import ReplicaState
 from gateway.core.state import GatewayState
-from gateway.core.vocabulary import GatewayId, ModelName, PoolName, ReplicaId, Standing, Word
+from gateway.core.vocabulary import (
+    GatewayId,
+    ModelName,
+    PoolName,
+    ReplicaId,
+    ServiceClass,
+    Standing,
+    TenantName,
+    Word,
+)
 
 
 class ReplicaCondition(Word):
@@ -66,6 +76,35 @@ class CoreGauges:
     """Requests that each replica's engine has accepted and not begun, whoever sent them."""
     held: dict[ReplicaId, int]
     """Requests that wait here for each replica and no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharingFigures:
+    """How the fleet is shared, for the metrics page."""
+
+    promises: dict[tuple[ServiceClass, Promise], int]
+    waiting: dict[ServiceClass, int]
+    """By what they are served as."""
+    waiting_of: dict[TenantName, int]
+    drains: dict[ModelName, float]
+    """Requests a second that got their turn, where that is known."""
+    tenants: int
+    forgotten: int
+
+
+def sharing_of(core: GatewayState, now_ns: int) -> SharingFigures:
+    shares = core.waiting.shares
+    waiting = dict.fromkeys(ServiceClass, 0)
+    for request_class, _, length in core.waiting.lines():
+        waiting[request_class.service_class] += length
+    return SharingFigures(
+        dict(core.goodput.counts),
+        waiting,
+        {each.name: each.waiting for each in shares.waiting.values()},
+        core.drains.rates(now_ns),
+        shares.size,
+        shares.forgotten,
+    )
 
 
 def gauges_of(core: GatewayState, now_ns: int) -> CoreGauges:

@@ -92,6 +92,11 @@ class Drains:
         busy_ns = drain.busy_ns + (0 if drain.since_ns is None else now_ns - drain.since_ns)
         return drain.count * _SECOND_NS / max(1.0, busy_ns)
 
+    def rates(self, now_ns: int) -> dict[ModelName, float]:
+        """Where one is known."""
+        found = {model: self.rate(model, now_ns) for model in self._by_model}
+        return {model: rate for model, rate in found.items() if rate is not None}
+
     def clears_ns(self, room: WaitingRoom, model: ModelName, now_ns: int) -> int:
         """How long until all who wait for the model will have gone; 0: nothing is known."""
         rate = self.rate(model, now_ns)

@@ -17,7 +17,16 @@ from gateway.core.peers import PeerState
 from gateway.core.requests import Hold, RequestClass, RequestState
 from gateway.core.residency import Verdict, may_process, may_process_under
 from gateway.core.state import GatewayState
-from gateway.core.vocabulary import ALL_CONNECTORS, ModelName, Outcome, Place, RequestProfile, ResidencyStamp, Standing
+from gateway.core.vocabulary import (
+    ALL_CONNECTORS,
+    ModelName,
+    Outcome,
+    Place,
+    RequestProfile,
+    ResidencyStamp,
+    ServiceClass,
+    Standing,
+)
 
 _PLACES_NAMED_MAX = 3
 _TARGETS_NAMED_MAX = 4
@@ -78,8 +87,18 @@ def waits_for(core: GatewayState, request: RequestState) -> str:
     held = request.held
     named = [*_replicas_awaited(core, request), *_peers_awaited(core, request)] if held is None else [_home(core, held)]
     nobody = "whoever has our replicas now" if request.profile.model in core.away else "nobody that is known"
-    words = ", ".join(named) or nobody
+    words = (", ".join(named) or nobody) + _its_turn(core, request)
     return f"{words}; an operator has stopped all forwarding" if core.locked_down else words
+
+
+def _its_turn(core: GatewayState, request: RequestState) -> str:
+    """What else it waits for than a target: no other tenant is named."""
+    service_class, charge = request.request_class.service_class, request.charge
+    told = "" if service_class is ServiceClass.INTERACTIVE else f"; as {service_class} it takes only what is idle"
+    if charge is None or not core.waiting.shares.are_contested:
+        return told
+    had_less = sum(each.counter < charge.account.counter for each in core.waiting.shares.waiting.values())
+    return f"{told}; its tenant's turn comes after that of {had_less} others who had less" if had_less else told
 
 
 # Why nobody could

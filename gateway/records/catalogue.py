@@ -5,7 +5,7 @@ It makes up a gateway that does nothing, and shows no value.
 
 from __future__ import annotations
 
-from gateway.core.description import gauges_of
+from gateway.core.description import gauges_of, sharing_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
 from gateway.ground.naming.counters import DnsCounters
@@ -34,6 +34,7 @@ def catalogue() -> list[Described]:
     metrics.registry.register(PoolLevels(core.lengths.figures))
     metrics.registry.register(ThresholdLevels(core.tuning))
     metrics.registry.register(PriceLevels(None))
+    metrics.follow_sharing(lambda: sharing_of(core, 0))
     metrics.registry.register(LimitLevels(core.limits, str))
     metrics.registry.register(BudgetLevels(int, int))
     ScalingMetrics(metrics.registry, tuple)

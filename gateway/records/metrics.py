@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from gateway.core import effects as ordered
 from gateway.core import events
-from gateway.core.description import CoreGauges, ReplicaCondition
+from gateway.core.description import CoreGauges, ReplicaCondition, SharingFigures
 from gateway.core.effects import Effect
 from gateway.core.events import Event
 from gateway.core.vocabulary import (
@@ -36,6 +36,7 @@ from gateway.records.ledger import Ledger, refusal_in
 from gateway.records.model_labels import OTHER, ModelLabels
 from gateway.records.price_metrics import MoneyTally
 from gateway.records.resume_metrics import ResumeMetrics
+from gateway.records.sharing_metrics import SharingLevels
 from gateway.records.tenant_labels import TenantLabels
 from gateway.records.trace_metrics import TraceMetrics
 from gateway.records.usage_metrics import FIRST_TOKEN_S, SHARE, UsageMetrics, ran
@@ -131,6 +132,10 @@ class Metrics:
     def descriptors_exhausted(self) -> None:
         """There was no file descriptor to be had just now."""
         self._no_descriptor.add()
+
+    def follow_sharing(self, figures: Callable[[], SharingFigures]) -> None:
+        """Ask at each scrape how the fleet is shared."""
+        self.registry.register(SharingLevels(figures, self.tenant_label, self._models.of))
 
     def follow_certificate(self, role: str, left_s: Callable[[], float]) -> None:
         """Ask at each scrape how long the certificate in use is still valid."""

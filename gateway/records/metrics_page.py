@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gateway.core.decode.admissions import AdmissionReason
 from gateway.core.decode.locality.nearness import SignatureState
 from gateway.core.description import ReplicaCondition
+from gateway.core.goodput import Promise
 from gateway.core.lengths import Misroute
 from gateway.core.scaling.vocabulary import Reason
 from gateway.core.tenant_meter import LimitKind
@@ -24,6 +25,7 @@ from gateway.core.vocabulary import (
     PlacementReason,
     PoolStep,
     RefusalReason,
+    ServiceClass,
     TargetKind,
 )
 from gateway.ground.naming.counters import ANSWERS, TYPES
@@ -65,6 +67,8 @@ LABELS: dict[str, Label] = {
     "pool": Label("A pool that the region file names."),
     "step": Label("How a request came to its pool.", tuple(PoolStep)),
     "category": Label("Of which kind a prompt's text is taken to be.", tuple(Category)),
+    "service_class": Label("What a request's client was promised.", tuple(ServiceClass)),
+    "promise": Label("What became of that.", tuple(Promise)),
     "how": Label("How it showed that the pool was too short.", tuple(Misroute)),
     "move": Label("Why a threshold was moved.", tuple(Move)),
     "region": Label("This gateway's own."),

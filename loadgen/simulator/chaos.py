@@ -169,8 +169,30 @@ def _mesh_document(seed: int) -> dict[str, Any]:
     if rng.random() < 0.3:
         document["queued_requests_max"] = rng.choice((1, 2, 4))
     document["faults"] = _faults(rng, document)
+    shares = random.Random(f"chaos/{seed}/sharing")
+    if shares.random() < 0.3:
+        _share_out(shares, document)
     agents = random.Random(f"chaos/{seed}/agents")
     return _among_agents(agents, document) if agents.random() < 0.25 else document
+
+
+def _share_out(rng: random.Random, document: dict[str, Any]) -> None:
+    """Tenants were promised different things, and some of what is asked yields."""
+    for clients in document["clients"]:
+        clients["service_class"] = rng.choice(("interactive", "interactive", "batch", "best_effort"))
+    (run,) = document["runs"]
+    run["tenants"] = {"acme": {"weight": rng.choice((0.5, 3.0)), "priority": rng.choice((0, 0, 2))}}
+    run["sharing"] = {
+        "aging": f"{rng.choice((1, 10))}s",
+        "prefix_slack_tokens": rng.choice((0, 200, 10_000)),
+        "tenants_max": rng.choice((1, 100)),
+    }
+    first_token = rng.choice((None, "500ms", "3s"))
+    run["classes"] = {
+        "interactive": {"first_token": first_token},
+        "batch": {"free_share": rng.choice((0.0, 0.25)), "promotion": rng.choice((None, "2s")), "wait_max": "20s"},
+        "best_effort": {"wait_max": rng.choice(("1s", "20s")), "queue_share": rng.choice((0.1, 0.5))},
+    }
 
 
 def _disaggregated_document(seed: int) -> dict[str, Any]:

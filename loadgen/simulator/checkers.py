@@ -41,6 +41,7 @@ from gateway.core.vocabulary import (
     ReplicaSpec,
     RequestId,
     RequestProfile,
+    ServiceClass,
     Target,
     TargetKind,
     TenantName,
@@ -58,7 +59,7 @@ _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalRe
 """Not taken from the core, which is judged by it."""
 
 
-_Queue = tuple[TenantName, Place | None, bool, bool]
+_Queue = tuple[TenantName, Place | None, bool, bool, ServiceClass]
 _PARTS = {
     LegRole.WHOLE: ReplicaRole.UNIFIED,
     LegRole.PREFILL: ReplicaRole.PREFILL,
@@ -116,6 +117,7 @@ class _Visit:
     """Its prompt has been read, and no decode worker has it yet."""
     connectors: frozenset[Connector] = ALL_CONNECTORS
     """Over which it can be handed from one to another."""
+    service_class: ServiceClass = ServiceClass.INTERACTIVE
     first_token: bool = False
     resume: int = 0
     """How often somebody went on with its answer."""
@@ -126,7 +128,7 @@ class _Visit:
 
     @property
     def queue(self) -> _Queue:
-        return self.tenant, self.origin, self.came_across, bool(self.connectors)
+        return self.tenant, self.origin, self.came_across, bool(self.connectors), self.service_class
 
 
 @dataclass(slots=True)
@@ -456,7 +458,7 @@ class Watch:
         visit = _Visit(view.arrivals, self._now_ns, profile.tenant, origin, came_across, profile.follows)
         visit.request_id = profile.request_id
         visit.is_ordinary = not profile.follows
-        visit.connectors = profile.connectors
+        visit.connectors, visit.service_class = profile.connectors, profile.service_class
         view.visits[profile.request_id] = visit
         waiting = view.waiting.setdefault(visit.queue, {})
         if visit.is_ordinary:

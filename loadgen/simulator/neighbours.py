@@ -55,7 +55,9 @@ def neighbours_of(
     return [
         Neighbour(
             name,
-            *(_p99_s(_of(name, records, from_ns)) for records in (quiet, fair, first_come)),
+            _p99_s(_of(name, quiet, from_ns)),
+            _p99_s(_of(name, fair, from_ns)),
+            _p99_s(_of(name, first_come, from_ns)),
             _failed(_of(name, fair, from_ns)),
         )
         for name in names

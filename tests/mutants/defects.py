@@ -8,7 +8,8 @@ from typing import Any
 
 from gateway.core.admission import WaitingRoom
 from gateway.core.attempts import Breaker
-from gateway.core.fair_queue import Line
+from gateway.core.fair_queue import FairOrder, Line, Turn
+from gateway.core.fair_shares import Account, Charge, FairShares
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.intake import Intake
 from gateway.core.peers import Peers, PeerState
@@ -21,6 +22,7 @@ from gateway.core.pools import PoolFit
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import AttemptState, Hold, LegEnd, Phase, RequestClass, RequestState
 from gateway.core.residency import ResidencyPolicy, Verdict
+from gateway.core.rooms import Rooms
 from gateway.core.state import GatewayState
 from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
@@ -424,3 +426,46 @@ def hears_no_change(original: Original, report: LoadReport, last: LoadReport | N
 def never_stale(original: Original, peers: Peers, state: PeerState) -> int:
     stale_ns: int = original(peers, state)
     return stale_ns and stale_ns + _AGES_NS
+
+
+# How queues are shared
+
+
+@mutant(
+    "tenants who share are served first come, first served",
+    "fair_queue:FairOrder.turn",
+    hunter=f"{_CORE_TESTS}/test_fair_queue.py",
+)
+def nobody_shares(original: Original, order: FairOrder, request: RequestState) -> Turn:
+    rank = request.request_class.service_rank
+    return rank, 0, 0, 0.0, request.arrival_number, request
+
+
+@mutant(
+    "whoever idles saves up",
+    "fair_shares:FairShares._lift",
+    hunter=f"{_CORE_TESTS}/test_fair_shares.py::TestIdling",
+)
+def saves_up(original: Original, shares: FairShares, account: Account) -> None:
+    return
+
+
+@mutant(
+    "what is tried again is charged again",
+    "fair_shares:FairShares.started",
+    hunter=f"{_CORE_TESTS}/test_fair_shares.py",
+)
+def charges_again(
+    original: Original, shares: FairShares, charge: Charge, profile: RequestProfile, prompt_tokens: int
+) -> None:
+    shares._charge(charge, charge.input_tokens + max(1, prompt_tokens or profile.prompt_bytes // 4), 0)
+    charge.is_counted = True
+
+
+@mutant(
+    "who yields goes where there is no room",
+    "rooms:Rooms.replicas_with_room",
+    hunter=f"{_CORE_TESTS}/test_rooms.py",
+)
+def yields_to_nobody(original: Original, rooms: Rooms, mask: int, request_class: RequestClass) -> int:
+    return mask

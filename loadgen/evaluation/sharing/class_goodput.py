@@ -14,7 +14,7 @@ _SLO: Final = "2s"
 _SLO_NS: Final = 2_000_000_000
 _SECONDS, _QUICK_SECONDS = 240, 60
 _SECOND_NS: Final = 1_000_000_000
-_CASES: Final = (
+_CASES: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
     ("no classes", "interactive", {}),
     ("classes", "batch", {}),
     ("classes, and late ones refused", "batch", {"classes": {"interactive": {"first_token": _SLO}}}),

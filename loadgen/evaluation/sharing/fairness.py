@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from gateway.core.sharing_config import SharingConfig
@@ -53,7 +54,7 @@ def _row(seed: int, seconds: int, weights: tuple[float, float], *, is_fair: bool
 
 
 def apart(
-    records: list[RequestRecord], weights: tuple[float, float], window: tuple[int, int]
+    records: Sequence[RequestRecord], weights: tuple[float, float], window: tuple[int, int]
 ) -> tuple[float, list[float]]:
     """Of what both were served by the end of each answer, weighed and by weight, how far the difference ever moved; and
     what either was served in all."""
@@ -71,7 +72,7 @@ def apart(
     return most - least, list(served.values())
 
 
-def bound(records: list[RequestRecord], weights: tuple[float, float]) -> float:
+def bound(records: Sequence[RequestRecord], weights: tuple[float, float]) -> float:
     """Twice: the slack, one request, and what may run of either at once, which is counted here when it ends."""
     config = SharingConfig()
     whole = [each for each in records if each.end is RequestEnd.COMPLETED]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from loadgen.evaluation.sharing.worlds import client, play, world
@@ -23,7 +24,9 @@ def measure(options: object) -> dict[str, object]:
     return {"seconds": seconds, "rows": rows}
 
 
-def played(seed: int, seconds: int, floods_as: str | None, run: dict[str, Any] | None = None) -> list[RequestRecord]:
+def played(
+    seed: int, seconds: int, floods_as: str | None, run: dict[str, Any] | None = None
+) -> Sequence[RequestRecord]:
     """`floods_as`: the class of the flood; None: there is none."""
     clients = [client(name, rate=rate) for name, rate in _CHATS]
     if floods_as is not None:
@@ -80,7 +83,8 @@ Two tenants chat while a third asks for three bursts of 60 long prompts at once,
 
 {table(head, lines)}
 Stated: of what a flood does to others' first tokens where whoever comes first is served first, no more than
-{MOVED_MAX_SHARE:.0%} is left. That {verdict}: {worst:.0%} at most, and {lost} of their requests were lost. Nothing is
-preempted, so that an engine which is full of the flood's answers has to end one first; that is what is left. Where
-the flood is of class `batch`, a share of each engine stays free of it.
+{MOVED_MAX_SHARE:.0%} is left. That {verdict}: {worst:.0%} at most, and {lost} of their requests were lost. What is left
+is that nothing is preempted: while nobody else waits a burst fills the engines, and then all its prompts are read, and
+one of its answers has to end, before anybody's turn is worth anything. Where the flood is of class `batch`, a share of
+each engine stays free of it.
 """

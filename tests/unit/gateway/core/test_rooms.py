@@ -8,10 +8,10 @@ import pytest
 
 from gateway.core import events
 from gateway.core.config import CoreConfig, PlacementPolicy, QueueConfig
-from gateway.core.effects import Effect
+from gateway.core.effects import Effect, StartLeg
 from gateway.core.sharing_config import BatchConfig, ClassesConfig
 from gateway.core.vocabulary import ServiceClass, TenantName
-from tests.support.core import EU, SECOND, Desk, desk, ended, forward, peer_spec, profile, started
+from tests.support.core import EU, SECOND, Desk, desk, ended, forward, of_kind, peer_spec, profile, started
 
 BATCH, BEST_EFFORT, INTERACTIVE = ServiceClass.BATCH, ServiceClass.BEST_EFFORT, ServiceClass.INTERACTIVE
 POLICIES = [PlacementPolicy.COST, PlacementPolicy.LEAST_LOAD]
@@ -63,7 +63,7 @@ class TestRoom:
         ask(one, "b1", BATCH)
         ask(one, "i1", INTERACTIVE)
         effects = one.probe(running=0)
-        assert [each.request_id for each in effects if hasattr(each, "decision")][:1] == ["i1"]
+        assert [each.request_id for each in of_kind(StartLeg, effects)][:1] == ["i1"]
 
 
 class TestPatience:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.core.effects import EndRequest
@@ -48,6 +50,13 @@ def test_where_sdks_try_again_they_are_told_when_or_not_to(outcome: Outcome) -> 
     if kind.retry_after_s is not None:
         assert 0 < float(headers["retry-after"]) <= 120
         assert float(headers["retry-after-ms"]) == kind.retry_after_s * 1000
+
+
+def test_what_the_queue_itself_says_of_when_to_come_again_counts_for_more() -> None:
+    told = replace(end(Outcome.REJECTED_QUEUE_FULL), retry_after_ns=7_250_000_000)
+    headers = error_headers(kind_of(told))
+    assert (headers["retry-after"], headers["retry-after-ms"]) == ("8", "7250")
+    assert error_headers(kind_of(end(Outcome.REJECTED_QUEUE_FULL)))["retry-after"] == "2", "where nobody knows"
 
 
 def test_a_rule_that_refuses_is_named_to_nobody_outside_and_is_not_tried_again() -> None:

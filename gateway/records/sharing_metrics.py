@@ -1,0 +1,81 @@
+"""What the metrics page says of how the fleet is shared: who waits, of which tenant and class, how fast queues drain,
+and what came of what classes were promised. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.core.description import SharingFigures
+from gateway.core.vocabulary import ModelName, TenantName
+
+_Name = TypeVar("_Name")
+
+
+class SharingLevels(Collector):
+    """Asks the core at each scrape. Labels are bounded by whoever hands them in."""
+
+    def __init__(
+        self,
+        figures: Callable[[], SharingFigures],
+        tenant: Callable[[TenantName], str],
+        model: Callable[[ModelName], str],
+    ) -> None:
+        self._figures = figures
+        self._tenant = tenant
+        self._model = model
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        figures = self._figures()
+        promises = CounterMetricFamily(
+            "nightside_class_requests",
+            "Clients' requests by class, and by what became of what the class was promised.",
+            labels=["service_class", "promise"],
+        )
+        for (service_class, promise), count in figures.promises.items():
+            promises.add_metric([service_class, promise], count)
+        yield promises
+        waiting = GaugeMetricFamily(
+            "nightside_class_queue_length", "Requests that wait, by what they are served as.", labels=["service_class"]
+        )
+        for service_class, length in figures.waiting.items():
+            waiting.add_metric([service_class], length)
+        yield waiting
+        yield self._by_tenant(figures)
+        drains = GaugeMetricFamily(
+            "nightside_queue_drain_rate",
+            "Requests a second that got their turn while others waited, of late.",
+            labels=["model"],
+        )
+        for label, rate in _summed(figures.drains, self._model).items():
+            drains.add_metric([label], rate)
+        yield drains
+        yield GaugeMetricFamily(
+            "nightside_tenants_counted", "Tenants whose tokens are counted, to share queues.", value=figures.tenants
+        )
+        yield CounterMetricFamily(
+            "nightside_tenants_forgotten", "Tenants whose count was given up for others'.", value=figures.forgotten
+        )
+
+    def _by_tenant(self, figures: SharingFigures) -> Metric:
+        """Those that share a label are told together."""
+        waiting = GaugeMetricFamily(
+            "nightside_tenant_queue_length", "Requests of a tenant that wait.", labels=["tenant"]
+        )
+        for label, length in _summed(figures.waiting_of, self._tenant).items():
+            waiting.add_metric([label], length)
+        return waiting
+
+
+def _summed(numbers: Mapping[_Name, float], label_of: Callable[[_Name], str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, number in numbers.items():
+        label = label_of(name)
+        found[label] = found.get(label, 0) + number
+    return found

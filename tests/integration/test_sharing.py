@@ -1,0 +1,68 @@
+"""Classes at a live gateway: what clients may name, what is told early, and what is counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.core.sharing_config import ClassesConfig, InteractiveConfig
+from gateway.core.vocabulary import ModelName
+from tests.support.core import EU, LAYERED, SECOND, US, under
+from tests.support.gateways import CHAT
+from tests.support.regions import Mesh, Region
+
+PROMISED = ClassesConfig(interactive=InteractiveConfig(first_token_ns=SECOND // 2))
+
+
+async def promising(mesh: Mesh) -> Region:
+    us = await mesh.region("us-1", US)
+    us.config = replace(us.config, core=under(LAYERED, replace(us.config.core, classes=PROMISED)))
+    return us
+
+
+def chat_of(region: Region) -> str:
+    return f"{region.gateway.http_url}/v1/chat/completions"
+
+
+async def test_a_class_is_taken_or_refused_by_its_name_and_counted(mesh: Mesh) -> None:
+    us = await promising(mesh)
+    await mesh.start(us)
+    async with mesh.session.post(chat_of(us), json=CHAT, headers={"x-nightside-class": "gold"}) as response:
+        assert response.status == 400
+        error = (await response.json())["error"]
+        assert (error["code"], error["param"]) == ("invalid_class", "x-nightside-class")
+        assert "'gold'" in error["message"]
+    async with mesh.session.post(chat_of(us), json=CHAT, headers={"x-nightside-class": "batch"}) as response:
+        assert response.status == 200
+        await response.read()
+    async with mesh.session.get(f"{us.gateway.admin_url}/metrics") as page:
+        text = await page.text()
+    assert 'nightside_class_requests_total{promise="kept",service_class="batch"} 1.0' in text
+
+
+async def test_who_would_be_late_is_told_at_once_and_when_to_come_again(mesh: Mesh) -> None:
+    us = await promising(mesh)
+    await mesh.start(us)
+    await us.become_busy()
+    drains, model = us.gateway.core.drains, ModelName(CHAT["model"])  # type: ignore[arg-type] # it is a name
+    now_ns = us.gateway.core._now_ns
+    assert now_ns is not None
+    drains.waits(model, 1, now_ns - 8 * SECOND)
+    for number in range(8):
+        drains.served(model, 1, now_ns - (7 - number) * SECOND)
+    async with mesh.session.post(chat_of(us), json=CHAT) as response:
+        assert response.status == 429
+        assert (await response.json())["error"]["code"] == "deadline_unreachable"
+        assert 0 < int(response.headers["retry-after"]) <= 60
+        assert float(response.headers["retry-after-ms"]) >= 500, "one a second, less the promised half"
+    assert us.engine.received == []
+
+
+async def test_a_batch_is_run_where_another_region_is_idle_and_says_there_what_it_is(mesh: Mesh) -> None:
+    us, eu = await promising(mesh), await mesh.region("eu-1", EU)
+    await mesh.start(us, eu)
+    await us.become_busy()
+    async with mesh.session.post(chat_of(us), json=CHAT, headers={"x-nightside-class": "batch"}) as response:
+        assert response.status == 200
+        await response.read()
+        assert response.headers["x-nightside-region"] == EU.region
+    assert len(eu.engine.received) == 1
