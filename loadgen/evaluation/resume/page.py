@@ -25,7 +25,8 @@ def page_of(
     parts = [_head(machine), _table(outcomes), _PAUSE, _pauses(outcomes)]
     parts += [_REAL, _killed(list(measured.killed.values())), _EXACT, _exactness(list(measured.exactness.values()))]
     added, whole = costs
-    return "\n".join([*parts, _WHY_NOT, _COST, _added(added), _COST_WHOLE, _costs(whole), _COST_NOTE])
+    parts += [_WHY_NOT, _COST, _added(added), *((_COST_WHOLE, _costs(whole)) if whole else ()), _COST_NOTE]
+    return "\n".join(parts)
 
 
 def _head(machine: Mapping[str, object]) -> str:
@@ -70,8 +71,10 @@ engines, all kills together, and some of those ended before the signal. *Broken*
 aim is none of those that are sound, which all are here.
 
 The pause: the longest time between two pieces of a stream that went on, beside that of streams that did not, and the
-time to a first token then. The aim is a first token's time with a warm prefix, and what it takes to notice; here the
-prefix is warm nowhere, and all that died at once is read again at once.
+time to a first token then. The aim is a first token's time with a warm prefix, and what it takes to notice, and it is
+missed: the prefix is warm nowhere here, and all that died at once comes at once. An engine gets more when its probe, ten
+times a second, says that nothing is pending there, so that a burst of rests stands in a queue as any burst does, while
+a first token of this load mostly comes alone; the hundred of the region came at once, too, and waited half as long.
 """
 
 
@@ -201,5 +204,6 @@ def _costs(costs: Sequence[Cost]) -> str:
     return table(head, rows)
 
 
-_COST_NOTE = """The aim is 2 % at most with text. Token ids are off by default, as they cost more.
+_COST_NOTE = """The aim is 2 % at most with text; an answer longer than 64 KiB of events is at its edge. Token ids are off by default, as
+they cost more.
 """
