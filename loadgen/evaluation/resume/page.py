@@ -72,9 +72,9 @@ aim is none of those that are sound, which all are here.
 
 The pause: the longest time between two pieces of a stream that went on, beside that of streams that did not, and the
 time to a first token then. The aim is a first token's time with a warm prefix, and what it takes to notice, and it is
-missed: the prefix is warm nowhere here, and all that died at once comes at once. An engine gets more when its probe, ten
-times a second, says that nothing is pending there, so that a burst of rests stands in a queue as any burst does, while
-a first token of this load mostly comes alone; the hundred of the region came at once, too, and waited half as long.
+missed: the prefix is warm nowhere here, and all that died at once comes at once. An engine gets more when its probe,
+ten times a second, says that nothing is pending there, so that a burst of rests stands in a queue as any burst does;
+a first token of the first load mostly comes alone, and the hundred of the region came at once as well.
 """
 
 
@@ -204,6 +204,6 @@ def _costs(costs: Sequence[Cost]) -> str:
     return table(head, rows)
 
 
-_COST_NOTE = """The aim is 2 % at most with text; an answer longer than 64 KiB of events is at its edge. Token ids are off by default, as
-they cost more.
+_COST_NOTE = """The aim is 2 % at most with text; an answer longer than 64 KiB of events is at its edge. Token ids are off by default,
+as they cost more.
 """
