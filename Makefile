@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-resume results-records results-token-budget-classifier results-succession metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients test-issuers compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-resume results-records results-token-budget-classifier results-succession page-picture metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -40,6 +40,10 @@ test-cloud: setup setup-tests ## Run the tests of cloud providers and stores aga
 test-clients: setup ## Run clients for JavaScript against a gateway: OpenAI's and Anthropic's SDKs under Node, and a page in a real Chromium. What cannot be had is skipped, with the reason; REQUIRE=1 fails then.
 	@.ci/setup-clients || [ $$? = 69 ]
 	nice $(BIN)/python -m pytest tests/clients $(if $(REQUIRE),--require-clients) $(ARGS)
+
+test-issuers: setup ## Run a certified OpenID provider (npm's oidc-provider, under Node) as the issuer of clients' and operators' tokens. What cannot be had is skipped, with the reason; REQUIRE=1 fails then.
+	@.ci/setup-issuers || [ $$? = 69 ]
+	nice $(BIN)/python -m pytest tests/issuers $(if $(REQUIRE),--require-issuers) $(ARGS)
 
 compiled: setup ## Make build/compiled: the same sources with the core's logic compiled by mypyc. Needs a C compiler.
 	@.ci/compile
@@ -77,7 +81,7 @@ mutants: setup ## Seed defects into the core, one at a time, and see that chaos,
 soak: setup ## Send an hour's worth of a region's requests in minutes, with faults mixed in: nothing may grow.
 	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000
 
-nightly: test fuzz test-engines test-cloud test-clients bench mutants soak ## Every check that takes long: all tests, real engines, clients in a browser, benches, mutants, soak, 10,000 seeds of chaos, 1,000 with a controller, with two, with disaggregated pools and with answers that break, the compiled core.
+nightly: test fuzz test-engines test-cloud test-clients test-issuers bench mutants soak ## Every check that takes long: all tests, real engines, clients in a browser, a real issuer of tokens, benches, mutants, soak, 10,000 seeds of chaos, 1,000 with a controller, with two, with disaggregated pools and with answers that break, the compiled core.
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 	$(BIN)/nightside sim --chaos --controller --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos --disaggregated --runs 1000 --seed 1000
@@ -122,6 +126,10 @@ results-token-budget-classifier: setup ## Write docs/results/token-budget-classi
 
 results-succession: setup ## Write docs/results/succession.md: how soon another controller leads. STORES="a.yaml b.yaml" are controllers' files, each with a store that is shared.
 	$(BIN)/nightside results succession $(STORES) $(ARGS)
+
+page-picture: setup setup-tests ## Take the picture of the page in docs/page.md and README.md: the demo's three regions under load, in a real Chromium.
+	mkdir -p docs/pictures
+	$(BIN)/python -m tests.support.page_picture docs/pictures/page.png $(ARGS)
 
 metrics-page: setup ## Write docs/metrics.md: every series of a gateway, and the alerts on it.
 	$(BIN)/nightside gateway metrics --rules deploy/prometheus/nightside.rules.yaml -o docs/metrics.md

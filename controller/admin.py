@@ -11,9 +11,12 @@ from aiohttp import web
 from controller.history import SHOWN_MAX, Entry
 from controller.operations import NotKnown, NotWritten, OrderAnswer, OrderBody, OrderForbidden
 from controller.orders import OrderRefused
+from controller.questions import TooManyQuestions
 from gateway.ground.admin_server import OPERATOR, add_whoami, admin_middlewares, as_json, fault, needs
 from gateway.ground.operators import Operator, Operators
 from gateway.ground.operators_config import Role
+from gateway.ground.page.live import Sections
+from gateway.ground.page.serving import add_page
 
 BODY_BYTES_MAX = 64 << 20
 """An import holds everything that every gateway announced."""
@@ -31,6 +34,10 @@ class AdminSources:
     order: Callable[[OrderBody, str, Operator], Awaitable[OrderAnswer]]
     history: Callable[[int], list[Entry]]
     export: Callable[[], dict[str, str]]
+    overview: Sections
+    explain: Callable[[str], Awaitable[object | None]]
+    """By the id of a request or a decision, as the gateways tell; None where nobody knows it. Raises
+    TooManyQuestions."""
 
 
 def make_admin_app(
@@ -59,6 +66,16 @@ def make_admin_app(
         if not count.isdecimal() or not 0 < int(count) <= SHOWN_MAX:
             return fault(400, f"count is a number from 1 to {SHOWN_MAX}")
         return as_json(sources.history(int(count)))
+
+    @needs(Role.LOOK)
+    async def explain(request: web.Request) -> web.Response:
+        try:
+            explanation = await sources.explain(request.match_info["id"])
+        except TooManyQuestions as problem:
+            return fault(503, str(problem))
+        if explanation is None:
+            return fault(404, "no gateway that is attached knows a request or decision by that id, or none any longer")
+        return as_json(explanation)
 
     @needs(Role.LOOK)
     async def export(_: web.Request) -> web.Response:
@@ -94,5 +111,7 @@ def make_admin_app(
     app.router.add_get("/admin/state", state)
     app.router.add_get("/admin/history", history)
     app.router.add_get("/admin/export", export)
+    app.router.add_get("/admin/explain/{id}", explain)
     app.router.add_post("/admin/orders", order)
+    add_page(app, sources.overview)
     return app

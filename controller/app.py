@@ -29,10 +29,12 @@ from controller.keeper import Keeper
 from controller.leading import Lead, Waiting, admin_hosts, admin_url, listen_for_operators, take_the_lead
 from controller.lease import Lease
 from controller.links import Links
-from controller.logs import CoreLog
+from controller.logs import CoreLog, Recent
 from controller.metrics import CONTENT_TYPE, Metrics
 from controller.operations import Operations, state_of
+from controller.overview import Overview
 from controller.prober import Prober
+from controller.questions import LatestDecisions, Questions
 from controller.recovery import Recovery
 from controller.reload import FilePart, naming_of
 from controller.server import ControlServer, ControlService
@@ -77,6 +79,7 @@ class ControllerHandle:
         self.desk = desk
         self.lead = lead
         self.links = links
+        self.questions = Questions(links)
         self.metrics = metrics
         watch_ns = file.sections.reload.watch_ns
         watch_s = None if watch_ns is None else watch_ns / _SECOND_NS
@@ -143,7 +146,8 @@ async def serve_controller(
         lead = await take_the_lead(stack, store, waiting, clock)
         journal = _journal(file, clock, log, metrics)
         core = ControllerCore()
-        driver = _driver(core, clock, log, metrics, journal)
+        recent = Recent(clock)
+        driver = _driver(core, clock, log, metrics=metrics, journal=journal, recent=recent)
         stack.callback(_close, driver, journal)
         desk = Desk(core, driver, lead.keeper, lead.documents, naming_of(file), wall_ns=clock.wall_ns)
         handle = ControllerHandle(file, desk, Links(), metrics, log, lead=lead)
@@ -161,16 +165,14 @@ async def serve_controller(
         await stack.enter_async_context(loops)
         lead.start(loops)
         desk.start(sections.decisions)
-        for name, loop in (("prober", prober.run), ("reloader", handle.reloader.run)):
-            loops.run(name, loop)
-        if journal is not None:
-            loops.run("journal", journal.run)
+        _run_loops(loops, prober, handle.reloader, journal)
         _watch_certificates(loops, shown.holders, metrics, clock, log)
         await _tell_names(stack, loops, handle, clock, log)
         door = shown.mesh or Plaintext()
         service = ControlService(
             desk,
             handle.links,
+            handle.questions,
             door,
             sections.link,
             clock=clock,
@@ -182,9 +184,8 @@ async def serve_controller(
         server = ControlServer(service, sections.link, door)
         stack.push_async_callback(server.stop)
         handle.grpc_address = await _listen_for_gateways(server, sections.listen.grpc)
-        admin = _admin_app(
-            handle, Operations(desk, history, clock, on_order=metrics.ordered), history, clock, shown.operators
-        )
+        operations = Operations(desk, history, clock, on_order=metrics.ordered)
+        admin = _admin_app(handle, operations, history, clock, shown.operators, recent=recent, start=loops.start)
         handle.admin_address = await listen_for_operators(stack, admin, handle.admin_address, shown.operators_tls)
         yield handle
 
@@ -300,7 +301,13 @@ def _publish_records(
 
 
 def _driver(
-    core: ControllerCore, clock: Clock, log: FilteringBoundLogger, metrics: Metrics, journal: Journal | None
+    core: ControllerCore,
+    clock: Clock,
+    log: FilteringBoundLogger,
+    *,
+    metrics: Metrics,
+    journal: Journal | None,
+    recent: Recent,
 ) -> Driver:
     def on_crash(crash: ControllerCrash) -> None:
         log.critical("the core failed; this controller stops", exc_info=crash.error)
@@ -311,10 +318,17 @@ def _driver(
         except OSError as error:
             log.critical("the steps before the failure are lost", reason=str(error))
 
-    observers: list[ControllerObserver] = [metrics, CoreLog(log)]
+    observers: list[ControllerObserver] = [metrics, CoreLog(log), recent]
     if journal is not None:
         observers.append(journal)
     return Driver(core, clock, observers=observers, on_crash=on_crash)
+
+
+def _run_loops(loops: Supervisor, prober: Prober, reloader: Reloader, journal: Journal | None) -> None:
+    for name, loop in (("prober", prober.run), ("reloader", reloader.run)):
+        loops.run(name, loop)
+    if journal is not None:
+        loops.run("journal", journal.run)
 
 
 def _close(driver: Driver, journal: Journal | None) -> None:
@@ -391,9 +405,25 @@ def _loop_failed(log: FilteringBoundLogger, metrics: Metrics, name: str, error: 
 
 
 def _admin_app(
-    handle: ControllerHandle, operations: Operations, history: History, clock: Clock, operators: Operators
+    handle: ControllerHandle,
+    operations: Operations,
+    history: History,
+    clock: Clock,
+    operators: Operators,
+    *,
+    recent: Recent,
+    start: Callable[[Coroutine[None, None, None]], object],
 ) -> web.Application:
     desk = handle.desk
+    overview = Overview(
+        handle.file.controller,
+        desk,
+        handle.links,
+        lease=handle.lead.lease,
+        recent=recent,
+        history=history,
+        decisions=LatestDecisions(handle.questions, clock, start),
+    )
 
     def metrics_page() -> bytes:
         desk.driver.tell_observers()
@@ -406,7 +436,15 @@ def _admin_app(
         return {**state, **published, "not_ready_reason": handle.readiness(), "history_fault": history.fault}
 
     sources = AdminSources(
-        metrics_page, CONTENT_TYPE, state, handle.readiness, operations.take, history.last, operations.export
+        metrics_page,
+        CONTENT_TYPE,
+        state,
+        handle.readiness,
+        operations.take,
+        history.last,
+        operations.export,
+        partial(overview.sections, handle.readiness),
+        handle.questions.about,
     )
     handle.admin_app = make_admin_app(sources, operators, admin_hosts(handle.file.sections.listen))
     return handle.admin_app

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 from gateway.core.vocabulary import ControlVersion, GatewayId
-from gateway.ground.control.vocabulary import Hello, Rejected
+from gateway.ground.control.vocabulary import ForwardsTo, GatewayLoad, Hello, Question, Rejected
+
+ASKED_MAX = 8
 
 
 class Link:
@@ -19,15 +22,27 @@ class Link:
         self.report_ns: int | None = None
         """When it last said whom it hears."""
         self.open_requests = 0
+        self.load: GatewayLoad | None = None
+        """As it said last; None: it never did."""
+        self.forwards: tuple[ForwardsTo, ...] = ()
         self.is_registered = False
         self.pushed: ControlVersion | None = None
         self.taken = hello.taken
         self.rejected: Rejected | None = None
         """The last snapshot, if it was that one that was rejected."""
+        self.asked: deque[Question] = deque(maxlen=ASKED_MAX)
+        """Questions that are not out yet; of too many, the newest."""
+        self.asked_more = asyncio.Event()
+        self.writing = asyncio.Lock()
+        """A stream takes one message at a time."""
         self.news = asyncio.Event()
         """It says something of itself that is not written down yet."""
         self.news.set()
         self.replaced = asyncio.Event()
+
+    def ask(self, question: Question) -> None:
+        self.asked.append(question)
+        self.asked_more.set()
 
     @property
     def gateway_id(self) -> GatewayId:

@@ -19,6 +19,7 @@ from controller.core.events import GatewayDisconnected, PeersHeard
 from controller.core.vocabulary import HeardPeer
 from controller.desk import Desk
 from controller.links import Link, Links
+from controller.questions import Questions
 from controller.registry import AnnouncementRefused
 from controller.snapshots import snapshot_for
 from controller.store.store import StoreError
@@ -27,7 +28,7 @@ from gateway.core.residency import ResidencyPolicy
 from gateway.ground.channels import server_options, stop_at_once
 from gateway.ground.clock import Clock
 from gateway.ground.control.codec import read_from_gateway, said_by_controller
-from gateway.ground.control.vocabulary import Alive, Announcement, FromGateway, Hello, Rejected, Report, Taken
+from gateway.ground.control.vocabulary import Alive, Announcement, Answer, FromGateway, Hello, Rejected, Report, Taken
 from gateway.ground.listening import why_not
 from gateway.ground.supervisor import Backoff
 from gateway.ground.task_group import TaskGroup
@@ -71,6 +72,7 @@ class ControlService:
         self,
         desk: Desk,
         links: Links,
+        questions: Questions,
         transport: Door,
         config: LinkConfig,
         *,
@@ -83,6 +85,7 @@ class ControlService:
         """`on_link` is told whenever a stream has come or gone; `elsewhere` says why gateways should look for another
         controller, and nothing while they should not."""
         self.links = links
+        self._questions = questions
         self._desk = desk
         self._transport = transport
         self._config = config
@@ -145,7 +148,11 @@ class ControlService:
         why = "its stream broke"
         try:
             end = await _first(
-                self._listen(link, context), self._tell(link, context), self._register(link), _until_replaced(link)
+                self._listen(link, context),
+                self._tell(link, context),
+                self._ask(link, context),
+                self._register(link),
+                _until_replaced(link),
             )
             why = end.detail
             return end
@@ -184,7 +191,7 @@ class ControlService:
             if said is not None:
                 self._heard(link, said)
 
-    def _heard(self, link: Link, said: Announcement | ResidencyPolicy | Report | Taken | Rejected) -> None:
+    def _heard(self, link: Link, said: Announcement | ResidencyPolicy | Report | Taken | Rejected | Answer) -> None:
         match said:
             case Announcement():
                 link.hello = replace(link.hello, announcement=said)
@@ -196,6 +203,8 @@ class ControlService:
                 self._reported(link, said)
             case Taken():
                 link.taken, link.rejected = said.version, None
+            case Answer():
+                self._questions.answered(link.gateway_id, said)
             case Rejected():
                 link.rejected = said
                 self._watch.rejected()
@@ -213,6 +222,7 @@ class ControlService:
         if not link.is_registered or (link.report_ns is not None and now_ns < link.report_ns + _REPORTS_APART_NS):
             return
         link.report_ns, link.open_requests = now_ns, report.open_requests
+        link.load, link.forwards = report.load, report.forwards
         peers = tuple(
             HeardPeer(
                 each.gateway_id,
@@ -256,7 +266,6 @@ class ControlService:
     async def _tell(self, link: Link, context: _Context) -> _End:
         seen: View | None = None
         alive_s = self._config.alive_interval_ns / _SECOND_NS
-        stall_s = self._config.silence_max_ns / _SECOND_NS
         while True:
             newest = await self._desk.board.other_than(seen, alive_s)
             if reason := self._elsewhere():
@@ -269,16 +278,34 @@ class ControlService:
             seen = newest
             if message is not None and message.ByteSize() > self._config.message_max_bytes - _MESSAGE_ROOM_BYTES:
                 return _End(grpc.StatusCode.RESOURCE_EXHAUSTED, f"its snapshot has {message.ByteSize()} bytes")
-            try:
-                async with asyncio.timeout(stall_s):
-                    await context.write(message or said_by_controller(Alive()))
-            except TimeoutError:
-                return _End(grpc.StatusCode.DEADLINE_EXCEEDED, f"it read nothing for {stall_s:g} s")
-            except grpc.aio.BaseError as error:
-                return _End(grpc.StatusCode.ABORTED, f"its stream broke: {error}")
+            end = await self._write(link, context, message or said_by_controller(Alive()))
+            if end is not None:
+                return end
             if message is not None and newest is not None:
                 link.pushed = newest.version
                 self._watch.pushed(message.ByteSize())
+
+    async def _ask(self, link: Link, context: _Context) -> _End:
+        """What operators want to know of it."""
+        while True:
+            await link.asked_more.wait()
+            link.asked_more.clear()
+            while link.asked:
+                end = await self._write(link, context, said_by_controller(link.asked.popleft()))
+                if end is not None:
+                    return end
+
+    async def _write(self, link: Link, context: _Context, message: pb.AttachResponse) -> _End | None:
+        """Why the stream is over, where it is."""
+        stall_s = self._config.silence_max_ns / _SECOND_NS
+        try:
+            async with asyncio.timeout(stall_s), link.writing:
+                await context.write(message)
+        except TimeoutError:
+            return _End(grpc.StatusCode.DEADLINE_EXCEEDED, f"it read nothing for {stall_s:g} s")
+        except grpc.aio.BaseError as error:
+            return _End(grpc.StatusCode.ABORTED, f"its stream broke: {error}")
+        return None
 
     def _snapshot(self, link: Link, view: View) -> pb.AttachResponse | None:
         """None while what is written down of it is not what it says, and while it has something newer, which it would

@@ -15,6 +15,7 @@ from controller.store.store import StoreError, StoreTaken
 from gateway.ground.admin_server import admin_middlewares, fault, needs
 from gateway.ground.operators import Operators
 from gateway.ground.operators_config import Role
+from gateway.ground.page.files import add_files
 
 _SECOND_NS = 1_000_000_000
 
@@ -85,5 +86,6 @@ def make_standby_app(
     app.router.add_get("/health", live)
     app.router.add_get("/ready", ready)
     app.router.add_get("/metrics", page)
+    add_files(app)
     app.router.add_route("*", "/{path:.*}", other)
     return app

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
+from gateway.app.budgets import Budgets
 from gateway.app.identities import Identities
 from gateway.config.sections import GatewayConfig, UsageConfig
 from gateway.ground.clock import Clock
@@ -109,6 +110,7 @@ class UsageKeeper:
             self._store.open()
         except UsageUnusable as error:
             self._log.error("USAGE LOST: what clients used before is not known", problem=str(error))
+        self.book.others.remember(self._store.told())
         self.book.remember(self._store.since(f"{self.today[:7]}-01"), self._clock.wall_ns())
 
     @property
@@ -125,13 +127,16 @@ class UsageKeeper:
 
     async def flush(self) -> None:
         """What cannot be written down is kept, up to a bound, and tried again."""
-        rows = self.book.take_rows()
-        if not rows:
-            return
+        rows, told = self.book.take_rows(), self.book.others.take_unwritten()
         try:
-            await self._store.add(rows)
+            if rows:
+                await self._store.add(rows)
+                rows = {}
+            if told:
+                await self._store.keep_told(told)
         except OSError as error:
             self.book.give_back(rows)
+            self.book.others.give_back(told)
             self._log.error("what clients used cannot be written down yet", problem=str(error))
 
     async def asked(self, first: str, last: str, by: str) -> tuple[list[tuple[Line, Used]], bool]:
@@ -142,6 +147,7 @@ class UsageKeeper:
         """The last of it, and the file."""
         try:
             self._store.add_at_once(self.book.take_rows())
+            self._store.keep_told_at_once(self.book.others.take_unwritten())
         except OSError as error:
             self._log.error("the last of what clients used is lost", problem=str(error))
         self._store.close()
@@ -155,11 +161,13 @@ class Accounts:
         file, folder = config.keys_file, config.state.folder
         self.keyring = None if file is None else Keyring(file, clock, keeps_usage=folder is not None)
         self.usage = UsageKeeper(config.usage, UsageStore(usage_file(folder, config.gateway_id)), clock, log)
+        self.budgets = Budgets(self.usage.book, self.keyring, clock)
         self.identities = Identities(config, clock, log)
         self._admin = None if self.keyring is None else KeysAdmin(self.keyring, clock, log)
 
     def __enter__(self) -> Self:
         self.usage.begin()
+        self.budgets.begin()
         self.identities.restore()
         return self
 

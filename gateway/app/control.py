@@ -18,7 +18,16 @@ from gateway.control.keeping import Kept, SnapshotKeeper
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import ControlVersion, GatewayId
 from gateway.ground.clock import Clock
-from gateway.ground.control.vocabulary import Hello, Ownership, Report, Snapshot
+from gateway.ground.control.vocabulary import (
+    Answer,
+    ForwardsTo,
+    GatewayLoad,
+    Hello,
+    Ownership,
+    Question,
+    Report,
+    Snapshot,
+)
 from gateway.ground.faults import ConfigError
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.transport import Transport
@@ -35,6 +44,10 @@ class Surroundings:
     ears: Ears
     """What is heard of peers."""
     open_requests: Callable[[], int]
+    load: Callable[[], GatewayLoad]
+    forwards: Callable[[], tuple[ForwardsTo, ...]]
+    told: Callable[[str], bytes]
+    """Of a request or a decision, or of the last decisions, as JSON; empty where nothing is known."""
     left_out: Callable[[], dict[str, str]]
     """Replicas that are granted and cannot be served, and why."""
 
@@ -103,7 +116,11 @@ class Control:
         return Hello(local.gateway_id, local.place, self.version, announcement, self._policy)
 
     def report(self) -> Report:
-        return Report(tuple(self.ears.heard()), self._surroundings.open_requests())
+        around = self._surroundings
+        return Report(tuple(self.ears.heard()), around.open_requests(), load=around.load(), forwards=around.forwards())
+
+    def answer(self, question: Question) -> Answer:
+        return Answer(question.number, self._surroundings.told(question.wanted))
 
     async def take(self, snapshot: Snapshot) -> None:
         before = self.version

@@ -15,7 +15,7 @@ from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
 from gateway.core.description import decode_figures_of, describe, gauges_of
 from gateway.core.effects import EndRequest
-from gateway.core.events import ConfigApplied, PolicyApplied
+from gateway.core.events import ConfigApplied, PolicyApplied, TokensSettled
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import may_enter
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
@@ -28,8 +28,10 @@ from gateway.peers.trust import Tell, Trust
 from gateway.records.audit import Audit, AuditLevels
 from gateway.records.decisions import DecisionLog, ExplainedRequest
 from gateway.records.decode_metrics import DecodeLevels
+from gateway.records.forward_rates import ForwardRates
 from gateway.records.journal import Header, Journal, new_header
 from gateway.records.ledger import Ledger, ServesModel
+from gateway.records.limit_metrics import LimitLevels
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
 from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
@@ -37,6 +39,7 @@ from gateway.records.refusals import Refusals
 from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
+from gateway.request.usage import tokens_used
 from gateway.state.lockdown import Lockdown
 
 _SECOND_NS = 1_000_000_000
@@ -57,6 +60,7 @@ class Desk:
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
         self.ledger = Ledger(config.place, open_max=config.limits.requests_max + config.peering.forwards_max)
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
+        self.forward_rates = ForwardRates(self.metrics.forwards_so_far, clock.now_ns())
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
         self.decisions = DecisionLog(
             config.gateway_id, config.place, config.decisions, self.ledger, log, why_it_waits=self.core.why_it_waits
@@ -82,6 +86,7 @@ class Desk:
         self.metrics.registry.register(DecodeLevels(lambda: decode_figures_of(self.core, clock.now_ns())))
         self.metrics.registry.register(PoolLevels(self.core.lengths.figures))
         self.metrics.registry.register(ThresholdLevels(self.core.tuning))
+        self.metrics.registry.register(LimitLevels(self.core.limits, self.metrics.tenant_label))
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)
@@ -164,6 +169,8 @@ class Desk:
         stops."""
         try:
             self.ledger.on_finished(profile, end, summary)
+            if self.core.limits.is_charged(profile.request_id):
+                self.driver.submit(TokensSettled(profile.request_id, tokens_used(profile, summary).total))
         except Exception as error:  # noqa: BLE001 - whatever it is, it stops this gateway
             self.driver.fail(error)
         finally:
@@ -190,6 +197,7 @@ class Desk:
             self.metrics.loop_delayed(self.clock.now_ns() - asked_ns)
             self._readiness.look(self.clock.now_ns())
             self._descriptors.look()
+            self.forward_rates.look(self.clock.now_ns())
 
     def loop_failed(self, name: str, error: Exception) -> None:
         self.log.error("a background loop failed and starts again", loop=name, exc_info=error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
 from gateway.app.accounts import Accounts
+from gateway.app.budgets import Budgets
 from gateway.app.control import Control
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.expert_locality import ExpertLocality
@@ -24,6 +26,7 @@ from gateway.app.listening import listen
 from gateway.app.naming import serve_names
 from gateway.app.open_files import warn_of_open_files
 from gateway.app.others import listen_for_control, make_control, make_peer_server, make_roster, stop_peer_server
+from gateway.app.overview import Overview
 from gateway.app.predictors import Predictors, PromptKeys
 from gateway.app.reload import RegionPart
 from gateway.app.tracing import requests_traced
@@ -37,7 +40,7 @@ from gateway.ground.clock import Clock
 from gateway.ground.listening import named_by
 from gateway.ground.logs import libraries_told_of, make_logger
 from gateway.ground.naming.service import NameService
-from gateway.ground.operators import Operator, Operators
+from gateway.ground.operators import Operator, Operators, told_of
 from gateway.ground.reloader import Reloader
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.task_group import TaskGroup
@@ -52,6 +55,7 @@ from gateway.peers.roster import PeerRoster
 from gateway.peers.server import PeerServer
 from gateway.records.decisions import Explanation, explain_both
 from gateway.records.metrics import CONTENT_TYPE
+from gateway.records.wording import in_words
 from gateway.request.callers import NO_BUDGET
 from gateway.request.content import ContentReader
 from gateway.request.model_names import ModelNames
@@ -80,9 +84,11 @@ class GatewayHandle:
         reloader: Reloader,
         *,
         control: Control,
+        budgets: Budgets,
     ) -> None:
         self.reloader = reloader
         self.control = control
+        self.budgets = budgets
         self.core = desk.core
         self.driver = desk.driver
         self.metrics = desk.metrics
@@ -168,7 +174,7 @@ async def serve_gateway(
         orders = control.precedence.orders
         desk.apply(orders)
         fleet = _fleet(config, orders, desk)
-        roster = make_roster(config, desk, loops, control)
+        roster = make_roster(config, desk, loops, control, accounts.budgets)
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
         tracing = await stack.enter_async_context(requests_traced(config, desk, fleet, roster))
@@ -186,11 +192,11 @@ async def serve_gateway(
             on_fault=desk.request_failed,
             begin_trace=tracing.begin,
         )
-        peer_server = make_peer_server(config, desk, owners, roster, control)
+        peer_server = make_peer_server(config, desk, owners, roster, control, budgets=accounts.budgets)
         reloader = _reloader(config, desk)
         names = await stack.enter_async_context(serve_names(config, desk))
         in_force = _in_force(config, orders, desk, fleet=fleet, roster=roster, names=names, loops=loops)
-        handle = GatewayHandle(in_force, desk, peer_server, reloader, control=control)
+        handle = GatewayHandle(in_force, desk, peer_server, reloader, control=control, budgets=accounts.budgets)
 
         await stack.enter_async_context(loops)
         _run_loops(config, loops, desk, certificates, accounts)
@@ -215,7 +221,17 @@ async def serve_gateway(
             stack,
             handle,
             desk,
-            admin=accounts.with_routes(_admin_app(config, desk, roster, parts, accounts.identities.operators)),
+            admin=accounts.with_routes(
+                _admin_app(
+                    config,
+                    desk,
+                    roster,
+                    parts,
+                    accounts.identities.operators,
+                    drain=partial(_begin_drain, desk, peer_server),
+                    overview=Overview(config, desk, names),
+                )
+            ),
             api=_api(desk, owners, accounts, in_force),
             certificates=certificates,
         )
@@ -279,6 +295,7 @@ def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce
         tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
         contents=ContentReader(lambda: in_force.config.content, desk.core.ladders.are_wanted),
         promises=Promises(lambda: desk.core.config),
+        rooms=desk.core.limits.rooms,
     ).make_app()
 
 
@@ -408,12 +425,24 @@ def _add_parts(
     loops.run("reloader", reloader.run)
 
 
+async def _begin_drain(desk: Desk, peer_server: PeerServer, by: Operator) -> dict[str, object]:
+    """By an operator: as before an end, but the process stays, and whoever began it ends it."""
+    open_requests = desk.driver.open_requests
+    desk.log.warning("draining by order: nothing new is taken until a restart", requests=open_requests, **told_of(by))
+    desk.driver.submit(DrainRequested())
+    await peer_server.drain()
+    return {"draining": True, "requests": desk.driver.open_requests}
+
+
 def _admin_app(
     config: GatewayConfig,
     desk: Desk,
     roster: PeerRoster,
     described: Mapping[str, Describes],
     operators: Operators,
+    *,
+    drain: Callable[[Operator], Awaitable[object]],
+    overview: Overview,
 ) -> web.Application:
     explainer = PeerExplainer(roster.links, config.gateway_id)
 
@@ -424,14 +453,25 @@ def _admin_app(
         desk.driver.tell_observers()
         explained = await explain_both(desk.decisions, explainer.ask, wanted, desk.clock.now_ns())
         refused = desk.refusals.explain(wanted) if explained is None else None
-        return explained if refused is None else Explanation(refused)
+        explained = explained if refused is None else Explanation(refused)
+        return None if explained is None else replace(explained, words=tuple(in_words(explained)))
 
     async def order_lockdown(order: LockdownOrder, by: Operator) -> LockdownAnswer:
         if not order.active:
             desk.trust.restore()
         return await desk.lockdown.order(active=order.active, cut=order.cut, reason=order.reason, by=by)
 
-    sources = AdminSources(desk.metrics_page, CONTENT_TYPE, state, desk.readiness, explain, order_lockdown, desk.notes)
+    sources = AdminSources(
+        desk.metrics_page,
+        CONTENT_TYPE,
+        state,
+        desk.readiness,
+        explain,
+        order_lockdown,
+        drain,
+        overview.sections,
+        desk.notes,
+    )
     listen = config.listen
     hosts = (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None
     return make_admin_app(sources, operators, hosts)

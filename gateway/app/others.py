@@ -8,8 +8,11 @@ import random
 from collections.abc import Callable
 from functools import partial
 
+from gateway.app.budgets import Budgets
 from gateway.app.control import Control, Surroundings
+from gateway.app.decided import told
 from gateway.app.desk import LAST_BYTES_S, Desk
+from gateway.app.load import forwards_told, load_of
 from gateway.config.sections import GatewayConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId
@@ -39,6 +42,9 @@ def make_control(
     surroundings = Surroundings(
         ears=Ears(desk.trust.hear),
         open_requests=lambda: desk.driver.open_requests,
+        load=lambda: load_of(desk.core),
+        forwards=lambda: forwards_told(desk.core, desk.forward_rates, desk.clock.now_ns()),
+        told=partial(told, desk),
         left_out=left_out,
     )
     control = Control(config, transport, surroundings, clock=desk.clock, log=desk.log)
@@ -64,9 +70,11 @@ def listen_for_control(
     control.ears.start(on_control=asker.heard, on_lost=control.attachment.report_soon)
 
 
-def make_roster(config: GatewayConfig, desk: Desk, loops: Supervisor, control: Control) -> PeerRoster:
+def make_roster(config: GatewayConfig, desk: Desk, loops: Supervisor, control: Control, budgets: Budgets) -> PeerRoster:
+    desk.metrics.registry.register(budgets.levels())
+
     def run_loops(link: PeerLink) -> list[Callable[[], object]]:
-        heartbeats = _heartbeats(config, desk, link, control.ears)
+        heartbeats = _heartbeats(config, desk, link, control.ears, budgets)
         return [
             control.ears.listen_to(link.peer.spec.gateway_id, heartbeats),
             loops.run("peer_credentials", link.follow_credentials),
@@ -95,21 +103,24 @@ def _watch(desk: Desk, seen_by: str) -> Watch:
     return Watch(desk.metrics.exchange_ignored, broken)
 
 
-def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears) -> Heartbeats:
+def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears, budgets: Budgets) -> Heartbeats:
+    gateway_id = link.peer.spec.gateway_id
     return Heartbeats(
         link,
         config.gateway_id,
         config.place,
-        submit=partial(ears.hear, link.peer.spec.gateway_id),
+        submit=partial(ears.hear, gateway_id),
         clock=desk.clock,
         rng=random.Random(),
         on_refused=lambda: desk.metrics.peer_refused("caller"),
         log=desk.log,
+        on_budgets=partial(budgets.hear, gateway_id),
+        on_lost=partial(budgets.fell_silent, gateway_id),
     )
 
 
 def make_peer_server(
-    config: GatewayConfig, desk: Desk, owners: OwnerContext, roster: PeerRoster, control: Control
+    config: GatewayConfig, desk: Desk, owners: OwnerContext, roster: PeerRoster, control: Control, *, budgets: Budgets
 ) -> PeerServer:
     service = PeerService(
         owners,
@@ -127,6 +138,7 @@ def make_peer_server(
         on_malformed=desk.metrics.forward_malformed,
         ownership=lambda: control.precedence.ownership,
         watch=_watch(desk, "called"),
+        budgets=lambda place, seen: budgets.told_to(place, desk.core.policy, seen),
     )
     return PeerServer(service, desk.board, config.peering, control.transport)
 

@@ -24,6 +24,7 @@ from gateway.ground.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Addr
 
 CLIENT_ADDRESSES_MAX = 16
 _FORWARD_WINDOW_BYTES_MIN = 16 * 1024
+_MINUTE_NS = 60_000 * MILLISECOND_NS
 _HEARTBEATS_TIME_MIN_NS = 5 * MILLISECOND_NS
 
 
@@ -166,6 +167,10 @@ def core_faults(core: CoreConfig, probes: ProbeConfig) -> Iterator[Fault]:
         yield Fault(
             "observation.keep_alive", "is below observation.publish_interval", beside="observation.publish_interval"
         )
+    if core.shares.reserved_ns < 3 * observation.keep_alive_ns:
+        yield Fault("shares.reserved", "is below three times observation.keep_alive", beside="observation.keep_alive")
+    if not observation.publish_interval_ns <= core.shares.demand_window_ns <= _MINUTE_NS:
+        yield Fault("shares.demand_window", "is at least observation.publish_interval, and a minute at most")
 
     for key, fault in out_of_bounds(core.decode):
         yield Fault(f"decode.{key}", fault)

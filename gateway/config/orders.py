@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +245,7 @@ def _with_parameters(local: GatewayConfig, text: str) -> CoreConfig:
     if not text or local.control.parameters is ParametersRule.IGNORE:
         return local.core
     sections = _json_object(text, "parameters")
-    written = {each.name: settings_as_file(getattr(local.core, each.name)) for each in fields(CoreConfig)}
+    written = settings_as_file(local.core)
     for name, section in sections.items():
         if not isinstance(section, dict):
             raise OrdersRefused(f"parameters: {name} should be a section")

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Never, Protocol
 
@@ -21,7 +22,16 @@ from gateway.config.sections import ControlConfig
 from gateway.ground.channels import client_options
 from gateway.ground.clock import Clock
 from gateway.ground.control import codec
-from gateway.ground.control.vocabulary import FromGateway, Hello, Rejected, Report, Snapshot, Taken
+from gateway.ground.control.vocabulary import (
+    Answer,
+    FromGateway,
+    Hello,
+    Question,
+    Rejected,
+    Report,
+    Snapshot,
+    Taken,
+)
 from gateway.ground.faults import ConfigError
 from gateway.ground.supervisor import Backoff
 from gateway.ground.task_group import TaskGroup
@@ -55,6 +65,8 @@ class Gateway(Protocol):
     async def take(self, snapshot: Snapshot) -> None:
         """Put it in force. Raises ConfigError, and nothing has changed then."""
         ...
+
+    def answer(self, question: Question) -> Answer: ...
 
 
 @dataclass(slots=True)
@@ -240,10 +252,21 @@ class _Conversation:
             if not isinstance(message, pb.AttachResponse):
                 raise ControllerLost(_NONSENSE if message is None else await self._how_it_ended())
             self._attachment.heard(self._address)
-            if message.WhichOneof("kind") == "snapshot":
-                self._answers.append(await self._attachment.answer_to(message))
+            answer = await self._answer_to(message)
+            if answer is not None:
+                self._answers.append(answer)
                 self._attachment.changed()
                 await self._until_few_are_unsent()
+
+    async def _answer_to(self, message: pb.AttachResponse) -> FromGateway | None:
+        kind = message.WhichOneof("kind")
+        if kind == "snapshot":
+            return await self._attachment.answer_to(message)
+        if kind == "question":
+            with suppress(WireError):  # it gets no answer
+                asked = codec.read_from_controller(message)
+                return self._gateway.answer(asked) if isinstance(asked, Question) else None
+        return None
 
     async def _report(self) -> float:
         """Gives when the next one is due, by the event loop's clock."""

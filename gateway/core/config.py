@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gateway.core.decode.config import DecodeConfig
+from gateway.core.limits_config import SharesConfig
 from gateway.core.sharing_config import ClassesConfig, SharingConfig, TenantConfig
 from gateway.core.vocabulary import ModelName, TenantName
 
@@ -252,7 +253,8 @@ class CoreConfig:
     token_budget: TokenBudgetConfig = field(default_factory=TokenBudgetConfig)
     resume: ResumeConfig = field(default_factory=ResumeConfig)
     threshold: ThresholdConfig = field(default_factory=ThresholdConfig)
-    sharing: SharingConfig = field(default_factory=SharingConfig)
     tenants: dict[TenantName, TenantConfig] = field(default_factory=dict)
     """What was promised to those that are named; `default` stands for everybody else."""
+    sharing: SharingConfig = field(default_factory=SharingConfig)
     classes: ClassesConfig = field(default_factory=ClassesConfig)
+    shares: SharesConfig = field(default_factory=SharesConfig)

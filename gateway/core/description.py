@@ -38,6 +38,10 @@ _CONDITIONS = {
 }
 
 
+def condition_of(state: ReplicaState) -> ReplicaCondition:
+    return _CONDITIONS.get(state.standing, ReplicaCondition.RECOVERING)
+
+
 @dataclass(frozen=True, slots=True)
 class CoreGauges:
     """Levels for the metrics page."""
@@ -75,10 +79,7 @@ def gauges_of(core: GatewayState, now_ns: int) -> CoreGauges:
         replicas_available=core.replicas.available.bit_count(),
         peers=len(core.peers),
         peers_usable=core.peers.usable.bit_count(),
-        replica_conditions={
-            state.spec.replica_id: _CONDITIONS.get(state.standing, ReplicaCondition.RECOVERING)
-            for state in core.replicas
-        },
+        replica_conditions={state.spec.replica_id: condition_of(state) for state in core.replicas},
         probe_age_ns={
             state.spec.replica_id: now_ns - (state.assigned_ns if state.answered_ns is None else state.answered_ns)
             for state in core.replicas

@@ -97,7 +97,8 @@ class EndRequest:
     resumes_used: Resumes = Resumes(0)
     """How often it went on, here and wherever it was forwarded."""
     retry_after_ns: int = 0
-    """Of one that was turned away: when one like it could be served, as the queue drains now. 0: nobody knows."""
+    """Of one that was turned away: when it would be let in, or could be served as the queue drains now. 0: nobody can
+    say more than the outcome does."""
 
 
 @value

@@ -258,6 +258,15 @@ class TokenBudgetRestored:
 
 
 @value
+class TokensSettled:
+    """What a request has used of its tenant's tokens, prompt and answer together; sent once for each request that
+    tokens were set aside for, after its end."""
+
+    request_id: RequestId
+    tokens: int
+
+
+@value
 class TimePassed:
     """The wake-up the core asked for with `next_wakeup_ns()`."""
 
@@ -283,5 +292,6 @@ Event = (
     | PredictorFitted
     | ArtifactReady
     | TokenBudgetRestored
+    | TokensSettled
     | TimePassed
 )

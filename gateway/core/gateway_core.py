@@ -48,11 +48,13 @@ from gateway.core.events import (
     TargetLost,
     TimePassed,
     TokenBudgetRestored,
+    TokensSettled,
 )
 from gateway.core.fair_queue import charge_of
 from gateway.core.goodput import Promise
 from gateway.core.intake import Intake
 from gateway.core.lengths import Lengths, choice_of
+from gateway.core.limits import Exceeded
 from gateway.core.peers import PeerState
 from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PlugIns, no_plug_ins
@@ -73,6 +75,7 @@ from gateway.core.resume import (
 )
 from gateway.core.state import GatewayState
 from gateway.core.targets import Targets
+from gateway.core.tenant_meter import TenantMeter
 from gateway.core.threshold_tuning import ThresholdTuning
 from gateway.core.timers import TimerKind
 from gateway.core.token_budget import Estimate
@@ -210,6 +213,7 @@ class GatewayCore(GatewayState):
                 | DecodeHistoryRestored()
                 | PredictorFitted()
                 | TokenBudgetRestored()
+                | TokensSettled()
                 | ArtifactReady()
             ):
                 self._learnt(event, now_ns)
@@ -232,8 +236,13 @@ class GatewayCore(GatewayState):
             self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0, retry_after_ns=after_ns))
             self.goodput.count(profile.service_class, Promise.REFUSED)
             return
+        meter = self.limits.enter(profile, now_ns)
+        if isinstance(meter, Exceeded):
+            outcome, detail, wait_ns = meter.outcome, meter.detail, meter.retry_after_ns
+            self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0, retry_after_ns=wait_ns))
+            return
         stamp = ResidencyStamp(self.place, profile.tenant, rule, self.policy.digest)
-        self._admit(event, request_class, stamp, now_ns, budget=budget)
+        self._admit(event, request_class, stamp, now_ns, budget=budget, meter=meter)
 
     def _forward_arrived(self, event: ForwardArrived, now_ns: int) -> None:
         request_id = event.profile.request_id
@@ -266,6 +275,7 @@ class GatewayCore(GatewayState):
         hops: Hops = _NO_HOPS,
         origin_gateway_id: GatewayId | None = None,
         budget: Estimate | None = None,
+        meter: TenantMeter | None = None,
         resumes_left: Resumes | None = None,
     ) -> None:
         self._arrivals += 1
@@ -283,6 +293,7 @@ class GatewayCore(GatewayState):
             budget=budget,
             resumes_left=resumes_left,
             promotion_ns=classes.promotion_at(service_class, now_ns),
+            meter=meter,
         )
         if event.profile.goes_on:
             request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
@@ -854,12 +865,19 @@ class GatewayCore(GatewayState):
 
     def _learnt(
         self,
-        event: ProgressSampled | DecodeHistoryRestored | PredictorFitted | TokenBudgetRestored | ArtifactReady,
+        event: ProgressSampled
+        | DecodeHistoryRestored
+        | PredictorFitted
+        | TokenBudgetRestored
+        | TokensSettled
+        | ArtifactReady,
         now_ns: int,
     ) -> None:
         match event:
             case TokenBudgetRestored():
                 self.token_budget.restore(event.snapshot)
+            case TokensSettled():
+                self.limits.settle(event.request_id, event.tokens, now_ns)
             case DecodeHistoryRestored():
                 self.decode_pools.restore(event.pool, History(event.ended_max, event.ended, event.added))
             case PredictorFitted():
@@ -951,6 +969,8 @@ class GatewayCore(GatewayState):
         if request in self.waiting:
             self._stop_waiting(request)
         request.move_to(Phase.ENDED)
+        if request.meter is not None:
+            request.meter.leave()
         self.timers.cancel(request.timer)
         attempt = request.attempt
         if attempt is not None and attempt.is_pooled:
@@ -1038,12 +1058,13 @@ class GatewayCore(GatewayState):
         self.stored_responses.configure(event.config.placement.stored_responses_max)
         self.token_budget.configure(event.config.token_budget)
         self.tuning.configured(now_ns)
+        self.limits.configure(event.config, now_ns)
         self._refuse_hopeless()
 
     def _policy_applied(self, event: PolicyApplied) -> None:
         """What waits is judged again under the new policy; what runs finishes under its stamp."""
         assert event.policy.place == self.place, "a policy of another place"
-        self.policy = event.policy
+        self.policy = self.limits.policy = event.policy
         self._judge_waiting_again()
 
     def _judge_waiting_again(self) -> None:
@@ -1152,6 +1173,7 @@ class GatewayCore(GatewayState):
         self.placer.replicas_changed(joined_replicas, left_replicas)
         gone = self.decode_pools.assign(event.pools, joined_replicas, left_replicas, now_ns)
         joined_peers, left_peers = self.peers.assign(event.peers)
+        self.limits.assigned(now_ns)
         self.placer.peers_changed(joined_peers, left_peers)
         for pool in gone:  # who stood in it may go to whoever has come
             self._pool_gone(pool, now_ns)
@@ -1194,6 +1216,8 @@ class GatewayCore(GatewayState):
                     self.replicas.wake(timer.id, now_ns)
                 case TimerKind.PEER:
                     self.peers.wake(timer.id, now_ns)
+                case TimerKind.SHARES:
+                    self.limits.round(now_ns)
                 case TimerKind.PUBLISH | TimerKind.DECODE:
                     pass  # looked at after every event
                 case _ as never:

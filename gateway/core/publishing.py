@@ -51,6 +51,7 @@ class Publisher:
             core.locked_down,
             core.assignment_version,
             core.policy.digest,
+            core.limits.version,
         )
 
     def _next(self, now_ns: int) -> LoadReport:
@@ -78,4 +79,5 @@ class Publisher:
             capacities=core.replicas.capacities(with_loads=core.placer.weighs_everybody),
             queues=tuple(self._queues()),
             control=core.control,
+            uses=core.limits.told,
         )

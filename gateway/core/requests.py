@@ -22,6 +22,7 @@ from gateway.core.fair_shares import Charge
 from gateway.core.peers import PeerState
 from gateway.core.pools import PoolFit
 from gateway.core.replicas import ReplicaState
+from gateway.core.tenant_meter import TenantMeter
 from gateway.core.timers import Timer, TimerKind
 from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
@@ -253,6 +254,7 @@ class RequestState:
         "is_poison",
         "is_too_long",
         "last_failure",
+        "meter",
         "origin_gateway_id",
         "phase",
         "profile",
@@ -285,6 +287,7 @@ class RequestState:
         budget: Estimate | None = None,
         resumes_left: Resumes | None = None,
         promotion_ns: int | None = None,
+        meter: TenantMeter | None = None,
     ) -> None:
         self.profile = profile
         self.request_class = request_class
@@ -311,6 +314,8 @@ class RequestState:
         """What its tenant has for it on its counter; None until it first waits, as everybody does."""
         self.budget = budget
         """What it is taken to come to; None: nobody asks."""
+        self.meter = meter
+        """Of its tenant, where that has limits; None of a forward, which counts where it came in."""
         self.refused_tokens = 0
         """What an engine takes that refused it for its length; 0: none has."""
         self.is_too_long = self.was_too_long_before = False

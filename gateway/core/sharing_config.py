@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from gateway.core.limits_config import TenantLimits
 from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
 
 _SECOND_NS = 1_000_000_000
@@ -13,7 +14,7 @@ DEFAULT_TENANT: Final = TenantName("default")
 
 
 @dataclass(frozen=True, slots=True)
-class TenantConfig:
+class TenantConfig(TenantLimits):
     """One tenant, or under the name `default` everybody who has no entry."""
 
     weight: float = 1.0

@@ -11,6 +11,7 @@ from gateway.core.decode_pools import DecodePools
 from gateway.core.drains import Drains
 from gateway.core.goodput import Goodput
 from gateway.core.ladders import Ladders
+from gateway.core.limits import Limits
 from gateway.core.peers import Peers
 from gateway.core.placement.placer import Placer
 from gateway.core.placement.policy import PlugIns
@@ -43,6 +44,7 @@ class GatewayState:
         self.timers = Timers()
         self.replicas = Replicas(self.config, self.timers)
         self.peers = Peers(self.config, self.timers)
+        self.limits = Limits(gateway_id, place, self.peers, self.timers, self.policy)
         self.ladders = Ladders(place.region, self.replicas, self.peers)
         self.token_budget = TokenBudget(self.config.token_budget)
         self.placer = Placer(

@@ -20,6 +20,8 @@ class TimerKind(Word):
     PUBLISH = "publish"
     DECODE = "decode"
     """Of a disaggregated pool: its next tick, or the end of somebody's lease."""
+    SHARES = "shares"
+    """When tenants' limits are next divided."""
 
 
 class Timer:

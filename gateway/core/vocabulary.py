@@ -275,6 +275,10 @@ class Outcome(Word):
     """This tenant has as many requests waiting as it may."""
     REJECTED_DEADLINE = "rejected_deadline"
     """As queues drain now, its first token would come later than its class was promised."""
+    REJECTED_TENANT_CONCURRENCY = "rejected_tenant_concurrency"
+    """It has as many under way as this gateway's share of its limit allows."""
+    REJECTED_TENANT_REQUEST_RATE = "rejected_tenant_request_rate"
+    REJECTED_TENANT_TOKEN_RATE = "rejected_tenant_token_rate"  # noqa: S105
     REJECTED_UNKNOWN_RESPONSE = "rejected_unknown_response"
     """It refers to a stored response that no replica in reach made, as far as we remember."""
     REJECTED_TOO_LONG = "rejected_too_long"
@@ -627,6 +631,23 @@ _PROMPT_TOKENS: Final = 4 * 1024
 
 
 @value
+class TenantUse:
+    """What a tenant with limits does at one gateway, for whoever keeps the limits with it. What was forwarded counts
+    where it came in, and nowhere else."""
+
+    tenant: TenantName
+    running: int = 0
+    """Requests under way."""
+    demand: int = 0
+    """Of late, the most that would have been under way at once."""
+    requests_per_minute: int = 0
+    """Of late, asked for."""
+    tokens_per_minute: int = 0
+    told_in: PlaceRule | None = None
+    """Where it may be known that the tenant is there at all. Only we know it: see `LoadReport.told_to`."""
+
+
+@value
 class LoadReport:
     """A heartbeat's content: everything a peer may know of us when it looks for a place."""
 
@@ -641,19 +662,28 @@ class LoadReport:
     queues: tuple[ModelQueue, ...] = ()
     control: ControlVersion = ControlVersion()
     """Of the controller's snapshot that it serves by; zeros: by none."""
+    uses: tuple[TenantUse, ...] = ()
+    """Of tenants with limits that ask for anything."""
 
     def told_to(self, place: Place | None) -> LoadReport:
         """As a peer in `place` may count on it, or one whose place we do not know: without what would turn away
-        whatever arrived there."""
-        if all(each.accepts is None for each in self.capacities):
+        whatever arrived there, and without tenants of whom nobody there may know."""
+        if not self.uses and all(each.accepts is None for each in self.capacities):
             return self
         taking = (each for each in self.capacities if each.accepts is None or (place and each.accepts.allows(place)))
-        return replace(self, capacities=tuple(replace(each, accepts=None) for each in taking))
+        uses = (each for each in self.uses if each.told_in is None or (place and each.told_in.allows(place)))
+        return replace(
+            self,
+            capacities=tuple(replace(each, accepts=None) for each in taking),
+            uses=tuple(replace(each, told_in=None) for each in uses),
+        )
 
     def is_news_after(self, last: LoadReport, share: float) -> bool:
         """Does it say more than that some number moved by up to a share of itself? To and from zero is always news, but
         of what is left to read and of room, which are counted from a long prompt's."""
         if self._words() != last._words():
+            return True
+        if self.uses != last.uses:  # small numbers, of which each one counts
             return True
         if self.capacities == last.capacities and self.queues == last.queues:
             return False

@@ -29,6 +29,10 @@ class AdminFault(click.ClickException):
     """The gateway could not be asked, or said no. Exit code 1."""
 
 
+class TurnedAway(AdminFault):
+    """Whoever asks is known, and may not: nothing has changed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Admin:
     """A gateway's admin address, and what it wants to see."""
@@ -44,7 +48,8 @@ class Admin:
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
             raise AdminFault(f"{self.url} cannot be reached: {_in_words(error)}") from error
         if answer.status in (401, 403):
-            raise AdminFault(f"{self.url}: {answer.fault}")
+            kind = AdminFault if answer.status == 401 else TurnedAway
+            raise kind(f"{self.url}: {answer.fault}")
         return answer
 
     async def _ask(self, method: str, path: str, body: object | None) -> Answer:

@@ -53,6 +53,9 @@ class Tally(Collector):
             count = 0
         self._counts[values] = count + amount
 
+    def counts(self) -> Iterable[tuple[Labels, float]]:
+        return self._counts.items()
+
     def describe(self) -> Iterable[Metric]:
         return (CounterMetricFamily(self._name, self._words, labels=self._labels),)
 

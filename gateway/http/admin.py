@@ -11,6 +11,8 @@ from aiohttp import web
 from gateway.ground.admin_server import OPERATOR, add_whoami, admin_middlewares, as_json, fault, needs
 from gateway.ground.operators import Operator, Operators
 from gateway.ground.operators_config import Role
+from gateway.ground.page.live import Sections
+from gateway.ground.page.serving import add_page
 from gateway.http.health import Notes, Readiness, add_health_routes
 
 BODY_BYTES_MAX = 64 * 1024
@@ -36,6 +38,9 @@ class AdminSources:
     explain: Callable[[str], Awaitable[object | None]]
     """By the id of a request or a decision; None if it is not known."""
     lockdown: Callable[[LockdownOrder, Operator], Awaitable[object]]
+    drain: Callable[[Operator], Awaitable[object]]
+    """For good: what begins it again is a restart."""
+    overview: Sections
     notes: Notes
 
 
@@ -71,6 +76,13 @@ def make_admin_app(
             return fault(400, str(error))
         return as_json(await sources.lockdown(order, request[OPERATOR]))
 
+    @needs(Role.DRAIN)
+    async def drain(request: web.Request) -> web.Response:
+        """As above."""
+        if request.content_type != "application/json":
+            return fault(415, "send application/json")
+        return as_json(await sources.drain(request[OPERATOR]))
+
     middlewares = admin_middlewares(operators or Operators(), hosts)
     app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
     app.router.add_get("/metrics", metrics)
@@ -78,5 +90,7 @@ def make_admin_app(
     app.router.add_get("/admin/state", state)
     app.router.add_get("/admin/explain/{id}", explain)
     app.router.add_post("/admin/lockdown", lockdown)
+    app.router.add_post("/admin/drain", drain)
+    add_page(app, sources.overview)
     add_health_routes(app, sources.readiness, sources.notes)
     return app

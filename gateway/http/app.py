@@ -19,7 +19,7 @@ from gateway.ground.tokens.tokens import Tokens
 from gateway.http import errors
 from gateway.http.connections import SHORTCUTS, GuardedRunner, Handler, OnFault, tell_loop
 from gateway.http.cors import Cors
-from gateway.http.entrance import CALLER, ROOT_PATH, Entrance
+from gateway.http.entrance import CALLER, ROOT_PATH, Entrance, Rooms
 from gateway.http.errors import ClientFault, ErrorKind
 from gateway.http.health import Readiness, add_health_routes
 from gateway.http.lost import where_it_went_wrong
@@ -76,12 +76,14 @@ class Api:
         tenant_budget: TenantBudget = lambda _: NO_BUDGET,
         contents: ContentReader | None = None,
         promises: Promises = NO_PROMISES,
+        rooms: Rooms = lambda _tenant, _now_ns: (),
     ) -> None:
         """Without `check_key` and `tokens` clients show nothing; without `names`, models have no further ones. While
         `has_audit` says no, no request is taken. Of a request that may not enter, no body is read; the core decides the
         same, so `may_enter` only says how early. `on_refused` is told of each request that is turned away here; what
         the core turns away has a record of its own. What clients used goes into `book`. `contents` looks at prompts
-        whose tokens somebody asks for; `promises` say of which class requests are."""
+        whose tokens somebody asks for; `promises` say of which class requests are, and `rooms` what is left of tenants'
+        limits."""
         self._on_refused = on_refused
         self._has_audit = has_audit
         self._may_enter = may_enter
@@ -94,6 +96,7 @@ class Api:
             tokens=tokens,
             book=book,
             tenant_budget=tenant_budget,
+            rooms=rooms,
         )
         self._settings = settings
         self._cors = Cors(settings.cors)

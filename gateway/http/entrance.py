@@ -5,15 +5,14 @@ It must never log, keep or pass on a credential, nor tell a missing key from a w
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from itertools import chain
 
 from aiohttp import web
 
-from gateway.core.vocabulary import RequestId, RequestProfile
+from gateway.core.limits import Room
+from gateway.core.vocabulary import RequestId, RequestProfile, TenantName
 from gateway.ground.admin_server import HEALTH_PATHS, credential_of
 from gateway.ground.clock import Clock
 from gateway.ground.tokens.tokens import Tokens
@@ -28,6 +27,7 @@ from gateway.http.errors import (
     TOKEN_RATE_EXCEEDED,
     ClientFault,
     ErrorKind,
+    retried_after,
 )
 from gateway.http.limits import Exceeded, KeyMeter, Limit, Meters, rate_headers
 from gateway.http.parse import Caller, choose_request_id, fresh_request_id, read_caller
@@ -40,9 +40,9 @@ from gateway.request.usage import prompt_guess, tokens_used
 
 CALLER = web.RequestKey("caller", Caller)
 _METER = web.RequestKey("meter", KeyMeter)
+Rooms = Callable[[TenantName, int], Sequence[Room]]
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_MILLISECOND_NS = 1_000_000
 ROOT_PATH = "/"
 _OPEN_PATHS = HEALTH_PATHS | {ROOT_PATH}
 _NOBODY = KeyId("")
@@ -66,10 +66,11 @@ class Entrance:
         tokens: Tokens[ClientKey] | None = None,
         book: UsageBook | None = None,
         tenant_budget: TenantBudget = lambda _: NO_BUDGET,
+        rooms: Rooms = lambda _tenant, _now_ns: (),
     ) -> None:
         """`is_running` tells whether a request of that id is here already. Without `check_key` and `tokens` everybody
         may come in: then only this machine, or whoever is in front of it, should be able to. Into `book` goes what each
-        used."""
+        used; `rooms` says what is left of tenants' limits."""
         self._settings = settings
         self._clock = clock
         self._is_running = is_running
@@ -78,6 +79,7 @@ class Entrance:
         self._meters = Meters()
         self._book = UsageBook() if book is None else book
         self._tenant_budget = tenant_budget
+        self._rooms = rooms
 
     def install(self, app: web.Application) -> None:
         """The door goes behind whatever answers ClientFaults, and before every handler."""
@@ -85,8 +87,12 @@ class Entrance:
 
     def headers(self, request: web.Request) -> Mapping[str, str]:
         """What is left of the caller's limits, for every answer it gets."""
-        meter = _meter_of(request)
-        return {} if meter is None else rate_headers(meter, self._clock.now_ns())
+        meter, caller = _meter_of(request), request.get(CALLER)
+        if caller is None:
+            return {}
+        now_ns = self._clock.now_ns()
+        rooms = self._rooms(caller.tenant, now_ns)
+        return rate_headers(meter, now_ns, rooms) if rooms or meter is not None else {}
 
     async def authenticate(self, request: web.Request) -> Caller:
         """Raises ClientFault. What a credential is shows in its form: of a key no issuer is asked."""
@@ -213,7 +219,7 @@ def _key_id(caller: Caller) -> KeyId:
 
 
 def _budget_kind(spent: Spent) -> ErrorKind:
-    return replace(BUDGET_EXCEEDED, retry_after_s=math.ceil(spent.wait_ns / _MILLISECOND_NS) / 1000)
+    return retried_after(BUDGET_EXCEEDED, spent.wait_ns)
 
 
 def _meter_of(request: web.Request) -> KeyMeter | None:
@@ -234,5 +240,5 @@ def _refuse_if(exceeded: Exceeded | None) -> None:
         return
     kind = _KINDS[exceeded.limit]
     if exceeded.wait_ns:
-        kind = replace(kind, retry_after_s=math.ceil(exceeded.wait_ns / _MILLISECOND_NS) / 1000)
+        kind = retried_after(kind, exceeded.wait_ns)
     raise ClientFault(kind)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from gateway.core.effects import EndRequest
 from gateway.core.vocabulary import Outcome
 
+_MILLISECOND_NS = 1_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorKind:
@@ -138,6 +140,15 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.REJECTED_DEADLINE: ErrorKind(
         429, _RATE, "deadline_unreachable", "It would come too late: too much waits before it.", 1.0, shows_detail=True
     ),
+    Outcome.REJECTED_TENANT_CONCURRENCY: ErrorKind(
+        429, _RATE, "tenant_concurrency_exceeded", "Too many of your requests are under way.", 1.0, shows_detail=True
+    ),
+    Outcome.REJECTED_TENANT_REQUEST_RATE: ErrorKind(
+        429, _RATE, "tenant_request_rate_exceeded", "Too many requests a minute.", 1.0, shows_detail=True
+    ),
+    Outcome.REJECTED_TENANT_TOKEN_RATE: ErrorKind(
+        429, _RATE, "tenant_token_rate_exceeded", "Too many tokens a minute.", 1.0, shows_detail=True
+    ),
     Outcome.REJECTED_UNKNOWN_RESPONSE: ErrorKind(
         404, _BAD_REQUEST, "response_not_found", "The response it refers to is not known here.", may_retry=False
     ),
@@ -182,13 +193,16 @@ _BREAKS_ENGINES = replace(
 
 
 def kind_of(end: EndRequest) -> ErrorKind:
-    """What the queue itself says of when to come again counts for more than what is said of all."""
+    """What is known of when this one would pass counts for more than what is said of all."""
     if end.is_final and end.outcome is Outcome.FAILED_MIDSTREAM:
         return _BREAKS_ENGINES
     kind = ENDINGS.get(end.outcome, INTERNAL)
-    if not end.retry_after_ns:
-        return kind
-    return replace(kind, retry_after_s=max(_RETRY_AFTER_MIN_S, end.retry_after_ns / _SECOND_NS))
+    return retried_after(kind, end.retry_after_ns) if end.retry_after_ns else kind
+
+
+def retried_after(kind: ErrorKind, wait_ns: int) -> ErrorKind:
+    """The same where it is known when a request would pass; never told earlier than it is."""
+    return replace(kind, retry_after_s=max(_RETRY_AFTER_MIN_S, math.ceil(wait_ns / _MILLISECOND_NS) / 1000))
 
 
 def error_headers(kind: ErrorKind) -> dict[str, str]:

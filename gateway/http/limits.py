@@ -5,9 +5,12 @@ It never waits; a key that has used up its share is told for how long.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gateway.core.limits import Room
+from gateway.core.tenant_meter import LimitKind
 from gateway.request.callers import ClientKey, KeyId, KeyLimits
 
 _MILLISECOND_NS = 1_000_000
@@ -154,14 +157,22 @@ class Meters:
             del self._meters[idle]
 
 
-def rate_headers(meter: KeyMeter, now_ns: int) -> dict[str, str]:
-    """What is left, the way OpenAI's API says it; a limit that the key does not have is not mentioned."""
+def rate_headers(meter: KeyMeter | None, now_ns: int, of_tenant: Iterable[Room] = ()) -> dict[str, str]:
+    """What is left, the way OpenAI's API says it; a limit that there is not is not mentioned. Where key and tenant have
+    one, it is the one of which less is left."""
+    rooms = list(of_tenant)
+    if meter is not None:
+        pairs = ((LimitKind.REQUESTS, meter.requests), (LimitKind.TOKENS, meter.tokens))
+        rooms += [
+            Room(kind, bucket.per_minute, bucket.remaining(now_ns), bucket.reset_ns(now_ns))
+            for kind, bucket in pairs
+            if bucket is not None
+        ]
     headers: dict[str, str] = {}
-    for unit, bucket in (("requests", meter.requests), ("tokens", meter.tokens)):
-        if bucket is not None:
-            headers[f"x-ratelimit-limit-{unit}"] = str(bucket.per_minute)
-            headers[f"x-ratelimit-remaining-{unit}"] = str(bucket.remaining(now_ns))
-            headers[f"x-ratelimit-reset-{unit}"] = format_reset(bucket.reset_ns(now_ns))
+    for room in sorted(rooms, key=lambda each: each.remaining, reverse=True):  # the last one counts
+        headers[f"x-ratelimit-limit-{room.kind}"] = str(room.limit)
+        headers[f"x-ratelimit-remaining-{room.kind}"] = str(room.remaining)
+        headers[f"x-ratelimit-reset-{room.kind}"] = format_reset(room.reset_ns)
     return headers
 
 

@@ -8,7 +8,7 @@ know yet is no fault of its, and is read as `peer.proto` says.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -43,6 +43,7 @@ from gateway.core.vocabulary import (
     Resumes,
     ServiceClass,
     TenantName,
+    TenantUse,
 )
 from gateway.ground.control.codec import owners_to_pb, read_owners
 from gateway.ground.control.vocabulary import Ownership
@@ -71,6 +72,7 @@ from gateway.records.decisions import (
     ExplainedRefusal,
     ExplainedRequest,
 )
+from gateway.records.others_usage import KINDS, BudgetUse
 from gateway.request.engine_api import is_engine_call, stored_response_of
 from gateway.request.header_values import from_bytes, from_text, has_control_character, to_bytes
 from gateway.request.legs import Headers, LegHead, OutboundRequest, RanAt, RequestSummary
@@ -98,6 +100,10 @@ PLACEMENTS_MAX = 64
 
 RAN_AT_HEADER = "x-nightside-ran-at"
 """Travels with a head between gateways: `replica;region;jurisdiction`, so that a client can be told before the body."""
+
+BUDGET_TOKENS_MAX = 10**15
+"""Used up in a month."""
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _FORBIDDEN_HEADERS = frozenset(
@@ -187,6 +193,7 @@ def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
         queues=[pb.ModelQueue(model=each.model, length=each.length, pool=each.pool or "") for each in report.queues],
         control_term=report.control.term,
         control_version=report.control.version,
+        tenant_uses=[_use_to_pb(each) for each in report.uses],
     )
 
 
@@ -196,6 +203,7 @@ def read_load(message: pb.SubscribeResponse) -> tuple[LoadReport, int]:
     require(age_ns <= AGE_MAX_NS, "age_us is over an hour")
     require(len(message.capacities) <= LIST_LENGTH_MAX, "too many capacities")
     require(len(message.queues) <= LIST_LENGTH_MAX, "too many queues")
+    require(len(message.tenant_uses) <= LIST_LENGTH_MAX, "too many tenants")
     report = LoadReport(
         gateway_id=read_gateway_id(message.gateway_id, "gateway_id"),
         place=read_place(message.place, "place"),
@@ -206,8 +214,54 @@ def read_load(message: pb.SubscribeResponse) -> tuple[LoadReport, int]:
         capacities=tuple(_capacity(each) for each in message.capacities if _is_of_use(each)),
         queues=tuple(_queue(each) for each in message.queues),
         control=ControlVersion(message.control_term, message.control_version),
+        uses=tuple(_use(each) for each in message.tenant_uses),
     )
     return report, age_ns
+
+
+def write_budget_uses(message: pb.SubscribeResponse, uses: Iterable[BudgetUse]) -> None:
+    message.budget_uses.extend(
+        [
+            pb.BudgetUse(
+                kind=each.name[0],
+                name=each.name[1],
+                day=each.day,
+                tokens_in_day=each.tokens_in_day,
+                tokens_in_month=each.tokens_in_month,
+                set_aside=each.set_aside,
+            )
+            for each in uses
+        ]
+    )
+
+
+def read_budget_uses(message: pb.SubscribeResponse) -> list[BudgetUse]:
+    """What is about neither a key nor a tenant is a newer gateway's, and is not read."""
+    require(len(message.budget_uses) <= LIST_LENGTH_MAX, "too many budgets")
+    return [_budget_use(each) for each in message.budget_uses if each.kind in KINDS]
+
+
+def _budget_use(message: pb.BudgetUse) -> BudgetUse:
+    require(_DAY.fullmatch(message.day) is not None, "the day of a budget is no day")
+    numbers = (message.tokens_in_day, message.tokens_in_month, message.set_aside)
+    require(max(numbers) <= BUDGET_TOKENS_MAX, "no budget is so large")
+    return BudgetUse((message.kind, read_key(message.name, "budget")), message.day, *numbers)
+
+
+def _use_to_pb(use: TenantUse) -> pb.TenantUse:
+    return pb.TenantUse(
+        tenant=use.tenant,
+        running=min(use.running, TOKENS_MAX),
+        demand=min(use.demand, TOKENS_MAX),
+        requests_per_minute=min(use.requests_per_minute, TOKENS_MAX),
+        tokens_per_minute=min(use.tokens_per_minute, TOKENS_MAX),
+    )
+
+
+def _use(message: pb.TenantUse) -> TenantUse:
+    numbers = (message.running, message.demand, message.requests_per_minute, message.tokens_per_minute)
+    require(max(numbers) <= TOKENS_MAX, "no tenant asks for so much")
+    return TenantUse(TenantName(read_key(message.tenant, "tenant")), *numbers)
 
 
 def _queue(message: pb.ModelQueue) -> ModelQueue:

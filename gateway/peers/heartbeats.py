@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Never
 
@@ -25,6 +25,7 @@ from gateway.ground.supervisor import Backoff
 from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
+from gateway.records.others_usage import BudgetUse
 from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000
@@ -111,8 +112,11 @@ class Heartbeats:
         rng: random.Random,
         on_refused: Callable[[], None],
         log: FilteringBoundLogger,
+        on_budgets: Callable[[Sequence[BudgetUse]], None] = lambda _: None,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_refused` is told whenever a connection fails because whoever answers shows a wrong certificate."""
+        """`on_refused` is told whenever a connection fails because whoever answers shows a wrong certificate;
+        `on_budgets` what the peer says of budgets, and `on_lost` that it says nothing more for now."""
         self.round_trips = RoundTrips(link.peering.rtt_window)
         self._link = link
         self._request = codec.subscribe_request(gateway_id, place)
@@ -121,6 +125,8 @@ class Heartbeats:
         self._rng = rng
         self._backoff = Backoff(link.peering.reconnect_min_ns, link.peering.reconnect_max_ns)
         self._on_refused = on_refused
+        self._on_budgets = on_budgets
+        self._on_lost = on_lost
         self._measured = asyncio.Event()
         self._heard = False
         self._heard_ns: int | None = None
@@ -244,6 +250,7 @@ class Heartbeats:
         """Gives for how long the peer has said enough."""
         began_ns = self._clock.thread_ns()
         report, age_ns = codec.read_load(message)
+        budgets = codec.read_budget_uses(message)
         taken_ns = self._clock.thread_ns() - began_ns
         if fault := identity_fault(report, self._link.peer.spec):
             raise ImposterFound(fault)
@@ -253,6 +260,8 @@ class Heartbeats:
             self._found_ns = self._heard_ns
             self._log.info("peer found", region=report.place.region, rtt_ms=self.round_trips.median_ns() // 1_000_000)
         self._submit(PeersObserved((observe(report, age_ns, self.round_trips, self._clock.now_ns()),)))
+        if budgets:
+            self._on_budgets(budgets)
         return self._allowance.spend(self._clock.now_ns(), taken_ns)
 
     def _heard_for_ns(self) -> int:
@@ -266,6 +275,7 @@ class Heartbeats:
             self._log.warning("peer lost" if self._heard else "peer not reached", detail=str(lost))
         if self._heard or isinstance(lost, ImposterFound):
             self._submit(TargetLost(peer_target(self._link.peer.spec.gateway_id), str(lost)))
+            self._on_lost()
         self._heard = False
 
 

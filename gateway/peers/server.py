@@ -6,7 +6,7 @@ It places nothing: a forward enters the core like any request, and the core's an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Never
@@ -35,6 +35,7 @@ from gateway.peers.exchange.watch import UNWATCHED, Watch
 from gateway.peers.reception import Reception
 from gateway.peers.room import PeerRoom
 from gateway.records.decisions import ExplainedRequest
+from gateway.records.others_usage import BudgetUse
 from gateway.request.bodies import Body
 from gateway.request.cache_salts import CacheSalts
 from gateway.request.legs import LegHead, RequestSummary, SinkGone
@@ -65,6 +66,7 @@ _AnyContext = _Context | _ExchangeContext | _SubscribeContext | _PingContext | _
 
 Explain = Callable[[GatewayId, RequestId], ExplainedRequest | None]
 """What was decided here about a request that this gateway forwarded to us; None for any other."""
+BudgetsTold = Callable[[Place | None, int], tuple[Sequence[BudgetUse], int]]
 
 
 class PeerService:
@@ -88,8 +90,11 @@ class PeerService:
         on_malformed: Callable[[GatewayId], None] = lambda _: None,
         ownership: Callable[[], Ownership] = Ownership,
         watch: Watch = UNWATCHED,
+        budgets: BudgetsTold = lambda _place, seen: ((), seen),
     ) -> None:
-        """`why_closed` says why no forward is taken whatever the core would say; empty when it may be asked.
+        """`why_closed` says why no forward is taken whatever the core would say; empty when it may be asked. `budgets`:
+        what a gateway in that place may know of those that changed since it has seen the others, and what it has seen
+        with them.
 
         `on_refused` is told of every caller that is not whom it should be, `on_malformed` of every one that forwards
         what no gateway may.
@@ -108,6 +113,7 @@ class PeerService:
         self._watch = watch
         self._explain = explain
         self._ownership = ownership
+        self._budgets = budgets
         self._clock = owners.clock
         self._board = board
         self._peers = peers
@@ -205,14 +211,18 @@ class PeerService:
 
     async def _publish(self, caller: GatewayId, context: _SubscribeContext) -> None:
         """The last report is sent even if the board was closed right after it: it may be our farewell."""
-        sent = None
+        sent, seen = None, 0
         while (newest := await self._board.newer_than(sent, wait_max_s=self._keep_alive_s)) or not self._board.closed:
             sent = newest
             if sent is not None:
                 age_ns = self._clock.now_ns() - sent.posted_ns
                 told = self._peers.get(caller)
-                report = sent.report.told_to(told.place if told else None)
-                await context.write(codec.load_to_pb(report, age_ns))
+                place = told.place if told else None
+                message = codec.load_to_pb(sent.report.told_to(place), age_ns)
+                uses, seen = self._budgets(place, seen)
+                if uses:
+                    codec.write_budget_uses(message, uses)
+                await context.write(message)
 
     async def _run(self, arrived: codec.ArrivedForward, context: _Context) -> None:
         with suppress(SinkGone):  # nobody is left to be told anything

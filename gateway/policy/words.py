@@ -6,11 +6,12 @@ It must never say anything that the flows between the regions do not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from gateway.core.residency import LoggingRule, ResidencyPolicy, may_enter
 from gateway.core.vocabulary import Place, PlaceRule, TenantName
 from gateway.policy.file import in_words
-from gateway.policy.flows import Flow, Region, flow_between, others
+from gateway.policy.flows import Flow, Region, flow_between, others, region_of
 
 NAMES_SHOWN = 4
 """Tenants named in one sentence; the rest are counted."""
@@ -35,6 +36,21 @@ def region_sentences(region: Region, regions: list[Region]) -> list[str]:
         *(_tenant_sentence(region, regions, tenants) for tenants in region.groups if tenants),
         _logging_sentence(region.policy.logging),
     ]
+
+
+def sentences_seen_from(policy: ResidencyPolicy, places: Sequence[Place]) -> list[str]:
+    """Of one region whose own policy is all that is known: the others are taken to send and take in whatever they are
+    asked, and what theirs say comes on top."""
+    if policy.closed_reason:
+        closed = f"Closed, {policy.closed_reason}: requests stay in the region, and nobody's overflow is taken in."
+        return [closed, _logging_sentence(policy.logging)]
+    region = region_of(Path(), policy)
+    return region_sentences(region, [region, *(region_of(Path(), _open_to(policy.place, place)) for place in places)])
+
+
+def _open_to(other: Place, place: Place) -> ResidencyPolicy:
+    either = PlaceRule(regions=frozenset({other.region, place.region}))
+    return ResidencyPolicy(place, process=either, accept=either)
 
 
 def _sending(flows: list[Flow], region: Region, regions: list[Region]) -> Iterator[str]:

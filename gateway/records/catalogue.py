@@ -15,6 +15,7 @@ from gateway.records.audit import AuditLevels
 from gateway.records.control_metrics import ControlLevels
 from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.ledger import Ledger
+from gateway.records.limit_metrics import BudgetLevels, LimitLevels
 from gateway.records.metrics import Metrics
 from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
 
@@ -30,6 +31,8 @@ def catalogue() -> list[Described]:
     metrics.registry.register(DecodeLevels(dict))
     metrics.registry.register(PoolLevels(core.lengths.figures))
     metrics.registry.register(ThresholdLevels(core.tuning))
+    metrics.registry.register(LimitLevels(core.limits, str))
+    metrics.registry.register(BudgetLevels(int, int))
     for each in (*DnsCounters().collectors(), *TokenCounters().collectors()):
         metrics.registry.register(each)
     return metrics.catalogue()

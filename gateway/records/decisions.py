@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from msgspec import UNSET, UnsetType
 from structlog.typing import FilteringBoundLogger
@@ -200,6 +201,8 @@ class OtherSide:
 class Explanation:
     here: ExplainedRequest
     there: tuple[OtherSide, ...] = ()
+    words: tuple[str, ...] = ()
+    """All of it in sentences, where it is for somebody to read."""
 
 
 # What is kept
@@ -264,6 +267,11 @@ class DecisionLog:
         """By the id of a request or of one of its decisions; None if it is not, or no longer, known."""
         record = self._find(RequestId(wanted)) or self._find(self._request_id_of(wanted))
         return None if record is None else self._explained(record, now_ns)
+
+    def latest(self, count: int, now_ns: int) -> list[tuple[int, ExplainedRequest]]:
+        """Of those that are finished the last, newest first, each with when it arrived."""
+        records = islice(reversed(self._records.values()), count)
+        return [(each.arrived_ns, self._explained(each, now_ns)) for each in records]
 
     def explain_to(self, peer: GatewayId, request_id: RequestId, now_ns: int) -> ExplainedRequest | None:
         """To another gateway, and only what that gateway itself forwarded to us."""

@@ -206,6 +206,7 @@ class Ledger:
                 | events.ProgressSampled()
                 | events.DecodeHistoryRestored()
                 | events.TokenBudgetRestored()
+                | events.TokensSettled()
                 | events.PredictorFitted()
                 | events.ArtifactReady()
             ):

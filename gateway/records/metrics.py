@@ -31,6 +31,7 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from gateway.ground.series import Described, Distribution, Level, Tally, described
+from gateway.records.forward_rates import Way
 from gateway.records.ledger import Ledger, refusal_in
 from gateway.records.model_labels import OTHER, ModelLabels
 from gateway.records.resume_metrics import ResumeMetrics
@@ -58,7 +59,7 @@ class Metrics:
         self._rtt_ns: dict[GatewayId, int] = {}
         self._define_counters()
         self._define_histograms()
-        self.usage = UsageMetrics(self.registry, self._models, self._tenant)
+        self.usage = UsageMetrics(self.registry, self._models, self.tenant_label)
         self.resumes = ResumeMetrics(self.registry)
         self.traces = TraceMetrics(self.registry)
         self._define_levels()
@@ -81,7 +82,7 @@ class Metrics:
     def refused(self, reason: str, tenant: TenantName | None) -> None:
         """A request was turned away at the door. `reason` is one of a closed set; where nobody knows whose it was, it
         has no tenant."""
-        self._door.add(reason, "" if tenant is None else self._tenant(tenant))
+        self._door.add(reason, "" if tenant is None else self.tenant_label(tenant))
 
     def loop_delayed(self, delay_ns: int) -> None:
         """How much later than asked the event loop came back."""
@@ -98,6 +99,12 @@ class Metrics:
     def peer_refused(self, seen_by: str) -> None:
         """A caller, or whoever answered a call of ours, was not whom it should be."""
         self._refused_peers.add(seen_by)
+
+    def forwards_so_far(self) -> dict[tuple[str, Way], int]:
+        """Since the start, by peer: sent there, and of its those that were accepted here."""
+        sent = {(peer, Way.OUT): int(count) for (peer,), count in self._sent.counts()}
+        taken = (each for each in self._received.counts() if each[0][1] == "accepted")
+        return sent | {(peer, Way.IN): int(count) for (peer, _), count in taken}
 
     def forward_malformed(self, origin: GatewayId) -> None:
         """A gateway forwarded what none may, or what cannot be read."""
@@ -261,6 +268,7 @@ class Metrics:
                 | events.ConfigApplied()
                 | events.DecodeHistoryRestored()
                 | events.TokenBudgetRestored()
+                | events.TokensSettled()
                 | events.PredictorFitted()
                 | events.ArtifactReady()
             ):
@@ -347,7 +355,7 @@ class Metrics:
     def _peer(self, gateway_id: GatewayId) -> str:
         return gateway_id if gateway_id in self._peers else OTHER
 
-    def _tenant(self, tenant: TenantName) -> str:
+    def tenant_label(self, tenant: TenantName) -> str:
         return self._tenants.of(tenant, may_be_named=self._ledger.policy.logging.tenant)
 
 

@@ -13,6 +13,7 @@ from gateway.core.decode.admissions import AdmissionReason
 from gateway.core.decode.locality.nearness import SignatureState
 from gateway.core.description import ReplicaCondition
 from gateway.core.lengths import Misroute
+from gateway.core.tenant_meter import LimitKind
 from gateway.core.threshold import Move
 from gateway.core.vocabulary import (
     Category,
@@ -78,6 +79,7 @@ LABELS: dict[str, Label] = {
     "kept": Label("Why a request's spans are kept.", ("head", "failed", "resumed", "slow", "forwarded", NOT_KEPT)),
     "state": Label("The state that the replica is in, or is not.", tuple(ReplicaCondition)),
     "type": Label("What was asked for; `other` for any other kind of record.", (*TYPES, OTHER_TYPE)),
+    "limit": Label("Which of a tenant's limits.", tuple(LimitKind)),
     "use": Label("Whom tokens are for.", ("clients", "operators")),
     "issuer": Label("As the region file calls it; empty for one that it does not name."),
     "answer": Label("`accepted`, or why it was refused.", ("accepted", *RefusalReason)),

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import NamedTuple
 
-from gateway.core.vocabulary import TenantName
+from gateway.core.vocabulary import GatewayId, TenantName
+from gateway.records.others_usage import KINDS, NOTHING, BudgetName, BudgetUse, OthersUsage
+from gateway.records.others_usage import Used as UsedByOthers
 from gateway.request.callers import NO_BUDGET, Budget, KeyId
 
 ACCOUNTS_MAX = 40_000
@@ -59,12 +62,15 @@ Rows = Mapping[Line, Used]
 class Account:
     """What one key or one tenant has used in this day and this month."""
 
+    name: BudgetName
     budget: Budget = NO_BUDGET
     day: str = ""
     tokens_in_day: int = 0
     tokens_in_month: int = 0
     set_aside: int = 0
     """By requests that run now."""
+    by_others: UsedByOthers = NOTHING
+    """At other gateways, as far as they have told."""
 
     def turn(self, day: str) -> None:
         if day == self.day:
@@ -74,7 +80,7 @@ class Account:
         self.day, self.tokens_in_day = day, 0
 
     def is_spent(self, of: int | None, used: int) -> bool:
-        return of is not None and used + self.set_aside >= of
+        return of is not None and used + self.set_aside + self.by_others.set_aside >= of
 
 
 class Spent(NamedTuple):
@@ -90,12 +96,17 @@ class Spent(NamedTuple):
 
 
 class UsageBook:
-    """All of one gateway's. What other gateways count of the same keys, it does not know."""
+    """All of one gateway's, and of budgets what others say that they have used of them."""
 
     def __init__(self, accounts_max: int = ACCOUNTS_MAX, unwritten_max: int = UNWRITTEN_MAX) -> None:
+        self.others = OthersUsage()
         self._accounts_max = accounts_max
         self._unwritten_max = unwritten_max
-        self._accounts: dict[tuple[str, str], Account] = {}
+        self._budgets: Mapping[BudgetName, Budget] = {}
+        self._version = 0
+        self._changed: dict[BudgetName, int] = {}
+        """Accounts with a budget, and when each last changed; the last to change comes last."""
+        self._accounts: dict[BudgetName, Account] = {}
         self._pairs: dict[tuple[KeyId, TenantName], tuple[Account, Account]] = {}
         self._unwritten: dict[Line, Used] = {}
         self._today = ("", 0)
@@ -111,7 +122,7 @@ class UsageBook:
             if line.day[:7] != day[:7]:
                 continue
             for account in self._pair(line.key, line.tenant):
-                account.turn(day)
+                self._turn(account, day)
                 account.tokens_in_month += used.tokens
                 account.tokens_in_day += used.tokens if line.day == day else 0
 
@@ -120,27 +131,32 @@ class UsageBook:
         if budgets[0] is NO_BUDGET and budgets[1] is NO_BUDGET:
             return None
         day = self._day(wall_ns)
-        for whose, account, budget in zip(("key", "tenant"), self._pair(key, tenant), budgets, strict=True):
-            account.turn(day)
+        for whose, account, budget in zip(KINDS, self._pair(key, tenant), budgets, strict=True):
+            self._turn(account, day)
             account.budget = budget
-            if account.is_spent(budget.tokens_per_day, account.tokens_in_day):
+            others = account.by_others
+            if account.is_spent(budget.tokens_per_day, account.tokens_in_day + others.in_day):
                 return Spent(whose, "day", budget.tokens_per_day or 0, self._today[1] - wall_ns)
-            if account.is_spent(budget.tokens_per_month, account.tokens_in_month):
+            if account.is_spent(budget.tokens_per_month, account.tokens_in_month + others.in_month):
                 return Spent(whose, "month", budget.tokens_per_month or 0, _month_end_ns(day) - wall_ns)
         return None
 
     def set_aside(self, key: KeyId, tenant: TenantName, tokens: int) -> None:
         for account in self._pair(key, tenant):
             account.set_aside += tokens
+            if account.budget is not NO_BUDGET:
+                self._note_change(account)
 
     def settle(self, key: KeyId, tenant: TenantName, set_aside: int, used: Used, wall_ns: int) -> None:
         """A request is over: what it has used counts for the day on which it ended."""
         day, tokens = self._day(wall_ns), used.tokens
         for account in self._pair(key, tenant):
-            account.turn(day)
+            self._turn(account, day)
             account.set_aside = max(0, account.set_aside - set_aside)
             account.tokens_in_day += tokens
             account.tokens_in_month += tokens
+            if account.budget is not NO_BUDGET:
+                self._note_change(account)
         self._write(Line(day, key, tenant), used)
 
     def take_rows(self) -> dict[Line, Used]:
@@ -151,6 +167,61 @@ class UsageBook:
     def give_back(self, rows: Rows) -> None:
         for line, used in rows.items():
             self._write(line, used)
+
+    # What others are told, and what they tell
+
+    def follow_budgets(self, budgets: Mapping[BudgetName, Budget]) -> None:
+        """What has a budget now. What was used of it before is told as well."""
+        self.others.keep_only(budgets)
+        self._budgets = budgets
+        self._changed.clear()
+        for name, account in self._accounts.items():
+            account.budget = budgets.get(name, NO_BUDGET)
+            if account.budget is not NO_BUDGET and (account.tokens_in_month or account.set_aside):
+                self._note_change(account)
+
+    def changes_since(self, seen: int, wall_ns: int, changes_max: int) -> tuple[list[BudgetUse], int]:
+        """Of accounts with a budget, those that changed later than `seen`, the oldest change first, and what is seen
+        with them. 0: all."""
+        if self._version == seen:
+            return [], seen
+        day = self._day(wall_ns)
+        names = list(takewhile(lambda name: self._changed[name] > seen, reversed(self._changed)))
+        told = names[: -changes_max - 1 : -1]
+        uses = [self._use_of(self._accounts[name], day) for name in told if name in self._accounts]
+        return uses, self._changed[told[-1]] if told else self._version
+
+    def hear(self, gateway: GatewayId, use: BudgetUse, wall_ns: int) -> bool:
+        """False: there is no room for what it says."""
+        is_kept = self.others.hear(gateway, use)
+        self._sum_others(use.name, wall_ns)
+        return is_kept
+
+    def fell_silent(self, gateway: GatewayId, wall_ns: int) -> None:
+        for name in self.others.fell_silent(gateway):
+            self._sum_others(name, wall_ns)
+
+    def _sum_others(self, name: BudgetName, wall_ns: int) -> None:
+        account = self._account(name)
+        day = self._day(wall_ns)
+        self._turn(account, day)
+        account.by_others = self.others.used(name, day)
+
+    def _turn(self, account: Account, day: str) -> None:
+        if account.day != day:
+            account.turn(day)
+            account.by_others = self.others.used(account.name, day)
+
+    def _use_of(self, account: Account, day: str) -> BudgetUse:
+        self._turn(account, day)
+        return BudgetUse(account.name, day, account.tokens_in_day, account.tokens_in_month, set_aside=account.set_aside)
+
+    def _note_change(self, account: Account) -> None:
+        self._version += 1
+        self._changed.pop(account.name, None)
+        self._changed[account.name] = self._version
+
+    # Inside
 
     def _write(self, line: Line, used: Used) -> None:
         row = self._unwritten.get(line)
@@ -170,10 +241,10 @@ class UsageBook:
             self._pairs[key, tenant] = pair
         return pair
 
-    def _account(self, name: tuple[str, str]) -> Account:
+    def _account(self, name: BudgetName) -> Account:
         account = self._accounts.get(name)
         if account is None:
-            account = self._accounts[name] = Account()
+            account = self._accounts[name] = Account(name, self._budgets.get(name, NO_BUDGET))
             if len(self._accounts) > self._accounts_max:
                 self._forget_one()
         return account

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from gateway.core.vocabulary import GatewayId, TenantName
 from gateway.ground.private_files import make_private_folder
+from gateway.records.others_usage import BudgetName, BudgetUse, Told
 from gateway.records.usage_book import Line, Used
 from gateway.request.callers import KeyId
 
@@ -34,6 +35,13 @@ _SCHEMA = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
 )
+_TOLD_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS told (gateway TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, day TEXT NOT NULL,"
+    " tokens_in_day INTEGER NOT NULL, tokens_in_month INTEGER NOT NULL, PRIMARY KEY (gateway, kind, name))"
+    " WITHOUT ROWID"
+)
+"""The last word of other gateways on budgets. A version of ours that does not know the table leaves it alone."""
+_PUT_TOLD = "INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?, ?, ?)"
 _ADD = (
     "INSERT INTO used VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, key, tenant) DO UPDATE SET"
     " requests = requests + excluded.requests, prompt_tokens = prompt_tokens + excluded.prompt_tokens,"
@@ -69,6 +77,18 @@ class UsageStore:
     def since(self, day: str) -> dict[Line, Used]:
         """All rows from that day on; before anybody is served."""
         return self._thread.submit(self._since, day).result()
+
+    def told(self) -> dict[tuple[GatewayId, BudgetName], BudgetUse]:
+        """The last words of other gateways; before anybody is served."""
+        return self._thread.submit(self._told).result()
+
+    def keep_told_at_once(self, told: Told) -> None:
+        """At the end of the process. Raises OSError."""
+        self._thread.submit(self._keep_told, told).result()
+
+    async def keep_told(self, told: Told) -> None:
+        """On the disk when this returns. Raises OSError."""
+        await self._run(lambda: self._keep_told(told))
 
     def add_at_once(self, rows: Mapping[Line, Used]) -> None:
         """At the end of the process. Raises OSError."""
@@ -139,6 +159,24 @@ class UsageStore:
         except sqlite3.Error as error:
             raise OSError(f"{self._path}: {error}") from error
 
+    def _keep_told(self, told: Told) -> None:
+        values = [
+            (gateway, *name, use.day, use.tokens_in_day, use.tokens_in_month) for (gateway, name), use in told.items()
+        ]
+        try:
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._db.executemany(_PUT_TOLD, values)
+        except sqlite3.Error as error:
+            raise OSError(f"{self._path}: {error}") from error
+
+    def _told(self) -> dict[tuple[GatewayId, BudgetName], BudgetUse]:
+        found = self._db.execute("SELECT * FROM told")
+        return {
+            (GatewayId(gateway), (kind, name)): BudgetUse((kind, name), day, in_day, in_month)
+            for gateway, kind, name, day, in_day, in_month in found
+        }
+
     def _since(self, day: str) -> dict[Line, Used]:
         found = self._db.execute("SELECT * FROM used WHERE day >= ?", (day,))
         return {_line(row): Used(*row[3:]) for row in found}
@@ -156,6 +194,7 @@ class UsageStore:
 
     def _forget_before(self, day: str) -> None:
         self._db.execute("DELETE FROM used WHERE day < ?", (day,))
+        self._db.execute("DELETE FROM told WHERE day < ?", (day,))
 
 
 def usage_file(folder: Path | None, gateway_id: GatewayId) -> Path | None:
@@ -196,3 +235,4 @@ def _prepare(connection: sqlite3.Connection) -> None:
             connection.execute(statement)
     elif (application, version) != (APPLICATION_ID, FORMAT):
         raise ValueError(f"is not usage of format {FORMAT}")
+    connection.execute(_TOLD_SCHEMA)

@@ -6,7 +6,7 @@ A file that cannot be used never replaces one that could.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gateway.core.vocabulary import TenantName
@@ -28,6 +28,7 @@ class Keyring:
         self._keeps_usage = keeps_usage
         self._last_used: dict[KeyId, int] = {}
         self._old_last_used: dict[KeyId, int] = {}
+        self._on_change: Callable[[], None] = lambda: None
         self._put(self._read())
 
     def check(self, credential: str) -> ClientKey | None:
@@ -41,6 +42,21 @@ class Keyring:
 
     def tenant_budget(self, tenant: TenantName) -> Budget:
         return self._tenant_budgets.get(tenant, NO_BUDGET)
+
+    def budgets(self) -> dict[tuple[str, str], tuple[Budget, TenantName]]:
+        """By kind and name, what is budgeted, and whose it is."""
+        keys = (entry.client_key() for entry in self._file.keys)
+        of_keys = (("key", str(key.key_id), key.budget, key.tenant) for key in keys)
+        of_tenants = (("tenant", str(tenant), budget, tenant) for tenant, budget in self._tenant_budgets.items())
+        return {
+            (kind, name): (budget, tenant)
+            for kind, name, budget, tenant in (*of_keys, *of_tenants)
+            if budget is not NO_BUDGET
+        }
+
+    def follow(self, on_change: Callable[[], None]) -> None:
+        """It is told once the keys have changed."""
+        self._on_change = on_change
 
     @property
     def file(self) -> KeysFile:
@@ -73,6 +89,7 @@ class Keyring:
         for used in (self._last_used, self._old_last_used):
             for key_id in used.keys() - known:
                 del used[key_id]
+        self._on_change()
 
 
 def read_keys(path: Path, *, keeps_usage: bool) -> KeysFile:

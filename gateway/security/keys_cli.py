@@ -34,8 +34,8 @@ def keys() -> None:
 _file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 _key_id = click.argument("key_id")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_per_day = click.option("--tokens-per-day", type=int, help="Of UTC; counted by each gateway for itself.")
-_per_month = click.option("--tokens-per-month", type=int, help="Of UTC; counted by each gateway for itself.")
+_per_day = click.option("--tokens-per-day", type=int, help="Of UTC; used up at all gateways together.")
+_per_month = click.option("--tokens-per-month", type=int, help="Of UTC; used up at all gateways together.")
 
 
 @keys.command()

@@ -121,6 +121,7 @@ class Demo:
         async with AsyncExitStack() as stack:
             with self._console.status(f"{name}: starting engines and gateways"):
                 mesh = await stack.enter_async_context(running_mesh(self._scenario, overflow, folder, tasks))
+            self._console.print(Text(f"{name}: look at it while it runs, at {page_of(mesh)}"), soft_wrap=True)
             yield mesh
 
     async def _load(
@@ -184,12 +185,20 @@ async def _noting_failure(story: Story, work: Coroutine[None, None, None]) -> No
         story.failure = "\n".join(str(failure) for failure in leaves(failures))
 
 
+def page_of(mesh: Mesh) -> str:
+    """The controller's, where there is one: it shows all of them."""
+    return f"{mesh.controller_admin or next(iter(mesh.admins.values()))}/"
+
+
 def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
     """Where everything is, and how to try it. Not wrapped: it is meant for pasting."""
     first = scenario.regions[0].name
     url = mesh.gateways[first]
     lines = [f"{name}: {url}  (metrics and state: {mesh.admins[name]})" for name, url in mesh.gateways.items()]
     lines.append(f"controller: nightside ctl --admin {mesh.controller_admin} status")
+    lines.append(
+        f"The whole mesh on one page: {page_of(mesh)}  (one gateway's own is at its address for metrics and state)"
+    )
     parts = ["\n".join(lines)]
     if mesh.name is None:
         parts.append(NO_ADDRESSES)

@@ -93,6 +93,8 @@ def _event_in_words(event: Event) -> str:  # noqa: PLR0911 - one line for each e
             return f"progress {event.pool} {sum(each.output_tokens for each in event.progress)}"
         case events.DecodeHistoryRestored() | events.PredictorFitted() | events.ArtifactReady():
             return f"{type(event).__name__} {event.pool}"
+        case events.TokensSettled():
+            return f"settled {event.request_id} {event.tokens}"
         case events.TokenBudgetRestored():
             return f"{type(event).__name__} {len(event.snapshot.ratios)}"
         case events.TimePassed() | events.ConfigApplied() | events.DrainRequested() | events.LockdownChanged():

@@ -532,6 +532,7 @@ class SimGateway:
                 ended = self._owners.pop(effect.request_id, None)
                 if ended is not None:
                     ended.line.to_near(ended.upstream.ended, effect.outcome, effect.detail, effect.resumes_used)
+                    self._settle(ended, is_whole=effect.outcome is Outcome.COMPLETED)
             case ordered.PublishLoad():
                 self._publish(effect.report)
             case ordered.StopLeg():
@@ -590,6 +591,16 @@ class SimGateway:
         for leg in list(owner.legs.values()):
             self._cancel(leg)
         self.tell(events.RequestAbandoned(request_id))
+        self._settle(owner, is_whole=False)
+
+    def _settle(self, owner: _Owner, *, is_whole: bool) -> None:
+        """What it has used of its tenant's tokens, if anybody asks."""
+        ask = owner.ask
+        if self.core is None or not self.core.limits.is_charged(ask.request_id):
+            return
+        output_tokens = ask.output_tokens if is_whole else owner.said
+        used = ask.prompt_tokens + output_tokens if is_whole or owner.has_begun else 0
+        self.tell(events.TokensSettled(ask.request_id, used))
 
     def repeat_late(self, owner: _Owner, ended: events.LegEnded) -> None:
         """A fault: an attempt that is over is reported again, as something else."""

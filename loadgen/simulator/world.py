@@ -40,6 +40,7 @@ from loadgen.simulator.gateways import SimGateway, Surroundings
 from loadgen.simulator.network import Network
 from loadgen.simulator.observers import GatewaySpec
 from loadgen.simulator.scenario import ClientsSection, RunSection, Scenario
+from loadgen.simulator.tenant_watch import TenantWatch
 
 _SECOND_NS = 1_000_000_000
 _SETTLE_NS = 2 * _SECOND_NS
@@ -48,6 +49,17 @@ _HOMECOMING_NS = 60 * _SECOND_NS
 _LOOK_NS = _SECOND_NS // 10
 _LOOKS_A_SAMPLE = 10
 """How often between two samples of the regions somebody may end the run."""
+_DEAFENING = frozenset(
+    {
+        FaultKind.PARTITION,
+        FaultKind.ONE_WAY_PARTITION,
+        FaultKind.SLOW_LINK,
+        FaultKind.HEARTBEAT_LOSS,
+        FaultKind.HEARTBEAT_DELAY,
+        FaultKind.GATEWAY_CRASH,
+        FaultKind.GATEWAY_SILENT,
+    }
+)
 _LOCKDOWNS = (FaultKind.LOCKDOWN, FaultKind.LOCKDOWN_CUT)
 
 
@@ -108,6 +120,7 @@ class World:
     ) -> None:
         self.watch = Watch(every_invariant=every_invariant)
         self.chronicle = Chronicle(on_line)
+        self.tenants = TenantWatch(_sides(scenario))
         self._scenario = scenario
         self._run = run
         self._agenda = Agenda()
@@ -119,7 +132,7 @@ class World:
             self._agenda,
             self._network,
             self._engines,
-            (self.chronicle, self.watch),
+            (self.chronicle, self.watch, self.tenants),
             self._rng("faults"),
             scenario.probe_interval,
             scenario.heartbeat_batch,
@@ -470,3 +483,10 @@ def _seldom_collecting() -> Iterator[None]:
 
 def _region_of(gateway_id: GatewayId) -> str:
     return gateway_id.rpartition("/")[0]
+
+
+def _sides(scenario: Scenario) -> int:
+    """Into how many parts that do not hear each other it may fall apart."""
+    if not any(fault.kind in _DEAFENING for fault in scenario.faults):
+        return 1
+    return sum(region.gateways for region in scenario.regions.values())

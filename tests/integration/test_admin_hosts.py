@@ -15,7 +15,17 @@ from gateway.app.gateway import GatewayHandle, serve_gateway
 from tests.support.core import US
 from tests.support.gateways import region_config, write_policy
 
-PATHS = ("/metrics", "/admin/state", "/admin/explain/r-1", "/health", "/ready")
+PATHS = (
+    "/metrics",
+    "/admin/state",
+    "/admin/explain/r-1",
+    "/health",
+    "/ready",
+    "/",
+    "/page/main.js",
+    "/admin/overview",
+    "/admin/events",
+)
 
 
 @asynccontextmanager

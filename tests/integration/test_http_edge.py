@@ -699,7 +699,7 @@ class TestOtherPages:
                 assert response.status == 200
 
     async def test_operators_see_metrics_and_state(self, edge: Edge, client: aiohttp.ClientSession) -> None:
-        async def nothing(_: object) -> None:
+        async def nothing(*_: object) -> None:
             return None
 
         sources = AdminSources(
@@ -709,6 +709,8 @@ class TestOtherPages:
             readiness=str,
             explain=nothing,
             lockdown=nothing,
+            drain=nothing,
+            overview=dict,
             notes=dict,
         )
         async with AsyncExitStack() as stack:

@@ -402,13 +402,15 @@ class TestOperators:
         async with house.open(engine, tmp_path, admin_token="t0ken") as gateway:
             for shown, expected in ((None, 401), ("t0ke", 401), ("t0kenn", 401), (key, 401), ("t0ken", 200)):
                 headers = {} if shown is None else {"authorization": f"Bearer {shown}"}
-                for path in ("/metrics", "/admin/state"):
+                for path in ("/metrics", "/admin/state", "/admin/overview"):
                     async with house.session.get(gateway.admin_url + path, headers=headers) as response:
                         assert (response.status, path) == (expected, path)
                         assert (await response.read() == b"") is False
             async with house.session.post(f"{gateway.admin_url}/admin/lockdown", json={"active": True}) as response:
                 assert response.status == 401
-            for path in ("/health", "/ready"):
+            async with house.session.get(f"{gateway.admin_url}/admin/events") as response:
+                assert response.status == 401
+            for path in ("/health", "/ready", "/", "/page/main.js"):
                 async with house.session.get(gateway.admin_url + path) as response:
                     assert response.status == 200
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from gateway.core.vocabulary import TenantName
 from loadgen.figures import Figures
 from loadgen.simulator.results import figures_of
 from loadgen.simulator.scenario import load_scenario
+from loadgen.simulator.tenant_watch import bound_of
 from loadgen.simulator.world import World
 
 FOLDER = Path(__file__).parents[2] / "loadgen/scenarios"
@@ -65,6 +67,26 @@ def test_overflow_lands_on_a_disaggregated_region_and_leaves_it() -> None:
     assert story.outcomes == {"completed": len(story.records)}
     assert any(target == "us-east-1" for _, target in ways)
     assert any(origin == "us-east-1" for origin, _ in ways)
+
+
+def test_a_tenant_that_floods_has_its_limit_once_and_through_a_partition_once_on_each_side() -> None:
+    cut = [
+        {"kind": "partition", "target": "eu-west-1", "other": other, "at": "8s", "lasts": "16s"}
+        for other in ("us-east-1", "ap-northeast-1")
+    ]
+    run = {"system": "nightside", "tenants": {"acme": {"concurrency_max": 24}}, "shares": {"reserved": "4s"}}
+    scenario = load_scenario(
+        FOLDER / "tenant_limits.yaml", {"duration": "32s", "warm_up": "2s", "faults": cut, "runs": [run]}
+    )
+    world = World(scenario, scenario.runs[0], every_invariant=True)
+    world.play()
+    world.check_the_end()
+    acme, bound = world.tenants.tenants[TenantName("acme")], bound_of(24, 4, 0.2)
+    assert 15 < acme.peak(0, 12) <= bound == 27, "what the other side had is reserved"
+    assert bound < acme.peak(12, 24) <= 2 * bound
+    assert 15 < acme.peak(26) <= bound
+    assert list(world.tenants.tenants) == ["acme"]
+    assert acme.refused
 
 
 def test_short_requests_and_long_ones_go_to_pools_of_their_own() -> None:

@@ -218,11 +218,12 @@ def desk(
     own_policy: ResidencyPolicy | None = None,
     probed: bool = True,
     placement: PlacementPolicy | None = None,
+    gateway_id: str = "",
 ) -> Desk:
     """A configured core; its replicas `r0`, `r1`, … have been probed idle unless told otherwise. `placement`: the
     config's policy, or the one that the test is about."""
     specs = [replica_spec(f"r{i}", place) for i in range(replicas)] if isinstance(replicas, int) else list(replicas)
-    made = Desk(GatewayCore(GatewayId(f"gw-{place.region}"), place, seed=1))
+    made = Desk(GatewayCore(GatewayId(gateway_id or f"gw-{place.region}"), place, seed=1))
     config = config or CoreConfig()
     made.tell(events.ConfigApplied(config if placement is None else under(placement, config)))
     made.tell(events.PolicyApplied(own_policy or policy(place)))

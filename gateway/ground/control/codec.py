@@ -17,11 +17,15 @@ from gateway.ground.control.vocabulary import (
     NOBODY,
     Alive,
     Announcement,
+    Answer,
+    ForwardsTo,
     FromController,
     FromGateway,
+    GatewayLoad,
     Hello,
     PeerGrant,
     PeerHeard,
+    Question,
     Rejected,
     ReplicaGrant,
     ReplicaOwner,
@@ -59,6 +63,8 @@ REPLICAS_MAX = 16_384
 DOCUMENT_LENGTH_MAX = 64 * 1024
 """Of one replica, and of the parameters."""
 TENANTS_MAX = 4096
+ANSWER_BYTES_MAX = 256 * 1024
+"""To one question."""
 
 _AGE_MAX_US = 366 * 24 * 3600 * 1_000_000
 
@@ -83,6 +89,8 @@ def said_by_gateway(said: FromGateway) -> pb.AttachRequest:
         case Rejected():
             reason = said.reason[:TEXT_LENGTH_MAX]
             return pb.AttachRequest(rejected=pb.Rejection(version=version_to_pb(said.version), reason=reason))
+        case Answer():
+            return pb.AttachRequest(answer=pb.Answer(number=said.number, document=said.document))
         case _:
             assert_never(said)
 
@@ -102,6 +110,9 @@ def read_from_gateway(message: pb.AttachRequest) -> FromGateway | None:
         case "rejected":
             reason = read_text(message.rejected.reason, "rejected.reason")
             return Rejected(read_version(message.rejected.version), reason)
+        case "answer":
+            require(len(message.answer.document) <= ANSWER_BYTES_MAX, "answer.document is too long")
+            return Answer(message.answer.number, message.answer.document)
         case None:
             return None
 
@@ -202,12 +213,47 @@ def _report_to_pb(report: Report) -> pb.Report:
             for each in report.peers
         ],
         open_requests=report.open_requests,
+        load=None if report.load is None else _load_to_pb(report.load),
+        forwards=[
+            pb.ForwardsTo(gateway_id=each.gateway_id, per_minute=each.per_minute, running=each.running)
+            for each in report.forwards
+        ],
     )
+
+
+def _load_to_pb(load: GatewayLoad) -> pb.GatewayLoad:
+    return pb.GatewayLoad(
+        replicas=load.replicas,
+        available=load.available,
+        down=load.down,
+        running=load.running,
+        waiting=load.waiting,
+        is_draining=load.is_draining,
+        is_locked_down=load.is_locked_down,
+    )
+
+
+def _load(message: pb.GatewayLoad) -> GatewayLoad:
+    return GatewayLoad(
+        message.replicas,
+        message.available,
+        message.down,
+        message.running,
+        message.waiting,
+        message.is_draining,
+        message.is_locked_down,
+    )
+
+
+def _forwards(message: pb.ForwardsTo, what: str) -> ForwardsTo:
+    return ForwardsTo(read_gateway_id(message.gateway_id, f"{what}.gateway_id"), message.per_minute, message.running)
 
 
 def _report(message: pb.Report) -> Report:
     require_few(message.peers, "report.peers")
     require_once((each.gateway_id for each in message.peers), "report.peers:")
+    require_few(message.forwards, "report.forwards")
+    require_once((each.gateway_id for each in message.forwards), "report.forwards:")
     return Report(
         tuple(
             PeerHeard(
@@ -220,6 +266,8 @@ def _report(message: pb.Report) -> Report:
             if _is_bounded(each, f"report.peers[{index}]")
         ),
         message.open_requests,
+        _load(message.load) if message.HasField("load") else None,
+        tuple(_forwards(each, f"report.forwards[{index}]") for index, each in enumerate(message.forwards)),
     )
 
 
@@ -238,6 +286,8 @@ def said_by_controller(said: FromController) -> pb.AttachResponse:
             return pb.AttachResponse(snapshot=_snapshot_to_pb(said))
         case Alive():
             return pb.AttachResponse(alive=pb.Alive())
+        case Question():
+            return pb.AttachResponse(question=pb.Question(number=said.number, wanted=said.wanted[:TEXT_LENGTH_MAX]))
         case _:
             assert_never(said)
 
@@ -248,6 +298,8 @@ def read_from_controller(message: pb.AttachResponse) -> FromController | None:
             return _snapshot(message.snapshot)
         case "alive":
             return Alive()
+        case "question":
+            return Question(message.question.number, read_text(message.question.wanted, "question.wanted"))
         case None:
             return None
 

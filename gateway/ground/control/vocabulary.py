@@ -52,9 +52,37 @@ class PeerHeard:
 
 
 @value
+class GatewayLoad:
+    """What there is at one gateway, and how busy that is: for whoever looks at the whole mesh. Nothing is decided by
+    it."""
+
+    replicas: int = 0
+    available: int = 0
+    down: int = 0
+    running: int = 0
+    """On its replicas, begun or not."""
+    waiting: int = 0
+    """In its queues."""
+    is_draining: bool = False
+    is_locked_down: bool = False
+
+
+@value
+class ForwardsTo:
+    """Another gateway, and what is sent there."""
+
+    gateway_id: GatewayId
+    per_minute: int
+    running: int
+
+
+@value
 class Report:
     peers: tuple[PeerHeard, ...]
     open_requests: int = 0
+    load: GatewayLoad | None = None
+    """None from gateways that do not say so yet."""
+    forwards: tuple[ForwardsTo, ...] = ()
 
 
 @value
@@ -72,7 +100,16 @@ class Rejected:
     reason: str
 
 
-FromGateway = Hello | Announcement | ResidencyPolicy | Report | Taken | Rejected
+@value
+class Answer:
+    """To a question of that number."""
+
+    number: int
+    document: bytes
+    """JSON; empty: nothing is known of it there."""
+
+
+FromGateway = Hello | Announcement | ResidencyPolicy | Report | Taken | Rejected | Answer
 
 
 @value
@@ -130,7 +167,16 @@ class Alive:
     """The controller is there, and has nothing new to say."""
 
 
-FromController = Snapshot | Alive
+@value
+class Question:
+    """What was decided there, for an operator who looks at the whole mesh. A gateway of before passes it over."""
+
+    number: int
+    wanted: str = ""
+    """Id of a request or of a decision; empty: the last decisions."""
+
+
+FromController = Snapshot | Alive | Question
 
 
 @value

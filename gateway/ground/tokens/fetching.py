@@ -61,7 +61,18 @@ async def _get(session: aiohttp.ClientSession, url: str, tls: ssl.SSLContext) ->
                 raise FetchFailed(f"{url} answers with status {response.status}")
             return await _read(response, url)
     except (aiohttp.ClientError, ValueError, OSError) as error:
-        raise FetchFailed(f"{url}: {str(error) or type(error).__name__}") from error
+        raise FetchFailed(f"{url}: {_in_words(error)}") from error
+
+
+def _in_words(error: Exception) -> str:
+    """The same each time for the same fault, which aiohttp's own are not: they name objects by where they lie."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is not trusted: {error.certificate_error}"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"nobody knows the name {error.host}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
 
 
 async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:

@@ -29,6 +29,7 @@ class AttachRequest(_message.Message):
     REPORT_FIELD_NUMBER: _builtins.int
     TAKEN_FIELD_NUMBER: _builtins.int
     REJECTED_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -43,6 +44,8 @@ class AttachRequest(_message.Message):
     def taken(self) -> Global___ControlVersion: ...
     @_builtins.property
     def rejected(self) -> Global___Rejection: ...
+    @_builtins.property
+    def answer(self) -> Global___Answer: ...
     def __init__(
         self,
         *,
@@ -52,12 +55,13 @@ class AttachRequest(_message.Message):
         report: Global___Report | None = ...,
         taken: Global___ControlVersion | None = ...,
         rejected: Global___Rejection | None = ...,
+        answer: Global___Answer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "hello", b"hello", "kind", b"kind", "policy", b"policy", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "answer", b"answer", "hello", b"hello", "kind", b"kind", "policy", b"policy", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "hello", b"hello", "kind", b"kind", "policy", b"policy", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "answer", b"answer", "hello", b"hello", "kind", b"kind", "policy", b"policy", "rejected", b"rejected", "report", b"report", "taken", b"taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "announcement", "policy", "report", "taken", "rejected"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "announcement", "policy", "report", "taken", "rejected", "answer"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -69,25 +73,80 @@ class AttachResponse(_message.Message):
 
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     ALIVE_FIELD_NUMBER: _builtins.int
+    QUESTION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def snapshot(self) -> Global___Snapshot: ...
     @_builtins.property
     def alive(self) -> Global___Alive: ...
+    @_builtins.property
+    def question(self) -> Global___Question:
+        """A gateway that knows no questions passes them over."""
+
     def __init__(
         self,
         *,
         snapshot: Global___Snapshot | None = ...,
         alive: Global___Alive | None = ...,
+        question: Global___Question | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "kind", b"kind", "snapshot", b"snapshot"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "kind", b"kind", "question", b"question", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "kind", b"kind", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "kind", b"kind", "question", b"question", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["snapshot", "alive"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["snapshot", "alive", "question"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___AttachResponse: _TypeAlias = AttachResponse  # noqa: Y015
+
+@_typing.final
+class Question(_message.Message):
+    """What has been decided at this gateway, for an operator who looks at the whole mesh. Nothing waits for it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Comes back with the answer."""
+    wanted: _builtins.str
+    """Id of a request or a decision; empty: the last decisions."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        wanted: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Question: _TypeAlias = Question  # noqa: Y015
+
+@_typing.final
+class Answer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    DOCUMENT_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    document: _builtins.bytes
+    """JSON; empty: nothing is known of it here."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        document: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["document", b"document", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Answer: _TypeAlias = Answer  # noqa: Y015
 
 @_typing.final
 class Alive(_message.Message):
@@ -299,23 +358,102 @@ class Report(_message.Message):
 
     PEERS_FIELD_NUMBER: _builtins.int
     OPEN_REQUESTS_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
+    FORWARDS_FIELD_NUMBER: _builtins.int
     open_requests: _builtins.int
     """Requests that wait or run here."""
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerHeard]: ...
+    @_builtins.property
+    def load(self) -> Global___GatewayLoad:
+        """For whoever looks at the whole mesh; absent from gateways that do not say so yet."""
+
+    @_builtins.property
+    def forwards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ForwardsTo]:
+        """Of the last minute, to other gateways: those with the most."""
+
     def __init__(
         self,
         *,
         peers: _abc.Iterable[Global___PeerHeard] | None = ...,
         open_requests: _builtins.int = ...,
+        load: Global___GatewayLoad | None = ...,
+        forwards: _abc.Iterable[Global___ForwardsTo] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["open_requests", b"open_requests", "peers", b"peers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forwards", b"forwards", "load", b"load", "open_requests", b"open_requests", "peers", b"peers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class GatewayLoad(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    AVAILABLE_FIELD_NUMBER: _builtins.int
+    DOWN_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    IS_DRAINING_FIELD_NUMBER: _builtins.int
+    IS_LOCKED_DOWN_FIELD_NUMBER: _builtins.int
+    replicas: _builtins.int
+    available: _builtins.int
+    """Of these, those that would take a request now."""
+    down: _builtins.int
+    """Of these, those that do not answer."""
+    running: _builtins.int
+    """On its replicas, begun or not."""
+    waiting: _builtins.int
+    """In its queues."""
+    is_draining: _builtins.bool
+    is_locked_down: _builtins.bool
+    def __init__(
+        self,
+        *,
+        replicas: _builtins.int = ...,
+        available: _builtins.int = ...,
+        down: _builtins.int = ...,
+        running: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        is_draining: _builtins.bool = ...,
+        is_locked_down: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "down", b"down", "is_draining", b"is_draining", "is_locked_down", b"is_locked_down", "replicas", b"replicas", "running", b"running", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GatewayLoad: _TypeAlias = GatewayLoad  # noqa: Y015
+
+@_typing.final
+class ForwardsTo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GATEWAY_ID_FIELD_NUMBER: _builtins.int
+    PER_MINUTE_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    gateway_id: _builtins.str
+    per_minute: _builtins.int
+    running: _builtins.int
+    """Under way now."""
+    def __init__(
+        self,
+        *,
+        gateway_id: _builtins.str = ...,
+        per_minute: _builtins.int = ...,
+        running: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway_id", b"gateway_id", "per_minute", b"per_minute", "running", b"running"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForwardsTo: _TypeAlias = ForwardsTo  # noqa: Y015
 
 @_typing.final
 class PeerHeard(_message.Message):

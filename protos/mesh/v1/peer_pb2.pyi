@@ -78,6 +78,8 @@ class SubscribeResponse(_message.Message):
     QUEUES_FIELD_NUMBER: _builtins.int
     CONTROL_TERM_FIELD_NUMBER: _builtins.int
     CONTROL_VERSION_FIELD_NUMBER: _builtins.int
+    TENANT_USES_FIELD_NUMBER: _builtins.int
+    BUDGET_USES_FIELD_NUMBER: _builtins.int
     gateway_id: _builtins.str
     sequence: _builtins.int
     age_us: _builtins.int
@@ -94,6 +96,18 @@ class SubscribeResponse(_message.Message):
     def capacities(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelCapacity]: ...
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelQueue]: ...
+    @_builtins.property
+    def tenant_uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantUse]:
+        """Of tenants whose limits gateways keep together: those that ask for anything here. Whoever is not named is idle here,
+        and so is everybody at a gateway that does not know the field.
+        """
+
+    @_builtins.property
+    def budget_uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___BudgetUse]:
+        """Of keys and tenants with a budget: what has changed since this subscription last said, all of it in its first
+        messages. Nobody says it unasked of a tenant that the hearer's region must not know of.
+        """
+
     def __init__(
         self,
         *,
@@ -108,14 +122,91 @@ class SubscribeResponse(_message.Message):
         queues: _abc.Iterable[Global___ModelQueue] | None = ...,
         control_term: _builtins.int = ...,
         control_version: _builtins.int = ...,
+        tenant_uses: _abc.Iterable[Global___TenantUse] | None = ...,
+        budget_uses: _abc.Iterable[Global___BudgetUse] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "age_us", b"age_us", "assignment_version", b"assignment_version", "capacities", b"capacities", "control_term", b"control_term", "control_version", b"control_version", "gateway_id", b"gateway_id", "place", b"place", "policy_digest", b"policy_digest", "queues", b"queues", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "age_us", b"age_us", "assignment_version", b"assignment_version", "budget_uses", b"budget_uses", "capacities", b"capacities", "control_term", b"control_term", "control_version", b"control_version", "gateway_id", b"gateway_id", "place", b"place", "policy_digest", b"policy_digest", "queues", b"queues", "sequence", b"sequence", "tenant_uses", b"tenant_uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SubscribeResponse: _TypeAlias = SubscribeResponse  # noqa: Y015
+
+@_typing.final
+class TenantUse(_message.Message):
+    """What was forwarded counts where it came in, and nowhere else."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    DEMAND_FIELD_NUMBER: _builtins.int
+    REQUESTS_PER_MINUTE_FIELD_NUMBER: _builtins.int
+    TOKENS_PER_MINUTE_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    running: _builtins.int
+    """Requests under way."""
+    demand: _builtins.int
+    """Of late, the most that would have been under way at once; and what was asked for, a minute."""
+    requests_per_minute: _builtins.int
+    tokens_per_minute: _builtins.int
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        running: _builtins.int = ...,
+        demand: _builtins.int = ...,
+        requests_per_minute: _builtins.int = ...,
+        tokens_per_minute: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["demand", b"demand", "requests_per_minute", b"requests_per_minute", "running", b"running", "tenant", b"tenant", "tokens_per_minute", b"tokens_per_minute"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantUse: _TypeAlias = TenantUse  # noqa: Y015
+
+@_typing.final
+class BudgetUse(_message.Message):
+    """What was used up at the gateway that says so. Within a day its counts only rise: the largest that was heard holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    DAY_FIELD_NUMBER: _builtins.int
+    TOKENS_IN_DAY_FIELD_NUMBER: _builtins.int
+    TOKENS_IN_MONTH_FIELD_NUMBER: _builtins.int
+    SET_ASIDE_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """`key` or `tenant`."""
+    name: _builtins.str
+    """Of the key, never its secret; or of the tenant."""
+    day: _builtins.str
+    """2026-11-22, UTC."""
+    tokens_in_day: _builtins.int
+    tokens_in_month: _builtins.int
+    set_aside: _builtins.int
+    """For requests that run now: this comes and goes."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        name: _builtins.str = ...,
+        day: _builtins.str = ...,
+        tokens_in_day: _builtins.int = ...,
+        tokens_in_month: _builtins.int = ...,
+        set_aside: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["day", b"day", "kind", b"kind", "name", b"name", "set_aside", b"set_aside", "tokens_in_day", b"tokens_in_day", "tokens_in_month", b"tokens_in_month"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BudgetUse: _TypeAlias = BudgetUse  # noqa: Y015
 
 @_typing.final
 class ModelCapacity(_message.Message):

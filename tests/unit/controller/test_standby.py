@@ -45,3 +45,12 @@ async def test_operators_see_that_it_lives_and_who_leads_and_nothing_takes_an_or
         order = await client.post("/admin/orders", json={}, headers=key)
         assert (order.status, "ctl-1 has it" in await order.text()) == (503, True)
         assert (await client.get("/admin/state", headers=key)).status == 503
+
+
+async def test_its_page_is_there_and_is_told_who_leads() -> None:
+    app = make_standby_app(lambda: "ctl-1 has it", lambda: b"", "text/plain", Operators("secret"), None)
+    async with TestClient(TestServer(app)) as client:
+        assert "<title>Nightside" in await (await client.get("/")).text()
+        assert (await client.get("/admin/events")).status == 401
+        events = await client.get("/admin/events", headers={"authorization": "Bearer secret"})
+        assert (events.status, "ctl-1 has it" in await events.text()) == (503, True)

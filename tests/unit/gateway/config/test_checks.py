@@ -98,6 +98,27 @@ def test_a_peer_that_behaves_has_time_to_be_heard(tmp_path: Path) -> None:
     assert fault.startswith("us.yaml: line 8: peering.heartbeats_time_max: is below 5ms")
 
 
+def test_gateways_that_divide_limits_wait_for_whoever_may_still_speak(tmp_path: Path) -> None:
+    (fault,) = region_faults(tmp_path, SMALLEST + "shares: {reserved: 2s}\n")
+    assert fault.startswith("us.yaml: line 8: shares.reserved: is below three times observation.keep_alive")
+    (fault,) = region_faults(tmp_path, SMALLEST + "shares: {demand_window: 2m}\n")
+    assert fault.startswith("us.yaml: line 8: shares.demand_window: ")
+
+
+def test_tenants_are_named_as_everywhere_and_have_the_limits_that_there_are(tmp_path: Path) -> None:
+    load_config(
+        region_at(tmp_path, SMALLEST + "tenants: {acme: {concurrency_max: 1, limit_scope: region}}\n"), environ={}
+    )
+    for tenants, what in (
+        ("{acme: {concurrency_max: 0}}", "tenants.acme.concurrency_max"),
+        ("{acme: {concurrency: 1}}", "tenants.acme.concurrency"),
+        ("{acme: {limit_scope: street}}", "tenants.acme.limit_scope"),
+        ("{'a b': {}}", "tenants"),
+    ):
+        faults = region_faults(tmp_path, SMALLEST + f"tenants: {tenants}\n")
+        assert what in faults[0]
+
+
 def test_peers_are_other_gateways_each_named_once(tmp_path: Path) -> None:
     peer = PEER.replace("ADDRESS", "127.0.0.1:7071")
     (config,) = load_config(region_at(tmp_path, SMALLEST + peer), environ={}).peers

@@ -86,9 +86,9 @@ def test_the_reference_shows_every_key_and_the_true_defaults(tmp_path: Path) -> 
         "kubernetes_replicas",
         "peers",
         "models",
+        "tenants",
         "operators",
         "oidc",
-        "tenants",
     )
     own = {key: effective[key] for key in without_default}
     own |= {section: {"tls": effective[section]["tls"]} for section in ("listen", "peering")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -21,10 +22,12 @@ from gateway.ground.clock import Clock
 from gateway.ground.control import codec
 from gateway.ground.control.vocabulary import (
     Alive,
+    Answer,
     FromController,
     FromGateway,
     Hello,
     PeerGrant,
+    Question,
     Rejected,
     Report,
     Snapshot,
@@ -65,6 +68,9 @@ class Speaker:
         if self.refuses:
             raise ConfigError(self.refuses)
         self.taken.append(snapshot)
+
+    def answer(self, question: Question) -> Answer:
+        return Answer(question.number, json.dumps(question.wanted).encode())
 
 
 @dataclass
@@ -160,6 +166,15 @@ async def test_what_is_said_is_taken_and_answered_in_order() -> None:
             assert [each.version.version for each in controller.all(Taken)] == [1, 2]
             assert gateway.speaker.taken == [snapshot(1), snapshot(2)]
             assert gateway.attachment.controller == controller.address
+
+
+async def test_a_question_is_answered_by_its_number_between_snapshots() -> None:
+    async with scripted() as controller:
+        controller.scripts.append(controller.says(Question(5, "r-1"), snapshot(1), Question(6, "x" * 500)))
+        async with attached([controller]) as gateway:
+            await until(lambda: len(controller.all(Answer)) == 2)
+            assert controller.all(Answer) == [Answer(5, b'"r-1"'), Answer(6, b'"' + b"x" * 500 + b'"')]
+            assert gateway.speaker.taken == [snapshot(1)]
 
 
 async def test_one_that_says_nothing_is_left_and_the_next_one_tried() -> None:

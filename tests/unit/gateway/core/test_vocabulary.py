@@ -6,7 +6,16 @@ from dataclasses import fields, replace
 
 import pytest
 
-from gateway.core.vocabulary import ControlVersion, GatewayId, LoadReport, ModelCapacity, ModelQueue, PoolName
+from gateway.core.vocabulary import (
+    ControlVersion,
+    GatewayId,
+    LoadReport,
+    ModelCapacity,
+    ModelQueue,
+    PoolName,
+    TenantName,
+    TenantUse,
+)
 from tests.support.core import EU, MODEL, US
 
 REPORT = LoadReport(GatewayId("us-1"), US, 1, accepting=True, assignment_version=1, policy_digest="one")
@@ -20,6 +29,7 @@ OTHER = LoadReport(
     capacities=(ModelCapacity(MODEL, PoolName("default"), EU, 2, 1),),
     queues=(ModelQueue(MODEL, 1),),
     control=ControlVersion(1, 2),
+    uses=(TenantUse(TenantName("acme"), 1),),
 )
 
 

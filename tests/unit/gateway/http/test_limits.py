@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.limits import Room
+from gateway.core.tenant_meter import LimitKind
 from gateway.core.vocabulary import TenantName
 from gateway.http.limits import Bucket, Exceeded, KeyMeter, Limit, Meters, format_reset, rate_headers
 from gateway.request.callers import ClientKey, KeyId, KeyLimits
@@ -161,6 +163,16 @@ def test_headers_say_limit_rest_and_reset() -> None:
         "x-ratelimit-remaining-tokens": "30000",
         "x-ratelimit-reset-tokens": "30s",
     }
+
+
+def test_headers_say_whichever_of_key_and_tenant_has_less_left() -> None:
+    one = meter(requests_per_minute=120)
+    of_tenant = [Room(LimitKind.REQUESTS, 600, 100, SECOND), Room(LimitKind.TOKENS, 9000, 10, 3 * SECOND)]
+    said = rate_headers(one, NOW, of_tenant)
+    assert (said["x-ratelimit-limit-requests"], said["x-ratelimit-remaining-requests"]) == ("600", "100")
+    assert (said["x-ratelimit-limit-tokens"], said["x-ratelimit-reset-tokens"]) == ("9000", "3s")
+    assert rate_headers(one, NOW, [Room(LimitKind.REQUESTS, 600, 200, 0)])["x-ratelimit-limit-requests"] == "120"
+    assert rate_headers(None, NOW, of_tenant[:1])["x-ratelimit-reset-requests"] == "1s"
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,11 @@ from gateway.core.vocabulary import (
     Resumes,
     ServiceClass,
     TenantName,
+    TenantUse,
 )
 from gateway.ground.wire import TEXT_LENGTH_MAX, WireError
 from gateway.peers import codec
+from gateway.records.others_usage import BudgetUse
 from gateway.request.header_values import from_bytes, from_text, has_control_character, to_bytes
 from gateway.request.legs import LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
@@ -192,6 +194,57 @@ def test_a_load_beyond_all_reason_is_never_told_and_never_believed(name: str, mo
     setattr(message.capacities[0], name, most + 1)
     with pytest.raises(WireError, match=fault):
         codec.read_load(message)
+
+
+USES = (TenantUse(TenantName("acme"), 3, 5, 600, 10_000), TenantUse(TenantName("other")))
+BUDGETS = [BudgetUse(("key", "team-a"), "2026-11-22", 4, 40, 2), BudgetUse(("tenant", "acme"), "2026-11-22", 5, 50)]
+
+
+def told_of_tenants() -> pb.SubscribeResponse:
+    message = codec.load_to_pb(replace(REPORT, uses=USES), age_ns=0)
+    codec.write_budget_uses(message, BUDGETS)
+    return pb.SubscribeResponse.FromString(message.SerializeToString())
+
+
+def test_a_heartbeat_carries_what_tenants_do_and_what_is_used_of_budgets() -> None:
+    message = told_of_tenants()
+    assert codec.read_load(message)[0].uses == USES
+    assert codec.read_budget_uses(message) == BUDGETS
+
+
+def test_where_a_tenant_may_be_known_is_told_to_nobody() -> None:
+    use = replace(USES[0], told_in=PlaceRule(regions=frozenset({EU.region})))
+    assert codec.read_load(codec.load_to_pb(replace(REPORT, uses=(use,)), 0))[0].uses == USES[:1]
+
+
+def test_what_is_no_use_of_a_tenant_or_a_budget_is_a_fault() -> None:
+    many = codec.load_to_pb(replace(REPORT, uses=(TenantUse(TenantName("acme"), 10**30),)), age_ns=0)
+    assert codec.read_load(many)[0].uses[0].running == codec.TOKENS_MAX
+    for change, fault in (
+        (lambda message: setattr(message.tenant_uses[0], "demand", 2**63), "so much"),
+        (lambda message: setattr(message.tenant_uses[0], "tenant", ""), "tenant"),
+        (lambda message: message.tenant_uses.extend([pb.TenantUse(tenant="x")] * 5000), "too many tenants"),
+    ):
+        message = told_of_tenants()
+        change(message)
+        with pytest.raises(WireError, match=fault):
+            codec.read_load(message)
+    for change, fault in (
+        (lambda message: setattr(message.budget_uses[0], "day", "today"), "no day"),
+        (lambda message: setattr(message.budget_uses[0], "tokens_in_day", 2**63), "so large"),
+        (lambda message: setattr(message.budget_uses[0], "name", ""), "budget"),
+        (lambda message: message.budget_uses.extend([pb.BudgetUse(kind="key")] * 5000), "too many budgets"),
+    ):
+        message = told_of_tenants()
+        change(message)
+        with pytest.raises(WireError, match=fault):
+            codec.read_budget_uses(message)
+
+
+def test_a_budget_of_a_kind_that_is_not_known_is_not_read() -> None:
+    message = told_of_tenants()
+    message.budget_uses[0].kind = "street"
+    assert codec.read_budget_uses(message) == BUDGETS[1:]
 
 
 def test_a_head_says_where_it_ran_and_leaves_the_connections_headers_behind() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from gateway.core.residency import closed_policy
 from gateway.core.vocabulary import TenantName
 from gateway.policy.flows import region_of
-from gateway.policy.words import NAMES_SHOWN, region_sentences, tenants_in_words
+from gateway.policy.words import NAMES_SHOWN, region_sentences, sentences_seen_from, tenants_in_words
 from tests.support.policies import Stated, by_jurisdiction, by_region, stated
 
 
@@ -85,3 +85,19 @@ def test_a_long_list_of_tenants_is_cut() -> None:
     assert tenants_in_words(names[:1]) == "tenant t0"
     assert tenants_in_words(names[:-1]) == "tenants t0, t1, t2 and t3"
     assert tenants_in_words(names) == "tenants t0, t1, t2, t3 and 1 more"
+
+
+def test_a_region_that_knows_only_its_own_policy_says_what_that_allows() -> None:
+    eu = stated("dublin", "EU", process=by_jurisdiction("EU"), accept=by_jurisdiction("US"))
+    places = [stated("virginia", "US")[1].place, stated("lyon", "EU")[1].place]
+    text = "\n".join(sentences_seen_from(eu[1], places))
+    assert "Requests may be sent to lyon (EU): `process` names its jurisdiction." in text
+    assert "Requests are kept away from virginia (US): `process` names neither it nor its jurisdiction." in text
+    assert "Overflow is taken in from virginia (US): `accept` names its jurisdiction." in text
+    assert "Overflow is refused from lyon (EU)" in text
+
+
+def test_one_that_is_closed_says_why() -> None:
+    policy = closed_policy(stated("dublin", "EU")[1].place, "the file cannot be read")
+    first, *_ = sentences_seen_from(policy, [])
+    assert first.startswith("Closed, the file cannot be read: requests stay in the region")

@@ -18,7 +18,8 @@ from gateway.records.decisions import (
     Explanation,
     OtherSide,
 )
-from gateway.records.explain_cli import because, headline, print_explanation, sentence
+from gateway.records.explain_cli import print_explanation
+from gateway.records.wording import because, headline, sentence
 
 
 def peer(name: str = "eu-1", region: str = "eu-west-1", *, rtt_ms: float = 70.0) -> ExplainedCandidate:

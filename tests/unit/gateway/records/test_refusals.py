@@ -10,9 +10,9 @@ from gateway.core.residency import LoggingRule
 from gateway.core.vocabulary import GatewayId, RequestId, TenantName
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
-from gateway.records.explain_cli import headline, sentence
 from gateway.records.ledger import Ledger
 from gateway.records.refusals import REMEMBERED_MAX, Refusal, Refusals
+from gateway.records.wording import headline, sentence
 from gateway.request.callers import KeyId
 from tests.support.clock import StillClock
 from tests.support.core import MS, SECOND, US, policy

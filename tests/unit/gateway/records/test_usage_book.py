@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.core.vocabulary import TenantName
+from gateway.core.vocabulary import GatewayId, TenantName
+from gateway.records.others_usage import BudgetUse
 from gateway.records.usage_book import OTHERS, Line, Spent, UsageBook, Used
 from gateway.request.callers import NO_BUDGET, Budget, KeyId
 
@@ -113,3 +114,80 @@ class TestBounds:
             use(book, 2, key=KeyId(f"k{number}"), tenant=TenantName(f"t{number}"))
         assert len(book) <= 5
         assert spent(book, DAY) is not None
+
+
+class TestWithOthers:
+    """Budgets that several gateways use up together."""
+
+    PEER = GatewayId("eu-1")
+    NAME = ("key", "team-a")
+
+    def heard(self, book: UsageBook, tokens: int, *, day: str = "2026-11-22", set_aside: int = 0) -> None:
+        book.hear(self.PEER, BudgetUse(self.NAME, day, tokens, tokens, set_aside), NOON)
+
+    def test_what_another_gateway_used_and_has_running_counts(self) -> None:
+        book = UsageBook()
+        use(book, 40)
+        self.heard(book, 59)
+        assert spent(book, DAY) is None
+        self.heard(book, 60)
+        assert spent(book, DAY) is not None
+        assert spent(book, MONTH) is not None
+        self.heard(book, 50, set_aside=20)
+        assert spent(book, Budget(tokens_per_day=101)) is not None
+        book.fell_silent(self.PEER, NOON)
+        assert spent(book, Budget(tokens_per_day=101)) is None
+
+    def test_the_next_day_begins_with_nothing(self) -> None:
+        book = UsageBook()
+        self.heard(book, 100)
+        assert spent(book, DAY) is not None
+        assert spent(book, DAY, wall_ns=NOON + 24 * HOUR_NS) is None
+        assert spent(book, MONTH, wall_ns=NOON + 24 * HOUR_NS) is not None
+
+    def test_whoever_is_ahead_of_us_by_some_seconds_at_midnight_counts_when_we_are_there(self) -> None:
+        book = UsageBook()
+        assert spent(book, DAY) is None
+        self.heard(book, 100, day="2026-11-23")
+        assert spent(book, DAY, wall_ns=NOON + 24 * HOUR_NS) is not None
+
+    def test_only_what_has_a_budget_is_told_and_only_what_is_new(self) -> None:
+        book = UsageBook()
+        use(book, 30)
+        assert book.changes_since(0, NOON, 9) == ([], 0)
+        book.follow_budgets({self.NAME: DAY})
+        told, seen = book.changes_since(0, NOON, 9)
+        assert told == [BudgetUse(self.NAME, "2026-11-22", 30, 30, 0)]
+        assert book.changes_since(seen, NOON, 9) == ([], seen)
+        book.set_aside(KEY, ACME, 10)
+        told, seen = book.changes_since(seen, NOON, 9)
+        assert told == [BudgetUse(self.NAME, "2026-11-22", 30, 30, 10)]
+        assert book.changes_since(0, NOON, 9)[0] == told, "a new subscription hears all of it"
+
+    def test_of_many_changes_the_oldest_are_told_first_and_none_is_left_out(self) -> None:
+        book = UsageBook()
+        keys = [KeyId(f"k{number}") for number in range(5)]
+        book.follow_budgets({("key", key): DAY for key in keys})
+        for key in keys:
+            use(book, 1, key=key)
+        seen, told = 0, []
+        for _ in range(4):
+            uses, seen = book.changes_since(seen, NOON, 2)
+            told.append([each.name[1] for each in uses])
+        assert told == [["k0", "k1"], ["k2", "k3"], ["k4"], []]
+
+    def test_a_budget_that_is_none_any_more_is_neither_told_nor_remembered(self) -> None:
+        book = UsageBook()
+        book.follow_budgets({self.NAME: DAY})
+        use(book, 1)
+        self.heard(book, 5)
+        book.follow_budgets({})
+        assert book.changes_since(0, NOON, 9)[0] == []
+        assert len(book.others) == 0
+
+    def test_what_was_told_today_is_told_as_nothing_tomorrow(self) -> None:
+        book = UsageBook()
+        book.follow_budgets({self.NAME: DAY})
+        use(book, 30)
+        told, _ = book.changes_since(0, NOON + 24 * HOUR_NS, 9)
+        assert told == [BudgetUse(self.NAME, "2026-11-23", 0, 30)]

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.core.vocabulary import GatewayId, TenantName
 from gateway.records import usage_store
+from gateway.records.others_usage import BudgetUse
 from gateway.records.usage_book import Line, Used
 from gateway.records.usage_store import UsageStore, UsageUnusable, days_before, usage_file
 from gateway.request.callers import KeyId
@@ -115,3 +116,24 @@ async def test_a_file_that_cannot_be_written_says_so(path: Path) -> None:
             other.execute("DROP TABLE used")
         with pytest.raises(OSError, match="no such table"):
             await store.add({line(): Used(1)})
+
+
+async def test_the_last_words_of_others_outlive_the_process_until_their_days_are_forgotten(path: Path) -> None:
+    us, eu, name = GatewayId("us-2"), GatewayId("eu-1"), ("key", "a")
+    old, today = BudgetUse(name, "2026-10-01", 3, 30), BudgetUse(name, "2026-11-22", 4, 40)
+    with opened(path) as store:
+        await store.keep_told({(us, name): old, (eu, name): old})
+        store.keep_told_at_once({(eu, name): today})
+        await store.forget_before("2026-11-01")
+    with opened(path) as store:
+        assert store.told() == {(eu, name): today}
+
+
+def test_a_file_of_a_version_that_knew_of_no_others_goes_on(path: Path) -> None:
+    with opened(path):
+        pass
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE told")
+        connection.commit()
+    with opened(path) as store:
+        assert store.told() == {}

@@ -12,11 +12,15 @@ from gateway.ground.control.vocabulary import (
     NOBODY,
     Alive,
     Announcement,
+    Answer,
+    ForwardsTo,
     FromController,
     FromGateway,
+    GatewayLoad,
     Hello,
     PeerGrant,
     PeerHeard,
+    Question,
     Rejected,
     ReplicaGrant,
     ReplicaOwner,
@@ -54,6 +58,8 @@ REPORT = Report(
         PeerHeard(GatewayId("ap-1"), None, is_broken=True),
     ),
     7,
+    GatewayLoad(8, 3, 1, 21, 17, is_draining=True, is_locked_down=True),
+    (ForwardsTo(GatewayId("eu-1"), 120, 4),),
 )
 RECORDS = RecordTree(
     9,
@@ -100,13 +106,15 @@ def down(said: FromController) -> pb.AttachResponse:
         Report(()),
         Taken(VERSION),
         Rejected(VERSION, "it is for another gateway"),
+        Answer(7, b'{"request": {}}'),
+        Answer(8, b""),
     ],
 )
 def test_what_a_gateway_says_arrives_as_it_was_said(said: FromGateway) -> None:
     assert codec.read_from_gateway(up(said)) == said
 
 
-@pytest.mark.parametrize("said", [SNAPSHOT, Snapshot(ControlVersion(), GatewayId("us-1")), Alive()])
+@pytest.mark.parametrize("said", [SNAPSHOT, Snapshot(ControlVersion(), GatewayId("us-1")), Alive(), Question(7, "r-1")])
 def test_what_a_controller_says_arrives_as_it_was_said(said: FromController) -> None:
     assert codec.read_from_controller(down(said)) == said
 
@@ -115,6 +123,24 @@ def test_own_replicas_and_those_whose_home_says_nothing_are_told_apart() -> None
     read = codec.read_from_controller(down(SNAPSHOT))
     assert isinstance(read, Snapshot)
     assert [each.accepts for each in read.replicas] == [None, RULE, PlaceRule()]
+
+
+def test_a_gateway_of_before_says_nothing_of_its_load() -> None:
+    old = pb.AttachRequest(report=pb.Report(open_requests=7))
+    assert codec.read_from_gateway(old) == Report((), 7, None, ())
+
+
+def test_an_answer_has_a_bound() -> None:
+    with pytest.raises(WireError, match=r"answer\.document is too long"):
+        codec.read_from_gateway(up(Answer(1, b"x" * (codec.ANSWER_BYTES_MAX + 1))))
+
+
+def test_forwards_that_are_told_have_a_bound_and_name_each_gateway_once() -> None:
+    named = [ForwardsTo(GatewayId(f"gw-{number}"), 1, 0) for number in range(10_000)]
+    with pytest.raises(WireError, match=r"report\.forwards"):
+        codec.read_from_gateway(up(Report((), forwards=tuple(named))))
+    with pytest.raises(WireError, match=r"report\.forwards"):
+        codec.read_from_gateway(up(Report((), forwards=(named[0], named[0]))))
 
 
 def test_a_newer_kind_of_message_is_passed_over() -> None:

@@ -75,8 +75,19 @@ async def test_what_is_not_believed_is_told_in_words(spoil: Callable[[FakeIssuer
 
 
 async def test_nobody_there_and_one_that_hangs() -> None:
-    with pytest.raises(FetchFailed, match=r"127\.0\.0\.1"):
-        await fetch_key_set(config_of(FakeIssuer("http://127.0.0.1:1")))
+    for url, why in (
+        (
+            "http://127.0.0.1:1",
+            "http://127.0.0.1:1/.well-known/openid-configuration: Connect call failed ('127.0.0.1', 1)",
+        ),
+        (
+            "http://nobody.invalid",
+            "http://nobody.invalid/.well-known/openid-configuration: nobody knows the name nobody.invalid",
+        ),
+    ):
+        with pytest.raises(FetchFailed) as failed:
+            await fetch_key_set(config_of(FakeIssuer(url)))
+        assert str(failed.value) == why
     async with issuing() as issuer:
         issuer.gate = asyncio.Event()
         with pytest.raises(FetchFailed, match="no answer within"):

@@ -1,0 +1,237 @@
+"""What the page of a controller shows: the whole mesh, who has what, what the name says, and what was decided and
+ordered. It looks, at most twice a second and only while somebody watches, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from controller.core.vocabulary import Condition
+from controller.desk import Desk
+from controller.history import History
+from controller.lease import Lease
+from controller.links import Link, Links
+from controller.logs import Recent
+from controller.questions import LatestDecisions
+from controller.registry import Registered
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import GatewayId, RegionName
+from gateway.ground.page.shown import ROWS_MAX, Health, Note, RegionShown, forwards_of, health_of, some_of
+from gateway.policy.flows import Region, region_of
+from gateway.policy.words import region_sentences
+
+_ORDERS_SHOWN = 40
+_NAMES_SHOWN = 12
+"""Replicas of a row that are named."""
+_CONDITIONS = {
+    Condition.UNKNOWN: Health.UNKNOWN,
+    Condition.UP: Health.WELL,
+    Condition.DOWN: Health.DOWN,
+    Condition.RETURNING: Health.DEGRADED,
+}
+
+
+class Overview:
+    def __init__(
+        self,
+        name: str,
+        desk: Desk,
+        links: Links,
+        *,
+        lease: Lease,
+        recent: Recent,
+        history: History,
+        decisions: LatestDecisions,
+    ) -> None:
+        self._name = name
+        self._decisions = decisions
+        self._desk = desk
+        self._links = links
+        self._lease = lease
+        self._recent = recent
+        self._history = history
+        self._worded: tuple[dict[RegionName, ResidencyPolicy], list[dict[str, object]]] | None = None
+
+    def sections(self, readiness: Callable[[], str]) -> dict[str, object]:
+        desk = self._desk
+        desk.driver.tell_observers()
+        rows = [(each, self._links.get(each.gateway_id)) for each in desk.registry.gateways.values()]
+        regions = self._regions(rows)
+        return {
+            "who": {"kind": "controller", "name": self._name, "region": "", "jurisdiction": ""},
+            "state": self._state(readiness()),
+            "totals": _totals(regions, rows, self._links),
+            "regions": regions,
+            "forwards": list(forwards_of(self._flows(rows))),
+            "gateways": some_of([self._gateway(*each) for each in rows]),
+            "owners": self._owners(),
+            "names": self._said(),
+            "policies": self._policies(),
+            "decisions": self._decisions.rows(),
+            "events": self._events(),
+            "orders": [
+                {"time": each.time, "by": each.by, "address": each.address, "order": each.order, "result": each.result}
+                for each in reversed(self._history.last(_ORDERS_SHOWN))
+            ],
+        }
+
+    def _state(self, not_ready: str) -> dict[str, object]:
+        version, core = self._desk.keeper.version, self._desk.core
+        return {
+            "notes": list(self._notes(not_ready)),
+            "frozen": core.frozen,
+            "freeze_ordered": self._desk.registry.freeze is not None,
+            "not_ready_reason": not_ready,
+            "leads": self._lease.left_s() > 0,
+            "term": version.term,
+            "version": version.version,
+        }
+
+    def _notes(self, not_ready: str) -> Iterator[Note]:
+        desk = self._desk
+        if not_ready:
+            yield Note("bad", f"Not ready: {not_ready}.")
+        if desk.core.frozen:
+            yield Note("bad", f"Frozen: nothing is taken from anybody. {desk.core.frozen}")
+        for home, (count, why) in sorted(desk.core.orphans.items()):
+            yield Note("bad", f"Nobody may have {count} replicas of {home}: {why}.")
+        if desk.keeper.fault:
+            yield Note("bad", f"The store cannot be written: {desk.keeper.fault}")
+        if self._history.fault:
+            yield Note("warn", f"The record of orders is not kept: {self._history.fault}")
+        yield from (Note("warn", each) for each in desk.registry.faults[:ROWS_MAX])
+
+    def _gateway(self, registered: Registered, link: Link | None) -> dict[str, object]:
+        health = self._desk.core.health.get(registered.gateway_id)
+        load = None if link is None else link.load
+        return {
+            "id": registered.gateway_id,
+            "region": registered.place.region,
+            "jurisdiction": registered.place.jurisdiction,
+            "health": self._health(registered, link),
+            "condition": Condition.UNKNOWN if health is None else health.condition,
+            "detail": "" if health is None or health.condition is Condition.UP else health.detail,
+            "drained": registered.is_drained,
+            "locked_down": load is not None and load.is_locked_down,
+            "draining": load is not None and load.is_draining,
+            "attached": link is not None,
+            "requests": 0 if link is None else link.open_requests,
+            "replicas": 0 if load is None else load.replicas,
+            "free": 0 if load is None else load.available,
+            "waiting": 0 if load is None else load.waiting,
+            "addresses": registered.announcement.client_addresses,
+            "rejected": "" if link is None or link.rejected is None else link.rejected.reason,
+        }
+
+    def _health(self, registered: Registered, link: Link | None) -> Health:
+        """As the controller finds it, and as it says itself where it says so."""
+        found = self._desk.core.health.get(registered.gateway_id)
+        health = Health.UNKNOWN if found is None else _CONDITIONS[found.condition]
+        if health is not Health.WELL or link is None or link.load is None:
+            return Health.CLOSED if registered.is_drained and health is Health.WELL else health
+        load = link.load
+        if registered.is_drained or load.is_draining or load.is_locked_down:
+            return Health.CLOSED
+        if load.down:
+            return Health.DEGRADED
+        return Health.BUSY if load.replicas and not load.available else Health.WELL
+
+    def _regions(self, rows: list[tuple[Registered, Link | None]]) -> list[RegionShown]:
+        """Replicas are told by whoever serves them: those that were adopted are in the region that has them now."""
+        shown: dict[str, RegionShown] = {}
+        healths: dict[str, list[Health]] = {}
+        for registered, link in rows:
+            place, said = registered.place, registered.announcement
+            row = shown.setdefault(place.region, RegionShown(place.region, place.jurisdiction))
+            if row.latitude is None:
+                row.latitude, row.longitude = said.latitude, said.longitude
+            row.gateways.append(registered.gateway_id)
+            healths.setdefault(row.region, []).append(self._health(registered, link))
+            load = None if link is None else link.load
+            if load is not None:
+                row.add(replicas=load.replicas, free=load.available, down=load.down, running=load.running)
+                row.waiting += load.waiting
+            health = self._desk.core.health.get(registered.gateway_id)
+            if health is not None and health.condition is not Condition.UP:
+                row.why = row.why or f"{registered.gateway_id}: {health.detail}"
+        for row in shown.values():
+            row.health = health_of(healths[row.region])
+        return list(shown.values())
+
+    def _flows(self, rows: list[tuple[Registered, Link | None]]) -> Iterator[tuple[str, str, float, int]]:
+        regions = {each.gateway_id: each.place.region for each, _ in rows}
+        for registered, link in rows:
+            for each in () if link is None else link.forwards:
+                yield registered.place.region, regions.get(each.gateway_id, ""), float(each.per_minute), each.running
+
+    # Who has what, what the name says, what holds
+
+    def _owners(self) -> dict[str, object]:
+        """By home and owner: a mesh of ten thousand replicas has few of these pairs."""
+        core = self._desk.core
+        pairs: dict[tuple[GatewayId, str], list[str]] = {}
+        for each in self._desk.registry.replicas.values():
+            owner = core.owners.get(each.replica_id, "") if each.is_served else "(not to be served)"
+            pairs.setdefault((each.home, owner), []).append(each.replica_id)
+        return some_of(
+            [
+                {
+                    "home": home,
+                    "owner": owner,
+                    "count": len(names),
+                    "names": sorted(names)[:_NAMES_SHOWN],
+                    "why": core.orphans[home][1] if not owner and home in core.orphans else "",
+                }
+                for (home, owner), names in sorted(pairs.items())
+            ]
+        )
+
+    def _said(self) -> dict[str, object]:
+        tree = self._desk.records
+        if tree is None:
+            return {"zone": "", "areas": []}
+        areas = [
+            {"region": each.region, "gateways": each.gateways, "addresses": each.addresses, "why": each.why}
+            for each in tree.areas[:ROWS_MAX]
+        ]
+        return {"zone": tree.zone, "ttl_s": tree.ttl_s, "areas": areas}
+
+    def _policies(self) -> list[dict[str, object]]:
+        """Worked out anew only where one of them is another one."""
+        core = self._desk.core
+        effective = {region: core.effective_policy(region) for region in core.policies}
+        policies = {region: each for region, each in effective.items() if each is not None}
+        if self._worded is None or self._worded[0] != policies:
+            self._worded = policies, list(_in_words(policies))
+        return self._worded[1]
+
+    def _events(self) -> list[dict[str, object]]:
+        return [
+            {"time": time, "level": each.level, "words": each.words, "details": each.details}
+            for time, each in self._recent.newest()
+        ]
+
+
+def _in_words(policies: dict[RegionName, ResidencyPolicy]) -> Iterator[dict[str, object]]:
+    regions: list[Region] = [region_of(Path(), each) for _, each in sorted(policies.items())]
+    for region in regions:
+        policy = region.policy
+        yield {
+            "region": policy.place.region,
+            "jurisdiction": policy.place.jurisdiction,
+            "digest": policy.digest,
+            "closed_reason": policy.closed_reason,
+            "words": region_sentences(region, regions),
+        }
+
+
+def _totals(regions: list[RegionShown], rows: list[tuple[Registered, Link | None]], links: Links) -> dict[str, int]:
+    return {
+        "requests": sum(link.open_requests for _, link in rows if link is not None),
+        "waiting": sum(each.waiting for each in regions),
+        "replicas": sum(each.replicas for each in regions),
+        "free": sum(each.free for each in regions),
+        "gateways": len(rows),
+        "gateways_up": sum(each.gateway_id in links for each, _ in rows),
+    }

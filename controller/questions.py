@@ -1,0 +1,148 @@
+"""Asks gateways what they have decided, for an operator who looks at the whole mesh: over the streams that are open
+anyway, all of them at once. What they answer is passed on as it came, within bounds; nothing is decided by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from controller.links import Links
+from gateway.core.vocabulary import GatewayId
+from gateway.ground.clock import Clock
+from gateway.ground.control.vocabulary import Answer, Question
+from gateway.ground.page.shown import DECISIONS_SHOWN, DecisionShown, SideShown, shown_at
+from gateway.ground.wire import TEXT_LENGTH_MAX
+
+OPEN_MAX = 16
+_LATEST_EVERY_NS = 2_000_000_000
+_ANSWER_S = 2.0
+"""Whoever has not answered by then has nothing to say: a gateway of before never does."""
+
+
+class TooManyQuestions(Exception):
+    """Others are being answered."""
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    waiting: set[GatewayId]
+    found: dict[GatewayId, bytes] = field(default_factory=dict)
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Questions:
+    """All calls come from one event loop's thread."""
+
+    def __init__(self, links: Links, answer_s: float = _ANSWER_S) -> None:
+        self._links = links
+        self._answer_s = answer_s
+        self._open: dict[int, _Open] = {}
+        self._asked = 0
+
+    async def about(self, wanted: str) -> dict[str, object] | None:
+        """One request, from every gateway that knows it, in the shape in which one gateway tells of it; None: nobody
+        does. Raises TooManyQuestions."""
+        if not wanted or len(wanted) > TEXT_LENGTH_MAX:
+            return None
+        sides = [each for text in (await self._ask(wanted)).values() for each in _side(text)]
+        if not sides:
+            return None
+        here, *there = sorted(sides, key=lambda each: bool(each.request.get("origin")))
+        told = [{"gateway": each.request.get("gateway", ""), "request": each.request, "problem": ""} for each in there]
+        words = [here.headline, here.sentence, *(each.aside for each in there)]
+        return {"here": here.request, "there": told, "words": words}
+
+    async def latest(self) -> list[DecisionShown]:
+        """Of all gateways, the newest first. Raises TooManyQuestions."""
+        found = await self._ask("")
+        rows = [row for gateway, text in found.items() for row in _rows(gateway, text)]
+        return sorted(rows, key=lambda each: each.age_ms)[:DECISIONS_SHOWN]
+
+    def answered(self, gateway_id: GatewayId, answer: Answer) -> None:
+        """One that comes too late, or to nothing that was asked, is passed over."""
+        asked = self._open.get(answer.number)
+        if asked is None or gateway_id not in asked.waiting:
+            return
+        asked.waiting.discard(gateway_id)
+        if answer.document:
+            asked.found[gateway_id] = answer.document
+        if not asked.waiting:
+            asked.is_over.set()
+
+    async def _ask(self, wanted: str) -> dict[GatewayId, bytes]:
+        if len(self._open) >= OPEN_MAX:
+            raise TooManyQuestions("too many questions are open: ask again in a moment")
+        self._asked += 1
+        links = [each for each in self._links.all() if each.is_registered]
+        asked = self._open[self._asked] = _Open({each.gateway_id for each in links})
+        number = self._asked
+        try:
+            for each in links:
+                each.ask(Question(number, wanted))
+            async with asyncio.timeout(self._answer_s):
+                if asked.waiting:
+                    await asked.is_over.wait()
+        except TimeoutError:
+            pass
+        finally:
+            del self._open[number]
+        return asked.found
+
+
+class LatestDecisions:
+    """What the whole mesh decided last, as far as is known: asked anew while somebody looks, and never waited for."""
+
+    def __init__(
+        self, questions: Questions, clock: Clock, start: Callable[[Coroutine[None, None, None]], object]
+    ) -> None:
+        self._questions = questions
+        self._clock = clock
+        self._start = start
+        self._rows: list[dict[str, object]] = []
+        self._at_ms: dict[tuple[str, str], int] = {}
+        """By gateway and request, when it arrived by our own clock: kept, lest the same one move from look to look."""
+        self._asked_ns: int | None = None
+        self._is_asking = False
+
+    def rows(self) -> list[dict[str, object]]:
+        now_ns = self._clock.now_ns()
+        if not self._is_asking and (self._asked_ns is None or now_ns - self._asked_ns >= _LATEST_EVERY_NS):
+            self._asked_ns, self._is_asking = now_ns, True
+            self._start(self._ask())
+        return self._rows
+
+    async def _ask(self) -> None:
+        try:
+            latest = await self._questions.latest()
+        except TooManyQuestions:
+            return
+        finally:
+            self._is_asking = False
+        now_ms = self._clock.wall_ns() // 1_000_000
+        known = self._at_ms
+        self._at_ms = {_key(each): known.get(_key(each), now_ms - each.age_ms) for each in latest}
+        self._rows = [shown_at(each, self._at_ms[_key(each)]) for each in latest]
+
+
+def _key(decision: DecisionShown) -> tuple[str, str]:
+    return decision.gateway, decision.request
+
+
+def _side(text: bytes) -> Iterator[SideShown]:
+    try:
+        yield msgspec.json.decode(text, type=SideShown)
+    except (msgspec.DecodeError, UnicodeError):
+        return
+
+
+def _rows(gateway: GatewayId, text: bytes) -> list[DecisionShown]:
+    """Of a gateway only what it says of itself."""
+    try:
+        rows = msgspec.json.decode(text, type=list[DecisionShown])
+    except (msgspec.DecodeError, UnicodeError):
+        return []
+    return [each for each in rows[:DECISIONS_SHOWN] if each.gateway == gateway]

@@ -1,0 +1,82 @@
+"""Budgets of keys and tenants, which all gateways of a mesh use up together: what is told of them, to whom, and what is
+heard. It reads no file and sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from gateway.core.residency import ResidencyPolicy, processing_rule
+from gateway.core.vocabulary import GatewayId, Place, TenantName
+from gateway.ground.clock import Clock
+from gateway.records.limit_metrics import BudgetLevels
+from gateway.records.others_usage import BudgetName, BudgetUse, Used
+from gateway.records.usage_book import UsageBook
+from gateway.security.keyring import Keyring
+
+USES_MAX = 256
+"""In one heartbeat."""
+_SECOND_NS = 1_000_000_000
+
+
+class Budgets:
+    """Where no key or tenant has one, nothing is told and nothing that is heard is kept."""
+
+    def __init__(self, book: UsageBook, keyring: Keyring | None, clock: Clock) -> None:
+        self._book = book
+        self._keyring = keyring
+        self._clock = clock
+        self._tenants: dict[BudgetName, TenantName] = {}
+        """What has a budget, and whose it is."""
+        self.not_kept = 0
+        """Words of other gateways that did not count: of a day that is far from ours, or for want of room."""
+
+    def begin(self) -> None:
+        """Once it is known what was used before."""
+        if self._keyring is not None:
+            self._keyring.follow(self._follow_keys)
+            self._follow_keys()
+
+    def told_to(self, place: Place | None, policy: ResidencyPolicy, seen: int) -> tuple[Sequence[BudgetUse], int]:
+        """What a gateway in `place` may know of those that changed since it has seen the others; and what it has seen
+        with them."""
+        uses, seen = self._book.changes_since(seen, self._clock.wall_ns(), USES_MAX)
+        return [each for each in uses if self._may_be_known(each.name, place, policy)], seen
+
+    def hear(self, gateway: GatewayId, uses: Sequence[BudgetUse]) -> None:
+        wall_ns = self._clock.wall_ns()
+        days = _days_around(wall_ns)
+        for use in uses:
+            if use.name not in self._tenants:
+                continue  # nothing of ours: keys files may differ
+            if use.day not in days or not self._book.hear(gateway, use, wall_ns):
+                self.not_kept += 1
+
+    def fell_silent(self, gateway: GatewayId) -> None:
+        self._book.fell_silent(gateway, self._clock.wall_ns())
+
+    def levels(self) -> BudgetLevels:
+        """For the metrics page."""
+        return BudgetLevels(lambda: len(self._book.others), lambda: self.not_kept)
+
+    def by_others(self, name: BudgetName) -> Used:
+        """What they have used of it in this day and month."""
+        return self._book.others.used(name, _days_around(self._clock.wall_ns())[1])
+
+    def _may_be_known(self, name: BudgetName, place: Place | None, policy: ResidencyPolicy) -> bool:
+        tenant = self._tenants.get(name)
+        return tenant is not None and place is not None and processing_rule(policy, tenant).allows(place)
+
+    def _follow_keys(self) -> None:
+        assert self._keyring is not None, "it has told of a change"
+        budgets = self._keyring.budgets()
+        self._tenants = {name: tenant for name, (_, tenant) in budgets.items()}
+        self._book.follow_budgets({name: budget for name, (budget, _) in budgets.items()})
+
+
+def _days_around(wall_ns: int) -> tuple[str, str, str]:
+    """Today, and what clocks that differ from ours may take for it."""
+    now = datetime.fromtimestamp(wall_ns // _SECOND_NS, UTC)
+    yesterday, today, tomorrow = (f"{now + timedelta(days=days):%Y-%m-%d}" for days in (-1, 0, 1))
+    return yesterday, today, tomorrow

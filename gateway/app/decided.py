@@ -1,0 +1,62 @@
+"""What this gateway has decided, for whoever shows it: its own page, and that of a controller, which asks. It names no
+tenant and holds no text of any request.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.app.desk import Desk
+from gateway.core.vocabulary import TargetKind
+from gateway.ground.control.codec import ANSWER_BYTES_MAX
+from gateway.ground.page.shown import DecisionShown, SideShown
+from gateway.records.decisions import ExplainedRequest, OtherSide
+from gateway.records.wording import headline, of_other_side, sentence
+
+_TOLD_MAX = 20
+"""Decisions, to a controller that asks for the last ones."""
+_MILLISECOND_NS = 1_000_000
+
+
+def latest(desk: Desk, count: int) -> list[tuple[int, DecisionShown]]:
+    """Of those that ended last, by arrival, the newest first: each with when that was by our own clock, in ms."""
+    now_ns = desk.clock.now_ns()
+    found = desk.decisions.latest(count, now_ns)
+    found.sort(key=lambda each: -each[0])
+    return [(arrived_ns // _MILLISECOND_NS, _row(each)) for arrived_ns, each in found]
+
+
+def told(desk: Desk, wanted: str) -> bytes:
+    """The answer to a controller: of one request, or without a name the last decisions."""
+    desk.driver.tell_observers()
+    if not wanted:
+        return _bounded([each for _, each in latest(desk, _TOLD_MAX)])
+    found = desk.decisions.explain(wanted, desk.clock.now_ns()) or desk.refusals.explain(wanted)
+    return b"" if found is None else _bounded(_side(found))
+
+
+def _bounded(document: object) -> bytes:
+    text = msgspec.json.encode(document)
+    return text if len(text) <= ANSWER_BYTES_MAX else b""
+
+
+def _side(request: ExplainedRequest) -> SideShown:
+    record = msgspec.to_builtins(request)
+    return SideShown(record, headline(request), sentence(request), of_other_side(OtherSide(request.gateway, request)))
+
+
+def _row(request: ExplainedRequest) -> DecisionShown:
+    last = request.placements[-1] if request.placements else None
+    return DecisionShown(
+        gateway=request.gateway,
+        request=request.request_id,
+        age_ms=round(request.age_ms),
+        model=request.model,
+        origin=request.origin,
+        outcome=request.outcome,
+        region=request.ran_in or ("" if last is None else last.region),
+        forwarded=last is not None and last.kind == TargetKind.PEER,
+        waited_ms=None if last is None else round(last.waited_ms, 1),
+        first_token_ms=None if request.first_token_ms is None else round(request.first_token_ms, 1),
+        words=sentence(request),
+    )

@@ -1,0 +1,252 @@
+"""What the page of a gateway shows: itself, its replicas and queues, other gateways as it hears them, and what it has
+decided. It looks, at most twice a second and only while somebody watches, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gateway.app.decided import latest
+from gateway.app.desk import Desk
+from gateway.config.sections import GatewayConfig
+from gateway.core.description import ReplicaCondition, condition_of
+from gateway.core.peers import PeerState
+from gateway.core.replicas import ReplicaState
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import ModelCapacity, Place, Standing
+from gateway.ground.naming.service import NameService
+from gateway.ground.page.shown import (
+    DECISIONS_SHOWN,
+    Health,
+    Note,
+    RegionShown,
+    forwards_of,
+    health_of,
+    shown_at,
+    some_of,
+)
+from gateway.policy.words import sentences_seen_from
+from gateway.records.forward_rates import Way
+
+_QUEUES_MAX = 50
+_MILLISECOND_NS = 1_000_000
+_PEERS: dict[Standing, Health] = {
+    Standing.LOST: Health.DOWN,
+    Standing.STALE: Health.DOWN,
+    Standing.UNHEALTHY: Health.DOWN,
+    Standing.NOT_ACCEPTING: Health.CLOSED,
+    Standing.DISTRUSTED: Health.DEGRADED,
+    Standing.BREAKER: Health.DEGRADED,
+    Standing.RAMP: Health.DEGRADED,
+    Standing.QUEUE: Health.BUSY,
+    Standing.BUSY: Health.BUSY,
+}
+_REPLICAS: dict[ReplicaCondition, Health] = {
+    ReplicaCondition.AVAILABLE: Health.WELL,
+    ReplicaCondition.FULL: Health.BUSY,
+    ReplicaCondition.RECOVERING: Health.DEGRADED,
+    ReplicaCondition.DOWN: Health.DOWN,
+}
+
+
+class Overview:
+    def __init__(self, config: GatewayConfig, desk: Desk, names: NameService) -> None:
+        self._desk = desk
+        self._core = desk.core
+        self._names = names
+        self._location = config.control.latitude, config.control.longitude
+        self._began_ms = (desk.clock.wall_ns() - desk.clock.now_ns()) // _MILLISECOND_NS
+        """Of the clock that counts from nowhere, in the time of calendars: looked at once, lest all times jump."""
+        self._worded: tuple[ResidencyPolicy, tuple[Place, ...], list[str]] | None = None
+
+    def sections(self) -> dict[str, object]:
+        self._desk.driver.tell_observers()
+        core, now_ns = self._core, self._desk.clock.now_ns()
+        return {
+            "who": {
+                "kind": "gateway",
+                "name": core.gateway_id,
+                "region": core.place.region,
+                "jurisdiction": core.place.jurisdiction,
+            },
+            "state": self._state(),
+            "totals": self._totals(),
+            "regions": self._regions(),
+            "forwards": self._forwards(now_ns),
+            "queue": sorted(core.waiting.lengths().items(), key=lambda each: -each[1])[:_QUEUES_MAX],
+            "replicas": some_of([self._replica(each) for each in core.replicas]),
+            "peers": some_of([self._peer(each) for each in core.peers]),
+            "names": self._said(),
+            "policies": [self._policy()],
+            "decisions": self._decisions(),
+        }
+
+    # The gateway itself
+
+    def _state(self) -> dict[str, object]:
+        desk, lockdown = self._desk, self._desk.lockdown.state
+        return {
+            "notes": list(self._notes()),
+            "draining": self._core.draining,
+            "lockdown": self._core.locked_down,
+            "lockdown_reason": lockdown.reason,
+            "lockdown_since": lockdown.since,
+            "not_ready_reason": desk.readiness(),
+        }
+
+    def _notes(self) -> Iterator[Note]:
+        core, desk = self._core, self._desk
+        if core.draining:
+            yield Note("warn", "Draining: nothing new is taken, and what runs here is finished.")
+        elif reason := desk.readiness():
+            yield Note("bad", f"Not ready: {reason}.")
+        if core.locked_down:
+            yield Note("bad", f"Locked down: nothing is forwarded, in or out. {desk.lockdown.state.reason}".strip())
+        if core.policy.closed_reason:
+            yield Note("warn", f"Closed: nothing leaves this region. {core.policy.closed_reason}")
+        for name, text in desk.notes().items():
+            if name != "lockdown":
+                yield Note("warn", f"{name}: {text}")
+
+    def _totals(self) -> dict[str, int]:
+        core = self._core
+        return {
+            "requests": len(core.requests),
+            "waiting": len(core.waiting),
+            "replicas": len(core.replicas),
+            "free": core.replicas.available.bit_count(),
+            "gateways": len(core.peers) + 1,
+            "gateways_up": core.peers.usable.bit_count() + 1,
+        }
+
+    def _replica(self, state: ReplicaState) -> dict[str, object]:
+        return {
+            "id": state.spec.replica_id,
+            "region": state.spec.place.region,
+            "pool": state.spec.pool,
+            "role": state.spec.role,
+            "models": list(state.spec.models[:8]),
+            "health": _REPLICAS[condition_of(state)],
+            "standing": state.standing,
+            "detail": state.detail,
+            "running": state.running,
+            "pending": state.waiting,
+            "in_flight": state.in_flight,
+            "kv": round(state.kv_usage, 2),
+        }
+
+    # Others
+
+    def _peer(self, state: PeerState) -> dict[str, object]:
+        report = state.report
+        rtt_ms = state.rtt_ns / _MILLISECOND_NS
+        return {
+            "id": state.spec.gateway_id,
+            "region": state.spec.place.region,
+            "jurisdiction": state.spec.place.jurisdiction,
+            "health": _health_of(state),
+            "standing": state.standing,
+            "detail": state.detail,
+            "rtt_ms": None if state.observation is None else round(rtt_ms, 1 if rtt_ms < 10 else 0),
+            "in_flight": state.in_flight,
+            "free": sum(free for _, _, free, _ in _groups(() if report is None else report.capacities)),
+            "waiting": sum(state.queue_lengths.values()),
+        }
+
+    def _regions(self) -> list[RegionShown]:
+        core = self._core
+        shown: dict[str, RegionShown] = {}
+        healths: dict[str, list[Health]] = {}
+        here = _row(shown, core.place)
+        here.is_here, (here.latitude, here.longitude) = True, self._location
+        here.gateways, here.waiting, here.why = [core.gateway_id], len(core.waiting), self._desk.readiness()
+        for replica in core.replicas:
+            is_free = bool(core.replicas.available >> replica.slot & 1)
+            is_down = condition_of(replica) is ReplicaCondition.DOWN
+            running = replica.running + replica.waiting
+            _row(shown, replica.spec.place).add(replicas=1, free=is_free, down=is_down, running=running)
+        for peer in core.peers:
+            row = _row(shown, peer.spec.place)
+            row.gateways.append(peer.spec.gateway_id)
+            row.waiting += sum(peer.queue_lengths.values())
+            row.why = row.why or peer.detail
+            healths.setdefault(row.region, []).append(_health_of(peer))
+            for place, replicas, free, load in _groups(() if peer.report is None else peer.report.capacities):
+                _row(shown, place).add(replicas=replicas, free=free, running=load)
+        healths.setdefault(here.region, []).append(self._health_here(here))
+        for row in shown.values():
+            row.health = health_of(healths.get(row.region, ()))
+        return list(shown.values())
+
+    def _health_here(self, here: RegionShown) -> Health:
+        if self._desk.readiness():
+            return Health.CLOSED
+        if here.down:
+            return Health.DOWN if here.down == here.replicas else Health.DEGRADED
+        return Health.BUSY if here.replicas and not here.free else Health.WELL
+
+    def _forwards(self, now_ns: int) -> list[object]:
+        here = self._core.place.region
+        rates = self._desk.forward_rates.per_minute(now_ns)
+        flows: list[tuple[str, str, float, int]] = []
+        for peer in self._core.peers:
+            name, there = peer.spec.gateway_id, peer.spec.place.region
+            flows.append((here, there, rates.get((name, Way.OUT), 0.0), peer.in_flight))
+            flows.append((there, here, rates.get((name, Way.IN), 0.0), 0))
+        return list(forwards_of(flows))
+
+    # What holds, and what was decided
+
+    def _said(self) -> dict[str, object]:
+        tree = self._names.tree
+        if tree is None:
+            return {"zone": "", "areas": []}
+        areas = [
+            {"region": each.region, "gateways": each.gateways, "addresses": each.addresses, "why": each.why}
+            for each in tree.areas
+        ]
+        return {"zone": tree.zone, "ttl_s": tree.ttl_s, "areas": areas}
+
+    def _policy(self) -> dict[str, object]:
+        policy = self._core.policy
+        return {
+            "region": policy.place.region,
+            "jurisdiction": policy.place.jurisdiction,
+            "digest": policy.digest,
+            "closed_reason": policy.closed_reason,
+            "words": self._words_of(policy),
+        }
+
+    def _words_of(self, policy: ResidencyPolicy) -> list[str]:
+        """Worked out anew only where it is another one, or seen by others."""
+        places = tuple(dict.fromkeys(each.spec.place for each in self._core.peers))
+        if self._worded is None or self._worded[0] is not policy or self._worded[1] != places:
+            self._worded = policy, places, sentences_seen_from(policy, places)
+        return self._worded[2]
+
+    def _decisions(self) -> list[dict[str, object]]:
+        """With the time of day in place of an age, which would be another one at each look."""
+        rows = latest(self._desk, DECISIONS_SHOWN)
+        return [shown_at(each, self._began_ms + arrived_ms) for arrived_ms, each in rows]
+
+
+def _row(shown: dict[str, RegionShown], place: Place) -> RegionShown:
+    return shown.setdefault(place.region, RegionShown(place.region, place.jurisdiction))
+
+
+def _health_of(state: PeerState) -> Health:
+    if state.observation is None:
+        return Health.UNKNOWN
+    return _PEERS.get(state.standing, Health.WELL)
+
+
+def _groups(capacities: Iterable[ModelCapacity]) -> Iterator[tuple[Place, int, int, int]]:
+    """Replicas, free ones and requests on them, of each pool and place. Of replicas that have several models each tells
+    of the same ones: they are counted once."""
+    groups: dict[tuple[str, Place], tuple[int, int, int]] = {}
+    for each in capacities:
+        key = each.pool, each.place
+        before = groups.get(key, (0, 0, 0))
+        groups[key] = max(before[0], each.replicas), max(before[1], each.available), max(before[2], each.load)
+    for (_, place), counts in groups.items():
+        yield place, *counts

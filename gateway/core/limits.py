@@ -1,0 +1,425 @@
+"""Tenants' limits, kept together by gateways that share no store: each has a part of a limit, by what all of them say
+in their heartbeats that they need. It sends nothing, and asks nobody while a request waits.
+
+What was forwarded counts where it came in. Shares are worked out once in a round, for tenants that ask for anything; a
+request costs a look into a map and a comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.core.config import CoreConfig
+from gateway.core.limits_config import LimitScope
+from gateway.core.peers import Peers, PeerState
+from gateway.core.residency import ResidencyPolicy, processing_rule
+from gateway.core.shares import floor_of
+from gateway.core.sharing_config import DEFAULT_TENANT, TenantConfig
+from gateway.core.tenant_meter import Divided, LimitKind, TenantMeter, demand_of
+from gateway.core.timers import Timer, TimerKind, Timers
+from gateway.core.vocabulary import (
+    GatewayId,
+    Outcome,
+    PeerObservation,
+    Place,
+    RequestId,
+    RequestProfile,
+    TenantName,
+    TenantUse,
+)
+
+_MINUTE_NS: Final = 60_000_000_000
+_TRY_AGAIN_NS: Final = 1_000_000_000
+"""When somebody's end may have made room; nobody knows when that will be."""
+_BYTES_PER_TOKEN: Final = 4
+_FORGOTTEN_NS: Final = 2 * _MINUTE_NS
+"""A tenant that asked for nothing for so long has full buckets anyway."""
+_ROUND_MAX: Final = 512
+"""With more tenants that ask for anything, rounds are so many times rarer."""
+_NO_USES: Final[dict[TenantName, TenantUse]] = {}
+
+
+@dataclass(slots=True)
+class Room:
+    """What is left of a limit per minute here."""
+
+    kind: LimitKind
+    limit: int
+    """At all gateways together."""
+    remaining: int
+    reset_ns: int
+    """Until this gateway's share of it is full again."""
+
+
+class Exceeded:
+    """Why a request is not let in, and when one might be."""
+
+    __slots__ = ("detail", "outcome", "retry_after_ns")
+
+    def __init__(self, outcome: Outcome, detail: str, retry_after_ns: int) -> None:
+        self.outcome = outcome
+        self.detail = detail
+        self.retry_after_ns = retry_after_ns
+
+
+@dataclass(slots=True)
+class _Divider:
+    """Whoever keeps limits together with us, as far as we have heard of them."""
+
+    at: int
+    """Where we stand among them, by id."""
+    others: list[dict[TenantName, TenantUse]]
+    """What each of the others says, by id; nothing of one who fell silent long ago."""
+    is_unsure: bool
+    """Somebody was not heard yet, and may still be."""
+    heard_ns: int
+    """What we told before that, all of them have taken in, and said what they do since."""
+
+
+class Limits:
+    """Those of all tenants at one gateway."""
+
+    def __init__(
+        self, gateway_id: GatewayId, place: Place, peers: Peers, timers: Timers, policy: ResidencyPolicy
+    ) -> None:
+        self.policy = policy
+        self.told: tuple[TenantUse, ...] = ()
+        """For the next heartbeat."""
+        self.version = 0
+        """Of what is told."""
+        self.untold = 0
+        """Tenants that ask for something and are left out of heartbeats."""
+        self._gateway_id = gateway_id
+        self._place = place
+        self._peers = peers
+        self._timers = timers
+        self._timer = Timer(TimerKind.SHARES, "")
+        self._config = CoreConfig()
+        self._tenants: dict[TenantName, TenantConfig] = {}
+        self._default: TenantConfig | None = None
+        self._is_on = False
+        self._meters: dict[TenantName, TenantMeter] = {}
+        """Whoever asked last comes last."""
+        self._active: dict[TenantName, TenantMeter] = {}
+        """Those that ask for anything."""
+        self._charged: dict[RequestId, tuple[TenantMeter, int]] = {}
+        """Tokens that are set aside for requests whose end has not been told: each is, once."""
+        self._known_ns: dict[GatewayId, int] = {}
+        """Since when we know of each peer."""
+        self._heard: dict[GatewayId, tuple[tuple[TenantUse, ...], dict[TenantName, TenantUse]]] = {}
+        """What each said last."""
+
+    # What changes them
+
+    def configure(self, config: CoreConfig, now_ns: int) -> None:
+        self._config = config
+        self._tenants = {name: each for name, each in config.tenants.items() if name != DEFAULT_TENANT}
+        self._default = config.tenants.get(DEFAULT_TENANT)
+        self._is_on = any(each.has_limits for each in config.tenants.values())
+        for tenant, meter in list(self._meters.items()):
+            followed = self._config_of(tenant)
+            if followed is None:
+                del self._meters[tenant]
+                self._active.pop(tenant, None)
+            elif followed != meter.config:
+                meter.follow(followed)
+                self._active[tenant] = meter
+        if self._active:
+            self.round(now_ns)
+
+    def assigned(self, now_ns: int) -> None:
+        """There may be other peers."""
+        known, self._known_ns = self._known_ns, {}
+        for state in self._peers:
+            gateway_id = state.spec.gateway_id
+            self._known_ns[gateway_id] = known.get(gateway_id, now_ns)
+        self._heard = {each: heard for each, heard in self._heard.items() if each in self._known_ns}
+
+    def enter(self, profile: RequestProfile, now_ns: int) -> TenantMeter | Exceeded | None:
+        """A client's own request would come in. None: its tenant has no limits. Whoever gets a meter has one request
+        more under way, and tells it when that is over."""
+        if not self._is_on or profile.is_control:
+            return None
+        config = self._config_of(profile.tenant)
+        if config is None:
+            return None
+        meter = self._active.get(profile.tenant) or self._begin(profile.tenant, config, now_ns)
+        meter.asked_ns = now_ns
+        tokens = 0 if meter.tokens is None else self._tokens_of(profile)
+        exceeded = self._exceeded(meter, tokens, now_ns)
+        if exceeded is not None:
+            return exceeded
+        meter.running += 1
+        if meter.concurrency is not None:
+            meter.concurrency.ask_at_least(meter.running + meter.refused)
+        if meter.request_bucket is not None:
+            meter.request_bucket.take(1, now_ns)
+        if meter.token_bucket is not None:
+            charged = min(tokens, meter.token_bucket.per_minute)
+            meter.token_bucket.take(charged, now_ns)
+            self._charged[profile.request_id] = meter, charged
+        return meter
+
+    def is_charged(self, request_id: RequestId) -> bool:
+        """Whether it is to be told what the request has used."""
+        return request_id in self._charged
+
+    def settle(self, request_id: RequestId, tokens: int, now_ns: int) -> None:
+        """What was set aside becomes what it came to."""
+        charged = self._charged.pop(request_id, None)
+        if charged is None:
+            return
+        meter, taken = charged
+        if meter.token_bucket is None or meter.tokens is None:
+            return
+        if tokens > taken:
+            meter.token_bucket.take(tokens - taken, now_ns)
+        else:
+            meter.token_bucket.give_back(taken - tokens, now_ns)
+        meter.tokens.ask(tokens - taken)
+
+    def round(self, now_ns: int) -> None:
+        """Work shares out anew, and what is told of them."""
+        interval_ns = self._config.observation.publish_interval_ns
+        dividers: dict[tuple[LimitScope, TenantName | None], _Divider | None] = {}
+        for tenant, meter in list(self._active.items()):
+            meter.turn(now_ns, self._config.shares.demand_window_ns)
+            if meter.is_idle:
+                del self._active[tenant]
+            else:
+                self._divide(meter, self._divider_of(meter, dividers, now_ns), now_ns)
+        self._forget_idle(now_ns)
+        self._tell()
+        if self._active:
+            self._timers.set(self._timer, now_ns + interval_ns * (1 + len(self._active) // _ROUND_MAX))
+        else:
+            self._timers.cancel(self._timer)
+
+    # What is asked of them
+
+    def __iter__(self) -> Iterator[TenantMeter]:
+        """Those that ask for anything."""
+        return iter(self._active.values())
+
+    def __len__(self) -> int:
+        return len(self._meters)
+
+    def meter_of(self, tenant: TenantName) -> TenantMeter | None:
+        """None: it has no limits, or has asked for nothing of late."""
+        return self._meters.get(tenant)
+
+    def rooms(self, tenant: TenantName, now_ns: int) -> list[Room]:
+        """What is left of its requests and tokens per minute here; nothing where it has no such limits."""
+        meter = self._meters.get(tenant) if self._is_on else None
+        if meter is None:
+            return []
+        pairs = (
+            (LimitKind.REQUESTS, meter.requests, meter.request_bucket),
+            (LimitKind.TOKENS, meter.tokens, meter.token_bucket),
+        )
+        return [
+            Room(kind, limit.limit, bucket.remaining(now_ns), bucket.reset_ns(now_ns))
+            for kind, limit, bucket in pairs
+            if limit is not None and bucket is not None
+        ]
+
+    # Inside
+
+    def _config_of(self, tenant: TenantName) -> TenantConfig | None:
+        config = self._tenants.get(tenant, self._default)
+        return config if config is not None and config.has_limits else None
+
+    def _begin(self, tenant: TenantName, config: TenantConfig, now_ns: int) -> TenantMeter:
+        """It has asked for nothing of late: what others say by now is what counts, and nobody has to be waited for,
+        since all have left it its part."""
+        meter = self._meters.pop(tenant, None)
+        if meter is None:
+            if len(self._meters) >= self._config.shares.tenants_max:
+                self._forget_one()
+            meter = TenantMeter(tenant, config, now_ns)
+        self._meters[tenant] = self._active[tenant] = meter
+        meter.turn(now_ns, self._config.shares.demand_window_ns)
+        for _, limit in meter.limits():
+            limit.alone()
+        self._divide(meter, self._divider_of(meter, {}, now_ns), now_ns)
+        self._timers.set_earlier(self._timer, now_ns + self._config.observation.publish_interval_ns)
+        return meter
+
+    def _exceeded(self, meter: TenantMeter, tokens: int, now_ns: int) -> Exceeded | None:
+        """Whoever is refused has asked all the same: that is how a share comes to be larger."""
+        concurrency, requests, tokens_limit = meter.concurrency, meter.requests, meter.tokens
+        if requests is not None:
+            requests.ask(1)
+        if tokens_limit is not None:
+            tokens_limit.ask(tokens)
+        if concurrency is not None and meter.running >= concurrency.share:
+            meter.refused += 1
+            concurrency.ask_at_least(meter.running + meter.refused)
+            told = f"{meter.running} requests are under way{_of(concurrency)}"
+            return Exceeded(Outcome.REJECTED_TENANT_CONCURRENCY, told, self._growth_ns(concurrency))
+        if requests is not None and meter.request_bucket is not None:
+            wait_ns = meter.request_bucket.wait_ns(1, now_ns)
+            if wait_ns:
+                told = f"the requests of this minute are used up{_of(requests)}"
+                return Exceeded(Outcome.REJECTED_TENANT_REQUEST_RATE, told, self._until(wait_ns, requests))
+        if tokens_limit is not None and meter.token_bucket is not None:
+            wait_ns = meter.token_bucket.wait_ns(tokens, now_ns)
+            if wait_ns:
+                told = f"fewer than {tokens} tokens are left of this minute's{_of(tokens_limit)}"
+                return Exceeded(Outcome.REJECTED_TENANT_TOKEN_RATE, told, self._until(wait_ns, tokens_limit))
+        return None
+
+    def _until(self, wait_ns: int, limit: Divided) -> int:
+        """A bucket that holds nothing waits for a share."""
+        return self._growth_ns(limit) if wait_ns < 0 else wait_ns
+
+    def _growth_ns(self, limit: Divided) -> int:
+        """When the share may have grown: what is asked for is told within an interval, and everybody says something
+        within a keep-alive. Where it cannot grow, when to try again."""
+        if limit.share >= limit.limit:
+            return _TRY_AGAIN_NS
+        rtts_ns = [state.observation.rtt_p99_ns for state in self._peers if state.observation is not None]
+        observation = self._config.observation
+        return observation.keep_alive_ns + 3 * observation.publish_interval_ns + max(rtts_ns, default=0)
+
+    def _tokens_of(self, profile: RequestProfile) -> int:
+        output_max = profile.output_tokens_max
+        output = self._config.shares.output_tokens_reserved if output_max is None else max(output_max, 0)
+        return -(-profile.prompt_bytes // _BYTES_PER_TOKEN) + output
+
+    def _divide(self, meter: TenantMeter, divider: _Divider | None, now_ns: int) -> None:
+        shares = self._config.shares
+        if divider is None:
+            for _, limit in meter.limits():
+                limit.alone()
+            meter.resize(now_ns)
+            return
+        count = len(divider.others) + 1
+        heard = [each.get(meter.tenant) for each in divider.others]
+        own = meter.use(shares.demand_window_ns)
+        offset = _number_of(meter.tenant)
+        for kind, limit in meter.limits():
+            floors = [
+                floor_of(limit.limit, count, (rank + offset) % count, shares.floor_share) for rank in range(count)
+            ]
+            if divider.is_unsure:
+                limit.wait(floors[divider.at])
+                continue
+            demands = [0 if use is None else demand_of(use, kind) for use in heard]
+            demands.insert(divider.at, demand_of(own, kind))
+            limit.divide(demands, floors, divider.at, now_ns, divider.heard_ns)
+        if meter.concurrency is not None and not divider.is_unsure:
+            taken = sum([use.running for use in heard if use is not None])
+            meter.concurrency.cap(meter.concurrency.limit - taken)
+        meter.resize(now_ns)
+
+    def _divider_of(
+        self,
+        meter: TenantMeter,
+        known: dict[tuple[LimitScope, TenantName | None], _Divider | None],
+        now_ns: int,
+    ) -> _Divider | None:
+        """`known`: those of this round. Tenants of whom the policy says nothing special have the same."""
+        scope = meter.config.limit_scope
+        if scope is LimitScope.GATEWAY:
+            return None
+        key = scope, meter.tenant if meter.tenant in self.policy.tenants else None
+        if key not in known:
+            known[key] = self._make_divider(scope, meter.tenant, now_ns)
+        return known[key]
+
+    def _make_divider(self, scope: LimitScope, tenant: TenantName, now_ns: int) -> _Divider | None:
+        """Only those count who may know of the tenant."""
+        rule = processing_rule(self.policy, tenant)
+        members = sorted(
+            [
+                (state.spec.gateway_id, state)
+                for state in self._peers
+                if (scope is LimitScope.MESH or state.spec.place.region == self._place.region)
+                and rule.allows(state.spec.place)
+            ],
+            key=lambda each: each[0],
+        )
+        if not members:
+            return None
+        at = sum([gateway_id < self._gateway_id for gateway_id, _ in members])
+        others = [self._uses_of(state, now_ns) for _, state in members]
+        is_unsure = any(self._may_still_be_heard(state, now_ns) for _, state in members)
+        heard_ns = min([self._taken_in_ns(state, now_ns) for _, state in members])
+        return _Divider(at, others, is_unsure, heard_ns)
+
+    def _taken_in_ns(self, state: PeerState, now_ns: int) -> int:
+        """It said its last word then at the latest, by a round of its own that knew what we had told. Of one that fell
+        silent nothing is waited for any more once nothing is reserved for it."""
+        observation = state.observation
+        if observation is None or self._is_silent(observation, now_ns):
+            return now_ns
+        interval_ns = self._config.observation.publish_interval_ns
+        return observation.generated_ns - observation.rtt_p99_ns // 2 - 2 * interval_ns
+
+    def _is_silent(self, observation: PeerObservation, now_ns: int) -> bool:
+        return now_ns - observation.heard_ns > self._config.shares.reserved_ns
+
+    def _uses_of(self, state: PeerState, now_ns: int) -> dict[TenantName, TenantUse]:
+        observation = state.observation
+        if observation is None or self._is_silent(observation, now_ns):
+            return _NO_USES
+        uses = observation.report.uses
+        if not uses:
+            return _NO_USES
+        heard = self._heard.get(state.spec.gateway_id)
+        if heard is None or heard[0] is not uses:
+            heard = uses, {each.tenant: each for each in uses}
+            self._heard[state.spec.gateway_id] = heard
+        return heard[1]
+
+    def _may_still_be_heard(self, state: PeerState, now_ns: int) -> bool:
+        """We have only begun, or it has only joined."""
+        if state.observation is not None:
+            return False
+        waited_ns = now_ns - self._known_ns.get(state.spec.gateway_id, now_ns)
+        return waited_ns < 3 * self._config.observation.keep_alive_ns
+
+    def _tell(self) -> None:
+        """Of those alone who keep a limit with somebody."""
+        window_ns = self._config.shares.demand_window_ns
+        meters = [each for each in self._active.values() if each.config.limit_scope is not LimitScope.GATEWAY]
+        told_max = self._config.shares.told_max
+        self.untold = max(0, len(meters) - told_max)
+        if self.untold:
+            meters.sort(key=lambda each: (-each.pressure, each.tenant))
+        policy = self.policy
+        told = tuple([each.use(window_ns, processing_rule(policy, each.tenant)) for each in meters[:told_max]])
+        if told != self.told:
+            self.told = told
+            self.version += 1
+
+    def _forget_idle(self, now_ns: int) -> None:
+        """Those that have been idle for long, the longest first."""
+        for tenant, meter in list(self._meters.items()):
+            if now_ns - meter.asked_ns < _FORGOTTEN_NS:
+                return
+            if tenant not in self._active:
+                del self._meters[tenant]
+
+    def _forget_one(self) -> None:
+        """The one that was idle for longest, or else the oldest of which nothing is under way."""
+        idle = next((each for each in self._meters if each not in self._active), None)
+        if idle is None:
+            idle = next((each.tenant for each in self._meters.values() if not each.running), None)
+        if idle is not None:
+            del self._meters[idle]
+            self._active.pop(idle, None)
+
+
+def _number_of(tenant: TenantName) -> int:
+    """The same everywhere: which gateway comes first differs between tenants."""
+    return sum(tenant.encode())
+
+
+def _of(limit: Divided) -> str:
+    if limit.share == limit.limit:
+        return f" (limit {limit.limit})"
+    return f" (limit {limit.limit}, of which this gateway's share is {limit.share} at present)"

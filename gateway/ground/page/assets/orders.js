@@ -1,0 +1,155 @@
+// The few orders that can be given here: each says first what it will do, and is given with the operators' token.
+
+import { count, h, say } from "./dom.js";
+
+const by = (id) => document.getElementById(id);
+
+export class Orders {
+  constructor(session, onSaid, onRefused) {
+    this.session = session;
+    this.onSaid = onSaid;
+    this.onRefused = onRefused;
+    this.all = {};
+    this.order = null;
+    this.buttons = by("actions");
+    this.dialog = by("order-dialog");
+    by("order-cancel").addEventListener("click", () => this.dialog.close());
+    by("order-form").addEventListener("submit", (event) => { event.preventDefault(); this.give(); });
+  }
+
+  // The buttons at the top, for what can be ordered as things are.
+  show(all) {
+    this.all = all;
+    if (!all.who || !all.state) return;
+    const wanted = all.who.kind === "gateway" ? this.ofGateway(all.state) : this.ofController(all.state);
+    const key = wanted.map(([name]) => name).join();
+    if (this.buttons.dataset.shown === key) return;
+    const had = this.buttons.contains(document.activeElement);
+    this.buttons.dataset.shown = key;
+    this.buttons.replaceChildren(...wanted.map(([name, begin, off]) => h("button", { type: "button", onclick: begin, disabled: off }, name)));
+    if (had) this.buttons.querySelector("button:not(:disabled)")?.focus();
+  }
+
+  ofGateway(state) {
+    const drain = state.draining ? ["Draining", () => {}, true] : ["Drain", () => this.drain(), false];
+    const lock = state.lockdown ? ["Lift lockdown", () => this.lockdown(false), false] : ["Lock down", () => this.lockdown(true), false];
+    return [drain, lock];
+  }
+
+  ofController(state) {
+    return [state.freeze_ordered ? ["Unfreeze", () => this.freeze(false), false] : ["Freeze", () => this.freeze(true), false]];
+  }
+
+  drain() {
+    const { who, totals } = this.all;
+    this.confirm({
+      title: `Drain ${who.name}?`,
+      does: `Drain ${who.name}`,
+      means: [
+        "It takes nothing new: clients are turned away with 503, other gateways are told, and /ready says no.",
+        `What is here goes on to its end: ${count(totals?.requests ?? 0)} requests now.`,
+        "It stays so until the process is started again. Nothing here takes it back.",
+      ],
+      give: () => this.session.ask("admin/drain", {}),
+      done: () => `${who.name} is draining.`,
+    });
+  }
+
+  lockdown(active) {
+    const { who } = this.all;
+    this.confirm({
+      title: active ? `Lock ${who.name} down?` : `Lift the lockdown of ${who.name}?`,
+      does: active ? `Lock ${who.name} down` : "Lift the lockdown",
+      means: active
+        ? ["Nothing is forwarded any more, in or out, from now on and over a restart.", "Requests of its own clients run on its own replicas; streams that cross gateways now go on."]
+        : ["Requests may be forwarded again, in and out, as the policy has it."],
+      give: (reason) => this.session.ask("admin/lockdown", { active, reason }),
+      done: (answer) => (answer.is_kept === false ? `In force, but a restart forgets it: ${answer.problem}` : active ? `${who.name} is locked down.` : "The lockdown is lifted."),
+    });
+  }
+
+  freeze(active) {
+    this.byController({
+      title: active ? "Freeze the mesh?" : "Unfreeze the mesh?",
+      does: active ? "Freeze" : "Unfreeze",
+      means: active
+        ? ["No replica changes hands any more, and nobody is taken out of the name, whoever dies, until it is lifted.", "Requests go on as they do now."]
+        : ["What the controller held back meanwhile is done now:"],
+      order: (reason) => (active ? { order: "freeze", reason } : { order: "unfreeze" }),
+      done: active ? "The mesh is frozen." : "The mesh is no longer frozen.",
+    });
+  }
+
+  drainOf(gateway, isDrained) {
+    this.byController({
+      title: isDrained ? `Take ${gateway} back?` : `Drain ${gateway}?`,
+      does: isDrained ? `Take ${gateway} back` : `Drain ${gateway}`,
+      means: isDrained
+        ? ["It gets clients and replicas again:"]
+        : ["Its clients are led elsewhere by name, and its replicas go to others, until it is taken back:"],
+      order: () => (isDrained ? { order: "gateway-add", gateway } : { order: "gateway-drain", gateway }),
+      done: isDrained ? `${gateway} is back.` : `${gateway} is drained.`,
+    });
+  }
+
+  // With what the controller itself says that it would do.
+  async byController({ title, does, means, order, done }) {
+    const reply = await this.session.ask("admin/orders", { order: order(""), dry_run: true });
+    if (reply.status !== 200) {
+      this.failed(reply);
+      return;
+    }
+    this.confirm({
+      title, does, means: [...means, ...previewed(reply.answer.preview)],
+      give: (reason) => this.session.ask("admin/orders", { order: order(reason), by: "page" }),
+      done: () => done,
+    });
+  }
+
+  confirm(order) {
+    this.order = order;
+    say(by("order-title"), order.title);
+    by("order-means").replaceChildren(h("ul", null, order.means.map((each) => h("li", null, each))));
+    by("order-reason").value = "";
+    say(by("order-do"), order.does);
+    say(by("order-fault"), "");
+    by("order-do").disabled = false;
+    this.dialog.showModal();
+    by("order-cancel").focus();
+  }
+
+  async give() {
+    const order = this.order;
+    by("order-do").disabled = true;
+    const reply = await order.give(by("order-reason").value.trim());
+    by("order-do").disabled = false;
+    if (reply.status === 200) {
+      this.dialog.close();
+      this.onSaid(order.done(reply.answer ?? {}));
+      return;
+    }
+    say(by("order-fault"), `Nothing was ordered: ${reply.fault}`);
+    if (reply.status === 401) {
+      this.dialog.close();
+      this.onRefused(reply.status, reply.fault);
+    }
+  }
+
+  failed(reply) {
+    if (reply.status === 401) this.onRefused(reply.status, reply.fault);
+    else this.onSaid(`Nothing was ordered: ${reply.fault}`);
+  }
+}
+
+function previewed(preview) {
+  const said = [];
+  const moves = preview.moves_in_all;
+  if (preview.frozen) said.push(`Nothing moves yet, since it is frozen: ${preview.frozen}.`);
+  if (moves) {
+    const some = preview.moves.slice(0, 5).map((each) => `${each.replica} from ${each.before ?? "nobody"} to ${each.after ?? "nobody"}`);
+    said.push(`${count(moves)} replicas change hands: ${some.join(", ")}${moves > some.length ? ", …" : ""}.`);
+  } else said.push("No replica changes hands.");
+  for (const stay of preview.stays) said.push(`${count(stay.replicas)} replicas of ${stay.home} stay: ${stay.why}.`);
+  for (const [region, gateways] of preview.names) said.push(`Clients in ${region} are led to ${gateways.join(", ") || "nobody"}.`);
+  return said;
+}

@@ -1,0 +1,75 @@
+"""The page for operators, as the files that a browser asks for. They lie in this package, are read once, and hold
+nothing that anybody would have to show a token for: what the page shows, it asks for by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from aiohttp import web
+
+_FOLDER = Path(__file__).parent / "assets"
+_KINDS = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+}
+_POLICY = (
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "connect-src 'self'",
+    "img-src 'self' data:",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+    "require-trusted-types-for 'script'",  # text can never become markup: the browser itself refuses
+    "trusted-types 'none'",
+)
+HEADERS = {
+    "content-security-policy": "; ".join(_POLICY),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",  # asked for again each time, and sent again only where it is another one
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    body: bytes
+    kind: str
+    tag: str
+
+
+def _read(path: Path) -> _File:
+    body = path.read_bytes()
+    return _File(body, _KINDS[path.suffix], sha256(body).hexdigest()[:20])
+
+
+def _path_of(file: Path) -> str:
+    return "/" if file.name == "index.html" else f"/page/{file.name}"
+
+
+_FILES = {_path_of(file): _read(file) for file in sorted(_FOLDER.iterdir()) if file.suffix in _KINDS}
+PAGE_PATHS = frozenset(_FILES)
+"""Open to everybody who reaches the address."""
+
+
+async def _give(request: web.Request) -> web.Response:
+    file = _FILES[request.path]
+    known = request.if_none_match or ()
+    if any(each.value in (file.tag, "*") for each in known):
+        answer = web.Response(status=304, headers=HEADERS)
+    else:
+        answer = web.Response(body=file.body, headers={**HEADERS, "content-type": file.kind})
+    answer.etag = file.tag
+    return answer
+
+
+def add_files(app: web.Application) -> None:
+    for path in PAGE_PATHS:
+        app.router.add_get(path, _give)

@@ -1,0 +1,126 @@
+"""What the page shows, live: everybody who watches is told of the sections that changed since he was last told.
+
+Nothing is worked out while nobody watches, and for many at most once an interval. Nothing is queued: whoever is slow
+misses what was in between, and whoever reads nothing for too long is left, and may come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from gateway.ground.admin_server import as_json, fault, needs
+from gateway.ground.operators_config import Role
+
+Sections = Callable[[], Mapping[str, object]]
+"""All of the page's, by name, JSON-able."""
+
+_HEADERS = {
+    "content-type": "text/event-stream",
+    "cache-control": "no-store",
+    "x-accel-buffering": "no",
+    "x-content-type-options": "nosniff",
+}
+_ALIVE = b": alive\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSettings:
+    watchers_max: int = 32
+    interval_s: float = 0.5
+    """Changes are told no more often."""
+    alive_s: float = 5.0
+    """Something is said at least this often."""
+    stall_s: float = 10.0
+    """Whoever takes nothing for so long is left."""
+
+
+class Live:
+    """One for all who watch."""
+
+    def __init__(self, sections: Sections, settings: LiveSettings | None = None) -> None:
+        self.watchers = 0
+        self._sections = sections
+        self._settings = settings or LiveSettings()
+        self._ending = asyncio.Event()
+        self._made: dict[str, bytes] = {}
+        self._made_s = float("-inf")
+
+    @needs(Role.LOOK)
+    async def once(self, _: web.Request) -> web.Response:
+        """All sections as they are now."""
+        return as_json(self._sections())
+
+    @needs(Role.LOOK)
+    async def watch(self, request: web.Request) -> web.StreamResponse:
+        """Server-sent events: `sections` has all of them at first, then those that changed."""
+        if self.watchers >= self._settings.watchers_max:
+            return fault(503, f"{self.watchers} watch already: close a page somewhere")
+        self.watchers += 1
+        response = web.StreamResponse(headers=_HEADERS)
+        try:
+            await response.prepare(request)
+            await self._tell(response)
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+        except ConnectionError:
+            pass  # the page was closed
+        finally:
+            self.watchers -= 1
+        return response
+
+    async def end(self, _: web.Application) -> None:
+        """The program ends: nobody keeps it waiting."""
+        self._ending.set()
+
+    async def _tell(self, response: web.StreamResponse) -> None:
+        settings, told, told_s = self._settings, dict[str, bytes](), self._now_s
+        while not self._ending.is_set():
+            made = self._newest()
+            changed = {name: text for name, text in made.items() if told.get(name) != text}
+            if changed:
+                told, told_s = {**told, **changed}, self._now_s
+                await self._write(response, _event(changed))
+            elif self._now_s - told_s >= settings.alive_s:
+                told_s = self._now_s
+                await self._write(response, _ALIVE)
+            await self._pause()
+
+    async def _write(self, response: web.StreamResponse, text: bytes) -> None:
+        async with asyncio.timeout(self._settings.stall_s):
+            await response.write(text)
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.interval_s):
+                await self._ending.wait()
+        except TimeoutError:
+            pass
+
+    def _newest(self) -> dict[str, bytes]:
+        """Those who watch at the same time share one."""
+        if self._now_s - self._made_s >= self._settings.interval_s / 2:
+            self._made = {name: msgspec.json.encode(each) for name, each in self._sections().items()}
+            self._made_s = self._now_s
+        return self._made
+
+    @property
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _event(sections: Mapping[str, bytes]) -> bytes:
+    """JSON of ours has no line breaks, so that one line of data holds it."""
+    pairs = b",".join(msgspec.json.encode(name) + b":" + text for name, text in sections.items())
+    return b"event: sections\ndata: {" + pairs + b"}\n\n"
+
+
+def add_live(app: web.Application, live: Live) -> None:
+    app.router.add_get("/admin/overview", live.once)
+    app.router.add_get("/admin/events", live.watch)
+    app.on_shutdown.append(live.end)

@@ -1,0 +1,13 @@
+"""Puts the page for operators on an admin address: its files, and what it shows, live."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from gateway.ground.page.files import add_files
+from gateway.ground.page.live import Live, LiveSettings, Sections, add_live
+
+
+def add_page(app: web.Application, sections: Sections, settings: LiveSettings | None = None) -> None:
+    add_files(app)
+    add_live(app, Live(sections, settings))

@@ -1,0 +1,340 @@
+"""The operators' page of gateways and of a controller, in a real Chromium."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from controller.app import serve_controller
+from gateway.app.gateway import GatewayHandle
+from gateway.config.sections import ControlConfig, GatewayConfig
+from gateway.core.vocabulary import GatewayId
+from gateway.ground.control.vocabulary import ForwardsTo, GatewayLoad, Report
+from gateway.ground.page.serving import add_page
+from gateway.ground.values import Address
+from tests.fakes.attached import hello
+from tests.support.browser import Page, chromium
+from tests.support.controllers import plain_gateway, read_file
+from tests.support.core import EU, MS, US
+from tests.support.gateways import ask, until
+from tests.support.served import Served, in_thread, served
+
+pytestmark = pytest.mark.slow
+TOKEN = "of-the-operators"
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+CANDIDATE = {"id": HOSTILE, "region": HOSTILE, "standing": HOSTILE, "matched_blocks": 1, "load": 2}
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield Page(driver)
+
+
+def with_token(config: GatewayConfig) -> GatewayConfig:
+    return replace(config, admin_token=TOKEN)
+
+
+@pytest.fixture
+async def up(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Served]:
+    """One that has no engines of its own, and forwards all it gets to the next region's."""
+    async with served(tmp_path, unused_tcp_port_factory, across=True) as made:
+        yield made
+
+
+async def asked(gateway: GatewayHandle, session: aiohttp.ClientSession, request_id: str, **changes: object) -> None:
+    """Until the gateway is done with it."""
+    async with ask(session, gateway.http_url, **changes) as response:
+        await response.read()
+    await until(lambda: gateway.driver.open_requests == 0)
+
+
+def enter(page: Page, token: str) -> None:
+    page.until("document.querySelector('#token-dialog').open")
+    page.find("#token-input").send_keys(token + Keys.ENTER)
+
+
+def order(page: Page, name: str) -> None:
+    """Press the button at the top, and wait for the question."""
+    page.until(
+        "[...document.querySelector('#actions').children].find((each) => each.textContent === arguments[0])", name
+    )
+    page.find("#actions").find_element(By.XPATH, f".//button[text()='{name}']").click()
+    page.until("document.querySelector('#order-dialog').open")
+
+
+async def test_it_shows_the_gateway_and_follows_what_happens(
+    up: Served, page: Page, session: aiohttp.ClientSession
+) -> None:
+    gateway = up.gateway
+
+    def look() -> None:
+        page.open(gateway.admin_url)
+        page.until_live()
+        assert "gateway us-1 in us-east-1 (US)" in page.text("#who")
+        page.until("document.querySelector('#peers tbody')?.textContent.includes('eu-1')")
+        assert "us-east-1" in page.text("#regions tbody")
+        assert "Requests may be sent to eu-west-1 (EU)" in page.text("#policies")
+        assert "Nothing was decided yet." in page.text("#decisions")
+
+    await in_thread(look)
+    await asked(gateway, session, "r1")
+
+    def follow() -> None:
+        page.until("document.querySelector('#decisions tbody').textContent.includes('It ran in eu-west-1')")
+        page.until("document.querySelector('.map .rate')?.textContent.includes('/min')")
+        assert page.asked() == {gateway.admin_url}
+        assert page.console() == []
+
+    await in_thread(follow)
+
+
+async def test_a_request_is_looked_up_by_its_id_with_the_keyboard_alone(
+    up: Served, page: Page, session: aiohttp.ClientSession
+) -> None:
+    async with ask(session, up.url) as response:
+        await response.read()
+        request_id = response.headers["x-request-id"]
+
+    def look() -> None:
+        page.open(up.gateway.admin_url)
+        page.until_live()
+        tabs = 0
+        while page.run("return document.activeElement.id") != "lookup-id":
+            page.driver.switch_to.active_element.send_keys(Keys.TAB)
+            tabs += 1
+            assert tabs < 40, "it is never reached"
+        assert page.run("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        page.driver.switch_to.active_element.send_keys(request_id + Keys.ENTER)
+        page.until("document.querySelector('#lookup .answer').textContent.includes('ended as completed')")
+        assert "At eu-1 in eu-west-1 (EU)" in page.text("#lookup .answer"), "the other side is told too"
+        page.find("#lookup-id").send_keys("-and-none" + Keys.ENTER)
+        page.until("document.querySelector('#lookup .answer').textContent.includes('no request or decision is known')")
+        page.until("document.querySelector('#decisions button.link')").click()
+        page.until("document.querySelector('#lookup .answer').textContent.includes('ended as completed')")
+
+    await in_thread(look)
+
+
+async def test_what_others_write_stays_text(
+    up: Served, tmp_path: Path, page: Page, session: aiohttp.ClientSession
+) -> None:
+    """All that a gateway and a controller show, with markup wherever somebody might write some."""
+    await asked(up.gateway, session, "r1")
+    async with serve_controller(read_file(tmp_path)) as controller:
+        link = plain_gateway(controller.grpc_address, hello("us-1", US))
+        async with link as us:
+            await us.until(lambda us: len(us.replica_ids) == 2)
+            for url in (up.gateway.admin_url, controller.admin_url):
+                async with session.get(f"{url}/admin/overview") as response:
+                    shown = hostile(await response.json())
+                async with pretending(shown) as pretended:
+                    await in_thread(partial(look_for_markup, page, pretended))
+
+
+def hostile(shown: Any, name: str = "") -> Any:
+    """Every text gets some, but for the words that are looked up."""
+    if isinstance(shown, dict):
+        return {key: hostile(each, key) for key, each in shown.items()}
+    if isinstance(shown, list):
+        return [hostile(each, name) for each in shown]
+    return shown + HOSTILE if isinstance(shown, str) and name not in ("kind", "health") else shown
+
+
+@asynccontextmanager
+async def pretending(shown: dict[str, object]) -> AsyncIterator[str]:
+    """A process whose page shows this, and that explains every request alike."""
+
+    async def explain(_: web.Request) -> web.Response:
+        side = {"gateway": HOSTILE, "placements": [{"attempt": 1, "reason": HOSTILE, "considered": [CANDIDATE]}]}
+        return web.json_response({"here": side, "words": [HOSTILE], "there": [{"request": side}]})
+
+    app = web.Application()
+    add_page(app, lambda: shown)
+    app.router.add_get("/admin/explain/{id}", explain)
+    async with TestServer(app) as server:
+        yield str(server.make_url("")).rstrip("/")
+
+
+def look_for_markup(page: Page, url: str) -> None:
+    page.open(url)
+    page.until_live()
+    page.find("#lookup-id").send_keys("r1" + Keys.ENTER)
+    page.until("document.querySelector('#lookup .answer td')?.textContent")
+    assert page.text("#panels").count(HOSTILE) > 20
+    assert HOSTILE in page.text("#who")
+    assert page.run("return document.querySelectorAll('body img, body script, body a[href^=http]').length") == 0
+    assert (page.console(), page.asked()) == ([], {url})
+
+
+async def test_orders_are_asked_about_first_and_want_the_token(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], page: Page
+) -> None:
+    async with served(tmp_path, unused_tcp_port_factory, change=with_token) as up:
+        core = up.gateway.core
+
+        def refuse() -> None:
+            page.open(up.gateway.admin_url)
+            assert "us-1" not in page.text("body")
+            enter(page, "not-the-token")
+            page.until("document.querySelector('#token-why').textContent.includes('refused')")
+            enter(page, TOKEN)
+            page.until_live()
+            order(page, "Lock down")
+            assert page.run("return document.activeElement.id") == "order-cancel"
+            page.find("#order-cancel").click()
+
+        await in_thread(refuse)
+        assert not core.locked_down
+
+        def lock() -> None:
+            order(page, "Lock down")
+            page.find("#order-reason").send_keys("a drill")
+            page.find("#order-do").click()
+            page.until("document.querySelector('#notes').textContent.includes('a drill')")
+
+        await in_thread(lock)
+        assert core.locked_down
+
+        def drain() -> None:
+            order(page, "Drain")
+            assert "It takes nothing new" in page.text("#order-means")
+            page.find("#order-do").click()
+            page.until("document.querySelector('#notes').textContent.includes('Draining')")
+            page.until("document.querySelector('#actions button').disabled")
+
+        await in_thread(drain)
+        assert core.draining
+        async with aiohttp.ClientSession() as session:
+            for path in ("/admin/drain", "/admin/lockdown"):
+                async with session.post(up.gateway.admin_url + path, json={"active": False}) as response:
+                    assert response.status == 401
+                shown = {"authorization": f"Bearer {TOKEN}", "content-type": "text/plain"}
+                async with session.post(up.gateway.admin_url + path, data=b"{}", headers=shown) as response:
+                    assert response.status == 415, "what a page of another site could send"
+        assert core.locked_down
+
+
+async def test_a_controller_shows_the_whole_mesh_and_freezes_it(tmp_path: Path, page: Page) -> None:
+    async with serve_controller(read_file(tmp_path)) as controller:
+        address = controller.grpc_address
+        async with plain_gateway(address, hello("us-1", US)) as us, plain_gateway(address, hello("eu-1", EU)) as eu:
+            await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"])
+            await eu.until(lambda eu: eu.replica_ids == ["eu-1-r0", "eu-1-r1"])
+            load = GatewayLoad(replicas=8, available=3, running=21, waiting=17)
+            await us.say(Report((), 40, load=load, forwards=(ForwardsTo(GatewayId("eu-1"), 120, 4),)))
+
+            def look() -> None:
+                page.open(controller.admin_url)
+                page.until_live()
+                page.until("document.querySelector('#regions tbody').textContent.includes('3/8')")
+                page.until("document.querySelector('.map .rate')?.textContent === '120/min'")
+                assert "eu-1-r0" in page.text("#owners tbody")
+                assert "us-1" in page.text("#names tbody")
+                assert "Requests may be sent to" in page.text("#policies")
+                order(page, "Freeze")
+                assert "No replica changes hands." in page.text("#order-means")
+                page.find("#order-do").click()
+                page.until("document.querySelector('#notes').textContent.includes('Frozen')")
+                page.until("document.querySelector('#orders tbody').textContent.includes('freeze')")
+                order(page, "Unfreeze")
+                page.find("#order-do").click()
+                page.until("!document.querySelector('#notes').textContent.includes('Frozen')")
+                page.find("#gateways").find_element(By.XPATH, ".//button[@aria-label='Drain us-1']").click()
+                page.until("document.querySelector('#order-dialog').open")
+                assert "2 replicas change hands" in page.text("#order-means")
+                page.find("#order-do").click()
+                page.until("document.querySelector('#owners tbody').textContent.includes('eu-1')")
+                page.until("document.querySelector('#gateways tbody').textContent.includes('drained by order')")
+                assert page.console() == []
+
+            await in_thread(look)
+            assert controller.desk.core.gateways[GatewayId("us-1")].is_drained
+
+
+async def test_a_controller_is_told_by_gateways_what_they_have_and_why_a_request_ran_there(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], session: aiohttp.ClientSession
+) -> None:
+    """Real gateways, without a browser: what its page reads."""
+    async with serve_controller(read_file(tmp_path)) as controller:
+        us_1 = partial(attached_to, controller.grpc_address)
+        async with served(tmp_path, unused_tcp_port_factory, across=True, change=us_1) as up:
+            await until(lambda: len(controller.links) == 1)
+            async with ask(session, up.url) as response:
+                await response.read()
+                request_id = response.headers["x-request-id"]
+            async with session.get(f"{controller.admin_url}/admin/explain/{request_id}") as response:
+                explanation = await response.json()
+            assert explanation["here"]["gateway"] == "us-1"
+            assert explanation["words"][1].startswith("It ran in eu-west-1")
+            async with session.get(f"{controller.admin_url}/admin/explain/nobody") as response:
+                assert response.status == 404
+            link = controller.links.get(GatewayId("us-1"))
+            assert link is not None
+            await until(lambda: bool(link.forwards))
+            assert link.load == GatewayLoad()
+            assert (link.forwards[0].gateway_id, link.forwards[0].per_minute > 0) == ("eu-1", True)
+
+            async def decided() -> list[dict[str, object]]:
+                async with session.get(f"{controller.admin_url}/admin/overview") as response:
+                    rows: list[dict[str, object]] = (await response.json())["decisions"]
+                    return rows
+
+            while not (rows := await decided()):  # noqa: ASYNC110 - it asks gateways while it is looked at
+                await asyncio.sleep(0.01)
+            assert (rows[0]["gateway"], rows[0]["request"]) == ("us-1", request_id)
+
+
+def attached_to(controller: Address, config: GatewayConfig) -> GatewayConfig:
+    return replace(
+        config, control=ControlConfig(controllers=(controller,), report_interval_ns=50 * MS, reconnect_min_ns=MS)
+    )
+
+
+async def test_it_is_drawn_dark_and_small_too(up: Served, page: Page) -> None:
+    def look() -> None:
+        grounds = set()
+        for width, dark in ((1400, False), (1400, True), (360, True)):
+            page.open(up.gateway.admin_url, width=width, dark=dark)
+            page.until_live()
+            page.until("document.querySelectorAll('.spots li').length === 2")
+            assert page.run("return document.documentElement.scrollWidth") <= width, "nothing sticks out"
+            grounds.add(page.run("return getComputedStyle(document.body).backgroundColor"))
+            assert len(zlib.compress(page.driver.get_screenshot_as_png())) > 15_000, "it is not blank"
+        assert len(grounds) == 2
+        page.find("#theme").click()
+        assert page.run("return getComputedStyle(document.body).backgroundColor") in grounds
+        assert page.run("return document.documentElement.dataset.theme") == "light"
+
+    await in_thread(look)
+
+
+async def test_a_stream_that_ends_is_opened_again(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], page: Page
+) -> None:
+    """The gateway is restarted at the same address."""
+    port = unused_tcp_port_factory()
+
+    def at_port(config: GatewayConfig) -> GatewayConfig:
+        return replace(config, listen=replace(config.listen, admin=replace(config.listen.admin, port=port)))
+
+    async with served(tmp_path, unused_tcp_port_factory, change=at_port) as up:
+        await in_thread(partial(page.open, up.gateway.admin_url))
+        await in_thread(page.until_live)
+    await in_thread(lambda: page.until("document.querySelector('#live').dataset.state === 'again'"))
+    async with served(tmp_path, unused_tcp_port_factory, change=at_port):
+        await in_thread(page.until_live)
+        await asyncio.sleep(0)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+
+import msgspec
+import pytest
+
+from controller.links import Link, Links
+from controller.questions import OPEN_MAX, LatestDecisions, Questions, TooManyQuestions
+from gateway.core.vocabulary import GatewayId
+from gateway.ground.control.vocabulary import Answer
+from gateway.ground.page.shown import DecisionShown, SideShown
+from tests.fakes.attached import hello
+from tests.support.clock import StillClock
+from tests.support.core import EU, US
+
+US_1, EU_1 = GatewayId("us-1"), GatewayId("eu-1")
+
+
+def two_links() -> Links:
+    links = Links()
+    for name, place in (("us-1", US), ("eu-1", EU)):
+        link = Link(hello(name, place), 0)
+        link.is_registered = True
+        links.put(link)
+    return links
+
+
+def side(gateway: str, origin: str) -> bytes:
+    record = {"gateway": gateway, "origin": origin}
+    return msgspec.json.encode(SideShown(record, f"{gateway}: the headline", f"{gateway}: why", f"At {gateway}: why"))
+
+
+def decision(gateway: str, request: str, age_ms: int) -> DecisionShown:
+    return DecisionShown(gateway, request, age_ms)
+
+
+async def answers(questions: Questions, links: Links, **documents: bytes) -> None:
+    """Each as soon as it is asked; whoever is not named says nothing."""
+    for link in links.all():
+        await link.asked_more.wait()
+        link.asked_more.clear()
+        question = link.asked.popleft()
+        if (document := documents.get(link.gateway_id.replace("-", "_"))) is not None:
+            questions.answered(link.gateway_id, Answer(question.number, document))
+
+
+async def test_every_gateway_is_asked_and_the_one_that_the_client_spoke_to_comes_first() -> None:
+    links = two_links()
+    questions = Questions(links, answer_s=3600)
+    async with asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(questions.about("r-1"))
+        await answers(questions, links, us_1=side("us-1", "eu-1"), eu_1=side("eu-1", ""))
+    assert asked.result() == {
+        "here": {"gateway": "eu-1", "origin": ""},
+        "there": [{"gateway": "us-1", "request": {"gateway": "us-1", "origin": "eu-1"}, "problem": ""}],
+        "words": ["eu-1: the headline", "eu-1: why", "At us-1: why"],
+    }
+
+
+async def test_whoever_does_not_answer_is_not_waited_for_longer_and_nonsense_is_left_out() -> None:
+    links = two_links()
+    questions = Questions(links, answer_s=0)
+    assert await questions.about("r-1") is None
+    questions = Questions(links, answer_s=3600)
+    for link in links.all():
+        link.asked.clear()
+        link.asked_more.clear()
+    async with asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(questions.about("r-1"))
+        await answers(questions, links, us_1=b"\xff{", eu_1=b'{"request": 3}')
+    assert asked.result() is None
+
+
+async def test_an_answer_that_comes_late_twice_or_from_whom_nobody_asked_changes_nothing() -> None:
+    links = two_links()
+    questions = Questions(links, answer_s=3600)
+    questions.answered(US_1, Answer(1, b"[]"))
+    async with asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(questions.latest())
+        await asyncio.sleep(0)
+        questions.answered(GatewayId("ap-1"), Answer(1, msgspec.json.encode([decision("ap-1", "r-9", 1)])))
+        questions.answered(US_1, Answer(1, msgspec.json.encode([decision("us-1", "r-1", 5), decision("eu-1", "x", 1)])))
+        questions.answered(US_1, Answer(1, msgspec.json.encode([decision("us-1", "r-2", 5)])))
+        questions.answered(EU_1, Answer(1, msgspec.json.encode([decision("eu-1", "r-3", 2)])))
+    assert [each.request for each in asked.result()] == ["r-3", "r-1"], "newest first, each of itself alone"
+
+
+async def test_open_questions_are_bounded_and_so_is_what_waits_for_a_slow_gateway() -> None:
+    links = two_links()
+    questions = Questions(links, answer_s=3600)
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(questions.latest()) for _ in range(OPEN_MAX)]
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyQuestions):
+            await questions.about("r-1")
+        assert all(len(each.asked) == 8 for each in links.all())
+        for each in running:
+            each.cancel()
+
+
+async def test_the_latest_are_asked_for_now_and_then_and_one_stays_where_it_was_in_time() -> None:
+    clock, links = StillClock(), two_links()
+    questions = Questions(links, answer_s=3600)
+    works: list[Coroutine[None, None, None]] = []
+    latest = LatestDecisions(questions, clock, works.append)
+    assert latest.rows() == latest.rows() == []
+    assert len(works) == 1, "one at a time"
+
+    async def answered(age_ms: int) -> list[dict[str, object]]:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(works.pop())
+            text = msgspec.json.encode([decision("us-1", "r-1", age_ms)])
+            tasks.create_task(answers(questions, links, us_1=text, eu_1=b""))
+        return latest.rows()
+
+    first = await answered(1000)
+    assert [each["request"] for each in first] == ["r-1"]
+    assert not works, "it was asked just now"
+    clock.now += 2_000_000_000
+    latest.rows()
+    assert await answered(2999) == first

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway.app.budgets import Budgets
+from gateway.core.residency import TenantPolicy
+from gateway.core.vocabulary import GatewayId, Place, TenantName
+from gateway.ground.clock import Clock
+from gateway.records.others_usage import BudgetUse
+from gateway.records.usage_book import UsageBook, Used
+from gateway.request.callers import KeyId
+from gateway.security.keyring import Keyring
+from gateway.security.keys_editing import add_key, change_key, set_tenant_budget
+from tests.support.core import AP, EU, US, policy, rule
+
+ACME = TenantName("acme")
+PEER = GatewayId("eu-1")
+NAME = ("key", "a")
+
+
+class Noon(Clock):
+    """Of 22 November 2026."""
+
+    def wall_ns(self) -> int:
+        return 1_795_348_800 * 10**9
+
+
+class House:
+    def __init__(self, folder: Path, **budget: int) -> None:
+        self.keys = folder / "keys.yaml"
+        add_key(self.keys, "a", {"tenant": ACME, **budget}, 0, may_be_missing=True)
+        add_key(self.keys, "free", {"tenant": ACME}, 0)
+        self.keyring = Keyring(self.keys, Noon())
+        self.book = UsageBook()
+        self.budgets = Budgets(self.book, self.keyring, Noon())
+        self.budgets.begin()
+
+    def use(self, key: str, tokens: int) -> None:
+        self.book.settle(KeyId(key), ACME, 0, Used(1, tokens), Noon().wall_ns())
+
+    def told(
+        self, place: Place | None = EU, tenants: dict[TenantName, TenantPolicy] | None = None
+    ) -> Sequence[BudgetUse]:
+        return self.budgets.told_to(place, policy(US, tenants=tenants), 0)[0]
+
+
+def word(day: str = "2026-11-22", name: tuple[str, str] = NAME) -> BudgetUse:
+    return BudgetUse(name, day, 60, 70)
+
+
+def test_what_keys_with_a_budget_used_is_told_by_their_ids(tmp_path: Path) -> None:
+    house = House(tmp_path, tokens_per_day=100)
+    house.use("a", 5)
+    house.use("free", 7)
+    assert house.told() == [BudgetUse(NAME, "2026-11-22", 5, 5)]
+
+
+def test_a_region_that_may_not_know_of_a_tenant_is_told_of_no_budget_of_its(tmp_path: Path) -> None:
+    house = House(tmp_path, tokens_per_day=100)
+    house.use("a", 5)
+    keeps = {ACME: TenantPolicy(process=rule(US, EU))}
+    assert len(house.told(EU, keeps)) == 1
+    assert house.told(AP, keeps) == []
+    assert house.told(None, keeps) == []
+
+
+async def test_budgets_come_and_go_with_the_keys_file(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.use("a", 5)
+    assert house.told() == []
+    set_tenant_budget(house.keys, ACME, {"tokens_per_month": 100})
+    await house.keyring.reload()
+    assert [each.name for each in house.told()] == [("tenant", "acme")]
+    change_key(house.keys, "a", {"tokens_per_day": 10}, 0)
+    await house.keyring.reload()
+    assert {each.name for each in house.told()} == {NAME, ("tenant", "acme")}
+
+
+def test_what_is_heard_counts_where_the_budget_is_ours_and_the_day_is_near(tmp_path: Path) -> None:
+    house = House(tmp_path, tokens_per_day=100)
+    house.budgets.hear(PEER, [word(name=("key", "free")), word(name=("key", "theirs"))])
+    assert (len(house.book.others), house.budgets.not_kept) == (0, 0)
+    house.budgets.hear(PEER, [word("2026-11-24"), word("9999-12-31"), word("2026-11-20")])
+    assert (len(house.book.others), house.budgets.not_kept) == (0, 3)
+    house.budgets.hear(PEER, [word()])
+    assert house.budgets.by_others(NAME)[:2] == (60, 70)
+
+
+def test_without_keys_nothing_is_told_and_nothing_kept() -> None:
+    book = UsageBook()
+    budgets = Budgets(book, None, Noon())
+    budgets.begin()
+    budgets.hear(PEER, [word()])
+    book.settle(KeyId(""), ACME, 0, Used(1, 5), Noon().wall_ns())
+    assert budgets.told_to(EU, policy(US), 0) == ([], 0)
+    assert len(book.others) == 0
