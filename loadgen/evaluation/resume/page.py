@@ -204,6 +204,6 @@ def _costs(costs: Sequence[Cost]) -> str:
     return table(head, rows)
 
 
-_COST_NOTE = """The aim is 2 % at most with text; an answer longer than 64 KiB of events is at its edge. Token ids are off by default,
-as they cost more.
+_COST_NOTE = """The aim is 2 % at most with text; an answer longer than 64 KiB of events is at its edge. Token ids are
+off by default, as they cost more.
 """
