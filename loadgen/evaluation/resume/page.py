@@ -159,7 +159,8 @@ other tokens of it than the first one had generated, so that what is likeliest n
 weights that is nearly always so, as what they write is no tokenizer's own reading of anything; a model that was trained
 writes what its tokenizer would, but for a break inside a word. Token ids have no such difference. *Else*: the tokens
 are the same, and the numbers are not: a prompt is read in one piece, and an answer is written token by token, in
-batches of other sizes, and two tokens that are almost as likely change places.
+batches of other sizes, and two tokens that are almost as likely change places. The same engine that is asked
+the same again does not always answer the same.
 """
 
 _COST = f"""## What it costs an answer that does not break
