@@ -271,7 +271,7 @@ class Streams:
             await self._ask(f"{number}. {QUESTIONS[number % len(QUESTIONS)]}")
 
     async def _ask(self, question: str) -> None:
-        body = asked(CHAT_PATH, question, ignore_eos=True, max_tokens=3 * TOKENS)
+        body = asked(CHAT_PATH, question, ignore_eos=True, max_tokens=10 * TOKENS)
         clock = asyncio.get_running_loop().time
         last_s, pause_s, said = clock(), 0.0, b""
         async with self._session.post(self._region.url + CHAT_PATH, json=body) as response:
