@@ -185,7 +185,9 @@ async def serve_controller(
         stack.push_async_callback(server.stop)
         handle.grpc_address = await _listen_for_gateways(server, sections.listen.grpc)
         operations = Operations(desk, history, clock, on_order=metrics.ordered)
-        admin = _admin_app(handle, operations, history, clock, shown.operators, recent=recent, start=loops.start)
+        admin = _admin_app(
+            handle, operations, history, clock, operators=shown.operators, recent=recent, start=loops.start
+        )
         handle.admin_address = await listen_for_operators(stack, admin, handle.admin_address, shown.operators_tls)
         yield handle
 
@@ -409,8 +411,8 @@ def _admin_app(
     operations: Operations,
     history: History,
     clock: Clock,
-    operators: Operators,
     *,
+    operators: Operators,
     recent: Recent,
     start: Callable[[Coroutine[None, None, None]], object],
 ) -> web.Application:

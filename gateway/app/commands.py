@@ -18,13 +18,16 @@ import click
 import uvloop
 import yaml
 
+from gateway.app.drain_cli import drain
 from gateway.app.fleet import check_engine_certificates
 from gateway.app.gateway import GatewayHandle, run_gateway
+from gateway.app.identities import Identities
 from gateway.app.lockdown_cli import lockdown
 from gateway.app.memory import describe_memory
 from gateway.app.metrics_cli import metrics
 from gateway.app.open_files import open_records, open_secrets
 from gateway.app.status_cli import status
+from gateway.app.token_cli import token
 from gateway.app.usage_cli import usage
 from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
@@ -33,7 +36,7 @@ from gateway.engines.shared_caches import shared_cache_notes
 from gateway.ground.certificates import CertificateFault
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
-from gateway.ground.logs import announce
+from gateway.ground.logs import announce, make_logger
 from gateway.policy.file import load_policy_or_closed
 from gateway.records.audit import head_signer
 from gateway.security.keyring import read_keys
@@ -49,9 +52,11 @@ def cli() -> None:
     """Serve one region, check its region file, say how it is, or stop all its forwarding."""
 
 
+cli.add_command(drain)
 cli.add_command(lockdown)
 cli.add_command(metrics)
 cli.add_command(status)
+cli.add_command(token)
 cli.add_command(usage)
 
 
@@ -97,6 +102,7 @@ def _check_what_it_names(file: Path, config: GatewayConfig) -> None:
         if config.keys_file is not None:
             read_keys(config.keys_file, keeps_usage=config.state.folder is not None)
         head_signer(config.audit)
+        Identities(config, Clock(), make_logger(config.logging, config.gateway_id))
         if faults := Certificates(config, Clock()).date_faults():
             raise CertificateFault("\n".join(faults))
     with _complaints(f"{file.name}: "):

@@ -227,7 +227,7 @@ async def serve_gateway(
                     desk,
                     roster,
                     parts,
-                    accounts.identities.operators,
+                    operators=accounts.identities.operators,
                     drain=partial(_begin_drain, desk, peer_server),
                     overview=Overview(config, desk, names),
                 )
@@ -427,8 +427,8 @@ def _add_parts(
 
 async def _begin_drain(desk: Desk, peer_server: PeerServer, by: Operator) -> dict[str, object]:
     """By an operator: as before an end, but the process stays, and whoever began it ends it."""
-    open_requests = desk.driver.open_requests
-    desk.log.warning("draining by order: nothing new is taken until a restart", requests=open_requests, **told_of(by))
+    left = desk.driver.open_requests
+    desk.log.warning("draining by order: nothing new is taken until a restart", requests=left, **told_of(by))
     desk.driver.submit(DrainRequested())
     await peer_server.drain()
     return {"draining": True, "requests": desk.driver.open_requests}
@@ -439,8 +439,8 @@ def _admin_app(
     desk: Desk,
     roster: PeerRoster,
     described: Mapping[str, Describes],
-    operators: Operators,
     *,
+    operators: Operators,
     drain: Callable[[Operator], Awaitable[object]],
     overview: Overview,
 ) -> web.Application:

@@ -9,7 +9,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.config.sections import GatewayConfig
 from gateway.ground.clock import Clock
 from gateway.ground.supervisor import Supervisor
-from gateway.ground.tokens.issuer import Around
+from gateway.ground.tokens.issuer import Around, Issuer
 from gateway.ground.tokens.operators import FOR_OPERATORS, make_operators
 from gateway.ground.tokens.tokens import Tokens
 from gateway.request.callers import ClientKey
@@ -32,10 +32,13 @@ class Identities:
             self.client_tokens = Tokens(FOR_CLIENTS, of_clients, grants.grant, clock=clock, counters=around.counters)
         self._issuers = {FOR_CLIENTS: of_clients, FOR_OPERATORS: of_operators}
 
+    @property
+    def issuers(self) -> list[Issuer]:
+        return [each for issuers in self._issuers.values() for each in issuers]
+
     def restore(self) -> None:
-        for issuers in self._issuers.values():
-            for each in issuers:
-                each.restore()
+        for each in self.issuers:
+            each.restore()
 
     def run(self, loops: Supervisor) -> None:
         """No issuer is waited for: whoever does not answer is asked again."""

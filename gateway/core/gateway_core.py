@@ -240,6 +240,7 @@ class GatewayCore(GatewayState):
         if isinstance(meter, Exceeded):
             outcome, detail, wait_ns = meter.outcome, meter.detail, meter.retry_after_ns
             self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0, retry_after_ns=wait_ns))
+            self.goodput.count(profile.service_class, Promise.REFUSED)
             return
         stamp = ResidencyStamp(self.place, profile.tenant, rule, self.policy.digest)
         self._admit(event, request_class, stamp, now_ns, budget=budget, meter=meter)

@@ -347,6 +347,7 @@ class Checker:
             )
         for pool in self._core.decode_pools:
             self._check_pool(pool)
+        self._check_tenants()
         waiting = [request for request in self._core.requests.values() if request.phase is Phase.WAITING]
         self._expect("the queue's length is true", len(self._core.waiting) == len(waiting), f"{len(waiting)} wait")
 
@@ -542,6 +543,20 @@ class Checker:
             and (is_home or not policy.closed_reason)
             and (profile.process is None or profile.process.allows(place))
         )
+
+    def _check_tenants(self) -> None:
+        under_way: dict[int, int] = {}
+        for request in self._core.requests.values():
+            if request.meter is not None and request.phase is not Phase.ENDED:
+                under_way[id(request.meter)] = under_way.get(id(request.meter), 0) + 1
+                self._expect("a forward counts where it came in", request.origin_gateway_id is None, request.request_id)
+        for meter in self._core.limits:
+            counted = under_way.get(id(meter), 0)
+            self._expect(
+                "what a tenant has under way are its requests that have not ended",
+                meter.running == counted,
+                f"{meter.tenant}: {meter.running} counted, {counted} under way",
+            )
 
     def _check_bounds(self) -> None:
         core = self._core

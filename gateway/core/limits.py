@@ -305,7 +305,7 @@ class Limits:
                 floor_of(limit.limit, count, (rank + offset) % count, shares.floor_share) for rank in range(count)
             ]
             if divider.is_unsure:
-                limit.wait(floors[divider.at])
+                limit.wait(floors[divider.at], now_ns)
                 continue
             demands = [0 if use is None else demand_of(use, kind) for use in heard]
             demands.insert(divider.at, demand_of(own, kind))
@@ -398,11 +398,14 @@ class Limits:
 
     def _forget_idle(self, now_ns: int) -> None:
         """Those that have been idle for long, the longest first."""
-        for tenant, meter in list(self._meters.items()):
+        idle: list[TenantName] = []
+        for tenant, meter in self._meters.items():
             if now_ns - meter.asked_ns < _FORGOTTEN_NS:
-                return
+                break
             if tenant not in self._active:
-                del self._meters[tenant]
+                idle.append(tenant)
+        for tenant in idle:
+            del self._meters[tenant]
 
     def _forget_one(self) -> None:
         """The one that was idle for longest, or else the oldest of which nothing is under way."""

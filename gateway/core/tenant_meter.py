@@ -55,10 +55,10 @@ class Divided:
         self.share = self.floor = self.limit
         self._growth = None
 
-    def wait(self, floor: int) -> None:
-        """Nobody knows yet what others use."""
+    def wait(self, floor: int, now_ns: int) -> None:
+        """Nobody knows yet what others use; nor do they know what is asked for here."""
         self.share = self.floor = floor
-        self._growth = None
+        self._growth = SlowGrowth(floor, now_ns)
 
     def divide(self, demands: list[int], floors: list[int], at: int, now_ns: int, heard_ns: int) -> None:
         """`at`: where we stand among those who divide it. `heard_ns`: what we told before that, the others know."""

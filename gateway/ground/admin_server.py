@@ -14,13 +14,10 @@ from aiohttp.typedefs import Middleware
 
 from gateway.ground.operators import NotAnOperator, Operator, Operators
 from gateway.ground.operators_config import Role
-from gateway.ground.page.files import PAGE_PATHS
 from gateway.ground.values import Address
 
 HEALTH_PATHS = frozenset({"/health", "/ready"})
 """Open to everybody: balancers have no keys."""
-OPEN_PATHS = HEALTH_PATHS | PAGE_PATHS
-"""A browser cannot show a token for the page itself; the page can, and asks for it."""
 
 OPERATOR = web.RequestKey("operator", Operator)
 """Who asks, for handlers."""
@@ -50,7 +47,7 @@ def undeclared_routes(app: web.Application) -> Iterator[str]:
     """Those of which nobody said who may ask."""
     for route in app.router.routes():
         path = "" if route.resource is None else route.resource.canonical
-        if path not in OPEN_PATHS and _NEEDED not in _declared_by(route.handler):
+        if path not in HEALTH_PATHS and _NEEDED not in _declared_by(route.handler):
             yield f"{route.method} {path}"
 
 
@@ -66,8 +63,8 @@ def add_whoami(app: web.Application) -> None:
 
 
 def admin_middlewares(operators: Operators, hosts: Collection[str] | None) -> list[Middleware]:
-    """Whoever is no operator gets nothing but health and the page's own files. With `hosts`, nobody gets anything who
-    asks for another host than these or this machine."""
+    """Whoever is no operator gets nothing but health and what is open to all. With `hosts`, nobody gets anything
+    who asks for another host than these or this machine."""
     middlewares: list[Middleware] = [] if hosts is None else [_answers_as(hosts)]
     return [*middlewares, _asks_for(operators)]
 
@@ -127,7 +124,7 @@ def _asks_for(operators: Operators) -> Middleware:
     @web.middleware
     async def ask(request: web.Request, handler: _Handler) -> web.StreamResponse:
         declared = _declared_by(request.match_info.handler)
-        if request.path in OPEN_PATHS or declared.get(_NEEDED, Role.CHANGE) is None:
+        if request.path in HEALTH_PATHS or declared.get(_NEEDED, Role.CHANGE) is None:
             return await handler(request)
         try:
             request[OPERATOR] = await operators.identify(credential_of(request.headers))

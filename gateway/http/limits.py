@@ -17,8 +17,9 @@ _MILLISECOND_NS = 1_000_000
 _MINUTE_NS = 60_000_000_000
 _DEBT_MAX_NS = 60 * _MINUTE_NS
 """The longest that a bucket can be in debt. What a request has used is an engine's word, which may be absurd."""
-METERS_MAX = 20_000
-"""Twice what a keys file may hold, so that a key which is in use is not forgotten while files change."""
+METERS_MAX = 40_000
+"""Twice what a keys file may hold, so that a key which is in use is not forgotten while files change, and as many
+holders of tokens as are told apart in a day."""
 
 
 class Limit(StrEnum):

@@ -26,7 +26,7 @@ class KeyLimits:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be used up in a day or a month of UTC, at one gateway; None where there is no such bound."""
+    """What may be used up in a day or a month of UTC, at all gateways together; None where there is no such bound."""
 
     tokens_per_day: int | None = None
     """Prompt and output together."""

@@ -38,6 +38,8 @@ class TenantFigures:
     """By second, the most that was under way at once."""
     let_in: list[int] = field(default_factory=list)
     """When each was."""
+    full_ns: int | None = None
+    """When all of the limit was under way for the first time."""
     refused: Counter[Outcome] = field(default_factory=Counter)
 
     @property
@@ -99,10 +101,12 @@ class TenantWatch:
 
     def _check(self, now_ns: int, tenant: TenantName, figures: TenantFigures) -> None:
         config = self._config.tenants.get(tenant, self._config.tenants.get(DEFAULT_TENANT))
-        if config is None or config.concurrency_max is None or config.limit_scope is not LimitScope.MESH:
+        if config is None or config.concurrency_max is None:
             return
+        if figures.full_ns is None and figures.total >= config.concurrency_max:
+            figures.full_ns = now_ns
         bound = self._sides * bound_of(config.concurrency_max, self._gateways, self._config.shares.floor_share)
-        if figures.total > bound:
+        if config.limit_scope is LimitScope.MESH and figures.total > bound:
             detail = f"{figures.total} requests of {tenant} are under way, of at most {bound}"
             raise Broken(now_ns, "tenants keep to their limits", detail)
 

@@ -72,11 +72,15 @@ class FakeIssuer:
         return web.Response(body=self.key_set() if self.body is None else self.body)
 
 
+class _Registry(jws.JWSRegistry):
+    max_header_length = 1 << 20
+
+
 def sign(claims: dict[str, Any], key: SigningKey, **header: object) -> str:
-    algorithm = {"EC": "ES256", "RSA": "RS256", "OKP": "EdDSA"}[key.key_type]
+    algorithm = {"EC": "ES256", "RSA": "RS256", "OKP": "Ed25519"}[key.key_type]
     protected: Any = {"alg": algorithm, "kid": key.kid, "typ": "JWT", **header}
     protected = {name: said for name, said in protected.items() if said is not None}
-    registry = jws.JWSRegistry(algorithms=[str(protected["alg"])], strict_check_header=False)
+    registry = _Registry(algorithms=[str(protected["alg"])], strict_check_header=False)
     return jws.serialize_compact(protected, json.dumps(claims), key, registry=registry)
 
 

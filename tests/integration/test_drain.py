@@ -9,7 +9,7 @@ from gateway.app.gateway import serve_gateway
 from gateway.ground.values import Address
 from tests.fakes.engine import GOOD_STREAM, stream_until
 from tests.support.core import EU, SECOND, US
-from tests.support.gateways import ask, counted, free_replicas, until, usable_peers
+from tests.support.gateways import ask, counted, free_replicas, nightside, until, usable_peers
 from tests.support.regions import Mesh, Region, busy_us_and_free_eu
 
 
@@ -82,3 +82,21 @@ async def test_a_gateway_without_peers_needs_nobody_to_be_told(mesh: Mesh) -> No
     async with serve_gateway(us.config) as gateway:
         assert await gateway.drain(60) is True
         assert isinstance(gateway.http_address, Address)
+
+
+async def test_an_operator_drains_it_and_the_process_stays_until_it_is_ended(mesh: Mesh) -> None:
+    us, eu = await busy_us_and_free_eu(mesh)
+    go_on = asyncio.Event()
+    eu.engine.plays(stream_until(go_on, (GOOD_STREAM[0],), GOOD_STREAM[1:]))
+    async with ask(mesh.session, us.gateway.http_url) as forwarded:
+        assert await forwarded.content.readany() == GOOD_STREAM[0]
+        status, out, err = await nightside("gateway", "drain", "--admin", eu.gateway.admin_url)
+        assert (status, out, err) == (0, "draining: 1 requests are left\n", "")
+        await until(lambda: not believes_it_accepts(us, eu))
+        async with ask(mesh.session, eu.gateway.http_url) as late:
+            assert (late.status, (await late.json())["error"]["code"]) == (503, "draining")
+        go_on.set()
+        assert await forwarded.content.read() == b"".join(GOOD_STREAM[1:])
+    async with mesh.session.get(f"{eu.gateway.admin_url}/admin/state") as response:
+        assert (await response.json())["draining"] is True
+    assert await eu.gateway.drain(60), "an end after that is as any other"

@@ -123,6 +123,13 @@ class TestClients:
             await house.known()
             async with openai.AsyncOpenAI(base_url=f"{gateway.http_url}/v1", api_key=house.token()) as client:
                 assert [model.id async for model in client.models.list()] == [MODEL]
+
+            async def current() -> str:
+                return house.token(sub="bob")
+
+            async with openai.AsyncOpenAI(base_url=f"{gateway.http_url}/v1", api_key=current) as client:
+                said = await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hi"}])
+                assert said.choices
             expired = house.token(exp=1)
             async with anthropic.AsyncAnthropic(base_url=gateway.http_url, api_key=expired, max_retries=0) as asking:
                 with pytest.raises(anthropic.AuthenticationError, match="the access token has expired"):

@@ -23,6 +23,7 @@ from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import ControlConfig, GatewayConfig
 from gateway.core.vocabulary import GatewayId
 from gateway.ground.control.vocabulary import ForwardsTo, GatewayLoad, Report
+from gateway.ground.operators_config import OperatorsConfig, OperatorTokenConfig, Role
 from gateway.ground.page.serving import add_page
 from gateway.ground.values import Address
 from tests.fakes.attached import hello
@@ -34,6 +35,7 @@ from tests.support.served import Served, in_thread, served
 
 pytestmark = pytest.mark.slow
 TOKEN = "of-the-operators"
+LOOKER = "may-only-look"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 CANDIDATE = {"id": HOSTILE, "region": HOSTILE, "standing": HOSTILE, "matched_blocks": 1, "load": 2}
 
@@ -44,10 +46,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         yield Page(driver)
 
 
-def with_token(config: GatewayConfig) -> GatewayConfig:
-    return replace(config, admin_token=TOKEN)
-
-
 @pytest.fixture
 async def up(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Served]:
     """One that has no engines of its own, and forwards all it gets to the next region's."""
@@ -55,9 +53,9 @@ async def up(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> Asyn
         yield made
 
 
-async def asked(gateway: GatewayHandle, session: aiohttp.ClientSession, request_id: str, **changes: object) -> None:
+async def asked(gateway: GatewayHandle, session: aiohttp.ClientSession) -> None:
     """Until the gateway is done with it."""
-    async with ask(session, gateway.http_url, **changes) as response:
+    async with ask(session, gateway.http_url, max_tokens=3) as response:
         await response.read()
     await until(lambda: gateway.driver.open_requests == 0)
 
@@ -91,7 +89,7 @@ async def test_it_shows_the_gateway_and_follows_what_happens(
         assert "Nothing was decided yet." in page.text("#decisions")
 
     await in_thread(look)
-    await asked(gateway, session, "r1")
+    await asked(gateway, session)
 
     def follow() -> None:
         page.until("document.querySelector('#decisions tbody').textContent.includes('It ran in eu-west-1')")
@@ -105,7 +103,7 @@ async def test_it_shows_the_gateway_and_follows_what_happens(
 async def test_a_request_is_looked_up_by_its_id_with_the_keyboard_alone(
     up: Served, page: Page, session: aiohttp.ClientSession
 ) -> None:
-    async with ask(session, up.url) as response:
+    async with ask(session, up.url, max_tokens=3) as response:
         await response.read()
         request_id = response.headers["x-request-id"]
 
@@ -133,7 +131,7 @@ async def test_what_others_write_stays_text(
     up: Served, tmp_path: Path, page: Page, session: aiohttp.ClientSession
 ) -> None:
     """All that a gateway and a controller show, with markup wherever somebody might write some."""
-    await asked(up.gateway, session, "r1")
+    await asked(up.gateway, session)
     async with serve_controller(read_file(tmp_path)) as controller:
         link = plain_gateway(controller.grpc_address, hello("us-1", US))
         async with link as us:
@@ -162,9 +160,13 @@ async def pretending(shown: dict[str, object]) -> AsyncIterator[str]:
         side = {"gateway": HOSTILE, "placements": [{"attempt": 1, "reason": HOSTILE, "considered": [CANDIDATE]}]}
         return web.json_response({"here": side, "words": [HOSTILE], "there": [{"request": side}]})
 
+    async def whoami(_: web.Request) -> web.Response:
+        return web.json_response({"operator": HOSTILE, "role": HOSTILE})
+
     app = web.Application()
     add_page(app, lambda: shown)
     app.router.add_get("/admin/explain/{id}", explain)
+    app.router.add_get("/admin/whoami", whoami)
     async with TestServer(app) as server:
         yield str(server.make_url("")).rstrip("/")
 
@@ -183,7 +185,13 @@ def look_for_markup(page: Page, url: str) -> None:
 async def test_orders_are_asked_about_first_and_want_the_token(
     tmp_path: Path, unused_tcp_port_factory: Callable[[], int], page: Page
 ) -> None:
-    async with served(tmp_path, unused_tcp_port_factory, change=with_token) as up:
+    (tmp_path / "looker").write_text(LOOKER)
+    looker = OperatorTokenConfig("a-looker", Role.LOOK, tmp_path / "looker")
+
+    def change(config: GatewayConfig) -> GatewayConfig:
+        return replace(config, admin_token=TOKEN, operators=OperatorsConfig((looker,)))
+
+    async with served(tmp_path, unused_tcp_port_factory, change=change) as up:
         core = up.gateway.core
 
         def refuse() -> None:
@@ -191,6 +199,10 @@ async def test_orders_are_asked_about_first_and_want_the_token(
             assert "us-1" not in page.text("body")
             enter(page, "not-the-token")
             page.until("document.querySelector('#token-why').textContent.includes('refused')")
+            enter(page, LOOKER)
+            page.until("document.querySelector('#as').textContent === 'as a-looker (look)'")
+            page.until("document.querySelector('#actions').children.length === 0")
+            page.find("#forget").click()
             enter(page, TOKEN)
             page.until_live()
             order(page, "Lock down")
@@ -246,7 +258,7 @@ async def test_a_controller_shows_the_whole_mesh_and_freezes_it(tmp_path: Path, 
                 assert "us-1" in page.text("#names tbody")
                 assert "Requests may be sent to" in page.text("#policies")
                 order(page, "Freeze")
-                assert "No replica changes hands." in page.text("#order-means")
+                assert "No replica changes hands any more" in page.text("#order-means")
                 page.find("#order-do").click()
                 page.until("document.querySelector('#notes').textContent.includes('Frozen')")
                 page.until("document.querySelector('#orders tbody').textContent.includes('freeze')")
@@ -273,7 +285,7 @@ async def test_a_controller_is_told_by_gateways_what_they_have_and_why_a_request
         us_1 = partial(attached_to, controller.grpc_address)
         async with served(tmp_path, unused_tcp_port_factory, across=True, change=us_1) as up:
             await until(lambda: len(controller.links) == 1)
-            async with ask(session, up.url) as response:
+            async with ask(session, up.url, max_tokens=3) as response:
                 await response.read()
                 request_id = response.headers["x-request-id"]
             async with session.get(f"{controller.admin_url}/admin/explain/{request_id}") as response:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from gateway.config.sections import GatewayConfig, StateConfig
@@ -19,6 +20,7 @@ from gateway.core.limits_config import LimitScope
 from gateway.core.sharing_config import TenantConfig
 from gateway.core.vocabulary import TenantName
 from gateway.ground.clock import Clock
+from gateway.records.decisions import Explanation
 from gateway.security.keys_editing import add_key, set_tenant_budget
 from tests.fakes.engine import hang
 from tests.support.core import EU, US
@@ -106,7 +108,11 @@ class TestConcurrency:
                 status, headers, body = await clients.ask(region)
                 assert (status, body["error"]["code"]) == (429, "tenant_concurrency_exceeded")
                 assert int(headers["retry-after"]) >= 1
+                told = await explained(mesh, region, headers["x-request-id"])
+                assert told.here.outcome == "rejected_tenant_concurrency"
+                assert f"under way (limit {LIMIT}" in told.here.detail
                 assert [await clients.ask(region, "other") for _ in range(3)] == [None] * 3
+            assert "of which this gateway's share is 1 at present" in told.here.detail
             assert sum(running(regions)) == BOUND
 
             clients.leave()
@@ -166,6 +172,11 @@ class TestBudgets:
         await eu.start()
         await until(lambda: not eu.is_busy)
         assert await ask(eu) == "budget_exceeded"
+
+
+async def explained(mesh: Mesh, region: Region, request_id: str) -> Explanation:
+    async with mesh.session.get(f"{region.gateway.admin_url}/admin/explain/{request_id}") as response:
+        return msgspec.json.decode(await response.read(), type=Explanation)
 
 
 def asking(session: aiohttp.ClientSession, key: str) -> Callable[[Region], Awaitable[str]]:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from aiohttp import web
 
+from gateway.ground.admin_server import open_to_all
+
 _FOLDER = Path(__file__).parent / "assets"
 _KINDS = {
     ".css": "text/css; charset=utf-8",
@@ -59,6 +61,7 @@ PAGE_PATHS = frozenset(_FILES)
 """Open to everybody who reaches the address."""
 
 
+@open_to_all
 async def _give(request: web.Request) -> web.Response:
     file = _FILES[request.path]
     known = request.if_none_match or ()

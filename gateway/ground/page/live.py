@@ -37,6 +37,9 @@ class LiveSettings:
     """Something is said at least this often."""
     stall_s: float = 10.0
     """Whoever takes nothing for so long is left."""
+    lasts_s: float = 300.0
+    """A stream ends after so long, and whoever still may look opens another one: a token that was taken back opens
+    nothing any longer."""
 
 
 class Live:
@@ -80,7 +83,8 @@ class Live:
 
     async def _tell(self, response: web.StreamResponse) -> None:
         settings, told, told_s = self._settings, dict[str, bytes](), self._now_s
-        while not self._ending.is_set():
+        ends_s = told_s + settings.lasts_s
+        while not self._ending.is_set() and self._now_s < ends_s:
             made = self._newest()
             changed = {name: text for name, text in made.items() if told.get(name) != text}
             if changed:

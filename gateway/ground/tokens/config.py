@@ -36,6 +36,8 @@ class Algorithm(StrEnum):
     ES384 = "ES384"
     ES512 = "ES512"
     EDDSA = "EdDSA"
+    ED25519 = "Ed25519"
+    """As RFC 9864 calls the same."""
 
 
 def _check_text(text: str) -> str:

@@ -7,14 +7,23 @@ from __future__ import annotations
 import binascii
 from base64 import urlsafe_b64decode
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 from joserfc import jws
-from joserfc.errors import BadSignatureError, ExpiredTokenError, InvalidClaimError, JoseError, MissingClaimError
+from joserfc._rfc7515.model import JWSAlgModel
+from joserfc.errors import (
+    BadSignatureError,
+    ExpiredTokenError,
+    InvalidClaimError,
+    JoseError,
+    MissingClaimError,
+    UnsupportedAlgorithmError,
+)
 from joserfc.jwt import JWTClaimsRegistry
 
-from gateway.ground.tokens.config import IssuerConfig
+from gateway.ground.tokens.config import Algorithm, IssuerConfig
 from gateway.ground.tokens.key_set import PublicKeys
 from gateway.ground.tokens.words import Reason, TokenRefused
 
@@ -81,7 +90,7 @@ def _object_in(part: str) -> dict[str, Any]:
 
 def _verify_signature(told: Unverified, config: IssuerConfig, keys: PublicKeys) -> None:
     algorithm, kid = told.header.get("alg"), told.header.get("kid")
-    if algorithm not in config.algorithms:
+    if not isinstance(algorithm, str) or algorithm not in config.algorithms:
         raise TokenRefused(Reason.ALGORITHM)
     if not isinstance(kid, str | None) or "crit" in told.header or "b64" in told.header:
         raise TokenRefused(Reason.MALFORMED)  # what is critical would have to be understood, and nothing of it is
@@ -90,7 +99,7 @@ def _verify_signature(told: Unverified, config: IssuerConfig, keys: PublicKeys) 
     candidates = keys.that_may_verify(algorithm, kid)
     if not candidates:
         raise TokenRefused(Reason.KEY)
-    registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
+    registry = _registry(algorithm)
     for key in candidates:
         try:
             jws.deserialize_compact(told.token, key, registry=registry)
@@ -100,6 +109,24 @@ def _verify_signature(told: Unverified, config: IssuerConfig, keys: PublicKeys) 
             raise TokenRefused(Reason.MALFORMED) from error
         return
     raise TokenRefused(Reason.SIGNATURE)
+
+
+class _Registry(jws.JWSRegistry):
+    """For what issuers sign today: long headers, and EdDSA under the name that it had before RFC 9864, which the
+    library would warn of on standard error, once for each place that it is used at."""
+
+    max_header_length = TOKEN_BYTES_MAX
+
+    def get_alg(self, name: str) -> JWSAlgModel:
+        if name not in (self.allowed or ()):
+            raise UnsupportedAlgorithmError(name)
+        return self.algorithms[name]
+
+
+@lru_cache(len(Algorithm))
+def _registry(algorithm: Algorithm) -> _Registry:
+    """One that allows nothing else. A header that it does not know means nothing, and does no harm."""
+    return _Registry(algorithms=[str(algorithm)], strict_check_header=False)
 
 
 def _verify_claims(claims: dict[str, Any], config: IssuerConfig, wall_ns: int) -> None:

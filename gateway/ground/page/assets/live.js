@@ -73,17 +73,18 @@ export async function watch(session, on) {
         await on.refused(response.status, faultOf(response.status, answer));
       } else {
         on.state("live", "");
+        const opened = Date.now();
         await read(response.body, heard, (changed) => { wait = AGAIN_MIN_MS; on.sections(changed); });
-        on.state("again", "the stream ended");
+        if (Date.now() - opened < AGAIN_MAX_MS) on.state("again", "the stream ended");
+        else wait = 0; // no stream is for ever: the next one asks anew whether we may look
       }
-    } catch (error) {
-      if (error instanceof SyntaxError) throw error;
+    } catch {
       on.state("again", "it cannot be reached");
     } finally {
       clearTimeout(silence);
     }
     await new Promise((done) => setTimeout(done, wait));
-    wait = Math.min(wait * 2, AGAIN_MAX_MS);
+    wait = Math.min(Math.max(wait * 2, AGAIN_MIN_MS), AGAIN_MAX_MS);
   }
 }
 

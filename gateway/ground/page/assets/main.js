@@ -12,6 +12,7 @@ const all = {};
 const changed = new Set();
 let parts = null;
 let tokenShown = null;
+let orders = null;
 
 // Light or dark
 
@@ -69,6 +70,7 @@ by("forget").addEventListener("click", () => {
 const STATES = { live: "live", connecting: "connecting", again: "connecting again" };
 
 function state(word, why) {
+  if (word === "live" && orders !== null) askWho();
   mark(by("live"), "state", word);
   say(by("live"), STATES[word]);
   by("live").title = why;
@@ -90,7 +92,8 @@ async function refused(status, why) {
 // Its parts
 
 function build(kind) {
-  const orders = new Orders(session, tell, refused);
+  orders = new Orders(session, tell, refused);
+  askWho();
   const finder = lookup(session, refused);
   const top = [panels.totals(), panels.regions()];
   const side = [finder, kind === "gateway" ? panels.queue() : panels.events()];
@@ -112,6 +115,15 @@ function showWho() {
   document.title = `${name} · Nightside`;
 }
 
+// Who looks, and what they may order: asked anew with each stream, since a token may be another's by then.
+async function askWho() {
+  const reply = await session.ask("admin/whoami");
+  if (reply.status !== 200 || orders === null) return;
+  orders.role = reply.answer.role;
+  say(by("as"), reply.answer.operator ? `as ${reply.answer.operator} (${reply.answer.role})` : "");
+  sections({ who: all.who, gateways: all.gateways });
+}
+
 function showNotes(notes) {
   keyed(by("notes"), notes, (each) => each.level + each.text, () => h("p", { class: "note" }), (element, each) => {
     mark(element, "level", each.level);
@@ -121,11 +133,12 @@ function showNotes(notes) {
 
 function draw() {
   if (!all.who) return;
-  if (changed.has("who") || changed.has("state")) showWho();
-  if (changed.has("state")) showNotes(all.state.notes);
-  parts ??= build(all.who.kind);
-  for (const part of parts) if (part.on.some((each) => changed.has(each))) part.show(all);
+  const now = new Set(changed);
   changed.clear();
+  if (now.has("who") || now.has("state")) showWho();
+  if (now.has("state")) showNotes(all.state.notes);
+  parts ??= build(all.who.kind);
+  for (const part of parts) if (part.on.some((each) => now.has(each))) part.show(all);
 }
 
 function sections(news) {

@@ -82,7 +82,8 @@ export class WorldMap {
     mark(element, "here", row.is_here);
     const button = element.firstElementChild;
     const [ring, label] = button.children;
-    const full = row.replicas ? 1 - row.free / row.replicas : 0;
+    const isThere = row.replicas > 0 && row.health !== "down" && row.health !== "unknown";
+    const full = isThere ? Math.max(0, 1 - (row.free + row.down) / row.replicas) : 0;
     ring.children[2].setAttribute("stroke-dasharray", `${full * RING} ${RING}`);
     say(ring.children[4], SIGNS[row.health] ?? "?");
     say(label.children[0], row.region);
@@ -105,6 +106,7 @@ export class WorldMap {
     });
     keyed(this.rates, drawn, keyOf, () => h("span", { class: "rate" }), (element, each) => {
       say(element, rateOf(each));
+      element.hidden = each.isHidden;
       element.style.left = `${each.x}px`;
       element.style.top = `${each.y}px`;
     });
@@ -180,29 +182,30 @@ function apart(points) {
   return points;
 }
 
-// On which side of each its label has most room.
+// On which side of each its label hides least; where it would hide much wherever it stood, it is left to the table.
 function labelled(points, view) {
+  const isNarrow = view.width < NARROW;
   const sides = new Map();
-  const boxes = points.map((each) => [each.x - 16, each.y - 16, each.x + 16, each.y + 16]);
+  const spots = points.map((each) => [each.x - 15, each.y - 15, each.x + 15, each.y + 15]);
+  const boxes = [];
   for (const point of points) {
-    const isNarrow = view.width < NARROW;
-    const wide = 16 + (isNarrow ? 6 : 7) * Math.max(point.name.length, isNarrow ? 0 : 15), high = isNarrow ? 18 : 36;
+    const wide = 16 + (isNarrow ? 6 : 7) * Math.max(point.name.length, isNarrow ? 0 : 15), high = isNarrow ? 16 : 36;
+    const at = (x, y) => [point.x + x, point.y + y, point.x + x + wide, point.y + y + high];
     const choices = {
-      right: [point.x + 17, point.y - high / 2, point.x + 17 + wide, point.y + high / 2],
-      left: [point.x - 17 - wide, point.y - high / 2, point.x - 17, point.y + high / 2],
-      below: [point.x - wide / 2, point.y + 17, point.x + wide / 2, point.y + 17 + high],
-      above: [point.x - wide / 2, point.y - 17 - high, point.x + wide / 2, point.y - 17],
+      right: at(17, -high / 2), left: at(-17 - wide, -high / 2), below: at(-wide / 2, 17), above: at(-wide / 2, -17 - high),
+      "below-right": at(8, 12), "below-left": at(-8 - wide, 12), "above-right": at(8, -12 - high), "above-left": at(-8 - wide, -12 - high),
     };
     let best = "right", least = Infinity;
     for (const [side, box] of Object.entries(choices)) {
       const out = Math.max(0, -box[0]) + Math.max(0, box[2] - view.width) + Math.max(0, -box[1]) + Math.max(0, box[3] - view.height);
-      const cost = boxes.reduce((sum, each) => sum + shared(box, each), out * 40);
-      if (cost < least) { least = cost; best = side; }
+      const hidden = spots.reduce((sum, each) => sum + 3 * shared(box, each), 0) + boxes.reduce((sum, each) => sum + shared(box, each), 0);
+      if (out * 40 + hidden < least) { least = out * 40 + hidden; best = side; }
     }
+    if (least > (isNarrow ? 250 : 1500)) best = "none";
+    else boxes.push(choices[best]);
     sides.set(point.name, best);
-    boxes.push(choices[best]);
   }
-  return { sides, boxes };
+  return { sides, boxes: [...spots, ...boxes] };
 }
 
 function shared(one, other) {
@@ -222,8 +225,9 @@ function curve(from, to, bends, taken) {
   const hidden = (box) => taken.reduce((sum, each) => sum + shared(box, each), 0);
   const places = [10, 8, 12, 6, 14, 4, 16].map((index) => line.points[index]);
   const place = places.reduce((best, each) => (hidden(boxOf(each)) < hidden(boxOf(best)) ? each : best));
-  taken.push(boxOf(place));
-  return { d: line.d, x: place.x, y: place.y };
+  const isHidden = hidden(boxOf(place)) > 200; // between two that are near each other: the table has it
+  if (!isHidden) taken.push(boxOf(place));
+  return { d: line.d, x: place.x, y: place.y, isHidden };
 }
 
 function bent(from, to, by) {

@@ -2,6 +2,7 @@
 
 import { count, h, say } from "./dom.js";
 
+const ROLES = ["look", "drain", "change"];
 const by = (id) => document.getElementById(id);
 
 export class Orders {
@@ -11,13 +12,18 @@ export class Orders {
     this.onRefused = onRefused;
     this.all = {};
     this.order = null;
+    this.role = "change"; // until it is known; the process itself judges
     this.buttons = by("actions");
     this.dialog = by("order-dialog");
     by("order-cancel").addEventListener("click", () => this.dialog.close());
     by("order-form").addEventListener("submit", (event) => { event.preventDefault(); this.give(); });
   }
 
-  // The buttons at the top, for what can be ordered as things are.
+  may(role) {
+    return ROLES.indexOf(this.role) >= ROLES.indexOf(role);
+  }
+
+  // The buttons at the top, for what can be ordered as things are, by whoever looks.
   show(all) {
     this.all = all;
     if (!all.who || !all.state) return;
@@ -33,10 +39,11 @@ export class Orders {
   ofGateway(state) {
     const drain = state.draining ? ["Draining", () => {}, true] : ["Drain", () => this.drain(), false];
     const lock = state.lockdown ? ["Lift lockdown", () => this.lockdown(false), false] : ["Lock down", () => this.lockdown(true), false];
-    return [drain, lock];
+    return this.may("drain") ? [drain, lock] : [];
   }
 
   ofController(state) {
+    if (!this.may("drain")) return [];
     return [state.freeze_ordered ? ["Unfreeze", () => this.freeze(false), false] : ["Freeze", () => this.freeze(true), false]];
   }
 
@@ -77,6 +84,7 @@ export class Orders {
         : ["What the controller held back meanwhile is done now:"],
       order: (reason) => (active ? { order: "freeze", reason } : { order: "unfreeze" }),
       done: active ? "The mesh is frozen." : "The mesh is no longer frozen.",
+      isQuiet: active, // a freeze moves nothing
     });
   }
 
@@ -93,14 +101,14 @@ export class Orders {
   }
 
   // With what the controller itself says that it would do.
-  async byController({ title, does, means, order, done }) {
+  async byController({ title, does, means, order, done, isQuiet }) {
     const reply = await this.session.ask("admin/orders", { order: order(""), dry_run: true });
     if (reply.status !== 200) {
       this.failed(reply);
       return;
     }
     this.confirm({
-      title, does, means: [...means, ...previewed(reply.answer.preview)],
+      title, does, means: [...means, ...(isQuiet ? [] : previewed(reply.answer.preview))],
       give: (reason) => this.session.ask("admin/orders", { order: order(reason), by: "page" }),
       done: () => done,
     });

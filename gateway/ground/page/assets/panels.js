@@ -190,6 +190,7 @@ export function gateways(orders) {
       cell.append(button);
     }
     const button = cell.firstElementChild;
+    button.hidden = !orders.may("drain");
     mark(button, "gateway", row.id);
     mark(button, "drained", row.drained);
     say(button, row.drained ? "Take back" : "Drain");

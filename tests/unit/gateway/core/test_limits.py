@@ -12,7 +12,7 @@ from gateway.core.effects import PublishLoad
 from gateway.core.limits_config import LimitScope, SharesConfig
 from gateway.core.residency import TenantPolicy
 from gateway.core.sharing_config import DEFAULT_TENANT, TenantConfig
-from gateway.core.tenant_meter import Divided
+from gateway.core.tenant_meter import Divided, TenantMeter
 from gateway.core.vocabulary import LegResult, Outcome, PeerSpec, RequestId, TenantName, TenantUse
 from tests.support.core import (
     AP,
@@ -284,6 +284,16 @@ class TestWithOthers:
         one.wait(200 * MS)
         assert concurrency(one).share > 1
 
+    def test_who_has_just_begun_grows_when_the_others_have_heard_of_it(self) -> None:
+        one = desk(config=limited(concurrency_max=6), peers=(peer_spec("gw-eu", EU),))
+        for _ in range(6):
+            asked(one)
+        heard(one, "gw-eu", EU, TenantUse(TENANT, 0, 6))
+        one.wait(200 * MS)
+        assert concurrency(one).share == 1
+        listen(one, SECOND)
+        assert concurrency(one).share == 3
+
     def test_one_that_says_nothing_of_limits_is_idle_for_us(self) -> None:
         one = with_peers(limited(concurrency_max=4), peer_spec("gw-old", EU))
         for _ in range(5):
@@ -355,11 +365,20 @@ class TestWhatIsTold:
         config = CoreConfig(tenants={DEFAULT_TENANT: TenantConfig(concurrency_max=3)})
         one = with_peers(config)
         limits = one.core.limits
+
+        def ask(request_id: str, tenant: str) -> None:
+            meter = limits.enter(profile(request_id, prompt="", tenant=TenantName(tenant)), one.now_ns)
+            assert isinstance(meter, TenantMeter)
+            meter.leave()
+
         for number in range(513):
-            limits.enter(profile(f"r{number}", prompt="", tenant=TenantName(f"t{number}")), one.now_ns)
+            ask(f"r{number}", f"t{number}")
         limits.round(one.now_ns)
         version = limits.version
-        limits.enter(profile("more", tenant=TenantName("t1")), one.now_ns)
+        meter = limits.meter_of(TenantName("t1"))
+        assert meter is not None
+        assert meter.concurrency is not None
+        meter.concurrency.ask_at_least(3)
         one.wait(199 * MS)
         assert limits.version == version
         one.wait(MS)

@@ -89,3 +89,34 @@ def test_no_module_makes_markup_of_text_or_asks_anybody_else(path: object) -> No
     banned = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|DOMParser|https?://"
     assert re.findall(banned, told) == []
     assert {f"/page/{each}" for each in re.findall(r'from "\./([\w.]+)"', text)} <= PAGE_PATHS
+
+
+STYLE = (_FOLDER / "page.css").read_text()
+SCHEMES = re.findall(r"color-scheme: (?:light|dark);\n(.*?)\n *}", STYLE, flags=re.DOTALL)
+READ = ("text", "muted", "accent", "well", "busy", "degraded", "closed", "down", "unknown")
+
+
+def colours(scheme: str) -> dict[str, str]:
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", scheme))
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 has it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_all_that_is_read_can_be_told_from_its_ground() -> None:
+    light, dark, dark_by_system = map(colours, SCHEMES)
+    assert dark == dark_by_system, "however it came to be dark"
+    for scheme in (light, dark):
+        worst = min(contrast(scheme[name], scheme[ground]) for name in READ for ground in ("surface", "ground"))
+        assert worst >= 4.5
+        assert contrast(scheme["on-accent"], scheme["accent"]) >= 4.5
+        assert contrast(scheme["on-accent"], scheme["down"]) >= 4.5

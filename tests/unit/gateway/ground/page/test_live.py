@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -81,6 +82,17 @@ async def test_those_who_watch_are_bounded_and_those_who_left_make_room() -> Non
         await until(lambda: live.watchers == 0)
         async with session.get(url) as again:
             assert again.status == 200
+
+
+async def test_no_stream_lasts_for_ever() -> None:
+    """A token that opened it may be none any longer."""
+    app = web.Application()
+    add_live(app, Live(Shown(), replace(QUICK, lasts_s=0.05)))
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        async with session.get(str(server.make_url("/admin/events"))) as response:
+            await next_data(response)
+            await response.content.read()
+            assert response.content.at_eof()
 
 
 async def test_whoever_reads_nothing_is_left() -> None:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from joserfc.jwk import OKPKey
+from joserfc.jws import JWSRegistry
 
 from gateway.ground.tokens.config import Algorithm, IssuerConfig
 from gateway.ground.tokens.key_set import PublicKeys, read_key_set
@@ -129,6 +131,20 @@ def test_algorithms_are_those_of_the_file() -> None:
     pss = sign(ISSUER.claims(), RSA_KEY, alg="PS256")
     assert reason(pss, only_rsa, keys_of(RSA_KEY)) is Reason.ALGORITHM
     assert accepts(pss, CONFIG, keys_of(RSA_KEY))
+
+
+def test_a_key_may_be_of_any_kind_under_the_name_that_its_issuer_gives_it() -> None:
+    """EdDSA was one name for two curves, and issuers still use it."""
+    ed = OKPKey.generate_key("Ed25519", {"kid": "ed"})
+    claims, keys = ISSUER.claims(), keys_of(ed)
+    assert accepts(sign(claims, ed), replace(CONFIG, algorithms=(Algorithm.ED25519,)), keys)
+    text = unsigned({"alg": "EdDSA", "kid": "ed"}, claims).rpartition(".")[0]
+    signed = JWSRegistry.algorithms["EdDSA"].sign(text.encode(), ed)
+    assert accepts(f"{text}.{urlsafe_b64encode(signed).rstrip(b'=').decode()}", keys=keys), "without a warning"
+
+
+def test_a_header_may_be_long() -> None:
+    assert accepts(ISSUER.token(header={"x5c": ["A" * 3000]}))
 
 
 def test_without_an_id_it_is_by_the_only_key_that_fits() -> None:

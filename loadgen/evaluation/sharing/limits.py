@@ -1,0 +1,181 @@
+"""One limit over four gateways of three regions, in the simulator: how much of it was under way, and how far beyond."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from gateway.core.vocabulary import TenantName
+from loadgen.pages.markdown import NOTHING, table
+from loadgen.simulator.scenario import load_scenario
+from loadgen.simulator.tenant_watch import TenantFigures, bound_of
+from loadgen.simulator.world import World
+
+_SCENARIO: Final = Path(__file__).parents[2] / "scenarios/tenant_limits.yaml"
+_ACME: Final = TenantName("acme")
+_GATEWAYS: Final = 4
+_LIMIT: Final = 24
+_PER_MINUTE: Final = 120
+_SECONDS, _QUICK_SECONDS = 120, 30
+_SECOND_NS: Final = 1_000_000_000
+_EVERYWHERE: Final = ("us-east-1", "us-east-1", "eu-west-1", "ap-northeast-1")
+
+
+def _users(regions: tuple[str, ...], clients: int) -> list[dict[str, object]]:
+    """Who ask again as soon as they were answered, or refused."""
+    return [{"region": region, "workload": "flood", "clients": clients, "tenant": _ACME} for region in regions]
+
+
+def _cut(seconds: int) -> list[dict[str, object]]:
+    """Europe hears nobody for half of the time, from a third of it on."""
+    at, lasts = f"{seconds // 3}s", f"{seconds // 2}s"
+    return [
+        {"kind": "partition", "target": "eu-west-1", "other": other, "at": at, "lasts": lasts}
+        for other in ("us-east-1", "ap-northeast-1")
+    ]
+
+
+def _deaf(kind: str, amount: float, seconds: int) -> list[dict[str, object]]:
+    gateways = ("us-east-1/gw0", "us-east-1/gw1", "eu-west-1/gw", "ap-northeast-1/gw")
+    return [{"kind": kind, "target": each, "amount": amount, "at": "0s", "lasts": f"{seconds}s"} for each in gateways]
+
+
+def measure(options: object) -> dict[str, object]:
+    is_quick = bool(getattr(options, "quick", False))
+    seeds = 1 if is_quick else int(getattr(options, "seeds", 1))
+    seconds = _QUICK_SECONDS if is_quick else _SECONDS
+    places: list[dict[str, object]] = []
+    rates: list[dict[str, object]] = []
+    for seed in range(1, seeds + 1):
+        places += [_places(case, seed, seconds) for case in _cases(seconds)]
+        rates += [_rates(scope, seed, seconds) for scope in ("mesh", "gateway")]
+    return {"seconds": seconds, "limit": _LIMIT, "per_minute": _PER_MINUTE, "places": places, "rates": rates}
+
+
+class _Case(NamedTuple):
+    name: str
+    asks: list[dict[str, object]]
+    faults: Sequence[dict[str, object]] = ()
+    scope: str = "mesh"
+    sides: int = 1
+    """Into how many that do not hear each other the mesh falls apart."""
+
+
+def _cases(seconds: int) -> list[_Case]:
+    flood = _users(_EVERYWHERE, 3)
+    return [
+        _Case("all ask", flood),
+        _Case("Europe alone asks", _users(("eu-west-1",), 8)),
+        _Case("half of the heartbeats are lost", flood, _deaf("heartbeat_loss", 0.5, seconds)),
+        _Case("heartbeats come half a second late", flood, _deaf("heartbeat_delay", 0.5, seconds)),
+        _Case("Europe is cut off", flood, _cut(seconds), sides=2),
+        _Case("each gateway for itself", flood, scope="gateway"),
+    ]
+
+
+def _places(case: _Case, seed: int, seconds: int) -> dict[str, object]:
+    limits = {"concurrency_max": _LIMIT, "limit_scope": case.scope}
+    figures = _play(case.asks, case.faults, limits, seed, seconds)
+    late = seconds // 6
+    return {
+        "case": case.name,
+        "seed": seed,
+        "sides": case.sides,
+        "holds": case.scope == "mesh",
+        "peak": figures.peak(),
+        "usual": _median([peak for second, peak in figures.peaks.items() if late <= second < seconds]),
+        "full_after_s": None if figures.full_ns is None else (figures.full_ns - figures.let_in[0]) / _SECOND_NS,
+        "let_in": len(figures.let_in),
+        "refused": figures.refused.total(),
+    }
+
+
+def _rates(scope: str, seed: int, seconds: int) -> dict[str, object]:
+    """In each minute that begins with somebody who was let in, how many were."""
+    limits = {"requests_per_minute": _PER_MINUTE, "limit_scope": scope}
+    let_in = _play(_users(_EVERYWHERE, 3), [], limits, seed, seconds).let_in
+    most, first = 0, 0
+    for last, now_ns in enumerate(let_in):
+        while let_in[first] <= now_ns - 60 * _SECOND_NS:
+            first += 1
+        most = max(most, last - first + 1)
+    span_s = (let_in[-1] - let_in[0]) / _SECOND_NS if let_in else 0.0
+    return {"scope": scope, "seed": seed, "most_in_a_minute": most, "let_in": len(let_in), "span_s": span_s}
+
+
+def _play(
+    asks: list[dict[str, object]], faults: Sequence[dict[str, object]], limits: dict[str, Any], seed: int, seconds: int
+) -> TenantFigures:
+    """Raises Broken where more is under way than is stated."""
+    changes: dict[str, Any] = {
+        "seed": seed,
+        "duration": f"{seconds}s",
+        "warm_up": "2s",
+        "clients": asks,
+        "faults": list(faults),
+        "runs": [{"system": "nightside", "tenants": {_ACME: limits}}],
+    }
+    scenario = load_scenario(_SCENARIO, changes)
+    world = World(scenario, scenario.runs[0])
+    world.play()
+    return world.tenants.tenants[_ACME]
+
+
+def _median(numbers: list[int]) -> int:
+    return sorted(numbers)[len(numbers) // 2] if numbers else 0
+
+
+def section(measured: dict[str, object]) -> str:
+    places: Any = measured["places"]
+    rates: Any = measured["rates"]
+    bound = bound_of(_LIMIT, _GATEWAYS, 0.2)
+    places_head = (
+        "case",
+        "seed",
+        "most at once",
+        "stated",
+        "usual most of a second",
+        "full after",
+        "let in",
+        "refused",
+    )
+    places_rows = [
+        (
+            row["case"],
+            str(row["seed"]),
+            str(row["peak"]),
+            str(row["sides"] * bound) if row["holds"] else "none",
+            str(row["usual"]),
+            NOTHING if row["full_after_s"] is None else f"{row['full_after_s']:.1f} s",
+            f"{row['let_in']:,}",
+            f"{row['refused']:,}",
+        )
+        for row in places
+    ]
+    rates_head = ("limit is kept by", "seed", "most in any minute", "let in", "in")
+    rates_rows = [
+        (
+            "all together" if row["scope"] == "mesh" else "each gateway",
+            str(row["seed"]),
+            str(row["most_in_a_minute"]),
+            f"{row['let_in']:,}",
+            f"{row['span_s']:.0f} s",
+        )
+        for row in rates
+    ]
+    heard = [row for row in places if row["holds"] and row["sides"] == 1]
+    over = max(row["peak"] for row in heard) / _LIMIT - 1
+    return f"""## Limits of tenants across gateways
+
+One tenant asks {_GATEWAYS} gateways of three regions for far more than it may have, for {measured["seconds"]} s: bursts
+of twelve, again and again. *Stated*: the limit of {_LIMIT} requests at once and the floors of those who come while
+others have all of it, for each side of a mesh that is cut for longer than `shares.reserved`
+([tenant_limits.md](../tenant_limits.md#what-holds-and-what-does-not)). While all are heard the limit was exceeded by
+{max(over, 0.0):.0%} at most. *Full after*: from the first request until all of the limit was under way.
+
+{table(places_head, places_rows)}
+A limit of {_PER_MINUTE} requests a minute lets through what full buckets hold and what they refill: {2 * _PER_MINUTE}
+in the worst minute; where each gateway keeps it for itself, that for each.
+
+{table(rates_head, rates_rows)}"""
