@@ -191,7 +191,7 @@ class ResumeConfig:
     enabled: bool = True
     resumes_max: int = 3
     """Of one request."""
-    wait_max_ns: int = 10 * _SECOND_NS
+    wait_max_ns: int = 30 * _SECOND_NS
     """What a broken answer may wait for somebody to go on with it."""
     token_ids: bool = False
     """Engines are asked for the ids of what they write, which the client does not get: a rest is then exact."""

@@ -8,7 +8,7 @@ import click
 
 from loadgen.bench.relay.machine import describe_machine
 from loadgen.demo.processes import DemoFailure
-from loadgen.evaluation.resume.costs import measure_costs
+from loadgen.evaluation.resume.costs import measure_added, measure_costs
 from loadgen.evaluation.resume.page import page_of
 from loadgen.evaluation.resume.playing import play_all
 from loadgen.evaluation.resume.real_engines import read_measured
@@ -35,7 +35,7 @@ def resume(*, out: Path, seconds: float, forwards: int, rounds: int) -> None:
     try:
         outcomes = play_all(seconds, forwards, lambda line: click.echo(line, err=True))
         after = read_cpu_times(())
-        costs = measure_costs(rounds) if rounds else []
+        costs = measure_added(), measure_costs(rounds) if rounds else []
     except DemoFailure as error:
         raise click.ClickException(str(error)) from error
     busy = 0.0 if before is None or after is None else (after.busy - before.busy) / max(1, after.total - before.total)

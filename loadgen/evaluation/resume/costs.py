@@ -1,7 +1,8 @@
 """What each chunk of an answer costs a gateway because the answer could go on, whether or not it breaks.
 
-The bench of relays measures it, in a process of its own: the whole gateway on one core under each setting, in an order
-that turns. It judges nothing.
+The bench of relays measures the whole gateway, on one core under each setting, in an order that turns. What is added is
+less than two such runs differ by, so it is measured by itself as well: the very code that a chunk passes, in one
+process, one slice of it with and one without after the other. It judges nothing.
 """
 
 from __future__ import annotations
@@ -9,9 +10,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gateway.core.vocabulary import Extra
+from gateway.request.engine_api import CHAT_PATH
+from gateway.request.event_scanner import EventScanner
+from gateway.request.extras import Withheld
+from gateway.request.transcript import Transcript
+from loadgen.bench.relay import wire
 from loadgen.bench.relay.figures import Figure
 from loadgen.bench.relay.measures import MeasureName
 from loadgen.bench.relay.relays import NIGHTSIDE, TOKEN_IDS, UNRESUMED
@@ -19,6 +27,9 @@ from loadgen.demo.processes import DemoFailure
 from loadgen.evaluation.numbers import Middle, middle_of
 
 _ROUND_S = 180
+_SHORT, _LONG = 250, 2_000
+"""Chunks of a stream: so few that nobody looks into them, and 450 KB, which are read and put together several times."""
+_SLICES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +73,56 @@ def costs_of(readings: Sequence[dict[str, object]]) -> list[Cost]:
         if chunk_us is not None and ratio is not None:
             costs.append(Cost(setting, chunk_us, ratio))
     return costs
+
+
+def measure_added(slices: int = _SLICES) -> dict[str, Middle]:
+    """µs of CPU a chunk beyond what it costs without, by what is kept."""
+    more: dict[str, list[float]] = {}
+    for _ in range(slices):
+        for name, stream, chunk, chunks in (
+            ("text, up to 64 KiB of events", _kept, wire.TOKEN_EVENT, _SHORT),
+            ("text, longer answers", _kept, wire.TOKEN_EVENT, _LONG),
+            ("token ids", _kept_with_ids, wire.TOKEN_EVENT_WITH_ID, _LONG),
+        ):
+            without = _spent_us(_unkept, wire.TOKEN_EVENT, chunks)
+            more.setdefault(name, []).append(_spent_us(stream, chunk, chunks) - without)
+    added = {name: middle_of(values) for name, values in more.items()}
+    return {name: middle for name, middle in added.items() if middle is not None}
+
+
+def _spent_us(stream: Callable[[], Callable[[bytes], object]], chunk: bytes, chunks: int) -> float:
+    """A chunk, of as many streams as it takes."""
+    pieces = [bytes(bytearray(chunk)) for _ in range(chunks)]  # each is an object of its own, as from a socket
+    streams = [stream() for _ in range(_LONG // chunks)]
+    began_ns = time.process_time_ns()
+    for take in streams:
+        for each in pieces:
+            take(each)
+    return (time.process_time_ns() - began_ns) / (chunks * len(streams)) / 1000
+
+
+def _has_room(_: object) -> bool:
+    return True
+
+
+def _unkept() -> Callable[[bytes], object]:
+    feed = EventScanner().feed
+    return lambda data: _has_room(feed(data))
+
+
+def _kept() -> Callable[[bytes], object]:
+    feed, put = EventScanner().feed, Transcript(CHAT_PATH, _has_room, _has_room).put
+    return lambda data: put(feed(data))
+
+
+def _kept_with_ids() -> Callable[[bytes], object]:
+    """What the client gets is not what is kept."""
+    scanner, keep = EventScanner(), Transcript(CHAT_PATH, _has_room, _has_room).keep
+    withheld = Withheld((Extra.TOKEN_IDS,))
+
+    def take(data: bytes) -> bool:
+        released = scanner.feed(data)
+        keep(released)
+        return _has_room(withheld.feed(released, is_crossing=scanner.is_crossing))
+
+    return take

@@ -282,8 +282,8 @@ def test_it_waits_a_moment_only_for_what_others_may_do_and_has_used_none() -> No
     one.first_token("r1")
     one.probe(healthy=False)
     one.finish("r1", LegResult.FAILED, rest=REST)
-    assert not of_kind(EndRequest, one.wait(SECOND // 2))
-    (end,) = of_kind(EndRequest, one.wait(SECOND))
+    assert not of_kind(EndRequest, one.wait(2 * SECOND))
+    (end,) = of_kind(EndRequest, one.wait(2 * SECOND))
     assert (end.outcome, end.resumes_used) == (Outcome.FAILED_MIDSTREAM, Resumes(0))
 
 
@@ -294,7 +294,7 @@ def test_a_rest_that_is_forwarded_waits_no_longer() -> None:
     one.probe(healthy=False)
     one.tell(replace(told, profile=replace(told.profile, goes_on=True)))
     one.tell(forward("r3"))
-    assert ended(one.wait(2 * SECOND)) == [("r2", Outcome.EXPIRED_IN_QUEUE)]
+    assert ended(one.wait(4 * SECOND)) == [("r2", Outcome.EXPIRED_IN_QUEUE)]
 
 
 def test_deaths_are_carried_to_who_is_forwarded_it() -> None:

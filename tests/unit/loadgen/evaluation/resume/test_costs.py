@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.evaluation.resume.costs import costs_of
+from loadgen.evaluation.resume.costs import costs_of, measure_added
 
 
 def reading(number: int, relay: str, value: float, process: str = "") -> dict[str, object]:
@@ -24,3 +24,8 @@ def test_each_round_is_held_against_itself() -> None:
 
 def test_a_round_that_was_not_measured_without_says_nothing() -> None:
     assert costs_of([reading(1, "nightside", 22.0)]) == []
+
+
+def test_what_is_added_is_measured_of_text_and_of_token_ids() -> None:
+    """How much it is, is the page's to say."""
+    assert [name.split(",")[0] for name in measure_added(slices=1)] == ["text", "text", "token ids"]
