@@ -35,7 +35,7 @@ class Run:
     def __post_init__(self) -> None:
         self.names = [TenantName(name) for name in ("first", "second", "guest")]
         self.shares = FairShares()
-        tenants = {name: TenantConfig(weight) for name, weight in zip(self.names, self.weights, strict=False)}
+        tenants = {name: TenantConfig(weight=weight) for name, weight in zip(self.names, self.weights, strict=False)}
         self.shares.configure(SharingConfig(prefix_slack_tokens=self.slack), tenants)
         self.room = WaitingRoom(self.shares, lambda _: self.rng.random())
         self.running: list[RequestState] = []

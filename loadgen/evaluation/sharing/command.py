@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from loadgen.bench.relay.machine import describe_machine
-from loadgen.evaluation.sharing import class_goodput, day_price, fairness, noisy_neighbour
+from loadgen.evaluation.sharing import class_goodput, day_price, fairness, limits, noisy_neighbour, scaling
 from loadgen.evaluation.sharing.page import page_of
 
 _FOLDER = Path("docs/results")
@@ -38,7 +38,9 @@ PARTS: Final[dict[str, Part]] = {
     "fairness": Part(fairness.measure, fairness.section),
     "noisy_neighbour": Part(noisy_neighbour.measure, noisy_neighbour.section),
     "class_goodput": Part(class_goodput.measure, class_goodput.section),
+    "limits": Part(limits.measure, limits.section),
     "day_price": Part(day_price.measure, day_price.section),
+    "scaling": Part(scaling.measure, scaling.section),
 }
 
 
