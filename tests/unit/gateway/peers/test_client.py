@@ -17,6 +17,7 @@ from gateway.core.vocabulary import (
     RefusalReason,
     ReplicaId,
     RequestId,
+    Resumes,
 )
 from gateway.ground.clock import Clock
 from gateway.peers import codec
@@ -200,7 +201,7 @@ async def test_a_change_of_mind_is_a_refusal(
     peer: FakePeer, origin: Origin, outcome: Outcome, refusal: RefusalReason
 ) -> None:
     peer.forwarded = says(codec.accepted_to_pb(), ended(outcome, "why"))
-    assert await origin.failure() == LegFailure(LegResult.REFUSED, "why", refusal)
+    assert await origin.failure() == LegFailure(LegResult.REFUSED, "why", refusal, resumes_used=Resumes(0))
 
 
 HEAD_SENT = (codec.accepted_to_pb(), codec.head_to_pb(HEAD), codec.data_to_pb(b"data: 1\n\n"))
