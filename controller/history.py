@@ -54,11 +54,13 @@ class History:
         return list(self._last)[-count:] if count > 0 else []
 
     async def add(self, entry: Entry) -> None:
-        """A disk that cannot take it is told of; the entry is still shown."""
-        self._last.append(entry)
+        """A disk that cannot take it is told of; the entry is still shown. Of a very long order only the name is kept,
+        here as in the file: whoever may look can have a refused one noted."""
         line = msgspec.json.encode(entry)
         if len(line) > _LINE_BYTES_MAX:
-            line = msgspec.json.encode(msgspec.structs.replace(entry, order={"order": entry.order.get("order", "")}))
+            entry = msgspec.structs.replace(entry, order={"order": entry.order.get("order", "")})
+            line = msgspec.json.encode(entry)
+        self._last.append(entry)
         try:
             await finish_in_thread(self._write, line + b"\n")
             self.fault = ""

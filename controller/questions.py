@@ -48,11 +48,11 @@ class Questions:
         does. Raises TooManyQuestions."""
         if not wanted or len(wanted) > TEXT_LENGTH_MAX:
             return None
-        sides = [each for text in (await self._ask(wanted)).values() for each in _side(text)]
+        sides = [each for found in (await self._ask(wanted)).items() for each in _side(*found)]
         if not sides:
             return None
         here, *there = sorted(sides, key=lambda each: bool(each.request.get("origin")))
-        told = [{"gateway": each.request.get("gateway", ""), "request": each.request, "problem": ""} for each in there]
+        told = [{"gateway": each.request["gateway"], "request": each.request, "problem": ""} for each in there]
         words = [here.headline, here.sentence, *(each.aside for each in there)]
         return {"here": here.request, "there": told, "words": words}
 
@@ -132,15 +132,18 @@ def _key(decision: DecisionShown) -> tuple[str, str]:
     return decision.gateway, decision.request
 
 
-def _side(text: bytes) -> Iterator[SideShown]:
+def _side(gateway: GatewayId, text: bytes) -> Iterator[SideShown]:
+    """Of a gateway only what it says of itself."""
     try:
-        yield msgspec.json.decode(text, type=SideShown)
+        side = msgspec.json.decode(text, type=SideShown)
     except (msgspec.DecodeError, UnicodeError):
         return
+    if side.request.get("gateway") == gateway:
+        yield side
 
 
 def _rows(gateway: GatewayId, text: bytes) -> list[DecisionShown]:
-    """Of a gateway only what it says of itself."""
+    """The same."""
     try:
         rows = msgspec.json.decode(text, type=list[DecisionShown])
     except (msgspec.DecodeError, UnicodeError):

@@ -8,6 +8,7 @@ import asyncio
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -53,6 +54,8 @@ def token(file: Path, source: TextIO, operator: bool) -> None:
 
 
 async def _told(config: GatewayConfig, shown: str, *, operator: bool) -> Mapping[str, object]:
+    """Nothing is written: what the gateway itself keeps of issuers stays as it is, and its own."""
+    config = replace(config, state=replace(config.state, folder=None))
     identities = Identities(config, Clock(), make_logger(LoggingConfig(), config.gateway_id, io.StringIO()))
     for each in identities.issuers:
         await each.fetch(AT_START)

@@ -81,7 +81,7 @@ class OidcConfig:
     """Goes into the pseudonyms of those who show tokens, so that nobody without it can tell who is who. The same in
     every region."""
     subjects_max: int = _SUBJECTS_MAX
-    """In a day, of all tenants together. Those above it are counted together, and share what one of them may use."""
+    """In a day, of all tenants together. Those above it are counted together by plan, and share what one may use."""
     subjects_per_tenant_max: int = 5_000
 
 

@@ -22,7 +22,7 @@ class Role(StrEnum):
     LOOK = "look"
     """See state, metrics, explanations and usage."""
     DRAIN = "drain"
-    """And order what an order ends again: drains, the lockdown, a freeze."""
+    """And order what is easily undone, by an order or a restart: drains, the lockdown, a freeze."""
     CHANGE = "change"
     """And everything else: keys, assignments, policies."""
 

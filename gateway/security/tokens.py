@@ -39,15 +39,16 @@ class ClientGrants:
         """Raises TokenRefused."""
         assert isinstance(issuer, ClientIssuerConfig), "clients' tokens are of clients' issuers"
         tenant = TenantName(chosen(issuer.tenant, claims, "tenant"))
-        plan = _NO_PLAN
+        plan, plan_name = _NO_PLAN, ""
         if issuer.plan is not None:
-            plan = _named(self._config.plans, chosen(issuer.plan, claims, "plan"), "plan")
+            plan_name = chosen(issuer.plan, claims, "plan")
+            plan = _named(self._config.plans, plan_name, "plan")
         rule = None
         if issuer.process is not None:
             rule = _named(self._config.rules, chosen(issuer.process, claims, "process"), "process").rule()
         budget = Budget(plan.tokens_per_day, plan.tokens_per_month)
         return ClientKey(
-            self._subjects.key_id(issuer.name, tenant, claims["sub"]),
+            self._subjects.key_id(issuer.name, tenant, claims["sub"], plan_name),
             tenant,
             KeyLimits(plan.concurrency, plan.requests_per_minute, plan.tokens_per_minute),
             process=rule,
@@ -73,8 +74,9 @@ class Subjects:
     def __len__(self) -> int:
         return self._count
 
-    def key_id(self, issuer: str, tenant: TenantName, subject: str) -> KeyId:
-        """The same wherever the secret is; where too many have come in a day, that of all who came too late."""
+    def key_id(self, issuer: str, tenant: TenantName, subject: str, plan: str = "") -> KeyId:
+        """The same wherever the secret is; where too many have come in a day, that of all of the plan who came too
+        late: under one id with those of another plan, each would have the other's limits begin anew."""
         key_id = KeyId(f"{issuer}-{self.pseudonym(issuer, subject)}")
         self._turn()
         known = (
@@ -83,7 +85,7 @@ class Subjects:
         if key_id in known:
             return key_id
         if self._count >= self._count_max or len(known) >= self._per_tenant_max:
-            return KeyId(f"{issuer}-{OTHERS}")
+            return KeyId(f"{issuer}-{OTHERS}-{plan}" if plan else f"{issuer}-{OTHERS}")
         known.add(key_id)
         self._count += 1
         return key_id

@@ -21,6 +21,7 @@ _KINDS = {
 }
 _LOCAL_PARENT = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 _REMOTE_PARENT = _LOCAL_PARENT | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
+_INT_MAX = 2**63 - 1
 _Attributes = Mapping[str, str | int | float | bool]
 
 
@@ -78,7 +79,7 @@ def _add(told: Any, attributes: _Attributes) -> None:
         elif kind is bool:
             pair.value.bool_value = value
         elif kind is int:
-            pair.value.int_value = value
+            pair.value.int_value = max(-_INT_MAX, min(value, _INT_MAX))  # a peer may name a number that is larger
         elif kind is float:
             pair.value.double_value = value
         else:

@@ -126,5 +126,5 @@ def _event(sections: Mapping[str, bytes]) -> bytes:
 
 def add_live(app: web.Application, live: Live) -> None:
     app.router.add_get("/admin/overview", live.once)
-    app.router.add_get("/admin/events", live.watch)
+    app.router.add_get("/admin/events", live.watch, allow_head=False)  # a stream without its body is none
     app.on_shutdown.append(live.end)

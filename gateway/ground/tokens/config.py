@@ -111,5 +111,18 @@ def issuer_faults(key: str, issuers: Iterable[IssuerConfig], *, insecure: bool) 
 
 def is_protected(url: str) -> bool:
     """Nobody in between can say something else in its place."""
-    parts = urlsplit(url)
-    return parts.scheme == "https" or Address(parts.hostname or "", 0).is_loopback
+    return urlsplit(url).scheme == "https" or is_here(url)
+
+
+def is_here(url: str) -> bool:
+    """It leads to this machine."""
+    return Address(urlsplit(url).hostname or "", 0).is_loopback
+
+
+def why_not_led_to(issuer: str, url: str) -> str:
+    """Why an issuer may not have its keys fetched from there; empty where it may."""
+    if is_here(url) and not is_here(issuer):
+        return "on this machine, which is no place of an issuer beyond it"
+    if is_protected(issuer) and not is_protected(url):
+        return "beyond this machine, without TLS"
+    return ""

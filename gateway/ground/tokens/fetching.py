@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from gateway.ground.tokens.config import IssuerConfig, is_protected
+from gateway.ground.tokens.config import IssuerConfig, why_not_led_to
 from gateway.ground.tokens.key_set import KEY_SET_BYTES_MAX
 
 DISCOVERY_PATH = "/.well-known/openid-configuration"
@@ -49,8 +49,8 @@ async def _discover(session: aiohttp.ClientSession, config: IssuerConfig, tls: s
         raise FetchFailed(f"{url} is no discovery document") from error
     if found.issuer != config.issuer:
         raise FetchFailed(f"{url} is of another issuer")
-    if is_protected(config.issuer) and not is_protected(found.jwks_uri):
-        raise FetchFailed(f"{url} names a place for keys that is beyond this machine, without TLS")
+    if why := why_not_led_to(config.issuer, found.jwks_uri):
+        raise FetchFailed(f"{url} names a place for keys that is {why}")
     return found.jwks_uri
 
 

@@ -50,3 +50,4 @@ async def test_a_very_long_order_is_kept_by_its_name(tmp_path: Path) -> None:
     history = History(tmp_path / "history", 1 << 20)
     await history.add(entry(1, documents="x" * 100_000))
     assert (tmp_path / "history").stat().st_size < 1_000
+    assert [each.order for each in history.last(5)] == [{"order": "freeze"}], "in memory as well"

@@ -59,6 +59,18 @@ async def test_every_gateway_is_asked_and_the_one_that_the_client_spoke_to_comes
     }
 
 
+async def test_a_gateway_tells_of_a_request_in_no_name_but_its_own() -> None:
+    links = two_links()
+    questions = Questions(links, answer_s=3600)
+    async with asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(questions.about("r-1"))
+        await answers(questions, links, us_1=side("eu-1", ""), eu_1=side("eu-1", "us-1"))
+    explained = asked.result()
+    assert explained is not None
+    assert explained["here"] == {"gateway": "eu-1", "origin": "us-1"}
+    assert explained["there"] == []
+
+
 async def test_whoever_does_not_answer_is_not_waited_for_longer_and_nonsense_is_left_out() -> None:
     links = two_links()
     questions = Questions(links, answer_s=0)

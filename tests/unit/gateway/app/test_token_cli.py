@@ -53,6 +53,14 @@ async def test_it_says_what_a_token_stands_for(house: House) -> None:
     assert json.loads(operator.stdout) == {"operator": "corp:alice", "role": "look"}
 
 
+async def test_it_writes_nothing_where_the_gateway_keeps_its_own(house: House) -> None:
+    """Whoever runs it may be somebody whose files the gateway cannot read."""
+    kept = house.file.parent / "state"
+    house.file.write_text(f"{house.file.read_text()}\nstate: {{folder: {kept}}}\n")
+    assert (await house.run(house.issuer.token(org="acme"))).exit_code == 0
+    assert not kept.exists() or not list(kept.iterdir())
+
+
 async def test_it_says_why_not_and_shows_nothing_of_the_token(house: House) -> None:
     for token, options, why in (
         (house.issuer.token(org="acme", exp=1), (), "corp: the access token has expired (expired)"),

@@ -12,6 +12,7 @@ from gateway.core.vocabulary import Jurisdiction, ModelName, PlaceRule, ServiceC
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
 from gateway.ground.tokens.words import Reason, TokenRefused
+from gateway.http.limits import Meters
 from gateway.request.callers import NO_BUDGET, Budget, KeyId, KeyLimits
 from gateway.security.tokens import ClientGrants, Subjects, chosen
 from tests.support.clock import StillClock
@@ -130,6 +131,22 @@ def test_above_a_bound_they_are_counted_together_until_the_day_is_over() -> None
     assert len(subjects._known) == 2
     clock.now += 86_400_000_000_000
     assert subjects.key_id("corp", ACME, "s4") != KeyId("corp-others")
+
+
+def test_above_the_bound_nobody_has_another_plans_limits_begin_anew() -> None:
+    config = replace(FULL, subjects_max=1, subjects_per_tenant_max=1)
+    issuer = replace(ISSUER, plan=ChoiceConfig(claim="plan", map={"paid": "gold", "proxy": "proxy"}))
+    made = grants(config)
+    made.grant(issuer, {**CLAIMS, "plan": "paid"})
+    bounded, unbounded = (made.grant(issuer, {**CLAIMS, "sub": "eve", "plan": plan}) for plan in ("paid", "proxy"))
+    meters, let_in = Meters(), 0
+    for _ in range(200):
+        for key in (bounded, unbounded):
+            meter = meters.of(key)
+            if meter.enter(0) is None:
+                meter.leave()
+                let_in += key is bounded
+    assert let_in == 60, "what a minute has, however often others come between"
 
 
 def test_a_secret_that_cannot_be_read_is_named(tmp_path: Path) -> None:

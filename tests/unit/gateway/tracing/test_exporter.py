@@ -46,6 +46,16 @@ async def exported(made: OtlpExporter, *requests: FinishedRequest) -> bool:
         made.close()
 
 
+async def test_a_number_that_no_span_can_hold_costs_the_others_of_its_batch_nothing() -> None:
+    odd = finished()
+    odd = replace(odd, profile=replace(odd.profile, output_tokens_max=2**64 - 1))
+    async with FakeCollector().serving() as collector:
+        assert await exported(exporter(collector.grpc_url), odd, finished())
+        told = [each.attributes.get("gen_ai.request.max_tokens") for each in collector.spans]
+    assert told[0] == 2**63 - 1
+    assert len(told) == 8, "both are there whole"
+
+
 @pytest.mark.parametrize("protocol", Protocol)
 async def test_spans_arrive_as_they_were_told(protocol: Protocol) -> None:
     async with FakeCollector().serving() as collector:

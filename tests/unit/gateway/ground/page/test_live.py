@@ -84,6 +84,12 @@ async def test_those_who_watch_are_bounded_and_those_who_left_make_room() -> Non
             assert again.status == 200
 
 
+async def test_whoever_asks_for_headers_alone_does_not_watch() -> None:
+    """What would be written after them would be read as the next answer on that connection."""
+    async with watched(Shown()) as (live, url, session), session.head(url) as response:
+        assert (response.status, live.watchers) == (405, 0)
+
+
 async def test_no_stream_lasts_for_ever() -> None:
     """A token that opened it may be none any longer."""
     app = web.Application()

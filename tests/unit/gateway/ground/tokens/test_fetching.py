@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from gateway.ground.tokens.config import IssuerConfig
+from gateway.ground.tokens.config import IssuerConfig, why_not_led_to
 from gateway.ground.tokens.fetching import FetchFailed, fetch_key_set
 from gateway.ground.tokens.key_set import KEY_SET_BYTES_MAX, read_key_set
 from gateway.security.development_ca import DevelopmentCa, validity
@@ -30,6 +30,24 @@ async def test_keys_are_found_by_discovery_or_where_the_file_says() -> None:
         slashed = replace(config_of(issuer), issuer=issuer.url + "/")
         issuer.discovery["issuer"] = issuer.url + "/"
         assert read_key_set(await fetch_key_set(slashed)).ids == ["key-1"]
+
+
+@pytest.mark.parametrize(
+    ("issuer", "url", "why"),
+    [
+        ("https://login.example.net", "https://keys.example.net/1", ""),
+        ("https://login.example.net", "http://keys.example.net/1", "without TLS"),
+        ("https://login.example.net", "http://127.0.0.1:9900/admin/state", "on this machine"),
+        ("https://login.example.net", "https://localhost/1", "on this machine"),
+        ("http://127.0.0.1:8080", "http://localhost:8080/1", ""),
+        ("http://127.0.0.1:8080", "http://keys.example.net/1", "without TLS"),
+        ("http://login.example.net", "http://keys.example.net/1", ""),
+        ("http://login.example.net", "http://[::1]:9900/1", "on this machine"),
+    ],
+)
+def test_an_issuer_leads_nobody_to_their_own_machine_nor_out_of_tls(issuer: str, url: str, why: str) -> None:
+    told = why_not_led_to(issuer, url)
+    assert why in told if why else not told
 
 
 def dead(issuer: FakeIssuer) -> None:
