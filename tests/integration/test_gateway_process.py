@@ -111,7 +111,15 @@ async def test_a_killed_peer_breaks_its_streams_and_no_other(
 
     async with FakeEngine().serving() as us_engine, FakeEngine().serving() as eu_engine:
         eu_engine.plays(stream_until(asyncio.Event(), (ROLE, token("Hel"))))
-        us_file = region_file(tmp_path, "us-1", US, us_engine, listen=listening("us-1"), peers=[knowing("eu-1", EU)])
+        us_file = region_file(
+            tmp_path,
+            "us-1",
+            US,
+            us_engine,
+            listen=listening("us-1"),
+            peers=[knowing("eu-1", EU)],
+            resume={"wait_max": "1s"},
+        )
         eu_file = region_file(tmp_path, "eu-1", EU, eu_engine, listen=listening("eu-1"), peers=[knowing("us-1", US)])
         us_engine.waiting = 1
         async with gateway_process(us_file) as us, gateway_process(eu_file) as eu:

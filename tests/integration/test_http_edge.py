@@ -17,7 +17,14 @@ from yarl import URL
 
 from gateway.config.targets import Dialect
 from gateway.core import events
-from gateway.core.config import AttemptConfig, CoreConfig, ObservationConfig, PlacementConfig, QueueConfig
+from gateway.core.config import (
+    AttemptConfig,
+    CoreConfig,
+    ObservationConfig,
+    PlacementConfig,
+    QueueConfig,
+    ResumeConfig,
+)
 from gateway.core.description import describe, gauges_of
 from gateway.core.effects import Effect, EndRequest
 from gateway.core.events import Event
@@ -78,6 +85,7 @@ CORE = CoreConfig(
     attempt=AttemptConfig(attempts_max=2),
     queue=QueueConfig(length_max=5),
     observation=ObservationConfig(replica_stale_ns=3600 * SECOND),  # nobody probes but the test
+    resume=ResumeConfig(wait_max_ns=SECOND),
 )
 CONNECTION_BUFFERS_BYTES = 16 << 20
 """More than two sockets and the gateway's own buffers hold between them."""

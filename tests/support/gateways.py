@@ -19,10 +19,11 @@ from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.reading import read_region_file
 from gateway.config.sections import GatewayConfig, ListenConfig, PeeringConfig
 from gateway.config.targets import Dialect, PeerConfig, ReplicaConfig
+from gateway.core.config import ResumeConfig
 from gateway.core.description import gauges_of
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, ReplicaId, ReplicaSpec
 from gateway.ground.values import Address
-from tests.support.core import AP, EU, LAYERED, MODEL, MS, US, under
+from tests.support.core import AP, EU, LAYERED, MODEL, MS, SECOND, US, under
 
 _Asked = aiohttp.client._RequestContextManager
 ANY_PORT = Address("127.0.0.1", 0)
@@ -69,7 +70,8 @@ async def serving_file(path: Path) -> AsyncIterator[GatewayHandle]:
 def region_config(
     gateway_id: str, place: Place, engines: Iterable[str], *, policy_file: Path, peers_port: int = 0
 ) -> GatewayConfig:
-    """Under the layered rule, where one pending request is enough to make an engine busy."""
+    """Under the layered rule, where one pending request is enough to make an engine busy. A broken answer that nobody
+    can go on with is soon told to be one."""
     replicas = tuple(
         ReplicaConfig(ReplicaSpec(ReplicaId(f"{gateway_id}-r{number}"), place, (MODEL,)), url, Dialect.VLLM)
         for number, url in enumerate(engines)
@@ -77,7 +79,7 @@ def region_config(
     return GatewayConfig(
         gateway_id=GatewayId(gateway_id),
         place=place,
-        core=under(LAYERED),
+        core=replace(under(LAYERED), resume=ResumeConfig(wait_max_ns=3 * SECOND)),
         listen=ListenConfig(http=ANY_PORT, peers=replace(ANY_PORT, port=peers_port), admin=ANY_PORT),
         policy_file=policy_file,
         replicas=replicas,
