@@ -4,10 +4,12 @@ tenant and holds no text of any request.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from gateway.app.desk import Desk
-from gateway.core.vocabulary import TargetKind
+from gateway.core.vocabulary import ModelName, TargetKind
 from gateway.ground.control.codec import ANSWER_BYTES_MAX
 from gateway.ground.page.shown import DecisionShown, SideShown
 from gateway.records.decisions import ExplainedRequest, OtherSide
@@ -23,7 +25,7 @@ def latest(desk: Desk, count: int) -> list[tuple[int, DecisionShown]]:
     now_ns = desk.clock.now_ns()
     found = desk.decisions.latest(count, now_ns)
     found.sort(key=lambda each: -each[0])
-    return [(arrived_ns // _MILLISECOND_NS, _row(each)) for arrived_ns, each in found]
+    return [(arrived_ns // _MILLISECOND_NS, _row(_tellable(desk, each))) for arrived_ns, each in found]
 
 
 def told(desk: Desk, wanted: str) -> bytes:
@@ -32,7 +34,12 @@ def told(desk: Desk, wanted: str) -> bytes:
     if not wanted:
         return _bounded([each for _, each in latest(desk, _TOLD_MAX)])
     found = desk.decisions.explain(wanted, desk.clock.now_ns()) or desk.refusals.explain(wanted)
-    return b"" if found is None else _bounded(_side(found))
+    return b"" if found is None else _bounded(_side(_tellable(desk, found)))
+
+
+def _tellable(desk: Desk, request: ExplainedRequest) -> ExplainedRequest:
+    """Without the name of a model that nobody serves: that is only what a client wrote."""
+    return request if desk.serves(ModelName(request.model)) else replace(request, model="")
 
 
 def _bounded(document: object) -> bytes:

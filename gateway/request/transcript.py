@@ -167,7 +167,11 @@ class _ChoicesReader(_Reader):
         super().__init__()
         self.said.token_ids = []
         self._unsaid_ids: list[int] = []
-        """Those whose text has not come out yet: half a character."""
+        """Those whose text has not come out yet: half a character, or any number of tokens that have none."""
+
+    @property
+    def held_bytes(self) -> int:
+        return super().held_bytes + _NUMBER_BYTES * len(self._unsaid_ids)
 
     def take(self, documents: bytes) -> None:
         for chunk in _CHUNKS.decode(documents):

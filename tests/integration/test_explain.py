@@ -122,6 +122,19 @@ async def test_a_refusal_has_no_decision_but_is_known_by_its_request_id(mesh: Me
     assert (await explained(mesh, us, request_id)).here.outcome == "rejected_unknown_model"
 
 
+async def test_what_a_client_wrote_for_a_model_is_shown_to_nobody_who_did_not_ask_for_it(mesh: Mesh) -> None:
+    """Not on the page, and not to a controller, which may be in another jurisdiction."""
+    us, _ = await busy_us_and_free_eu(mesh)
+    async with ask(mesh.session, us.gateway.http_url, model="a prompt in the wrong field") as response:
+        assert response.status == 404
+        request_id = response.headers["x-request-id"]
+    await until(lambda: us.gateway.driver.open_requests == 0)
+    async with mesh.session.get(f"{us.gateway.admin_url}/admin/overview") as response:
+        text = await response.text()
+    assert request_id in text
+    assert "wrong field" not in text
+
+
 async def test_shadow_overflow_tells_what_would_have_been(mesh: Mesh) -> None:
     core = CoreConfig(placement=PlacementConfig(overflow=OverflowMode.SHADOW))
     us, _ = await busy_us_and_free_eu(mesh, core=core)

@@ -175,6 +175,10 @@ def test_what_is_wide_and_what_is_told_in_numbers_counts_for_what_it_takes() -> 
     kept(event({"choices": [first]}), path=COMPLETIONS_PATH, room=room)
     assert room.held >= 20_000 * 32
     room = Room()
+    silent = {"index": 0, "text": "", "token_ids": list(range(20_000))}
+    kept(event({"choices": [silent]}), path=COMPLETIONS_PATH, room=room)
+    assert room.held >= 20_000 * 32, "whose text has yet to come, too"
+    room = Room()
     created = named_event("response.created", sequence_number=0, response={"id": "r", "instructions": "x" * 100_000})
     kept(created, ITEM, path=RESPONSES_PATH, room=room)
     assert room.held >= 100_000
