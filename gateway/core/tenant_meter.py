@@ -155,10 +155,12 @@ class TenantMeter:
         """The largest part of a limit that is asked for."""
         return max([min(1.0, limit.asked / limit.limit) for _, limit in self.limits()], default=0.0)
 
-    def leave(self) -> None:
-        """A request of it is over."""
+    def leave(self, now_ns: int, *, was_turned_away: bool = False) -> None:
+        """A request of it is over. What was turned away after all has taken nothing; its tokens are settled anyway."""
         self.running -= 1
         assert self.running >= 0, f"more requests of {self.tenant} ended than began"
+        if was_turned_away and self.request_bucket is not None:
+            self.request_bucket.give_back(1, now_ns)
 
 
 def _divided(limit: int | None) -> Divided | None:

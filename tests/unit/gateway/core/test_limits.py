@@ -369,7 +369,7 @@ class TestWhatIsTold:
         def ask(request_id: str, tenant: str) -> None:
             meter = limits.enter(profile(request_id, prompt="", tenant=TenantName(tenant)), one.now_ns)
             assert isinstance(meter, TenantMeter)
-            meter.leave()
+            meter.leave(0)
 
         for number in range(513):
             ask(f"r{number}", f"t{number}")
