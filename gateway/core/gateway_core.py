@@ -504,7 +504,8 @@ class GatewayCore(GatewayState):
         hops, left = request.hops.after(crosses_regions=crosses_regions), None
         if order.may_break:
             left = Resumes(resumes_left(self.config.resume, request), request.first_step_deaths)
-        return replace(order, hops=hops, stamp=request.stamp, resumes_left=left)
+        yields = request.request_class.service_rank > 0 or request.profile.service_class is ServiceClass.INTERACTIVE
+        return replace(order, hops=hops, stamp=request.stamp, resumes_left=left, yields=yields)
 
     def _may_break(self, request: RequestState, leg: LegState) -> bool:
         profile = request.profile
