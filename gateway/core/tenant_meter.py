@@ -139,6 +139,10 @@ class TenantMeter:
         self.request_bucket = _resized(self.request_bucket, self.requests, now_ns)
         self.token_bucket = _resized(self.token_bucket, self.tokens, now_ns)
 
+    def is_in_debt(self, now_ns: int) -> bool:
+        """It has used more than it may have had yet: requests turned out longer than what was set aside for them."""
+        return self.token_bucket is not None and self.token_bucket.is_in_debt(now_ns)
+
     def use(self, window_ns: int, told_in: PlaceRule | None = None) -> TenantUse:
         per_minute = _MINUTE_NS // window_ns
         return TenantUse(
