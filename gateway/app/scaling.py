@@ -11,10 +11,11 @@ from typing import Never
 from gateway.app.desk import Desk
 from gateway.config.sections import GatewayConfig
 from gateway.core.effects import EndRequest
+from gateway.core.scaling.demand import would_have_run
 from gateway.core.scaling.sampling import accepts_of, key_by_model, key_by_replica, samples_of, ways_of
 from gateway.core.scaling.scaler import Scaler
 from gateway.core.scaling.vocabulary import WHOLE, Heard, PoolKey, ScalingReport, Want
-from gateway.core.vocabulary import ModelName, Outcome, PeerSpec, RequestProfile
+from gateway.core.vocabulary import ModelName, PeerSpec, RequestProfile
 from gateway.ground.control.vocabulary import Wanted
 from gateway.ground.supervisor import Supervisor
 from gateway.records.ledger import RequestRecord
@@ -25,8 +26,6 @@ from gateway.scaling.webhook import Webhook
 _SECOND_NS = 1_000_000_000
 _MINUTE_NS = 60 * _SECOND_NS
 _MINUTES_A_DAY = 24 * 60
-_NEVER_RAN = frozenset({Outcome.REJECTED_QUEUE_FULL, Outcome.EXPIRED_IN_QUEUE, Outcome.ABANDONED})
-"""They would have, had there been more."""
 
 
 class Scaling:
@@ -133,7 +132,7 @@ class Scaling:
             return
         if legs and legs[-1].ended_ns is not None:
             self._scaler.demands[key].ended(legs[-1].ended_ns - legs[0].started_ns)
-        elif end.outcome in _NEVER_RAN:
+        elif would_have_run(end.outcome):
             self._scaler.demands[key].ended(None)
 
     def _make_webhook(self) -> Webhook | None:

@@ -60,6 +60,10 @@ class WaitingRoom:
     def length(self, model: ModelName) -> int:
         return self._length_of.get(model, 0)
 
+    def interactive_length(self, model: ModelName) -> int:
+        """Without those who yield."""
+        return self._length_of.get(model, 0) - self._yielding.get(model, 0)
+
     def tenant_length(self, tenant: TenantName) -> int:
         return self._length_of_tenant.get(tenant, 0)
 

@@ -34,7 +34,9 @@ class Lateness:
 
 
 class _Drain:
-    __slots__ = ("busy_ns", "count", "first_token_ns", "since_ns")
+    """Of those who wait in turn with each other."""
+
+    __slots__ = ("busy_ns", "count", "since_ns")
 
     def __init__(self) -> None:
         self.count = 0.0
@@ -42,7 +44,36 @@ class _Drain:
         self.busy_ns = 0.0
         """in this much time."""
         self.since_ns: int | None = None
-        """Somebody has waited since then, or since the last one got through."""
+        """Somebody has waited since then, or since the last one got through; None: nobody waits."""
+
+    def waits(self, length: int, now_ns: int) -> None:
+        if self.since_ns is None or length <= 1:
+            self.since_ns = now_ns
+
+    def served(self, length: int, now_ns: int) -> None:
+        if self.since_ns is None:
+            return
+        self.busy_ns += now_ns - self.since_ns
+        self.count += 1
+        self.since_ns = now_ns if length else None
+        if self.busy_ns > _WINDOW_NS:
+            self.busy_ns /= 2
+            self.count /= 2
+
+    def rate(self, now_ns: int) -> float | None:
+        if self.count < _SEEN_MIN:
+            return None
+        busy_ns = self.busy_ns + (0 if self.since_ns is None else now_ns - self.since_ns)
+        return self.count * _SECOND_NS / max(1.0, busy_ns)
+
+
+class _Model:
+    __slots__ = ("everybody", "first_token_ns", "interactive")
+
+    def __init__(self) -> None:
+        self.everybody = _Drain()
+        self.interactive = _Drain()
+        """Of interactive requests alone: who yields goes after them, and its waiting says nothing about theirs."""
         self.first_token_ns = 0.0
 
 
@@ -50,47 +81,54 @@ class Drains:
     """Of one gateway, by model."""
 
     def __init__(self) -> None:
-        self._by_model: dict[ModelName, _Drain] = {}
+        self._by_model: dict[ModelName, _Model] = {}
 
-    def _of(self, model: ModelName) -> _Drain:
-        drain = self._by_model.get(model)
-        if drain is None:
+    def _of(self, model: ModelName) -> _Model:
+        known = self._by_model.get(model)
+        if known is None:
             if len(self._by_model) >= _MODELS_MAX:
                 self._by_model.clear()
-            drain = self._by_model[model] = _Drain()
-        return drain
+            known = self._by_model[model] = _Model()
+        return known
 
-    def waits(self, model: ModelName, length: int, now_ns: int) -> None:
-        """Somebody has come, and could not go at once; with it, so many wait."""
-        drain = self._of(model)
-        if drain.since_ns is None or length <= 1:
-            drain.since_ns = now_ns
+    def waits(self, room: WaitingRoom, request: RequestState, now_ns: int) -> None:
+        """It has come, stands in the room, and could not go at once."""
+        model = request.profile.model
+        known = self._of(model)
+        known.everybody.waits(room.length(model), now_ns)
+        if not request.request_class.service_rank:
+            known.interactive.waits(room.interactive_length(model), now_ns)
 
-    def served(self, model: ModelName, length: int, now_ns: int) -> None:
-        """Somebody who waited could go; so many still wait."""
-        drain = self._by_model.get(model)
-        if drain is None or drain.since_ns is None:
+    def served(self, room: WaitingRoom, request: RequestState, now_ns: int) -> None:
+        """It waited, and could go: it has left the room."""
+        model = request.profile.model
+        known = self._by_model.get(model)
+        if known is None:
             return
-        drain.busy_ns += now_ns - drain.since_ns
-        drain.count += 1
-        drain.since_ns = now_ns if length else None
-        if drain.busy_ns > _WINDOW_NS:
-            drain.busy_ns /= 2
-            drain.count /= 2
+        known.everybody.served(room.length(model), now_ns)
+        if not request.request_class.service_rank:
+            known.interactive.served(room.interactive_length(model), now_ns)
+
+    def left(self, room: WaitingRoom, model: ModelName) -> None:
+        """Somebody is over. Where nobody waits any more, no time counts until somebody does."""
+        known = self._by_model.get(model)
+        if known is None:
+            return
+        if not room.length(model):
+            known.everybody.since_ns = None
+        if not room.interactive_length(model):
+            known.interactive.since_ns = None
 
     def first_token(self, model: ModelName, took_ns: int) -> None:
         """From the start of its leg."""
-        drain = self._of(model)
-        keeps = _KEEPS if drain.first_token_ns else 0.0
-        drain.first_token_ns = keeps * drain.first_token_ns + (1 - keeps) * took_ns
+        known = self._of(model)
+        keeps = _KEEPS if known.first_token_ns else 0.0
+        known.first_token_ns = keeps * known.first_token_ns + (1 - keeps) * took_ns
 
     def rate(self, model: ModelName, now_ns: int) -> float | None:
-        """A second; None: nothing is known yet."""
-        drain = self._by_model.get(model)
-        if drain is None or drain.count < _SEEN_MIN:
-            return None
-        busy_ns = drain.busy_ns + (0 if drain.since_ns is None else now_ns - drain.since_ns)
-        return drain.count * _SECOND_NS / max(1.0, busy_ns)
+        """Of everybody, a second; None: nothing is known yet."""
+        known = self._by_model.get(model)
+        return None if known is None else known.everybody.rate(now_ns)
 
     def rates(self, now_ns: int) -> dict[ModelName, float]:
         """Where one is known."""
@@ -106,16 +144,23 @@ class Drains:
         self, room: WaitingRoom, request: RequestState, promised_ns: int | None, now_ns: int
     ) -> Lateness | None:
         """Of one that has come just now, and has to wait: will it be late by what its class was promised, or by its own
-        deadline, where that is sooner than its patience ends? None: it may be in time, as far as is known."""
+        deadline, where that is sooner than its patience ends? None: it may be in time, as far as is known.
+
+        Whoever is next waits, whatever the rate was: if all were turned away, nothing would ever be counted again.
+        """
         within_ns = promised_ns
         if request.deadline_ns < request.queue_deadline_ns:
             own_ns = request.deadline_ns - now_ns
             within_ns = own_ns if promised_ns is None else min(promised_ns, own_ns)
-        rate = None if within_ns is None else self.rate(request.profile.model, now_ns)
-        if within_ns is None or rate is None:
+        known = self._by_model.get(request.profile.model)
+        if within_ns is None or known is None:
             return None
-        ahead = _ahead_of(room, request)
-        wait_ns = int((ahead + 1) * _SECOND_NS / rate + self._of(request.profile.model).first_token_ns)
+        drain = known.everybody if request.request_class.service_rank else known.interactive
+        rate = drain.rate(now_ns)
+        ahead = 0 if rate is None else _ahead_of(room, request)
+        if rate is None or not ahead:
+            return None
+        wait_ns = int((ahead + 1) * _SECOND_NS / rate + known.first_token_ns)
         if wait_ns <= within_ns:
             return None
         told = f"its first token would take {wait_ns // 1_000_000} ms: {ahead} are before it, {rate:.3g} get their turn"

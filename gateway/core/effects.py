@@ -56,6 +56,8 @@ class StartLeg:
     """It goes on with an answer that broke; how often that has happened to this request."""
     resumes_left: Resumes | None = None
     """For a peer, where its answer may break: how often it may go on there."""
+    yields: bool = True
+    """For a peer: False if it has waited for so long that it is served like what is interactive, there too."""
 
 
 @value

@@ -52,7 +52,6 @@ from gateway.core.events import (
     TokensSettled,
 )
 from gateway.core.fair_queue import charge_of
-from gateway.core.goodput import Promise
 from gateway.core.intake import Intake
 from gateway.core.lengths import Lengths, choice_of
 from gateway.core.limits import Exceeded
@@ -236,13 +235,13 @@ class GatewayCore(GatewayState):
             outcome, detail = rejection
             after_ns = self.drains.clears_ns(self.waiting, profile.model, now_ns) if outcome in _FULL else 0
             self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0, retry_after_ns=after_ns))
-            self.goodput.count(profile.service_class, Promise.REFUSED)
+            self.goodput.refused(profile)
             return
         meter = self.limits.enter(profile, now_ns)
         if isinstance(meter, Exceeded):
             outcome, detail, wait_ns = meter.outcome, meter.detail, meter.retry_after_ns
             self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0, retry_after_ns=wait_ns))
-            self.goodput.count(profile.service_class, Promise.REFUSED)
+            self.goodput.refused(profile)
             return
         stamp = ResidencyStamp(self.place, profile.tenant, rule, self.policy.digest)
         self._admit(event, request_class, stamp, now_ns, budget=budget, meter=meter)
@@ -443,7 +442,7 @@ class GatewayCore(GatewayState):
         """Begin an attempt, in one leg that runs the whole request."""
         self._stop_waiting(request)
         if now_ns > request.arrived_ns:
-            self.drains.served(request.profile.model, self.waiting.length(request.profile.model), now_ns)
+            self.drains.served(self.waiting, request, now_ns)
         request.move_to(Phase.RUNNING)
         prompt_tokens = 0 if request.budget is None else request.budget.prompt_tokens
         self.waiting.shares.started(charge_of(request), request.profile, prompt_tokens)
@@ -505,7 +504,8 @@ class GatewayCore(GatewayState):
         hops, left = request.hops.after(crosses_regions=crosses_regions), None
         if order.may_break:
             left = Resumes(resumes_left(self.config.resume, request), request.first_step_deaths)
-        return replace(order, hops=hops, stamp=request.stamp, resumes_left=left)
+        yields = request.request_class.service_rank > 0 or request.profile.service_class is ServiceClass.INTERACTIVE
+        return replace(order, hops=hops, stamp=request.stamp, resumes_left=left, yields=yields)
 
     def _may_break(self, request: RequestState, leg: LegState) -> bool:
         profile = request.profile
@@ -531,7 +531,7 @@ class GatewayCore(GatewayState):
         request = self.requests.get(event.profile.request_id)
         if request is None or request.phase is not Phase.WAITING:
             return
-        self.drains.waits(request.profile.model, self.waiting.length(request.profile.model), now_ns)
+        self.drains.waits(self.waiting, request, now_ns)
         overfull = self._intake.overfullness_for(event.profile)
         if overfull is not None:
             clears_ns = self.drains.clears_ns(self.waiting, request.profile.model, now_ns)
@@ -974,9 +974,12 @@ class GatewayCore(GatewayState):
         """End it for the client. The record stays until each living leg has reported its end."""
         if request in self.waiting:
             self._stop_waiting(request)
+        self.drains.left(self.waiting, request.profile.model)
         request.move_to(Phase.ENDED)
+        assert self._now_ns is not None, "something has happened"
         if request.meter is not None:
-            request.meter.leave()
+            was_turned_away = not request.attempts and outcome.startswith("rejected_")
+            request.meter.leave(self._now_ns, was_turned_away=was_turned_away)
         self.timers.cancel(request.timer)
         attempt = request.attempt
         if attempt is not None and attempt.is_pooled:
@@ -998,7 +1001,6 @@ class GatewayCore(GatewayState):
             retry_after_ns=retry_after_ns,
         )
         self._effects.append(end)
-        assert self._now_ns is not None, "something has happened"
         self.goodput.ended(request, outcome, self._promised_ns(request), self._now_ns)
 
     def _forget(self, request: RequestState) -> None:

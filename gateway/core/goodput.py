@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.requests import RequestState
-from gateway.core.vocabulary import Outcome, ServiceClass, Word
+from gateway.core.vocabulary import Outcome, RequestProfile, ServiceClass, Word
 
 _OF_NO_ACCOUNT = frozenset({Outcome.ABANDONED, Outcome.CLIENT_ERROR})
 """Whose end was the client's own doing."""
@@ -31,6 +31,11 @@ class Goodput:
     def count(self, service_class: ServiceClass, promise: Promise) -> None:
         key = service_class, promise
         self.counts[key] = self.counts.get(key, 0) + 1
+
+    def refused(self, profile: RequestProfile) -> None:
+        """A client's own request was not let in."""
+        if not profile.is_control:
+            self.count(profile.service_class, Promise.REFUSED)
 
     def ended(self, request: RequestState, outcome: Outcome, first_token_max_ns: int | None, now_ns: int) -> None:
         """`first_token_max_ns`: what its class was promised; None: nothing was."""

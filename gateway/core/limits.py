@@ -35,7 +35,7 @@ _TRY_AGAIN_NS: Final = 1_000_000_000
 """When somebody's end may have made room; nobody knows when that will be."""
 _BYTES_PER_TOKEN: Final = 4
 _FORGOTTEN_NS: Final = 2 * _MINUTE_NS
-"""A tenant that asked for nothing for so long has full buckets anyway."""
+"""A tenant that asked for nothing for so long, and owes nothing, has full buckets anyway."""
 _ROUND_MAX: Final = 512
 """With more tenants that ask for anything, rounds are so many times rarer."""
 _NO_USES: Final[dict[TenantName, TenantUse]] = {}
@@ -397,12 +397,12 @@ class Limits:
             self.version += 1
 
     def _forget_idle(self, now_ns: int) -> None:
-        """Those that have been idle for long, the longest first."""
+        """Those that have been idle for long, the longest first. A debt is not forgotten by keeping quiet."""
         idle: list[TenantName] = []
         for tenant, meter in self._meters.items():
             if now_ns - meter.asked_ns < _FORGOTTEN_NS:
                 break
-            if tenant not in self._active:
+            if tenant not in self._active and not meter.is_in_debt(now_ns):
                 idle.append(tenant)
         for tenant in idle:
             del self._meters[tenant]

@@ -139,6 +139,10 @@ class TenantMeter:
         self.request_bucket = _resized(self.request_bucket, self.requests, now_ns)
         self.token_bucket = _resized(self.token_bucket, self.tokens, now_ns)
 
+    def is_in_debt(self, now_ns: int) -> bool:
+        """It has used more than it may have had yet: requests turned out longer than what was set aside for them."""
+        return self.token_bucket is not None and self.token_bucket.is_in_debt(now_ns)
+
     def use(self, window_ns: int, told_in: PlaceRule | None = None) -> TenantUse:
         per_minute = _MINUTE_NS // window_ns
         return TenantUse(
@@ -155,10 +159,12 @@ class TenantMeter:
         """The largest part of a limit that is asked for."""
         return max([min(1.0, limit.asked / limit.limit) for _, limit in self.limits()], default=0.0)
 
-    def leave(self) -> None:
-        """A request of it is over."""
+    def leave(self, now_ns: int, *, was_turned_away: bool = False) -> None:
+        """A request of it is over. What was turned away after all has taken nothing; its tokens are settled anyway."""
         self.running -= 1
         assert self.running >= 0, f"more requests of {self.tenant} ended than began"
+        if was_turned_away and self.request_bucket is not None:
+            self.request_bucket.give_back(1, now_ns)
 
 
 def _divided(limit: int | None) -> Divided | None:

@@ -51,6 +51,10 @@ class TokenBucket:
         self._refill(now_ns)
         return max(0, self._level // _MINUTE_NS)
 
+    def is_in_debt(self, now_ns: int) -> bool:
+        self._refill(now_ns)
+        return self._level < 0
+
     def reset_ns(self, now_ns: int) -> int:
         """Until it is full."""
         self._refill(now_ns)

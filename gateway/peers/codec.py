@@ -310,7 +310,7 @@ def forward_to_pb(order: StartLeg, request: OutboundRequest, origin: GatewayId, 
         hops_cross_region=order.hops.cross_region,
         stamp=_stamp_to_pb(order.stamp),
         deadline_ms=max((order.deadline_ns - now_ns) // MILLISECOND_NS, 1),
-        profile=_profile_to_pb(request.profile, order.budget_tokens),
+        profile=_profile_to_pb(request.profile, order),
         path=request.path,
         headers=_headers_to_pb(request.headers),
         body=request.body,
@@ -362,7 +362,8 @@ def _hops(message: pb.ForwardRequest) -> Hops:
     return hops
 
 
-def _profile_to_pb(profile: RequestProfile, budget_tokens: int) -> pb.Profile:
+def _profile_to_pb(profile: RequestProfile, order: StartLeg) -> pb.Profile:
+    yields = order.yields and profile.service_class is not ServiceClass.INTERACTIVE
     return pb.Profile(
         model=profile.model,
         tenant=profile.tenant,
@@ -375,9 +376,9 @@ def _profile_to_pb(profile: RequestProfile, budget_tokens: int) -> pb.Profile:
         follows=profile.follows,
         is_control=profile.is_control,
         connectors=sorted(profile.connectors),
-        budget_tokens=min(budget_tokens, TOKENS_MAX),
+        budget_tokens=min(order.budget_tokens, TOKENS_MAX),
         goes_on=profile.goes_on,
-        service_class="" if profile.service_class is ServiceClass.INTERACTIVE else profile.service_class,
+        service_class=profile.service_class if yields else "",
     )
 
 

@@ -60,6 +60,7 @@ class OthersUsage:
         self._told_max = told_max
         self._told: dict[BudgetName, dict[GatewayId, BudgetUse]] = {}
         self._count = 0
+        self._forgotten_before = ""
         self._unwritten: dict[tuple[GatewayId, BudgetName], BudgetUse] = {}
 
     def __len__(self) -> int:
@@ -80,10 +81,25 @@ class OthersUsage:
         return True
 
     def remember(self, told: Told) -> None:
-        """What was written down before this process began: nothing of it runs any more."""
-        for (gateway, _), use in told.items():
+        """What was written down before this process began: nothing of it runs any more. The newest first, as there may
+        be no room for all."""
+        for (gateway, _), use in sorted(told.items(), key=_day, reverse=True):
             self.hear(gateway, use._replace(set_aside=0))
         self._unwritten.clear()
+
+    def forget_before(self, month: str) -> bool:
+        """What was last said in an earlier one counts no more. It is looked for once a month; True: now."""
+        if month <= self._forgotten_before:
+            return False
+        self._forgotten_before = month
+        for name, of_name in list(self._told.items()):
+            kept = {gateway: use for gateway, use in of_name.items() if use.day[:7] >= month}
+            self._count -= len(of_name) - len(kept)
+            if kept:
+                self._told[name] = kept
+            else:
+                del self._told[name]
+        return True
 
     def fell_silent(self, gateway: GatewayId) -> list[BudgetName]:
         """What it has used stays used; what ran there is not known any more. Gives what that is about."""
@@ -123,3 +139,7 @@ class OthersUsage:
 
     def give_back(self, told: Told) -> None:
         self._unwritten = {**told, **self._unwritten}
+
+
+def _day(told: tuple[tuple[GatewayId, BudgetName], BudgetUse]) -> str:
+    return told[1].day

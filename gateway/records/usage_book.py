@@ -192,8 +192,11 @@ class UsageBook:
         return uses, self._changed[told[-1]] if told else self._version
 
     def hear(self, gateway: GatewayId, use: BudgetUse, wall_ns: int) -> bool:
-        """False: there is no room for what it says."""
+        """False: there is no room for what it says, not even without the words of those who were last heard in an
+        earlier month."""
         is_kept = self.others.hear(gateway, use)
+        if not is_kept and self.others.forget_before(self._day(wall_ns)[:7]):
+            is_kept = self.others.hear(gateway, use)
         self._sum_others(use.name, wall_ns)
         return is_kept
 

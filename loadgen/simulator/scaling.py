@@ -15,10 +15,11 @@ from gateway.core.effects import Effect
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import ResidencyPolicy
+from gateway.core.scaling.demand import would_have_run
 from gateway.core.scaling.sampling import accepts_of, samples_of, ways_of
 from gateway.core.scaling.scaler import Scaler
 from gateway.core.scaling.vocabulary import Heard, PoolKey, Want
-from gateway.core.vocabulary import GatewayId, Outcome, RegionName, ReplicaId, ReplicaSpec, RequestId
+from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, ReplicaSpec, RequestId
 from loadgen.figures import Figures
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.engines import SimReplica
@@ -34,7 +35,6 @@ _MINUTES_A_DAY = 24 * 60
 _IDLE_LOOK_NS = _SECOND_NS
 """How often one that finishes what it has is looked at."""
 _STALE_LOOKS = 3
-_NEVER_RAN = frozenset({Outcome.REJECTED_QUEUE_FULL, Outcome.EXPIRED_IN_QUEUE, Outcome.ABANDONED})
 
 
 @dataclass(slots=True, eq=False)
@@ -118,7 +118,7 @@ class Autoscaler:
         region = next(each for each in self._regions.values() if each.gateway.gateway_id == gateway_id)
         if began_ns is not None:
             region.scaler.demands[region.key].ended(now_ns - began_ns)
-        elif end.outcome in _NEVER_RAN:
+        elif would_have_run(end.outcome):
             region.scaler.demands[region.key].ended(None)
 
     # What it does

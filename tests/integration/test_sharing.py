@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from gateway.core.sharing_config import ClassesConfig, InteractiveConfig
-from gateway.core.vocabulary import ModelName
 from tests.support.core import EU, LAYERED, SECOND, US, under
-from tests.support.gateways import CHAT
+from tests.support.gateways import CHAT, until
 from tests.support.regions import Mesh, Region
 
 PROMISED = ClassesConfig(interactive=InteractiveConfig(first_token_ns=SECOND // 2))
@@ -39,22 +39,31 @@ async def test_a_class_is_taken_or_refused_by_its_name_and_counted(mesh: Mesh) -
     assert 'nightside_class_requests_total{promise="kept",service_class="batch"} 1.0' in text
 
 
+async def wait_in_queue(mesh: Mesh, region: Region) -> None:
+    async with mesh.session.post(chat_of(region), json=CHAT):
+        pass
+
+
 async def test_who_would_be_late_is_told_at_once_and_when_to_come_again(mesh: Mesh) -> None:
     us = await promising(mesh)
     await mesh.start(us)
     await us.become_busy()
-    drains, model = us.gateway.core.drains, ModelName(CHAT["model"])  # type: ignore[arg-type] # it is a name
-    now_ns = us.gateway.core._now_ns
-    assert now_ns is not None
-    drains.waits(model, 1, now_ns - 8 * SECOND)
-    for number in range(8):
-        drains.served(model, 1, now_ns - (7 - number) * SECOND)
-    async with mesh.session.post(chat_of(us), json=CHAT) as response:
-        assert response.status == 429
-        assert (await response.json())["error"]["code"] == "deadline_unreachable"
-        assert 0 < int(response.headers["retry-after"]) <= 60
-        assert float(response.headers["retry-after-ms"]) >= 500, "one a second, less the promised half"
-    assert us.engine.received == []
+    core = us.gateway.core
+    async with asyncio.TaskGroup() as tasks:
+        before_it = tasks.create_task(wait_in_queue(mesh, us))
+        await until(lambda: len(core.waiting) == 1)
+        now_ns, first = core._now_ns, next(iter(core.waiting))
+        assert now_ns is not None
+        core.drains.waits(core.waiting, first, now_ns - 8 * SECOND)
+        for number in range(8):
+            core.drains.served(core.waiting, first, now_ns - (7 - number) * SECOND)
+        async with mesh.session.post(chat_of(us), json=CHAT) as response:
+            assert response.status == 429
+            assert (await response.json())["error"]["code"] == "deadline_unreachable"
+            assert 0 < int(response.headers["retry-after"]) <= 60
+            assert float(response.headers["retry-after-ms"]) >= 500, "one a second, less the promised half"
+        assert us.engine.received == []
+        before_it.cancel()
 
 
 async def test_a_batch_is_run_where_another_region_is_idle_and_says_there_what_it_is(mesh: Mesh) -> None:

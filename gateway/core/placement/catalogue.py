@@ -20,7 +20,6 @@ from gateway.core.placement.session_sticky import SessionSticky
 
 BUILT_IN: dict[str, type[Policy]] = {
     PlacementPolicy.COST: Cost,
-    PlacementPolicy.PRICE: Price,
     PlacementPolicy.PREFIX: Prefix,
     PlacementPolicy.CONSISTENT_HASH: ConsistentHash,
     PlacementPolicy.ROUND_ROBIN: RoundRobin,
@@ -32,4 +31,5 @@ BUILT_IN: dict[str, type[Policy]] = {
     PlacementPolicy.LMETRIC: LMetric,
     PlacementPolicy.AFFINITY_LOAD: AffinityLoad,
     PlacementPolicy.SESSION_STICKY: SessionSticky,
+    PlacementPolicy.PRICE: Price,
 }

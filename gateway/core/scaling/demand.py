@@ -10,10 +10,20 @@ from __future__ import annotations
 import math
 
 from gateway.core.scaling.vocabulary import WHOLE, Sample, ScalingSettings
+from gateway.core.vocabulary import Outcome
 
 _SECOND_NS = 1_000_000_000
 _SERVICE_WINDOWS = 5
 """What a request takes changes slowly, and few may end in one window."""
+
+_WOULD_HAVE_RUN = frozenset(
+    {Outcome.REJECTED_QUEUE_FULL, Outcome.REJECTED_DEADLINE, Outcome.EXPIRED_IN_QUEUE, Outcome.ABANDONED}
+)
+
+
+def would_have_run(outcome: Outcome) -> bool:
+    """Of what never came to run: had there been more replicas. It counts as having come."""
+    return outcome in _WOULD_HAVE_RUN
 
 
 class Demand:

@@ -8,6 +8,7 @@ from gateway.core import events
 from gateway.core.config import CoreConfig, PlacementPolicy, QueueConfig
 from gateway.core.effects import Effect, EndRequest
 from gateway.core.goodput import Promise
+from gateway.core.limits_config import LimitScope
 from gateway.core.sharing_config import ClassesConfig, InteractiveConfig, TenantConfig
 from gateway.core.vocabulary import ServiceClass, TenantName
 from tests.support.core import MS, SECOND, Desk, desk, ended, of_kind, profile, started
@@ -101,3 +102,74 @@ def test_a_first_token_in_time_and_a_whole_answer_keep_the_promise() -> None:
         (ServiceClass.INTERACTIVE, Promise.KEPT): 1,
         (ServiceClass.INTERACTIVE, Promise.LATE): 1,
     }
+
+
+BRISK = CoreConfig(classes=ClassesConfig(interactive=InteractiveConfig(first_token_ns=500 * MS)))
+
+
+def turn(one: Desk, after_ns: int) -> None:
+    """The engine takes one that waits, and answers it."""
+    one.now_ns += after_ns
+    one.probe(waiting=0)
+    one.probe(waiting=1)
+    for request in list(one.core.requests.values()):
+        if request.attempt is not None:
+            one.first_token(request.request_id)
+            one.finish(request.request_id)
+
+
+def slow_once(kind: ServiceClass, config: CoreConfig = BRISK) -> Desk:
+    """An engine that gave twenty of them a turn every 600 ms, and is quick from now on."""
+    config = replace(config, pushing=replace(config.pushing, in_band_credit=0))
+    one = desk(replicas=1, config=config, placement=PlacementPolicy.LEAST_LOAD)
+    one.probe(waiting=1)
+    for number in range(30):
+        one.tell(events.RequestArrived(replace(profile(f"w{number}"), service_class=kind), 600 * SECOND))
+    for _ in range(20):
+        turn(one, 600 * MS)
+    return one
+
+
+def test_a_slow_time_that_is_over_does_not_turn_everybody_away_for_ever() -> None:
+    one = slow_once(ServiceClass.INTERACTIVE)
+    while one.core.waiting:
+        turn(one, 600 * MS)
+    for number in range(60):
+        assert not ended(one.ask(f"alone{number}")), "only from those who wait is anything learnt"
+        turn(one, 5 * MS)
+    assert not ended(one.ask("first"))
+    assert not ended(one.ask("second")), "by now it is known how quick the engine is"
+
+
+def test_who_yields_and_waits_for_long_makes_nobody_else_late() -> None:
+    one = slow_once(ServiceClass.BATCH)
+    assert not ended(one.ask("first"))
+    assert not ended(one.ask("second")), "nobody who is interactive has waited for long"
+
+
+def test_time_in_which_nobody_waits_does_not_count() -> None:
+    one = drip(CoreConfig(), waiting=12)
+    one.ask("gone")
+    one.tell(events.RequestAbandoned(profile("gone").request_id))
+    one.now_ns += 3600 * SECOND
+    assert one.core.drains.clears_ns(one.core.waiting, profile("x").model, one.now_ns) == 250 * MS
+
+
+def test_who_was_turned_away_by_a_limit_counts_as_refused_and_a_look_at_what_is_stored_never() -> None:
+    limited = replace(PROMISED, tenants={TenantName("default"): TenantConfig(concurrency_max=1)})
+    one = desk(replicas=1, config=limited)
+    one.ask("runs")
+    assert last(one.ask("more")).outcome == "rejected_tenant_concurrency"
+    one.tell(events.DrainRequested())
+    control = replace(profile("look"), is_control=True)
+    assert last(one.tell(events.RequestArrived(control, SECOND))).outcome == "rejected_draining"
+    assert one.core.goodput.counts == {(ServiceClass.INTERACTIVE, Promise.REFUSED): 1}
+
+
+def test_who_is_turned_away_for_being_late_has_taken_nothing_of_its_limits() -> None:
+    own = TenantConfig(requests_per_minute=60, limit_scope=LimitScope.GATEWAY)
+    one = drip(replace(PROMISED, tenants={TenantName("default"): own}), waiting=40)
+    (before,) = one.core.limits.rooms(TenantName("default"), one.now_ns)
+    assert last(one.ask("late")).outcome == "rejected_deadline"
+    (after,) = one.core.limits.rooms(TenantName("default"), one.now_ns)
+    assert after.remaining == before.remaining

@@ -369,7 +369,7 @@ class TestWhatIsTold:
         def ask(request_id: str, tenant: str) -> None:
             meter = limits.enter(profile(request_id, prompt="", tenant=TenantName(tenant)), one.now_ns)
             assert isinstance(meter, TenantMeter)
-            meter.leave()
+            meter.leave(0)
 
         for number in range(513):
             ask(f"r{number}", f"t{number}")
@@ -392,3 +392,18 @@ class TestWhatIsTold:
         second = of_kind(PublishLoad, one.wait(150 * MS))
         assert (first[0].report.uses[0].running, second[0].report.uses[0].running) == (1, 2)
         assert second[0].report.is_news_after(first[0].report, 0.9)
+
+
+def test_a_debt_is_not_forgotten_by_keeping_quiet_while_others_ask() -> None:
+    config = limited(tokens_per_minute=100, limit_scope=LimitScope.GATEWAY)
+    one = alone(replace(config, tenants={**config.tenants, OTHER: TenantConfig(concurrency_max=1)}))
+    assert asked(one, request_id="long", tokens=1) is None
+    one.first_token("long")
+    one.finish("long")
+    one.tell(events.TokensSettled(RequestId("long"), 6000))
+    assert asked(one, tenant=OTHER) is None
+    one.wait(300 * SECOND)
+    end = asked(one, tokens=1)
+    assert end is not None
+    assert end.outcome is Outcome.REJECTED_TENANT_TOKEN_RATE
+    assert end.retry_after_ns > 3000 * SECOND

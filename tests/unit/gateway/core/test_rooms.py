@@ -102,6 +102,18 @@ class TestOtherGateways:
         assert started(ask(one, "b1", BATCH)) == [], "somebody waits there"
         assert started(one.hear("eu-1", EU, available=2)) == ["eu-1"]
 
+    def test_what_has_waited_long_enough_yields_there_no_more_either(self) -> None:
+        classes = ClassesConfig(batch=BatchConfig(promotion_ns=20 * SECOND, wait_max_ns=40 * SECOND))
+        one = desk(replicas=1, peers=[peer_spec("eu-1", EU)], config=CoreConfig(classes=classes))
+        one.probe(healthy=False)
+        assert started(ask(one, "b1", BATCH)) == []
+        one.wait(20 * SECOND)
+        (order,) = of_kind(StartLeg, one.hear("eu-1", EU))
+        assert not order.yields
+        one.hear("eu-1", EU, available=2)
+        (order,) = of_kind(StartLeg, ask(one, "b2", BATCH))
+        assert order.yields
+
     def test_a_forward_that_yields_is_taken_only_where_it_can_start(self) -> None:
         one = desk(replicas=1, peers=[peer_spec("gw-eu", EU)])
         one.probe(running=5, kv_usage=0.95)

@@ -94,4 +94,4 @@ class TestShares:
 
     def test_more_ends_than_beginnings_are_a_fault_of_ours(self) -> None:
         with pytest.raises(AssertionError, match="acme"):
-            meter_of(concurrency_max=1).leave()
+            meter_of(concurrency_max=1).leave(0)

@@ -114,6 +114,12 @@ def test_its_class_travels_with_it(service_class: ServiceClass) -> None:
     assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.service_class is service_class
 
 
+def test_what_yields_no_more_at_its_origin_yields_nowhere() -> None:
+    request = replace(REQUEST, profile=replace(PROFILE, service_class=ServiceClass.BATCH))
+    message = codec.forward_to_pb(replace(ORDER, yields=False), request, GatewayId("us-1"), now_ns=0)
+    assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.service_class is ServiceClass.INTERACTIVE
+
+
 @pytest.mark.parametrize("told", ["", "gold"])
 def test_a_class_that_nobody_here_knows_is_served_like_the_best(told: str) -> None:
     message = forward()

@@ -83,3 +83,21 @@ def test_there_is_no_room_for_ever_more_of_them() -> None:
     others.keep_only([])
     assert len(others) == 0
     assert others.hear(GatewayId("jp-1"), use(1, 1))
+
+
+def test_gateways_of_an_earlier_month_make_room_once_in_each_month() -> None:
+    others = OthersUsage(told_max=2)
+    others.hear(US, use(1, 1, day="2026-10-31"))
+    others.hear(EU, use(2, 2))
+    assert others.forget_before("2026-11")
+    assert others.by_gateway(NAME) == {EU: use(2, 2)}
+    assert len(others) == 1
+    assert not others.forget_before("2026-11"), "it looks through all of them"
+    assert others.forget_before("2026-12")
+    assert len(others) == 0
+
+
+def test_of_more_than_there_is_room_for_the_newest_are_remembered() -> None:
+    others = OthersUsage(told_max=1)
+    others.remember({(US, NAME): use(1, 1, day="2026-10-31"), (EU, NAME): use(2, 2)})
+    assert others.by_gateway(NAME) == {EU: use(2, 2)}

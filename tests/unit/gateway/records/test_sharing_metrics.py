@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prometheus_client import CollectorRegistry
 
+from gateway.core.admission import WaitingRoom
 from gateway.core.description import sharing_of
 from gateway.core.drains import Drains
 from gateway.core.goodput import Promise
@@ -18,10 +21,14 @@ def test_who_waits_is_told_by_class_and_tenant_and_what_came_of_promises() -> No
         ask(one, f"b{number}", ServiceClass.BATCH, tenant)
     one.core.goodput.count(ServiceClass.INTERACTIVE, Promise.LATE)
     drains = one.core.drains = Drains()
+    one_that_waits = next(iter(one.core.requests.values()))
     for model in (ModelName("a"), ModelName("b")):
-        drains.waits(model, 1, 0)
+        one_that_waits.profile = replace(one_that_waits.profile, model=model)
+        room = WaitingRoom()
+        room.join(one_that_waits)
+        drains.waits(room, one_that_waits, 0)
         for number in range(8):
-            drains.served(model, 1, (number + 1) * SECOND)
+            drains.served(room, one_that_waits, (number + 1) * SECOND)
     registry = CollectorRegistry()
     labels = {TenantName("acme"): "acme", TenantName("zeta"): "other"}
     registry.register(

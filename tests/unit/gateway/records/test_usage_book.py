@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.core.vocabulary import GatewayId, TenantName
-from gateway.records.others_usage import BudgetUse
+from gateway.records.others_usage import BudgetUse, OthersUsage
 from gateway.records.usage_book import OTHERS, Line, Spent, UsageBook, Used
 from gateway.request.callers import NO_BUDGET, Budget, KeyId
 
@@ -191,3 +191,13 @@ class TestWithOthers:
         use(book, 30)
         told, _ = book.changes_since(0, NOON + 24 * HOUR_NS, 9)
         assert told == [BudgetUse(self.NAME, "2026-11-23", 0, 30)]
+
+
+def test_who_is_gone_since_last_month_keeps_nobody_from_being_heard() -> None:
+    book = UsageBook()
+    book.others = OthersUsage(told_max=1)
+    name = ("tenant", "acme")
+    assert book.hear(GatewayId("gone"), BudgetUse(name, "2026-10-31", 1, 1), NOON)
+    assert book.hear(GatewayId("new"), BudgetUse(name, "2026-11-22", 7, 7), NOON)
+    assert not book.hear(GatewayId("newer"), BudgetUse(name, "2026-11-22", 9, 9), NOON)
+    assert book.others.used(name, "2026-11-22").in_month == 7

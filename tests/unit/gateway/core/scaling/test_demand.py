@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.scaling.demand import Demand, needed_replicas, needed_slots
+from gateway.core.scaling.demand import Demand, needed_replicas, needed_slots, would_have_run
 from gateway.core.scaling.vocabulary import Sample, ScalingSettings
+from gateway.core.vocabulary import Outcome
 
 SECOND = 1_000_000_000
 SETTINGS = ScalingSettings()
@@ -94,3 +95,12 @@ def test_headroom_is_a_square_root() -> None:
     assert needed_slots(0, 2.0) == 0
     assert needed_replicas(32_000, 16) == 2
     assert needed_replicas(32_001, 16) == 3
+
+
+def test_whom_the_fleet_was_too_small_for_has_come_and_whom_a_limit_kept_out_has_not() -> None:
+    """Else a gateway that turns away whoever would be late would never ask for more."""
+    assert would_have_run(Outcome.REJECTED_DEADLINE)
+    assert would_have_run(Outcome.REJECTED_QUEUE_FULL)
+    assert would_have_run(Outcome.EXPIRED_IN_QUEUE)
+    assert not would_have_run(Outcome.REJECTED_TENANT_TOKEN_RATE)
+    assert not would_have_run(Outcome.REJECTED_RESIDENCY_INGRESS)
