@@ -122,7 +122,7 @@ def _outcome(status: int, said: bytes) -> str:
 async def test_a_killed_engine_ends_its_stream_with_an_error_and_the_other_region_serves(
     engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession
 ) -> None:
-    async with two_regions(engines, mesh) as (us, eu):
+    async with two_regions(engines, mesh, resume={"enabled": False}) as (us, eu):
         async with under_way(session, us.url) as answer:
             engines.one.kill()
             said = await answer.content.read()
@@ -149,7 +149,7 @@ async def test_what_an_engine_cuts_off_at_its_end_is_not_passed_off_as_complete(
     """Without `--shutdown-timeout` vLLM ends its streams with `finish_reason: abort` and `[DONE]`; a message without a
     stop reason. A response it may call completed (0.32), which nobody can see through. Or, its engine core being gone
     first, it says nothing more and keeps the streams open; then they end with the request's deadline."""
-    async with two_regions(engines, mesh, limits={"request_deadline": "30s"}) as (_, eu):
+    async with two_regions(engines, mesh, limits={"request_deadline": "30s"}, resume={"enabled": False}) as (_, eu):
         async with AsyncExitStack() as stack:
             answers = {}
             for path in reversed(
