@@ -25,6 +25,7 @@ IMAGE = "localhost/nightside:local"
 _BASE = "localhost/python-base"
 _SUITE = "bookworm"
 _PACKAGES = "python3,python3-venv,python3-pip,ca-certificates"
+_TRIES = 3
 _RETRIES = 'Acquire::Retries "5"'
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 _UNIFIED = "/sys/fs/cgroup/unified"
@@ -103,15 +104,24 @@ class Containers:
     def base(self) -> str:
         """The name of an image with Python 3.11, by its digest. Made once in a folder."""
         if self.podman("image", "exists", _BASE, check=False).returncode != 0:
-            tree = self.folder / "base"
-            shutil.rmtree(tree, ignore_errors=True)
-            asked = ["--variant=minbase", "--mode=root", f"--include={_PACKAGES}", f"--aptopt={_RETRIES}"]
-            self._inside(["mmdebstrap", "--quiet", *asked, _SUITE, str(tree)], True, 900)
+            tree = self._tree_of_debian()
             (working,) = self.buildah("from", "scratch").stdout.split()
             self.buildah("add", "--quiet", working, str(tree), "/")
             self.buildah("commit", "--quiet", "--rm", working, _BASE)
         (digest,) = self.buildah("images", "--format", "{{.Digest}}", _BASE).stdout.split()
         return f"{_BASE}@{digest}"
+
+    def _tree_of_debian(self) -> Path:
+        """Downloads fail at times, and what a try leaves behind is of no use to the next one."""
+        asked = ["--variant=minbase", "--mode=root", f"--include={_PACKAGES}", f"--aptopt={_RETRIES}"]
+        for number in range(_TRIES):
+            tree = self.folder / f"base-{number}"
+            shutil.rmtree(tree, ignore_errors=True)
+            is_last = number == _TRIES - 1
+            done = self._inside(["mmdebstrap", "--quiet", *asked, _SUITE, str(tree)], is_last, 300)
+            if done.returncode == 0:
+                return tree
+        raise AssertionError("the last try was checked")
 
     def build(self, **arguments: str) -> subprocess.CompletedProcess[str]:
         """The Dockerfile, whole, with the build arguments given. What the machine trusts and where it finds packages is
