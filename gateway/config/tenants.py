@@ -21,6 +21,9 @@ def tenant_faults(core: CoreConfig) -> Iterator[tuple[str, str]]:
             yield f"tenants.{name}.weight", f"{tenant.weight}: it is 0.001 to 1,000"
         if tenant.priority > PRIORITY_MAX:
             yield f"tenants.{name}.priority", f"{tenant.priority}: it is 0 to {PRIORITY_MAX}"
+    above = core.sharing.yields_above
+    if above is not None and not 1 <= above <= 1000:
+        yield "sharing.yields_above", f"{above}: it is 1 to 1,000 times a tenant's share"
     yield from _class_faults(core)
 
 

@@ -16,7 +16,8 @@ from gateway.ground.values import SECOND_NS, Address, WebUrl, checked_secret, re
 EXTRA = "otel"
 _QUEUE_MAX = 1_000_000
 _BATCH_MAX = 10_000
-_HEADER_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_HEADER_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*(?<!-bin)")
+"""What gRPC has for bytes (`-bin`) is none: a file of text has none to give."""
 """What gRPC takes as well."""
 
 

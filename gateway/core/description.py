@@ -90,6 +90,8 @@ class SharingFigures:
     """Requests a second that got their turn, where that is known."""
     tenants: int
     forgotten: int
+    leaving_room: int
+    """Tenants that wait only to leave others room."""
 
 
 def sharing_of(core: GatewayState, now_ns: int) -> SharingFigures:
@@ -104,6 +106,7 @@ def sharing_of(core: GatewayState, now_ns: int) -> SharingFigures:
         core.drains.rates(now_ns),
         shares.size,
         shares.forgotten,
+        sum(shares.leaves_room(each) for each in shares.waiting.values()),
     )
 
 

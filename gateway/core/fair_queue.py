@@ -2,8 +2,8 @@
 next one is the head of whose tenant had least. With one tenant it is first come, first served.
 
 Who goes first of several heads, in this order: whoever was at a target before and came back, since its turn had come
-already; the higher priority, which rises while a request waits; the lower counter; the earlier arrival. Within a slack
-of counters, an engine's cache decides.
+already, and last whoever is to leave others room; the higher priority, which rises while a request waits; the lower
+counter; the earlier arrival. Within a slack of counters, an engine's cache decides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ _SLACK = 64
 _WEIGHED_MAX: Final = 4
 """Heads within the slack whose prompts are looked up."""
 Turn = tuple[int, int, int, float, int, RequestState]
-"""What heads compete by, the least first: class, whether it comes back, priority, counter, arrival number; and it."""
+"""What heads compete by, the least first: class, whether it comes back or leaves room, priority, counter, arrival
+number; and it."""
+_COMES_BACK: Final = 0
+_COMES: Final = 1
+_LEAVES_ROOM: Final = 2
 KnownShare = Callable[[RequestState], float]
 """How much of its prompt a replica knows that could have it now, 0 to 1."""
 
@@ -92,15 +96,17 @@ class FairOrder:
             return rank, 0, 0, 0.0, request.arrival_number, request
         account = charge_of(request).account
         priority = self._shares.priority_of(account, request.arrived_ns, self.now_ns)
-        returns = 0 if request.attempts else 1
-        return rank, returns, -priority, account.counter, request.arrival_number, request
+        coming = _COMES_BACK if request.attempts else _COMES
+        if coming == _COMES and self._shares.leaves_room(account):
+            coming = _LEAVES_ROOM
+        return rank, coming, -priority, account.counter, request.arrival_number, request
 
     def best(self, heads: list[RequestState]) -> RequestState:
         """Of these, who is next."""
         turns = heapq.nsmallest(_WEIGHED_MAX, [self.turn(each) for each in heads])
         first = turns[0]
         slack = self._shares.slack
-        if not slack or not first[1]:
+        if not slack or first[1] == _COMES_BACK:
             return first[5]
         alike = [each[5] for each in turns if each[:3] == first[:3] and each[3] <= first[3] + slack]
         if len(alike) == 1:

@@ -19,6 +19,8 @@ _BYTES_A_TOKEN: Final = 4
 _LENGTH_KEEPS: Final = 0.9
 """Of the average answer, when one more comes: the last ten make it."""
 _LOOKED_AT_MAX: Final = 64
+_LATELY_NS: Final = 60_000_000_000
+"""Whoever came or left since then counts, where what runs is shared out."""
 
 
 class Account:
@@ -105,6 +107,13 @@ class FairShares:
         self.top_priority = 0
         """The highest that is configured: nobody rises above it."""
         self.forgotten = 0
+        self.now_ns = 0
+        self._lately: dict[TenantName, int] = {}
+        """Whose requests came or ended of late, and when, the least lately first."""
+        self._lately_weight = 0.0
+        """Of all of those."""
+        self.running = 0
+        """Requests that do not wait, of all tenants."""
 
     # What changes them
 
@@ -115,6 +124,7 @@ class FairShares:
         for account in self._accounts.values():
             told = tenant_in(tenants, account.name)
             account.weight, account.priority = told.weight, told.priority
+        self._lately_weight = sum(self._accounts[name].weight for name in self._lately)
         while len(self._accounts) > config.tenants_max and self._forget_one():
             pass
 
@@ -127,7 +137,29 @@ class FairShares:
         if not account.waiting:
             self._lift(account)
         account.open += 1
+        self.running += 1
+        self._seen(account)
         return Charge(account)
+
+    def _seen(self, account: Account) -> None:
+        """It is here: of those who were not for a while, two are dropped at most, so that none pays for many."""
+        if self._lately.pop(account.name, None) is None:
+            self._lately_weight += account.weight
+        self._lately[account.name] = self.now_ns
+        for _ in range(2):
+            name = next(iter(self._lately))
+            if self._lately[name] >= self.now_ns - _LATELY_NS:
+                return
+            there = self._accounts[name]
+            if there.open:
+                del self._lately[name]
+                self._lately[name] = self.now_ns
+            else:
+                self._unseen(there)
+
+    def _unseen(self, account: Account) -> None:
+        if self._lately.pop(account.name, None) is not None:
+            self._lately_weight -= account.weight
 
     def _lift(self, account: Account) -> None:
         if self.waiting:
@@ -151,6 +183,7 @@ class FairShares:
             account = next(iter(self._accounts.values()))
             del self._accounts[account.name]
             if not account.open:
+                self._unseen(account)
                 self.forgotten += 1
                 return True
             self._accounts[account.name] = account  # next time others are looked at first
@@ -158,11 +191,13 @@ class FairShares:
 
     def joined(self, account: Account) -> None:
         account.waiting += 1
+        self.running -= 1
         if account.waiting == 1:
             self.waiting[account.name] = account
 
     def left(self, account: Account) -> None:
         account.waiting -= 1
+        self.running += 1
         if not account.waiting:
             del self.waiting[account.name]
             self._last = account
@@ -193,6 +228,8 @@ class FairShares:
         """The request is over: what was reckoned with becomes what it came to; what nobody ran costs nothing."""
         account = charge.account
         account.open -= 1
+        self.running -= 1
+        self._seen(account)
         if not charge.is_counted:
             return
         input_tokens = (charge.read_tokens or charge.input_tokens) if charge.was_read else 0
@@ -216,6 +253,13 @@ class FairShares:
     def are_contested(self) -> bool:
         """Does more than one tenant have somebody waiting?"""
         return len(self.waiting) > 1
+
+    def leaves_room(self, account: Account) -> bool:
+        """Does it run so much of what runs here that others, who came of late, should find room?"""
+        above = self._config.yields_above
+        if above is None or len(self._lately) < 2:
+            return False
+        return (account.open - account.waiting) * self._lately_weight > above * account.weight * self.running
 
     @property
     def slack(self) -> int:

@@ -269,6 +269,8 @@ class Checker:
                 waiting[charge.account.name] = waiting.get(charge.account.name, 0) + 1
         told = {each.name: each.waiting for each in shares.waiting.values()}
         self._expect("accounts count those who wait", told == waiting, f"{told}, {waiting} wait")
+        told_running, running = shares.running, sum(request.phase is not Phase.WAITING for request in open_requests)
+        self._expect("what runs is shared out by what runs", told_running == running, f"{told_running}, not {running}")
         bound = shares.size_max + len(open_requests)
         self._expect("every map has a bound", shares.size <= bound, f"{shares.size} accounts")
 
@@ -436,17 +438,18 @@ class Checker:
         return (
             bool(free >> state.slot & 1)
             and self._is_for(state, request)
-            and self._has_room(state, wanted)
+            and self._has_room(state, request)
             and wanted.model in state.spec.models
             and wanted.rule.allows(state.spec.place)
             and self._takes_from(state.target.id, self._stories[request.request_id].origin)
             and state.target not in self._stories[request.request_id].failed_at
         )
 
-    def _has_room(self, state: ReplicaState, wanted: RequestClass) -> bool:
-        """Whoever yields may wait beside a replica that does anything at all, for reasons of its own."""
+    def _has_room(self, state: ReplicaState, request: RequestState) -> bool:
+        """Whoever yields, or leaves room, may wait beside a replica that does anything, for reasons of its own."""
         is_idle = not state.load and not state.backlog_bytes and not self._core.waiting.held_for(state.slot)
-        return wanted.service_class is ServiceClass.INTERACTIVE or (is_idle and state.standing is Standing.AVAILABLE)
+        yields = request.leaves_room or request.request_class.service_class is not ServiceClass.INTERACTIVE
+        return not yields or (is_idle and state.standing is Standing.AVAILABLE)
 
     def _is_for(self, state: ReplicaState, request: RequestState) -> bool:
         """Is it in the pool that such a request is meant for? Others need not take it."""

@@ -257,6 +257,7 @@ class RequestState:
         "is_poison",
         "is_too_long",
         "last_failure",
+        "leaves_room",
         "meter",
         "origin_gateway_id",
         "phase",
@@ -325,7 +326,8 @@ class RequestState:
         """An engine, or another gateway, has refused it for its length; and it was tried again for that."""
         self.attempts = self.failures = self.refusals = self.busy_answers = 0
         self.last_failure = ""
-        self.was_shadowed = self.is_poison = False
+        self.was_shadowed = self.is_poison = self.leaves_room = False
+        # the last: its tenant ran more than its share when it was looked at last, and it was to go where a batch might
         self.resumes = self.resumes_begun = 0
         """How often its answer broke and was to go on, here and wherever it was forwarded: once it is no more 0, the
         client has a part of an answer. And how often of these somebody was asked to."""

@@ -1,8 +1,8 @@
 """Where there is room to spare: for requests that yield, who go where nobody misses it, and nowhere else.
 
-What is best effort goes where nobody runs. What is a batch goes where nothing is being read and a share of an engine's
-room stays free; how many requests an engine runs at once it does not tell, so that is learnt from when it had some
-waiting. It judges targets, and knows nothing of who else waits.
+What is best effort goes where nobody runs. What is a batch, or of a tenant that has more than its share, goes where
+nothing is being read and a share of an engine's room stays free; how many requests an engine runs at once it does not
+tell, so that is learnt from when it had some waiting. It judges targets, and knows nothing of who else waits.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _LOOKED_AT_MAX: Final = 8
 Homes = Callable[[], int]
 """Mask of the replicas that somebody is held for."""
 _BATCH: Final = ServiceClass.BATCH
+_BEST_EFFORT: Final = ServiceClass.BEST_EFFORT
 
 
 class Rooms:
@@ -39,7 +40,7 @@ class Rooms:
     def replicas_with_room(self, mask: int, request_class: RequestClass) -> int:
         """Of those in the mask, which are free, the ones that nobody is held for and that have room."""
         mask &= ~self._homes()
-        if request_class.service_class is not _BATCH:
+        if request_class.service_class is _BEST_EFFORT:
             return self._replicas.idle(mask)
         found = 0
         for slot in self._replicas.few_least_loaded(mask, _LOOKED_AT_MAX):

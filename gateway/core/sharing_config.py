@@ -40,6 +40,9 @@ class SharingConfig:
     knows more of its prompt; 0: nobody does."""
     aging_ns: int = 10 * _SECOND_NS
     """A request that waits for so long rises by one step of priority."""
+    yields_above: float | None = None
+    """A tenant that runs more than so many times its share of what runs here, while others came of late, leaves room
+    for them: its requests go where a batch might, and after theirs. None: nobody's do."""
     tenants_max: int = 4096
     """Whose tokens are counted one by one; over it, those who have nothing here are forgotten, and if there are none,
     newcomers share a counter."""

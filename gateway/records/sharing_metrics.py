@@ -63,6 +63,12 @@ class SharingLevels(Collector):
             "nightside_tenants_forgotten", "Tenants whose count was given up for others'.", value=figures.forgotten
         )
 
+        yield GaugeMetricFamily(
+            "nightside_tenants_leaving_room",
+            "Tenants that wait for room to spare, since they run more than their share (0 or 1).",
+            value=figures.leaving_room,
+        )
+
     def _by_tenant(self, figures: SharingFigures) -> Metric:
         """Those that share a label are told together."""
         waiting = GaugeMetricFamily(

@@ -73,6 +73,25 @@ async def until_attached(controller: Child, admin: str, gateways: Collection[Gat
         raise DemoFailure(f"{controller.name}: {reason}\n{log_tail(controller.log)}") from None
 
 
+async def until_met(members: Collection[Member]) -> None:
+    """Wait until each gateway has heard from every other one that an engine is free there: who asks before that is
+    served at home, whatever is idle elsewhere."""
+    try:
+        async with asyncio.timeout(_READY_S), aiohttp.ClientSession() as session:
+            for member in members:
+                while not _has_met_all(await member.state(session)):  # noqa: ASYNC110
+                    await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        tails = "\n".join(log_tail(member.child.log) for member in members)
+        raise DemoFailure(f"gateways had not heard of each other after {_READY_S:.0f} s\n{tails}") from None
+
+
+def _has_met_all(state: dict[str, Any] | None) -> bool:
+    return state is not None and all(
+        peer["usable"] and any(each["available"] for each in peer["models"]) for peer in state["peers"]
+    )
+
+
 async def state_at(session: aiohttp.ClientSession, admin: str) -> dict[str, Any] | None:
     """What a gateway or a controller says of itself; None while it does not answer."""
     try:

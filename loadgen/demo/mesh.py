@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.core.config import OverflowMode
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaRole
 from loadgen.demo.layout import Layout, Seat, lay_out, make_certificates, url_at
-from loadgen.demo.members import Member, until_attached, until_ready
+from loadgen.demo.members import Member, until_attached, until_met, until_ready
 from loadgen.demo.processes import Child, running_child
 from loadgen.demo.region_files import CONTROLLER, LOOPBACK, ZONE, Controlled, controller_file, region_file
 from loadgen.demo.scenario import LLAMACPP_SERVER, DemoScenario
@@ -96,6 +96,7 @@ async def running_mesh(
             )
             await until_attached(controller, mesh.controller_admin, members)
             children.append(controller)
+        await until_met(members.values())
         yield replace(mesh, pids=tuple(child.pid for child in children))
 
 

@@ -193,6 +193,8 @@ def _share_out(rng: random.Random, document: dict[str, Any]) -> None:
         "batch": {"free_share": rng.choice((0.0, 0.25)), "promotion": rng.choice((None, "2s")), "wait_max": "20s"},
         "best_effort": {"wait_max": rng.choice(("1s", "20s")), "queue_share": rng.choice((0.1, 0.5))},
     }
+    if rng.random() < 0.5:
+        run["sharing"]["yields_above"] = rng.choice((1.0, 1.5))
 
 
 def _disaggregated_document(seed: int) -> dict[str, Any]:

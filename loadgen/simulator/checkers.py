@@ -597,7 +597,7 @@ class Watch:
 
     def _check_order(self, view: _View, visit: _Visit, leg: StartLeg) -> None:
         """First come, first served among those who may go to the same targets; only those who wait for one replica, as
-        it is cheapest for them, are overtaken by those who do not."""
+        it is cheapest for them, and those who leave others room, are overtaken by those who do not."""
         if visit.is_ordinary and view.core.placer.weighs_everybody:
             waiting = view.alike(visit.queue, leg.request_id)
             earlier = [request_id for request_id, arrival in waiting.items() if arrival < visit.arrival]
@@ -753,5 +753,5 @@ def _is_long_idle(engine: SimReplica, now_ns: int) -> bool:
 
 
 def _may_be_passed(request: RequestState) -> bool:
-    """It is held, or is started by the same event."""
-    return request.held is not None or request.phase is not Phase.WAITING
+    """It is held, leaves others room, or is started by the same event."""
+    return request.held is not None or request.leaves_room or request.phase is not Phase.WAITING

@@ -43,6 +43,8 @@ class FakeIssuer:
         self.status = 200
         self.body: bytes | None = None
         """In place of its key set."""
+        self.encoding: str | None = None
+        """What it says of how its answers are compressed."""
         self.discovery: dict[str, object] = {}
         """In place of what its discovery document says."""
         self.gate: asyncio.Event | None = None
@@ -69,7 +71,8 @@ class FakeIssuer:
             return web.Response(status=self.status, headers={"location": self.url + KEYS_PATH})
         if request.path == DISCOVERY_PATH:
             return web.json_response({"issuer": self.url, "jwks_uri": self.url + KEYS_PATH, **self.discovery})
-        return web.Response(body=self.key_set() if self.body is None else self.body)
+        headers = {} if self.encoding is None else {"content-encoding": self.encoding}
+        return web.Response(body=self.key_set() if self.body is None else self.body, headers=headers)
 
 
 class _Registry(jws.JWSRegistry):

@@ -20,7 +20,7 @@ from gateway.peers.exchange.callers import STREAMS_EACH_MAX
 from gateway.peers.exchange.grpc_internals import CallOver
 from gateway.peers.exchange.patience import WASTED_MAX
 from protos.mesh.v1 import peer_pb2 as pb
-from tests.fakes.engine import ROLE, Exchange, stream, token
+from tests.fakes.engine import ROLE, Exchange, stream, stream_and_hang, token
 from tests.hostile.peers import forward
 from tests.support.core import EU
 from tests.support.exchanging import RawOrigin, raw_origin
@@ -113,7 +113,7 @@ async def test_whoever_breaks_a_rule_loses_its_stream_with_a_reason_and_begins_n
     tmp_path: Path, breach: Breach
 ) -> None:
     async with called(tmp_path) as at:
-        at.engine.plays(stream(ROLE, token("x")))
+        at.engine.plays(stream_and_hang(ROLE, token("x")))
         async with asyncio.timeout(ENOUGH_S), raw_origin(at.gateway.peers_address) as origin:
             await send_all(origin, breach.messages * breach.times)
             code, reason = await ended(origin)

@@ -84,9 +84,10 @@ class Eligibility:
 
     def available_replicas(self, request_class: RequestClass) -> int:
         mask = self._targets_of(request_class).preferred_replicas & self._replicas.available
-        return mask if request_class.service_class is _INTERACTIVE else self._with_room(mask, request_class)
+        return mask if request_class.service_class is _INTERACTIVE else self.with_room(mask, request_class)
 
-    def _with_room(self, mask: int, request_class: RequestClass) -> int:
+    def with_room(self, mask: int, request_class: RequestClass) -> int:
+        """Of these, which are available, those that have room to spare."""
         return self.rooms.replicas_with_room(mask, request_class) if mask else 0
 
     def spill_replicas(self, request_class: RequestClass) -> int:
@@ -98,7 +99,7 @@ class Eligibility:
         targets = self._targets_of(request_class)
         free = targets.eligible_replicas & ~targets.preferred_replicas & self._replicas.available
         if request_class.service_class is not _INTERACTIVE:
-            free = self._with_room(free, request_class)
+            free = self.with_room(free, request_class)
         if not free or targets.preferred_replicas & self._replicas.available:
             return 0
         is_gone = self.is_gone(request_class)

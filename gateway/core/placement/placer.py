@@ -254,7 +254,7 @@ class Placer:
 
     def _spill(self, request: RequestState, now_ns: int) -> Placement | None:
         """To another pool of ours, as long as that is so free that it need not wait there either."""
-        mask = self._eligibility.spill_replicas(request.request_class)
+        mask = self._sparing(request, self._eligibility.spill_replicas(request.request_class))
         if not mask:
             return None
         is_gone = self._eligibility.is_gone(request.request_class)
@@ -275,13 +275,13 @@ class Placer:
     def _descend(self, request: RequestState, now_ns: int) -> Placement | None:
         """Layer by layer."""
         request_class = request.request_class
-        local = self._eligibility.available_replicas(request_class)
+        local = self._sparing(request, self._eligibility.available_replicas(request_class))
         others = self._eligibility.available_siblings(request_class)
         found = self._find_in_region(request, local, others)
         if found is None:
             others = self._eligibility.available_remotes(request_class)
             found = self._find_peer(request, others, is_remote=True)
-        if found is None:
+        if found is None and not request.leaves_room:
             local = self._full_replicas(request_class)
             found = self._find_replica(request, local)
         if found is None:
@@ -307,7 +307,7 @@ class Placer:
     def _weigh(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
         """Of everybody at once, and of waiting here for one of ours. Whoever yields is held for nobody: it waits for
         any room, and bars nobody's way."""
-        is_yielding = request.request_class.service_rank > 0
+        is_yielding = request.request_class.service_rank > 0 or request.leaves_room
         offer = self._offer(request, self._eligibility.available_remotes(request.request_class))
         if not (offer.replicas or offer.siblings or offer.remotes):
             return None
@@ -318,11 +318,18 @@ class Placer:
 
     def _offer(self, request: RequestState, remotes: int) -> Offer:
         request_class, eligibility = request.request_class, self._eligibility
-        replicas = eligibility.open_replicas(request_class)
+        if request.leaves_room:
+            replicas = self._sparing(request, eligibility.available_replicas(request_class))
+        else:
+            replicas = eligibility.open_replicas(request_class)
         offer = Offer(replicas, siblings=eligibility.available_siblings(request_class), remotes=remotes)
         offer.ready = replicas & self._replicas.pushable
         offer.held, offer.arrived_ns = request.held, request.arrived_ns
         return offer
+
+    def _sparing(self, request: RequestState, mask: int) -> int:
+        """Of these, which are available, those that it may have without leaving others short."""
+        return self._eligibility.with_room(mask, request.request_class) if request.leaves_room else mask
 
     def _chosen(self, choice: Choice, offer: Offer) -> _Found:
         reason = choice.reason or PlacementReason.LOCAL_POLICY

@@ -16,6 +16,7 @@ from gateway.ground.tokens.key_set import KEY_SET_BYTES_MAX
 
 DISCOVERY_PATH = "/.well-known/openid-configuration"
 _SECOND_NS = 1_000_000_000
+_ASKED = {"accept": "application/json", "accept-encoding": "identity"}
 
 
 class FetchFailed(Exception):
@@ -34,7 +35,7 @@ async def fetch_key_set(config: IssuerConfig) -> bytes:
     try:
         async with asyncio.timeout(config.timeout_ns / _SECOND_NS):
             tls = await asyncio.to_thread(_trusting, config.ca_file)
-            async with aiohttp.ClientSession(headers={"accept": "application/json"}) as session:
+            async with aiohttp.ClientSession(headers=_ASKED, auto_decompress=False) as session:
                 url = config.jwks_url or await _discover(session, config, tls)
                 return await _get(session, url, tls)
     except TimeoutError as error:
@@ -59,6 +60,8 @@ async def _get(session: aiohttp.ClientSession, url: str, tls: ssl.SSLContext) ->
         async with session.get(url, ssl=tls, allow_redirects=False) as response:
             if response.status != 200:
                 raise FetchFailed(f"{url} answers with status {response.status}")
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise FetchFailed(f"{url} is compressed, and nobody asked for that")
             return await _read(response, url)
     except (aiohttp.ClientError, ValueError, OSError) as error:
         raise FetchFailed(f"{url}: {_in_words(error)}") from error
@@ -76,7 +79,7 @@ def _in_words(error: Exception) -> str:
 
 
 async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
-    """Bounded as it is unpacked, whatever it says of its length."""
+    """Bounded, whatever it says of its length."""
     body = bytearray()
     async for piece in response.content.iter_any():
         body += piece

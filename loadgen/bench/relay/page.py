@@ -39,7 +39,7 @@ RATIOS = (
     Figure.MEMORY_PER_STREAM,
 )
 
-OF_SETTINGS = (Figure.CPU_PER_REQUEST, Figure.CPU_PER_LONG_REQUEST, Figure.CPU_PER_CHUNK, Figure.TTFT_P50)
+OF_SETTINGS = (Figure.CPU_PER_REQUEST, Figure.CPU_PER_LONG_REQUEST)
 
 
 @dataclass(frozen=True, slots=True)

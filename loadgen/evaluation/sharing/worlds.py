@@ -15,20 +15,22 @@ SLOTS: Final = 16
 REPLICAS: Final = 2
 _HERE = Path(__file__).parent / "worlds.py"
 _CHAT = {"conversations": {"turns": {"median": 1, "sigma": 0.1, "minimum": 1, "maximum": 1}}}
-_FLOOD = {
-    "bursts": {
-        "requests": 60,
-        "document_words": 600,
-        "pause_s": {"median": 6, "sigma": 0.3, "minimum": 3, "maximum": 12},
-    }
+LONG: Final = "long"
+SHORT: Final = "short"
+_PAUSE_S = {"median": 6, "sigma": 0.3, "minimum": 3, "maximum": 12}
+_FLOODS = {
+    LONG: {"bursts": {"requests": 60, "document_words": 600, "pause_s": _PAUSE_S}},
+    SHORT: {"bursts": {"requests": 200, "document_words": 60, "pause_s": _PAUSE_S}},
 }
 
 
-def client(tenant: str, *, rate: float = 0.0, floods: int = 0, service_class: str = "interactive") -> dict[str, Any]:
-    """Somebody who chats, so many conversations a second, or so many who ask for a burst of long prompts at once."""
+def client(
+    tenant: str, *, rate: float = 0.0, floods: int = 0, of: str = LONG, service_class: str = "interactive"
+) -> dict[str, Any]:
+    """Somebody who chats, so many conversations a second, or so many who ask for a burst of prompts at once."""
     who: dict[str, Any] = {"region": REGION, "tenant": tenant, "service_class": service_class}
     if floods:
-        return who | {"workload": "flood", "clients": floods}
+        return who | {"workload": of, "clients": floods}
     return who | {"workload": "chat", "arrivals": {"rate": rate}}
 
 
@@ -47,7 +49,7 @@ def world(
         "slots": SLOTS,
         "round_trips": str(Path(__file__).parents[2] / "demo/round_trips.csv"),
         "regions": {REGION: {"jurisdiction": "US", "replicas": REPLICAS}},
-        "workloads": {"chat": _CHAT, "flood": _FLOOD},
+        "workloads": {"chat": _CHAT, **_FLOODS},
         "clients": [dict(each) for each in clients],
         "runs": [dict(run or {})],
     }

@@ -14,7 +14,7 @@ WRITTEN = """
 tenants:
   acme: {weight: 3, priority: 2}
   default: {service_class: batch}
-sharing: {aging: 5s, prefix_slack_tokens: 0}
+sharing: {aging: 5s, prefix_slack_tokens: 0, yields_above: 1.5}
 classes:
   interactive: {first_token: 2s}
   batch: {models: [nightly], free_share: 0.25, promotion: 30s}
@@ -27,6 +27,7 @@ def test_what_was_promised_is_read_and_written_back(tmp_path: Path) -> None:
     assert tenant_in(core.tenants, TenantName("acme")).weight == 3
     assert tenant_in(core.tenants, TenantName("zeta")).service_class is ServiceClass.BATCH, "as the default one"
     assert (core.sharing.aging_ns, core.sharing.prefix_slack_tokens) == (5_000_000_000, 0)
+    assert core.sharing.yields_above == 1.5
     assert core.classes.first_token_ns(ServiceClass.INTERACTIVE) == 2_000_000_000
     assert core.classes.first_token_ns(ServiceClass.BATCH) is None
     assert core.classes.class_of(ModelName("nightly")) is ServiceClass.BATCH
@@ -39,6 +40,7 @@ def test_what_was_promised_is_read_and_written_back(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("tenants: {acme: {weight: 0}}", "tenants.acme.weight: 0.0: it is 0.001 to 1,000"),
+        ("sharing: {yields_above: 0.5}", "sharing.yields_above: 0.5: it is 1 to 1,000"),
         ("tenants: {acme: {priority: 10}}", "tenants.acme.priority: 10: it is 0 to 9"),
         ("tenants: {acme: {speed: 10}}", "tenants.acme.speed"),
         ("tenants: {'a b': {}}", "tenants"),

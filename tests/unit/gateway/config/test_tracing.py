@@ -87,7 +87,7 @@ def test_a_region_file_says_where_traces_go(tmp_path: Path) -> None:
     assert "s3cr3t" not in repr(config) + repr(region.as_document())
 
 
-@pytest.mark.parametrize("written", ["nonsense", "a b=1", "a=", "=1"])
+@pytest.mark.parametrize("written", ["nonsense", "a b=1", "a=", "=1", "x-key-bin=1"])
 def test_headers_that_are_none_are_not_quoted(tmp_path: Path, written: str) -> None:
     (tmp_path / "key").write_text(written)
     section = {"endpoint": "https://collector.example.net", "headers_file": "key"}

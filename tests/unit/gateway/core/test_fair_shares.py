@@ -160,3 +160,50 @@ def test_priority_rises_while_a_request_waits_up_to_the_highest_there_is() -> No
     low, high = shares.opened(ZETA).account, shares.opened(ACME).account
     assert [shares.priority_of(low, 0, now_ns) for now_ns in (0, 9, 10, 19, 20, 1000)] == [0, 0, 1, 1, 2, 2]
     assert shares.priority_of(high, 0, 1000) == 2
+
+
+class TestWhoLeavesRoom:
+    def running(self, shares: FairShares, *tenants: TenantName) -> list[Charge]:
+        return [shares.opened(each) for each in tenants]
+
+    def test_only_who_runs_more_than_so_many_times_its_share_beside_others_and_only_where_it_is_asked(self) -> None:
+        shares = FairShares()
+        acme, *_, zeta = self.running(shares, ACME, ACME, ACME, ZETA)
+        assert not shares.leaves_room(acme.account), "nobody asked"
+        shares.configure(SharingConfig(yields_above=1.5), {})
+        assert not shares.leaves_room(acme.account), "three of four, and half is its share"
+        self.running(shares, ACME)
+        assert shares.leaves_room(acme.account)
+        assert not shares.leaves_room(zeta.account)
+        shares.configure(SharingConfig(yields_above=1.5), {ACME: TenantConfig(weight=3)})
+        assert not shares.leaves_room(acme.account), "three quarters are its share"
+
+    def test_not_once_nobody_else_has_been_here_for_a_minute(self) -> None:
+        shares = FairShares()
+        shares.configure(SharingConfig(yields_above=1.0), {})
+        run(shares, ZETA)
+        (acme,) = self.running(shares, ACME)
+        assert shares.leaves_room(acme.account)
+        shares.now_ns = 61_000_000_000
+        self.running(shares, ACME)
+        assert not shares.leaves_room(acme.account)
+
+    def test_who_runs_something_for_long_is_still_here(self) -> None:
+        shares = FairShares()
+        shares.configure(SharingConfig(yields_above=1.0), {})
+        self.running(shares, ZETA)
+        acme, _ = self.running(shares, ACME, ACME)
+        shares.now_ns = 61_000_000_000
+        self.running(shares, ACME)
+        assert shares.leaves_room(acme.account)
+
+    def test_who_is_forgotten_counts_no_more(self) -> None:
+        shares = FairShares()
+        shares.configure(SharingConfig(yields_above=1.0, tenants_max=2), {})
+        acme, _ = self.running(shares, ACME, ACME)
+        run(shares, ZETA)
+        run(shares, NEW)
+        assert shares.forgotten == 1
+        assert shares.leaves_room(acme.account)
+        shares.configure(SharingConfig(yields_above=1.0, tenants_max=1), {})
+        assert not shares.leaves_room(acme.account)

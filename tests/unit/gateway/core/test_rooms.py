@@ -8,9 +8,10 @@ import pytest
 
 from gateway.core import events
 from gateway.core.config import CoreConfig, PlacementPolicy, QueueConfig
+from gateway.core.description import sharing_of
 from gateway.core.effects import Effect, StartLeg
-from gateway.core.sharing_config import BatchConfig, ClassesConfig
-from gateway.core.vocabulary import ServiceClass, TenantName
+from gateway.core.sharing_config import BatchConfig, ClassesConfig, SharingConfig
+from gateway.core.vocabulary import LegResult, RequestId, ServiceClass, TenantName
 from tests.support.core import EU, SECOND, Desk, desk, ended, forward, of_kind, peer_spec, profile, started
 
 BATCH, BEST_EFFORT, INTERACTIVE = ServiceClass.BATCH, ServiceClass.BEST_EFFORT, ServiceClass.INTERACTIVE
@@ -128,3 +129,47 @@ class TestOtherGateways:
         ask(one, "b1", BATCH)
         assert one.core.waiting.lengths() != {}
         assert one.core.waiting.lengths_told() == {}
+
+
+@pytest.mark.parametrize("placement", POLICIES)
+class TestMoreThanItsShare:
+    def flooded(self, placement: PlacementPolicy) -> Desk:
+        """Zeta was here a moment ago; acme runs all that runs."""
+        one = desk(replicas=1, placement=placement, config=CoreConfig(sharing=SharingConfig(yields_above=1.2)))
+        assert started(ask(one, "z1", INTERACTIVE, "zeta")) == ["r0"]
+        one.first_token("z1")
+        one.finish("z1")
+        assert started(ask(one, "a1", INTERACTIVE)) == ["r0"], "nothing runs: nobody has more than its share"
+        return one
+
+    def test_it_goes_where_a_share_stays_free_and_others_take_what_is_left(self, placement: PlacementPolicy) -> None:
+        one = self.flooded(placement)
+        assert started(ask(one, "a2", INTERACTIVE)) == [], "its first prompt is being read"
+        assert "leaves room for others" in one.core.why_it_waits(RequestId("a2"))
+        assert started(one.first_token("a1")) == ["r0"]
+        one.first_token("a2")
+        one.probe(running=4, kv_usage=0.95)
+        assert started(ask(one, "a3", INTERACTIVE)) == []
+        assert sharing_of(one.core, one.now_ns).leaving_room == 1
+        assert started(ask(one, "z2", INTERACTIVE, "zeta")) == ["r0"]
+        one.first_token("z2")
+        assert started(one.probe(running=4, kv_usage=0.6)) == ["r0"], "and then there is room again"
+
+    def test_where_others_wait_it_comes_after_them(self, placement: PlacementPolicy) -> None:
+        one = self.flooded(placement)
+        one.first_token("a1")
+        one.probe(healthy=False)
+        for request_id, tenant in (("a2", "acme"), ("z2", "zeta")):
+            assert started(ask(one, request_id, INTERACTIVE, tenant)) == []
+        begun: list[StartLeg] = []
+        while not begun:
+            begun = of_kind(StartLeg, [*one.wait(SECOND), *one.probe()])
+        assert [each.request_id for each in begun] == ["z2"], "it comes after others, whoever came first"
+
+    def test_what_comes_back_is_not_kept_waiting_for_it(self, placement: PlacementPolicy) -> None:
+        one = self.flooded(placement)
+        one.first_token("a1")
+        assert started(ask(one, "a2", INTERACTIVE)) == ["r0"]
+        assert one.core.requests[RequestId("a2")].leaves_room
+        one.finish("a2", LegResult.FAILED)
+        assert not one.core.requests[RequestId("a2")].leaves_room

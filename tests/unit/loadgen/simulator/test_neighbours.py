@@ -6,15 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.evaluation.sharing.noisy_neighbour import FLOODER, neighbours, played
+from loadgen.evaluation.sharing.noisy_neighbour import FLOODER, WITH_ROOM, Floods, played
 from loadgen.simulator.checkers import Broken
-from loadgen.simulator.neighbours import MOVED_MAX_SHARE, Neighbour, check_neighbours, neighbours_of
+from loadgen.simulator.neighbours import (
+    MOVED_MAX_SHARE,
+    MOVED_MAX_SHARE_WITH_ROOM,
+    Neighbour,
+    check_neighbours,
+    neighbours_of,
+)
 
 SECONDS = 40
 
 
 def test_a_flood_moves_others_by_no_more_than_is_stated_and_by_much_more_where_nothing_is_shared() -> None:
-    found = neighbours(1, SECONDS)
+    floods = Floods(1, SECONDS)
+    found = floods.neighbours()
     assert [each.tenant for each in found] == ["acme", "zeta"]
     check_neighbours(found)
     for each in found:
@@ -22,6 +29,9 @@ def test_a_flood_moves_others_by_no_more_than_is_stated_and_by_much_more_where_n
     unshared = [replace(each, fair_s=each.first_come_s) for each in found]
     with pytest.raises(Broken, match="of what a flood does"):
         check_neighbours(unshared)
+    check_neighbours(floods.neighbours(run=WITH_ROOM), at_most=MOVED_MAX_SHARE_WITH_ROOM)
+    with pytest.raises(Broken, match="no more than 15% is left"):
+        check_neighbours(found, at_most=MOVED_MAX_SHARE_WITH_ROOM)
 
 
 def test_what_is_lost_beside_a_flood_is_seen() -> None:

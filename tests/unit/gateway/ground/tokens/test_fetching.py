@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
@@ -74,6 +75,10 @@ def huge(issuer: FakeIssuer) -> None:
     issuer.body = b" " * (KEY_SET_BYTES_MAX + 1)
 
 
+def compressed(issuer: FakeIssuer) -> None:
+    issuer.body, issuer.encoding = gzip.compress(issuer.key_set()), "gzip"
+
+
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
@@ -83,6 +88,7 @@ def huge(issuer: FakeIssuer) -> None:
         (nowhere, "without TLS"),
         (no_text, "is no discovery document"),
         (huge, "is larger than 256 KiB"),
+        (compressed, "is compressed, and nobody asked for that"),
     ],
 )
 async def test_what_is_not_believed_is_told_in_words(spoil: Callable[[FakeIssuer], None], why: str) -> None:
