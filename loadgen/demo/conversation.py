@@ -26,6 +26,8 @@ _NS = 1e-9
 _BUSY_S = 20.0
 _ANSWER_S = 120.0
 _POLL_S = 0.05
+_STANDS_S = 1.5
+"""Of an engine none of whose answers has ended yet, a queue counts once it has stood still for a second."""
 _SHOWN_MAX = 240
 _KEEP_BUSY = (
     "Write a long story about a lighthouse keeper.",
@@ -63,6 +65,7 @@ async def converse(console: Console, scenario: DemoScenario, mesh: Mesh) -> None
         stories = [tasks.create_task(clients.ask(busy, each, _LONG_TOKENS)) for each in _KEEP_BUSY]
         console.print(f"Two clients in {busy} ask its one engine for long stories …")
         await clients.until_full(busy)
+        await asyncio.sleep(_STANDS_S)
         console.print(f"… and while it writes, others ask there, too. {idle} has nothing to do.\n")
         said = []
         for question in _QUESTIONS:

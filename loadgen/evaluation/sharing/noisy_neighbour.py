@@ -101,12 +101,14 @@ times what the two engines can take. The 99th percentile of the two's first toke
 does to it where whoever comes first is served first. *Leaving room*: `sharing.yields_above: {YIELDS_ABOVE}`.
 
 {table(head, lines)}
-Stated of fair shares: no more than {MOVED_MAX_SHARE:.0%} is left. {_verdict(rows, "moved_share", MOVED_MAX_SHARE)} And
-where who runs more than its share leaves room: no more than {MOVED_MAX_SHARE_WITH_ROOM:.0%}, as was stated before it
-was first played. Its first form, which left no room as soon as anybody waited, missed that by as much again and was
-changed; the short prompts were looked at once, after that.
-{_verdict(rows, "moved_share_with_room", MOVED_MAX_SHARE_WITH_ROOM)} Of the two's requests {lost} were lost. What fair shares leave is that nothing is preempted: while nobody else waits a burst fills the engines, and then
-all its prompts are read, and one of its answers has to end, before anybody's turn is worth anything.
+Stated of fair shares: no more than {MOVED_MAX_SHARE:.0%} is left. {_verdict(rows, "moved_share", MOVED_MAX_SHARE)}
+What they leave is that nothing is preempted: while nobody else waits a burst fills the engines, and then all its
+prompts are read, and one of its answers has to end, before anybody's turn is worth anything.
+
+Stated where who runs more than its share leaves room, before it was first played: no more than
+{MOVED_MAX_SHARE_WITH_ROOM:.0%}. Its first form left no room as soon as anybody waited, missed that by as much again,
+and was changed; the short prompts were looked at once, after that.
+{_verdict(rows, "moved_share_with_room", MOVED_MAX_SHARE_WITH_ROOM)} Of the two's requests {lost} were lost.
 """
 
 
