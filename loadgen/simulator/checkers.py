@@ -42,6 +42,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ServiceClass,
+    Standing,
     Target,
     TargetKind,
     TenantName,
@@ -605,16 +606,19 @@ class Watch:
                 each for each in earlier if (found := view.core.requests.get(each)) and not _may_be_passed(found)
             ]
             detail = f"{leg.request_id} went past {blocked[:3]} at {view.spec.gateway_id}"
-            is_last = leg.role is LegRole.PREFILL and self._is_full(view, leg.target)  # nobody is held for it now
+            is_last = self._is_full(view, leg)  # nobody is held for it now
             self._expect("only who is held is overtaken", is_last or not blocked, detail)
         elif visit.is_ordinary:
             first = min(view.alike(visit.queue, leg.request_id).values(), default=visit.arrival)
             detail = f"{leg.request_id} is number {visit.arrival} at {view.spec.gateway_id}, number {first} waits"
             self._expect("who came first is served first", visit.arrival <= first, detail)
 
-    def _is_full(self, view: _View, reader: Target) -> bool:
-        """May no more be read for its pool, with this one?"""
-        spec = view.spec_of(reader)
+    def _is_full(self, view: _View, leg: StartLeg) -> bool:
+        """Does its target take no more with this one, as it comes back slowly, or is no more read for its pool?"""
+        replica = view.core.replicas.get(ReplicaId(leg.target.id)) if leg.target.kind is TargetKind.REPLICA else None
+        if replica is not None and replica.standing is Standing.RAMP:
+            return True
+        spec = view.spec_of(leg.target) if leg.role is LegRole.PREFILL else None
         pool = None if spec is None else view.core.decode_pools.get(spec.pool)
         return pool is not None and not pool.tier.has_room(pool.in_prefill)
 
