@@ -308,24 +308,19 @@ class Checker:
             self._expect("nothing is remembered after its end", story is not None, request.request_id)
             waits = request in self._core.waiting
             runs = request.attempt is not None and not request.attempt.is_over
-            self._expect(
-                "whoever has not ended waits or runs",
-                (waits, runs) == (request.phase is Phase.WAITING, request.phase is not Phase.WAITING),
-                f"{request.request_id} is {request.phase}, waits: {waits}, runs: {runs}",
-            )
+            if (waits, runs) != (request.phase is Phase.WAITING, request.phase is not Phase.WAITING):
+                told = f"{request.request_id} is {request.phase}, waits: {waits}, runs: {runs}"
+                self._fail("whoever has not ended waits or runs", told)
             if story is not None and request.held is not None and request.held is not story.hold:
                 story.hold = request.held
                 self.held += 1
                 self.held_for_a_cache += request.held.is_cold
-            if request.phase is not Phase.ENDED:
-                self._expect(
-                    "nothing waits past its deadline",
-                    now_ns <= request.next_deadline_ns,
-                    f"{request.request_id} waits on",
-                )
+            if request.phase is not Phase.ENDED and now_ns > request.next_deadline_ns:
+                self._fail("nothing waits past its deadline", f"{request.request_id} waits on")
         open_ids = {request.request_id for request in self._core.requests.values() if request.phase is not Phase.ENDED}
         for request_id, story in self._stories.items():
-            self._expect("nothing is lost", story.ended or request_id in open_ids, f"{request_id} vanished")
+            if not story.ended and request_id not in open_ids:
+                self._fail("nothing is lost", f"{request_id} vanished")
 
     def _check_counts(self) -> None:
         alive: dict[int, int] = {}
@@ -336,17 +331,13 @@ class Checker:
                 alive[key] = alive.get(key, 0) + 1
                 unread[key] = unread.get(key, 0) + self._unread_bytes(request, leg)
         for state in [*self._core.replicas, *self._core.peers]:
-            counted = alive.get(id(state), 0)
-            self._expect(
-                "counts of in-flight work equal the legs alive",
-                state.in_flight == counted,
-                f"{state.target}: {state.in_flight} counted, {counted} alive",
-            )
-            self._expect(
-                "a backlog is what the legs without a first token have to read",
-                state.backlog_bytes == unread.get(id(state), 0) == sum(state.prefilling.values()),
-                f"{state.target}: {state.backlog_bytes} counted, {unread.get(id(state), 0)} left to read",
-            )
+            counted, left = alive.get(id(state), 0), unread.get(id(state), 0)
+            if state.in_flight != counted:
+                told = f"{state.target}: {state.in_flight} counted, {counted} alive"
+                self._fail("counts of in-flight work equal the legs alive", told)
+            if not state.backlog_bytes == left == sum(state.prefilling.values()):
+                told = f"{state.target}: {state.backlog_bytes} counted, {left} left to read"
+                self._fail("a backlog is what the legs without a first token have to read", told)
         for pool in self._core.decode_pools:
             self._check_pool(pool)
         self._check_tenants()
@@ -576,6 +567,7 @@ class Checker:
         self._expect("every map has a bound", prefilling <= legs, f"{prefilling} prefilling of {legs} legs")
 
     def _expect(self, invariant: str, holds: bool, detail: str) -> None:
+        """Where much is looked at after every event, `_fail` alone: a detail costs more to write than to check."""
         if not holds:
             self._fail(invariant, detail)
 

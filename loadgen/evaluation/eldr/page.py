@@ -303,7 +303,7 @@ requests in flight at each worker (aim: {aim} ms; the paper's router takes that 
 
 {table(head, rows)}
 Within the aim at the median: {", ".join(within) or "none"}. With 144 workers the choice looks at each one's cosine and
-at how much each has in flight; unpacking, which is inflating twelve kilobytes, is the rest.
+at how much each has in flight; most of the rest is unpacking, which is inflating twelve kilobytes.
 
 What a request adds to the journal, beside {results.journal[min(results.journal)]["plain"]} bytes of the event that
 carries it ([decision](../decisions/0011-cosines-not-counts.md)):
