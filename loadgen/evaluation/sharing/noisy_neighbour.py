@@ -9,6 +9,7 @@ from loadgen.evaluation.sharing.worlds import LONG, SHORT, client, play, world
 from loadgen.pages.markdown import table
 from loadgen.report import RequestRecord
 from loadgen.simulator.neighbours import MOVED_MAX_SHARE, MOVED_MAX_SHARE_WITH_ROOM, Neighbour, neighbours_of
+from loadgen.vocabulary import RequestEnd
 
 FLOODER: Final = "noisy"
 YIELDS_ABOVE: Final = 1.5
@@ -46,18 +47,22 @@ class Floods:
         self._first_come = played(seed, seconds, "interactive", _FIRST_COME, of)
 
     def neighbours(self, floods_as: str = "interactive", run: Mapping[str, Any] | None = None) -> list[Neighbour]:
-        return neighbours_of(
-            FLOODER,
-            quiet=self._quiet,
-            fair=played(self._seed, self._seconds, floods_as, run, self._of),
-            first_come=self._first_come,
-            from_ns=self._seconds // 6 * 1_000_000_000,
-        )
+        return self.beside(self.played(floods_as, run))
+
+    def played(self, floods_as: str = "interactive", run: Mapping[str, Any] | None = None) -> Sequence[RequestRecord]:
+        return played(self._seed, self._seconds, floods_as, run, self._of)
+
+    def beside(self, records: Sequence[RequestRecord]) -> list[Neighbour]:
+        """What they tell of those who do not flood."""
+        from_ns = self._seconds // 6 * 1_000_000_000
+        return neighbours_of(FLOODER, quiet=self._quiet, fair=records, first_come=self._first_come, from_ns=from_ns)
 
 
 def _rows(seed: int, seconds: int, of: str) -> list[dict[str, object]]:
     floods = Floods(seed, seconds, of)
-    shared, with_room, as_batch = floods.neighbours(), floods.neighbours(run=WITH_ROOM), floods.neighbours("batch")
+    games = (floods.played(), floods.played(run=WITH_ROOM), floods.played("batch"))
+    shared, with_room, as_batch = map(floods.beside, games)
+    answered, answered_with_room, _ = map(_answered, games)
     return [
         {
             "flood": of,
@@ -71,9 +76,15 @@ def _rows(seed: int, seconds: int, of: str) -> list[dict[str, object]]:
             "moved_share": fair.moved_share,
             "moved_share_with_room": room.moved_share,
             "lost": fair.lost + room.lost,
+            "flood_kept_share": answered_with_room / answered,
         }
         for fair, room, batch in zip(shared, with_room, as_batch, strict=True)
     ]
+
+
+def _answered(records: Sequence[RequestRecord]) -> int:
+    """Of the flood."""
+    return sum(each.tenant == FLOODER and each.end is RequestEnd.COMPLETED for each in records)
 
 
 def section(measured: dict[str, object]) -> str:
@@ -94,6 +105,7 @@ def section(measured: dict[str, object]) -> str:
         for row in rows
     ]
     lost = sum(row["lost"] for row in rows)
+    kept = sorted({row["flood_kept_share"] for row in rows})
     return f"""## A noisy neighbour
 
 Two tenants chat while a third asks for three bursts at once, again and again, for {measured["seconds"]} s: several
@@ -108,7 +120,8 @@ prompts are read, and one of its answers has to end, before anybody's turn is wo
 Stated where who runs more than its share leaves room, before it was first played: no more than
 {MOVED_MAX_SHARE_WITH_ROOM:.0%}. Its first form left no room as soon as anybody waited, missed that by as much again,
 and was changed; the short prompts were looked at once, after that.
-{_verdict(rows, "moved_share_with_room", MOVED_MAX_SHARE_WITH_ROOM)} Of the two's requests {lost} were lost.
+{_verdict(rows, "moved_share_with_room", MOVED_MAX_SHARE_WITH_ROOM)} Of the two's requests {lost} were lost. Whoever
+floods pays for it: of what it is answered with fair shares alone, {kept[0]:.0%} to {kept[-1]:.0%} is answered then.
 """
 
 
