@@ -16,8 +16,7 @@ from gateway.ground.values import SECOND_NS, Address, WebUrl, checked_secret, re
 EXTRA = "otel"
 _QUEUE_MAX = 1_000_000
 _BATCH_MAX = 10_000
-_HEADER_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*(?<!-bin)")
-"""What gRPC has for bytes (`-bin`) is none: a file of text has none to give."""
+_HEADER_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 """What gRPC takes as well."""
 
 
@@ -142,13 +141,18 @@ def collector_headers(config: TracingConfig, environ: Mapping[str, str]) -> dict
     """Raises KeyFaults, which quote nothing of them."""
     if config.endpoint is None:
         return {}
+    key = "tracing.headers_file"
     if config.headers_file is not None:
-        return _headers("tracing.headers_file", read_secret(config.headers_file, "tracing.headers_file"))
-    if config.headers_env is not None:
-        source = f"environment variable {config.headers_env}"
-        written = checked_secret(environ.get(config.headers_env, ""), "tracing.headers_env", source)
-        return _headers("tracing.headers_env", written)
-    return {}
+        written = read_secret(config.headers_file, key)
+    elif config.headers_env is not None:
+        key = "tracing.headers_env"
+        written = checked_secret(environ.get(config.headers_env, ""), key, f"environment variable {config.headers_env}")
+    else:
+        return {}
+    headers = _headers(key, written)
+    if config.protocol is Protocol.GRPC and any(name.endswith("-bin") for name in headers):
+        raise KeyFaults(Fault(key, "names a header that ends in -bin, which over gRPC are for bytes and not for text"))
+    return headers
 
 
 def _headers(key: str, written: str) -> dict[str, str]:

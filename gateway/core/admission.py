@@ -55,7 +55,7 @@ class WaitingRoom:
 
     def begin(self, now_ns: int) -> None:
         """It is this late: what waits is as old as that makes it."""
-        self._order.now_ns = self.shares.now_ns = now_ns
+        self.shares.begin(now_ns)
 
     def length(self, model: ModelName) -> int:
         return self._length_of.get(model, 0)

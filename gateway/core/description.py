@@ -91,7 +91,7 @@ class SharingFigures:
     tenants: int
     forgotten: int
     leaving_room: int
-    """Tenants that wait only to leave others room."""
+    """Tenants of those that wait that run more than their share, and leave others room."""
 
 
 def sharing_of(core: GatewayState, now_ns: int) -> SharingFigures:
@@ -106,7 +106,7 @@ def sharing_of(core: GatewayState, now_ns: int) -> SharingFigures:
         core.drains.rates(now_ns),
         shares.size,
         shares.forgotten,
-        sum(shares.leaves_room(each) for each in shares.waiting.values()),
+        sum([shares.leaves_room(each) for each in shares.waiting.values()]),
     )
 
 

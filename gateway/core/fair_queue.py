@@ -35,6 +35,15 @@ def charge_of(request: RequestState) -> Charge:
     return charge
 
 
+def leaves_room(shares: FairShares, request: RequestState) -> bool:
+    """Is it to go where there is room to spare, as its tenant runs more than its share? Not what came back or goes on,
+    what has one place to go or waits for one already, nor what another gateway has judged."""
+    if request.attempts or request.held is not None or request.origin_gateway_id is not None:
+        return False
+    has_one_place = request.request_class.pinned is not None or request.profile.is_control
+    return not has_one_place and not request.profile.goes_on and shares.leaves_room(charge_of(request).account)
+
+
 class Line:
     """Requests of one tenant by arrival number. Leaving is lazy: an entry that no longer waits is dropped later."""
 
@@ -87,7 +96,6 @@ class FairOrder:
     def __init__(self, shares: FairShares, known_share: KnownShare) -> None:
         self._shares = shares
         self._known_share = known_share
-        self.now_ns = 0
 
     def turn(self, request: RequestState) -> Turn:
         """Where only one tenant waits, that is its class and its number."""
@@ -95,9 +103,9 @@ class FairOrder:
         if not self._shares.are_contested:
             return rank, 0, 0, 0.0, request.arrival_number, request
         account = charge_of(request).account
-        priority = self._shares.priority_of(account, request.arrived_ns, self.now_ns)
+        priority = self._shares.priority_of(account, request.arrived_ns, self._shares.now_ns)
         coming = _COMES_BACK if request.attempts else _COMES
-        if coming == _COMES and self._shares.leaves_room(account):
+        if leaves_room(self._shares, request):
             coming = _LEAVES_ROOM
         return rank, coming, -priority, account.counter, request.arrival_number, request
 

@@ -21,6 +21,8 @@ _LENGTH_KEEPS: Final = 0.9
 _LOOKED_AT_MAX: Final = 64
 _LATELY_NS: Final = 60_000_000_000
 """Whoever came or left since then counts, where what runs is shared out."""
+_FLOOD_MIN: Final = 2
+"""Of so few requests that run nobody's are a flood, however many share."""
 
 
 class Account:
@@ -142,20 +144,23 @@ class FairShares:
         return Charge(account)
 
     def _seen(self, account: Account) -> None:
-        """It is here: of those who were not for a while, two are dropped at most, so that none pays for many."""
+        """It is here."""
         if self._lately.pop(account.name, None) is None:
             self._lately_weight += account.weight
         self._lately[account.name] = self.now_ns
-        for _ in range(2):
-            name = next(iter(self._lately))
-            if self._lately[name] >= self.now_ns - _LATELY_NS:
+
+    def begin(self, now_ns: int) -> None:
+        """It is this late: whoever has nothing here and was here last more than a while ago counts no more."""
+        self.now_ns = now_ns
+        while self._lately:
+            name, seen_ns = next(iter(self._lately.items()))
+            if seen_ns >= now_ns - _LATELY_NS:
                 return
-            there = self._accounts[name]
-            if there.open:
-                del self._lately[name]
-                self._lately[name] = self.now_ns
-            else:
-                self._unseen(there)
+            account = self._accounts[name]
+            self._unseen(account)
+            if account.open:
+                self._seen(account)
+        self._lately_weight = 0.0
 
     def _unseen(self, account: Account) -> None:
         if self._lately.pop(account.name, None) is not None:
@@ -255,11 +260,11 @@ class FairShares:
         return len(self.waiting) > 1
 
     def leaves_room(self, account: Account) -> bool:
-        """Does it run so much of what runs here that others, who came of late, should find room?"""
-        above = self._config.yields_above
-        if above is None or len(self._lately) < 2:
+        """Does it run so much of what runs that others, who came of late, should find room?"""
+        above, running = self._config.yields_above, account.open - account.waiting
+        if above is None or running < _FLOOD_MIN or len(self._lately) < 2:
             return False
-        return (account.open - account.waiting) * self._lately_weight > above * account.weight * self.running
+        return running * self._lately_weight > above * account.weight * self.running
 
     @property
     def slack(self) -> int:

@@ -51,7 +51,7 @@ from gateway.core.events import (
     TokenBudgetRestored,
     TokensSettled,
 )
-from gateway.core.fair_queue import charge_of
+from gateway.core.fair_queue import charge_of, leaves_room
 from gateway.core.intake import Intake
 from gateway.core.lengths import Lengths, choice_of
 from gateway.core.limits import Exceeded
@@ -413,8 +413,7 @@ class GatewayCore(GatewayState):
     def _placement_of(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
         """Where it goes now, and for the record what overflow would have done: where other regions compete with ours
         that may be so of whatever is placed, else of what has to wait."""
-        may_yield = request.held is None and not (request.attempts or request.profile.goes_on)
-        request.leaves_room = may_yield and self.waiting.shares.leaves_room(charge_of(request).account)
+        request.leaves_room = leaves_room(self.waiting.shares, request)
         if self.placer.weighs_everybody:
             self._record_shadow(request, now_ns)
             return self.placer.place(request, now_ns)

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from gateway.core.bits import slots_of
 from gateway.core.config import OverflowMode
+from gateway.core.fair_queue import leaves_room
 from gateway.core.peers import PeerState
 from gateway.core.requests import Hold, RequestClass, RequestState
 from gateway.core.residency import Verdict, may_process, may_process_under
@@ -95,8 +96,8 @@ def _its_turn(core: GatewayState, request: RequestState) -> str:
     """What else it waits for than a target: no other tenant is named."""
     service_class, charge = request.request_class.service_class, request.charge
     told = "" if service_class is ServiceClass.INTERACTIVE else f"; as {service_class} it takes only what is idle"
-    if request.leaves_room:
-        told = "; its tenant has more than its share, and leaves room for others"
+    if leaves_room(core.waiting.shares, request):
+        told += "; its tenant has more than its share, and leaves room for others"
     if charge is None or not core.waiting.shares.are_contested:
         return told
     had_less = sum(each.counter < charge.account.counter for each in core.waiting.shares.waiting.values())

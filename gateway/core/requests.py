@@ -326,8 +326,7 @@ class RequestState:
         """An engine, or another gateway, has refused it for its length; and it was tried again for that."""
         self.attempts = self.failures = self.refusals = self.busy_answers = 0
         self.last_failure = ""
-        self.was_shadowed = self.is_poison = self.leaves_room = False
-        # the last: its tenant ran more than its share when it was looked at last, and it was to go where a batch might
+        self.was_shadowed = self.is_poison = self.leaves_room = False  # the last, when it was looked at last
         self.resumes = self.resumes_begun = 0
         """How often its answer broke and was to go on, here and wherever it was forwarded: once it is no more 0, the
         client has a part of an answer. And how often of these somebody was asked to."""

@@ -21,7 +21,6 @@ _LOOKED_AT_MAX: Final = 8
 """Of our replicas, the least loaded; if none of these has room, hardly any has."""
 Homes = Callable[[], int]
 """Mask of the replicas that somebody is held for."""
-_BATCH: Final = ServiceClass.BATCH
 _BEST_EFFORT: Final = ServiceClass.BEST_EFFORT
 
 
@@ -52,11 +51,9 @@ class Rooms:
         """Of those in the mask, which are free, the ones that say so; whoever is asked says so again, or refuses."""
         found = 0
         for slot in slots_of(mask):
-            is_batch = request_class.service_class is _BATCH
-            spare = self._peers.spare(
-                self._peers.at(slot), request_class.model, request_class.rule, is_idle=not is_batch
-            )
-            if spare > (self._config.batch.free_share if is_batch else 0.0):
+            is_idle = request_class.service_class is _BEST_EFFORT
+            spare = self._peers.spare(self._peers.at(slot), request_class.model, request_class.rule, is_idle=is_idle)
+            if spare > (0.0 if is_idle else self._config.batch.free_share):
                 found |= 1 << slot
         return found
 

@@ -65,7 +65,7 @@ class SharingLevels(Collector):
 
         yield GaugeMetricFamily(
             "nightside_tenants_leaving_room",
-            "Tenants that wait for room to spare, since they run more than their share (0 or 1).",
+            "Tenants that wait and run more than their share, and so leave others room.",
             value=figures.leaving_room,
         )
 

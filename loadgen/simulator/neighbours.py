@@ -15,7 +15,7 @@ from loadgen.report import RequestRecord, quantile
 from loadgen.simulator.checkers import Broken
 from loadgen.vocabulary import RequestEnd
 
-MOVED_MAX_SHARE: Final = 1 / 2
+MOVED_MAX_SHARE: Final = 1 / 3
 """That is stated of shared queues. Not nothing: no answer that has begun is preempted, so that one has to end first."""
 MOVED_MAX_SHARE_WITH_ROOM: Final = 0.15
 """That is stated where `sharing.yields_above` has who floods leave room."""

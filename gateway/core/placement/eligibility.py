@@ -269,8 +269,12 @@ class Eligibility:
             targets.peers_version = self._peers.version
             targets.available_peers = self._untried_peers_or_all(request_class)
             if request_class.service_class is not _INTERACTIVE:
-                targets.available_peers = self.rooms.peers_with_room(targets.available_peers, request_class)
+                targets.available_peers = self.peers_with_room(targets.available_peers, request_class)
         return targets.available_peers
+
+    def peers_with_room(self, mask: int, request_class: RequestClass) -> int:
+        """Of these, which are available, those that say they have room to spare."""
+        return self.rooms.peers_with_room(mask, request_class) if mask else 0
 
     def _untried_peers_or_all(self, request_class: RequestClass) -> int:
         """Peers that failed the request are asked again only when there is nobody else whom it could ever ask."""

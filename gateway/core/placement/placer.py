@@ -276,10 +276,10 @@ class Placer:
         """Layer by layer."""
         request_class = request.request_class
         local = self._sparing(request, self._eligibility.available_replicas(request_class))
-        others = self._eligibility.available_siblings(request_class)
+        others = self._sparing_peers(request, self._eligibility.available_siblings(request_class))
         found = self._find_in_region(request, local, others)
         if found is None:
-            others = self._eligibility.available_remotes(request_class)
+            others = self._sparing_peers(request, self._eligibility.available_remotes(request_class))
             found = self._find_peer(request, others, is_remote=True)
         if found is None and not request.leaves_room:
             local = self._full_replicas(request_class)
@@ -308,7 +308,8 @@ class Placer:
         """Of everybody at once, and of waiting here for one of ours. Whoever yields is held for nobody: it waits for
         any room, and bars nobody's way."""
         is_yielding = request.request_class.service_rank > 0 or request.leaves_room
-        offer = self._offer(request, self._eligibility.available_remotes(request.request_class))
+        remotes = self._sparing_peers(request, self._eligibility.available_remotes(request.request_class))
+        offer = self._offer(request, remotes)
         if not (offer.replicas or offer.siblings or offer.remotes):
             return None
         choice = self._policy.weigh(request.profile, offer, now_ns)
@@ -322,7 +323,8 @@ class Placer:
             replicas = self._sparing(request, eligibility.available_replicas(request_class))
         else:
             replicas = eligibility.open_replicas(request_class)
-        offer = Offer(replicas, siblings=eligibility.available_siblings(request_class), remotes=remotes)
+        siblings = self._sparing_peers(request, eligibility.available_siblings(request_class))
+        offer = Offer(replicas, siblings=siblings, remotes=remotes)
         offer.ready = replicas & self._replicas.pushable
         offer.held, offer.arrived_ns = request.held, request.arrived_ns
         return offer
@@ -330,6 +332,9 @@ class Placer:
     def _sparing(self, request: RequestState, mask: int) -> int:
         """Of these, which are available, those that it may have without leaving others short."""
         return self._eligibility.with_room(mask, request.request_class) if request.leaves_room else mask
+
+    def _sparing_peers(self, request: RequestState, mask: int) -> int:
+        return self._eligibility.peers_with_room(mask, request.request_class) if request.leaves_room else mask
 
     def _chosen(self, choice: Choice, offer: Offer) -> _Found:
         reason = choice.reason or PlacementReason.LOCAL_POLICY

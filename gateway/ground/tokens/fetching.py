@@ -60,7 +60,7 @@ async def _get(session: aiohttp.ClientSession, url: str, tls: ssl.SSLContext) ->
         async with session.get(url, ssl=tls, allow_redirects=False) as response:
             if response.status != 200:
                 raise FetchFailed(f"{url} answers with status {response.status}")
-            if response.headers.get("content-encoding", "identity") != "identity":
+            if response.headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
                 raise FetchFailed(f"{url} is compressed, and nobody asked for that")
             return await _read(response, url)
     except (aiohttp.ClientError, ValueError, OSError) as error:

@@ -138,7 +138,8 @@ class Run:
         await self._measure_subject(number, direct, bench, measures)
 
     async def _measure_relay(self, number: int, relay: Relay, bench: Bench) -> None:
-        measures = [each for each in self.plan.measures if _is_measured(each, relay)]
+        is_all = len(self.plan.measures) == len(MeasureName)
+        measures = [each for each in self.plan.measures if _is_measured(each, relay, is_all=is_all)]
         afresh = [each for each in measures if each in OF_A_FRESH_RELAY]
         try:
             for part, those in (("", [each for each in measures if each not in afresh]), ("-afresh", afresh)):
@@ -185,10 +186,10 @@ class Run:
                 self.readings.append(Reading(number, subject.name, value.figure, value.value, value.part))
 
 
-def _is_measured(measure: MeasureName, relay: Relay) -> bool:
+def _is_measured(measure: MeasureName, relay: Relay, *, is_all: bool) -> bool:
     if relay is SIBLINGS:
         return measure in OF_SIBLINGS
-    if relay in SET_OTHERWISE:
+    if relay in SET_OTHERWISE and is_all:
         return measure in OF_SETTINGS
     return relay in IN_PAIRS or measure not in OF_PAIRS
 

@@ -305,7 +305,8 @@ WITHOUT_RELAY = (MeasureName.SATURATION, MeasureName.FIRST_TOKEN)
 OF_PAIRS = (MeasureName.STALLED, MeasureName.LARGE_BODY)
 OF_SIBLINGS = (MeasureName.SATURATION,)
 OF_SETTINGS = (MeasureName.REQUESTS,)
-"""Of the plain gateway, set otherwise: what comes first, since the others depend on what a gateway did before."""
+"""Of the plain gateway, set otherwise, where all is measured: what comes first, since the others depend on what a
+gateway did before."""
 
 
 async def ask_until_ready(subject: Subject, bench: Bench, *, wait_max_s: float) -> None:

@@ -39,7 +39,7 @@ RATIOS = (
     Figure.MEMORY_PER_STREAM,
 )
 
-OF_SETTINGS = (Figure.CPU_PER_REQUEST, Figure.CPU_PER_LONG_REQUEST)
+SETTING_FIGURES = (Figure.CPU_PER_REQUEST, Figure.CPU_PER_LONG_REQUEST, Figure.CPU_PER_CHUNK, Figure.TTFT_P50)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def sibling_rows(story: Story) -> list[list[str]]:
 def setting_rows(story: Story) -> list[list[str]]:
     """A row for each setting: its figures, and each as a ratio to the gateway as it comes."""
     measured = [name for name in story.set_otherwise if _has_any(story, name)]
-    figures = [each for each in OF_SETTINGS if any(_summary(story, name, each) for name in measured)]
+    figures = [each for each in SETTING_FIGURES if any(_summary(story, name, each) for name in measured)]
     if not figures:
         return []
     rows = [["", *(column for each in figures for column in (TITLES[each], "times"))]]

@@ -87,7 +87,7 @@ def test_a_region_file_says_where_traces_go(tmp_path: Path) -> None:
     assert "s3cr3t" not in repr(config) + repr(region.as_document())
 
 
-@pytest.mark.parametrize("written", ["nonsense", "a b=1", "a=", "=1", "x-key-bin=1"])
+@pytest.mark.parametrize("written", ["nonsense", "a b=1", "a=", "=1"])
 def test_headers_that_are_none_are_not_quoted(tmp_path: Path, written: str) -> None:
     (tmp_path / "key").write_text(written)
     section = {"endpoint": "https://collector.example.net", "headers_file": "key"}
@@ -95,6 +95,15 @@ def test_headers_that_are_none_are_not_quoted(tmp_path: Path, written: str) -> N
         read_document(tmp_path, region_document(tmp_path, "us-1", US, tracing=section))
     assert "tracing.headers_file: is not of the form NAME=VALUE,NAME=VALUE" in str(refused.value)
     assert written not in str(refused.value).replace("NAME=VALUE", "")
+
+
+def test_over_grpc_no_header_is_of_bytes(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("x-key-bin=1")
+    section = {"endpoint": "https://collector.example.net", "headers_file": "key"}
+    with pytest.raises(ConfigError, match="ends in -bin"):
+        read_document(tmp_path, region_document(tmp_path, "us-1", US, tracing=section))
+    section |= {"endpoint": "https://collector.example.net/v1/traces", "protocol": "http"}
+    read_document(tmp_path, region_document(tmp_path, "us-1", US, tracing=section))
 
 
 def test_headers_may_stand_in_the_environment(tmp_path: Path) -> None:

@@ -178,23 +178,31 @@ class TestWhoLeavesRoom:
         shares.configure(SharingConfig(yields_above=1.5), {ACME: TenantConfig(weight=3)})
         assert not shares.leaves_room(acme.account), "three quarters are its share"
 
+    def test_one_that_runs_is_no_flood_however_many_share(self) -> None:
+        shares = FairShares()
+        shares.configure(SharingConfig(yields_above=1.0), {})
+        for number in range(100):
+            run(shares, TenantName(f"t{number}"))
+        (acme,) = self.running(shares, ACME)
+        assert not shares.leaves_room(acme.account)
+        self.running(shares, ACME)
+        assert shares.leaves_room(acme.account)
+
     def test_not_once_nobody_else_has_been_here_for_a_minute(self) -> None:
         shares = FairShares()
         shares.configure(SharingConfig(yields_above=1.0), {})
         run(shares, ZETA)
-        (acme,) = self.running(shares, ACME)
+        acme, _ = self.running(shares, ACME, ACME)
+        shares.begin(60_000_000_000)
         assert shares.leaves_room(acme.account)
-        shares.now_ns = 61_000_000_000
-        self.running(shares, ACME)
-        assert not shares.leaves_room(acme.account)
+        shares.begin(60_000_000_001)
+        assert not shares.leaves_room(acme.account), "though nobody came or left"
 
     def test_who_runs_something_for_long_is_still_here(self) -> None:
         shares = FairShares()
         shares.configure(SharingConfig(yields_above=1.0), {})
-        self.running(shares, ZETA)
-        acme, _ = self.running(shares, ACME, ACME)
-        shares.now_ns = 61_000_000_000
-        self.running(shares, ACME)
+        acme, *_ = self.running(shares, ACME, ACME, ZETA)
+        shares.begin(61_000_000_000)
         assert shares.leaves_room(acme.account)
 
     def test_who_is_forgotten_counts_no_more(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from gateway.core import events
 from gateway.core.config import CoreConfig, PlacementPolicy, QueueConfig
 from gateway.core.description import sharing_of
-from gateway.core.effects import Effect, StartLeg
+from gateway.core.effects import Effect, RefuseForward, StartLeg
 from gateway.core.sharing_config import BatchConfig, ClassesConfig, SharingConfig
-from gateway.core.vocabulary import LegResult, RequestId, ServiceClass, TenantName
+from gateway.core.vocabulary import LegResult, PeerSpec, RequestId, ServiceClass, TenantName
 from tests.support.core import EU, SECOND, Desk, desk, ended, forward, of_kind, peer_spec, profile, started
 
 BATCH, BEST_EFFORT, INTERACTIVE = ServiceClass.BATCH, ServiceClass.BEST_EFFORT, ServiceClass.INTERACTIVE
@@ -133,23 +134,26 @@ class TestOtherGateways:
 
 @pytest.mark.parametrize("placement", POLICIES)
 class TestMoreThanItsShare:
-    def flooded(self, placement: PlacementPolicy) -> Desk:
-        """Zeta was here a moment ago; acme runs all that runs."""
-        one = desk(replicas=1, placement=placement, config=CoreConfig(sharing=SharingConfig(yields_above=1.2)))
+    def flooded(self, placement: PlacementPolicy, peers: Sequence[PeerSpec] = ()) -> Desk:
+        """Zeta was here a moment ago; acme runs all that runs, and its second prompt is being read."""
+        config = CoreConfig(sharing=SharingConfig(yields_above=1.2), queue=QueueConfig(wait_max_ns=300 * SECOND))
+        one = desk(replicas=1, placement=placement, config=config, peers=peers)
         assert started(ask(one, "z1", INTERACTIVE, "zeta")) == ["r0"]
         one.first_token("z1")
         one.finish("z1")
-        assert started(ask(one, "a1", INTERACTIVE)) == ["r0"], "nothing runs: nobody has more than its share"
+        assert started(ask(one, "a1", INTERACTIVE)) == ["r0"]
+        one.first_token("a1")
+        assert started(ask(one, "a2", INTERACTIVE)) == ["r0"], "one that runs is no flood"
         return one
 
     def test_it_goes_where_a_share_stays_free_and_others_take_what_is_left(self, placement: PlacementPolicy) -> None:
         one = self.flooded(placement)
-        assert started(ask(one, "a2", INTERACTIVE)) == [], "its first prompt is being read"
-        assert "leaves room for others" in one.core.why_it_waits(RequestId("a2"))
-        assert started(one.first_token("a1")) == ["r0"]
-        one.first_token("a2")
+        assert started(ask(one, "a3", INTERACTIVE)) == [], "another prompt is being read"
+        assert "leaves room for others" in one.core.why_it_waits(RequestId("a3"))
+        assert started(one.first_token("a2")) == ["r0"]
+        one.first_token("a3")
         one.probe(running=4, kv_usage=0.95)
-        assert started(ask(one, "a3", INTERACTIVE)) == []
+        assert started(ask(one, "a4", INTERACTIVE)) == []
         assert sharing_of(one.core, one.now_ns).leaving_room == 1
         assert started(ask(one, "z2", INTERACTIVE, "zeta")) == ["r0"]
         one.first_token("z2")
@@ -157,19 +161,43 @@ class TestMoreThanItsShare:
 
     def test_where_others_wait_it_comes_after_them(self, placement: PlacementPolicy) -> None:
         one = self.flooded(placement)
-        one.first_token("a1")
+        one.first_token("a2")
         one.probe(healthy=False)
-        for request_id, tenant in (("a2", "acme"), ("z2", "zeta")):
+        for request_id, tenant in (("a3", "acme"), ("z2", "zeta")):
             assert started(ask(one, request_id, INTERACTIVE, tenant)) == []
         begun: list[StartLeg] = []
         while not begun:
             begun = of_kind(StartLeg, [*one.wait(SECOND), *one.probe()])
         assert [each.request_id for each in begun] == ["z2"], "it comes after others, whoever came first"
 
+    def test_once_nobody_else_was_here_for_a_minute_it_takes_all(self, placement: PlacementPolicy) -> None:
+        one = self.flooded(placement)
+        one.first_token("a2")
+        one.probe(running=4, kv_usage=0.95)
+        assert started(ask(one, "a3", INTERACTIVE)) == []
+        begun: list[int] = []
+        for second in range(1, 63):
+            effects = [*one.wait(SECOND), *one.probe(running=4, kv_usage=0.95)]
+            begun += [second] * len(started(effects))
+        assert begun == [61]
+
+    def test_it_floods_no_other_gateway_either(self, placement: PlacementPolicy) -> None:
+        one = self.flooded(placement, [peer_spec("eu-1", EU)])
+        one.hear("eu-1", EU, available=0)
+        assert started(ask(one, "a3", INTERACTIVE)) == []
+        assert started(one.hear("eu-1", EU, available=1)) == ["eu-1"]
+
+    def test_what_another_gateway_has_judged_is_not_judged_again(self, placement: PlacementPolicy) -> None:
+        one = self.flooded(placement, [peer_spec("gw-eu", EU)])
+        arrival = forward("f1")
+        effects = one.tell(replace(arrival, profile=replace(arrival.profile, tenant=TenantName("acme"))))
+        assert not one.core.requests[RequestId("f1")].leaves_room
+        assert of_kind(RefuseForward, effects) == []
+
     def test_what_comes_back_is_not_kept_waiting_for_it(self, placement: PlacementPolicy) -> None:
         one = self.flooded(placement)
-        one.first_token("a1")
-        assert started(ask(one, "a2", INTERACTIVE)) == ["r0"]
-        assert one.core.requests[RequestId("a2")].leaves_room
-        one.finish("a2", LegResult.FAILED)
-        assert not one.core.requests[RequestId("a2")].leaves_room
+        one.first_token("a2")
+        assert started(ask(one, "a3", INTERACTIVE)) == ["r0"]
+        assert one.core.requests[RequestId("a3")].leaves_room
+        one.finish("a3", LegResult.FAILED)
+        assert not one.core.requests[RequestId("a3")].leaves_room
