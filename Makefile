@@ -25,7 +25,7 @@ demo: setup ## Run three regions on this machine and show what forwarding gains.
 	$(BIN)/nightside demo $(if $(SERVE),--serve) $(if $(DISAGGREGATED),--disaggregated) $(if $(ENGINE),--$(ENGINE) .venv-$(ENGINE)/bin/python)
 
 test: setup setup-tests ## Run every test on emulated engines. ARGS=… goes to pytest.
-	$(BIN)/python -m pytest -n 2 --dist worksteal --session-timeout=3000 $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal --session-timeout=3000 $(ARGS)
 
 fuzz: setup ## Give each reader of strangers' bytes 20,000 mutations of its seeds rather than 150. EXAMPLES=… is another number, ARGS=-k… one reader.
 	nice $(BIN)/python -m pytest tests/fuzz -n 0 --timeout=0 --fuzz-examples=$(or $(EXAMPLES),20000) $(ARGS)

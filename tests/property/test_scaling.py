@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.scaling.scaler import Scaler
@@ -120,12 +120,13 @@ def test_at_rest_nobody_goes_short_whom_one_more_would_help(regions: list[Region
             assert want.wanted == each.pool.replicas_max
 
 
-@settings(max_examples=12)
+@settings(max_examples=60)
 @given(meshes(is_open=True))
 def test_together_they_want_no_more_than_each_for_itself(regions: list[Region]) -> None:
     apart = play([replace(each) for each in regions], 60, replace(SETTINGS, mesh=False))
-    assume(not any(wants[-1].missing for wants in apart.values()))
     together = play(regions, 60)
+    if any(wants[-1].missing for wants in apart.values()):  # alone one has less than it wants
+        return
     assert sum(wants[-1].wanted for wants in together.values()) <= sum(wants[-1].wanted for wants in apart.values())
 
 

@@ -305,17 +305,27 @@ class Placer:
         return self._placement(request, self._chosen(choice, offer), offer.count())
 
     def _weigh(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
-        """Of everybody at once, and of waiting here for one of ours. Whoever yields is held for nobody: it waits for
-        any room, and bars nobody's way."""
+        """Of everybody at once, and of waiting here for one of ours. Whoever yields is held for nobody: it takes what is
+        idle, or waits for any room, and bars nobody's way."""
         is_yielding = request.request_class.service_rank > 0 or request.leaves_room
         remotes = self._sparing_peers(request, self._eligibility.available_remotes(request.request_class))
         offer = self._offer(request, remotes)
         if not (offer.replicas or offer.siblings or offer.remotes):
             return None
         choice = self._policy.weigh(request.profile, offer, now_ns)
+        if choice is not None and choice.hold is not None and is_yielding:
+            offer = self._idle_of(offer)
+            choice = self._policy.weigh(request.profile, offer, now_ns) if offer.count() else None
         if choice is None or choice.hold is not None:
             return None if choice is None or is_yielding else choice.hold
         return self._settle(request, self._chosen(choice, offer), offer.count(), now_ns, choice.uncached_bytes)
+
+    def _idle_of(self, offer: Offer) -> Offer:
+        """Nothing else of ours."""
+        idle = Offer(self._replicas.idle(offer.replicas), siblings=offer.siblings, remotes=offer.remotes)
+        idle.ready = idle.replicas & offer.ready
+        idle.arrived_ns = offer.arrived_ns
+        return idle
 
     def _offer(self, request: RequestState, remotes: int) -> Offer:
         request_class, eligibility = request.request_class, self._eligibility
