@@ -305,8 +305,8 @@ class Placer:
         return self._placement(request, self._chosen(choice, offer), offer.count())
 
     def _weigh(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
-        """Of everybody at once, and of waiting here for one of ours. Whoever yields is held for nobody: it takes what is
-        idle, or waits for any room, and bars nobody's way."""
+        """Of everybody at once, and of waiting here for one of ours. Whoever yields is held for nobody: it takes what
+        is idle, or waits for any room, and bars nobody's way."""
         is_yielding = request.request_class.service_rank > 0 or request.leaves_room
         remotes = self._sparing_peers(request, self._eligibility.available_remotes(request.request_class))
         offer = self._offer(request, remotes)
