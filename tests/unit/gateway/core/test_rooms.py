@@ -183,8 +183,8 @@ class TestMoreThanItsShare:
 
     def test_it_floods_no_other_gateway_either(self, placement: PlacementPolicy) -> None:
         one = self.flooded(placement, [peer_spec("eu-1", EU)])
-        one.hear("eu-1", EU, available=0)
-        assert started(ask(one, "a3", INTERACTIVE)) == []
+        one.hear("eu-1", EU, queue=2)
+        assert started(ask(one, "a3", INTERACTIVE)) == [], "somebody waits there"
         assert started(one.hear("eu-1", EU, available=1)) == ["eu-1"]
 
     def test_what_another_gateway_has_judged_is_not_judged_again(self, placement: PlacementPolicy) -> None:
