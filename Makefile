@@ -35,7 +35,7 @@ test-engines: setup ## Run the tests on real engines, vLLM and llama.cpp on the 
 	nice $(BIN)/python -m pytest tests/engines $(if $(REQUIRE),--require-engines) $(ARGS)
 
 test-cloud: setup setup-tests ## Run the tests of cloud providers and stores against real name servers, databases and emulators of AWS. What needs something that is not here is skipped, with the reason; REQUIRE=1 fails then.
-	nice $(BIN)/python -m pytest tests/cloud -n 2 --dist loadgroup $(if $(REQUIRE),--require-cloud) $(ARGS)
+	nice $(BIN)/python -m pytest tests/cloud -n 2 --dist loadfile $(if $(REQUIRE),--require-cloud) $(ARGS)
 
 test-clients: setup ## Run clients for JavaScript against a gateway: OpenAI's and Anthropic's SDKs under Node, and a page in a real Chromium. What cannot be had is skipped, with the reason; REQUIRE=1 fails then.
 	@.ci/setup-clients || [ $$? = 69 ]
@@ -58,7 +58,7 @@ check-deploy: setup setup-tests ## Check what deploys Nightside, without a cloud
 	@PYTHON="$(PYTHON)" .ci/setup-deploy
 	@PYTHON="$(PYTHON)" .ci/setup-kubernetes
 	@.ci/setup-tests .ci/deploy-programs
-	nice $(BIN)/python -m pytest tests/deploy -n 2 --dist loadgroup --timeout=900 $(ARGS)
+	nice $(BIN)/python -m pytest tests/deploy -n 2 --dist loadfile --timeout=900 $(ARGS)
 
 bench: setup ## Measure the parts that every request passes through.
 	$(BIN)/nightside bench

@@ -25,7 +25,7 @@ from gateway.ground.logs import make_logger
 from tests.cloud.programs import Emulator, free_port, moto
 from tests.support.clock import StillClock
 
-pytestmark = [pytest.mark.needs("emulators"), pytest.mark.xdist_group("aws_recovery")]
+pytestmark = pytest.mark.needs("emulators")
 US = RegionName("us-east-1")
 POLICY = Path(__file__).parents[2] / "docs/examples/aws_recovery_policy.json"
 SETUP_CALLS = 5

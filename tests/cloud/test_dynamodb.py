@@ -27,7 +27,7 @@ from tests.cloud.programs import Emulator, free_port
 from tests.support.clock import StillClock
 from tests.support.store_conformance import LeasedConformance
 
-pytestmark = [pytest.mark.needs("emulators"), pytest.mark.xdist_group("dynamodb")]
+pytestmark = pytest.mark.needs("emulators")
 
 
 @pytest.fixture

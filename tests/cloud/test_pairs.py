@@ -19,8 +19,6 @@ from tests.fakes.attached import hello
 from tests.support.controllers import ControllerProcess, controller_started, plain_gateway
 from tests.support.core import EU, US
 
-pytestmark = pytest.mark.xdist_group("pairs")
-
 
 def on_postgresql(*servers: Postgresql) -> SharedStore:
     hosts = [str(each.address) for each in servers]

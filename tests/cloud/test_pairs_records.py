@@ -24,7 +24,7 @@ from tests.fakes.attached import hello
 from tests.support.controllers import plain_gateway
 from tests.support.core import EU, US
 
-pytestmark = [pytest.mark.needs("pg_createcluster", "named", "emulators"), pytest.mark.xdist_group("pairs")]
+pytestmark = pytest.mark.needs("pg_createcluster", "named", "emulators")
 NAMING = {"zone": "mesh.example"}
 Claimed = Callable[[], Awaitable[Claim | None]]
 

@@ -25,7 +25,7 @@ from tests.cloud.programs import free_port
 from tests.support.clock import StillClock
 from tests.support.store_conformance import LeasedConformance
 
-pytestmark = [pytest.mark.needs("pg_createcluster"), pytest.mark.xdist_group("postgresql")]
+pytestmark = pytest.mark.needs("pg_createcluster")
 
 
 def settings_for(*servers: Postgresql) -> PostgresqlSettings:

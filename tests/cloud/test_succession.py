@@ -11,7 +11,7 @@ from loadgen.evaluation.succession.playing import play
 from tests.cloud.pairs import SharedStore
 from tests.cloud.postgresql import USER, Postgresql
 
-pytestmark = [pytest.mark.needs("pg_createcluster"), pytest.mark.xdist_group("pairs")]
+pytestmark = pytest.mark.needs("pg_createcluster")
 MACHINE = {"cpu": "one", "cores": 2, "memory_gib": 4, "python": "Python", "busy": "idle"}
 
 

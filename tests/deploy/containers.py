@@ -51,6 +51,7 @@ class Containers:
         holder.stdout.readline()
         self._holder = holder
         try:
+            self._everything_gone()  # what a run that was killed left: whoever keeps addresses takes them to be in use
             yield self
         finally:
             self._everything_gone()

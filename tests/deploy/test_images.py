@@ -19,7 +19,7 @@ import yaml
 from gateway.ground.values import SECOND_NS, parse_duration_ns
 from tests.deploy.containers import COMPOSE, IMAGE, ROOT, Containers, Service, services, why_not_here
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("containers")]
+pytestmark = pytest.mark.timeout(1200)
 
 GATEWAYS = {"us-east-1a": "us-east-1", "eu-west-1a": "eu-west-1", "ap-northeast-1a": "ap-northeast-1"}
 MODEL = "Qwen/Qwen3-8B"

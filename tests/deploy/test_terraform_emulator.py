@@ -19,7 +19,6 @@ import pytest
 from tests.cloud.programs import Emulator
 from tests.deploy.terraforming import TERRAFORM, TOOLS, Terraform, command_line_config
 
-pytestmark = pytest.mark.xdist_group("terraform-emulator")
 VERSION = "3.39.0"
 YOUNGER = "  deletion_protection_enabled = var.deletion_protection\n"
 """An argument that came with version 4.47."""

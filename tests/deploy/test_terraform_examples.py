@@ -85,9 +85,7 @@ def test_every_output_is_told_what_it_is_for(name: str) -> None:
         assert [each for each in outputs if f"`{each}`" not in readme] == []
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=pytest.mark.xdist_group(f"terraform-example-{each}")) for each in EXAMPLES]
-)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_its_commands_make_a_mesh_that_knows_itself(stack: Stacks, tmp_path: Path, name: str) -> None:
     root = tmp_path / "nightside"
     shutil.copytree(stack.tree, root / "terraform", ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*"))

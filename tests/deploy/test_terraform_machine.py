@@ -19,7 +19,6 @@ import pytest
 from tests.deploy.conftest import Stacks
 from tests.deploy.terraforming import TERRAFORM
 
-pytestmark = pytest.mark.xdist_group("terraform-modules/machine")
 CLOUDS = ["aws", "gcp", "azure"]
 DISK_PATH = "/dev/disk/by-id/nightside"
 REGION_FILE, POLICY = "gateway: us-east-1a\n", "version: 1\n"

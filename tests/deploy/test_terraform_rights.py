@@ -19,7 +19,6 @@ from botocore import xform_name
 from tests.deploy.conftest import Stacks
 from tests.deploy.terraforming import ROOT
 
-pytestmark = pytest.mark.xdist_group("terraform-modules/controller/aws")
 SERVICES = ("autoscaling", "dynamodb", "ec2", "route53")
 COLLECTOR = {"logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"}
 """The CloudWatch agent's, as AWS documents them: no code of ours."""

@@ -21,11 +21,6 @@ FOLDERS = sorted(str(path.parent.relative_to(TERRAFORM)) for path in TERRAFORM.r
 TESTED = [each for each in FOLDERS if list((TERRAFORM / each / "tests").glob("*.tftest.hcl"))]
 
 
-def by_cloud(names: list[str]) -> list[Any]:
-    """Each folder is made ready by one process alone."""
-    return [pytest.param(each, marks=pytest.mark.xdist_group(f"terraform-{each}")) for each in names]
-
-
 def test_it_is_formatted(stack: Stacks) -> None:
     assert Terraform(TERRAFORM, stack.config)("fmt", "-check", "-recursive").ok() == ""
 
@@ -36,12 +31,12 @@ def test_a_module_has_the_files_that_people_look_for(folder: str) -> None:
     assert wanted - {path.name for path in (TERRAFORM / folder).iterdir()} == set()
 
 
-@pytest.mark.parametrize("folder", by_cloud(FOLDERS))
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_it_is_valid(stack: Stacks, folder: str) -> None:
     assert "Success!" in stack(folder)("validate").ok()
 
 
-@pytest.mark.parametrize("folder", by_cloud(TESTED))
+@pytest.mark.parametrize("folder", TESTED)
 def test_its_own_tests_pass(stack: Stacks, folder: str) -> None:
     assert re.search(r"Success! [1-9]\d* passed, 0 failed", stack(folder)("test").ok())
 
@@ -80,7 +75,7 @@ STACKS = {
 }
 
 
-@pytest.mark.parametrize("name", by_cloud(list(STACKS)))
+@pytest.mark.parametrize("name", list(STACKS))
 def test_a_stack_is_made_found_unchanged_and_taken_away(stack: Stacks, name: str, tmp_path: Path) -> None:
     made = applied(stack, name, STACKS[name])
     again = made.terraform("plan", "-detailed-exitcode", *made.arguments)
@@ -186,12 +181,7 @@ MUTANTS = [
 
 @pytest.mark.parametrize(
     "mutant",
-    [
-        pytest.param(
-            each, id=f"{each.file}: {each.before.strip()}", marks=pytest.mark.xdist_group(f"terraform-{each.stack}")
-        )
-        for each in MUTANTS
-    ],
+    [pytest.param(each, id=f"{each.file}: {each.before.strip()}") for each in MUTANTS],
 )
 def test_a_misspelt_missing_or_wrongly_typed_argument_is_found(stack: Stacks, mutant: Mutant) -> None:
     terraform = stack(mutant.stack)
