@@ -119,7 +119,7 @@ prompts are read, and one of its answers has to end, before anybody's turn is wo
 
 Stated where who runs more than its share leaves room, before it was first played: no more than
 {MOVED_MAX_SHARE_WITH_ROOM:.0%}. Its first form left no room as soon as anybody waited, missed that by as much again,
-and was changed; the short prompts were looked at once, after that.
+and was changed; the short prompts were kept aside until then.
 {_verdict(rows, "moved_share_with_room", MOVED_MAX_SHARE_WITH_ROOM)} Of the two's requests {lost} were lost. Whoever
 floods pays for it: of what it is answered with fair shares alone, {kept[0]:.0%} to {kept[-1]:.0%} is answered then.
 """
