@@ -174,9 +174,11 @@ class FairShares:
             account.counter = self._last.counter
 
     def _make(self, tenant: TenantName) -> Account:
-        if not self._config.fair or (len(self._accounts) >= self._config.tenants_max and not self._forget_one()):
-            return self._accounts.get(OTHERS) or self._add(OTHERS)
-        return self._add(tenant)
+        """Each one that is forgotten may have been the account of the others, which is none of those told apart."""
+        is_told_apart = self._config.fair
+        while is_told_apart and len(self._accounts) - (OTHERS in self._accounts) >= self._config.tenants_max:
+            is_told_apart = self._forget_one()
+        return self._add(tenant) if is_told_apart else self._accounts.get(OTHERS) or self._add(OTHERS)
 
     def _add(self, tenant: TenantName) -> Account:
         account = self._accounts[tenant] = Account(tenant, tenant_in(self._tenants, tenant))

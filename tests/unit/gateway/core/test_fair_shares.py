@@ -162,6 +162,17 @@ def test_priority_rises_while_a_request_waits_up_to_the_highest_there_is() -> No
     assert shares.priority_of(high, 0, 1000) == 2
 
 
+def test_over_the_limit_it_stays_a_limit_however_often_the_others_come_and_go() -> None:
+    shares = FairShares()
+    shares.configure(SharingConfig(tenants_max=2), {})
+    for number in range(20):
+        charges = [shares.opened(TenantName(f"t{number}-{each}")) for each in range(4)]
+        assert {each.account.name for each in charges[2:]} == {OTHERS}
+        assert shares.size <= shares.size_max == 3
+        for each in charges:
+            shares.closed(each)
+
+
 class TestWhoLeavesRoom:
     def running(self, shares: FairShares, *tenants: TenantName) -> list[Charge]:
         return [shares.opened(each) for each in tenants]
