@@ -195,7 +195,7 @@ def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
     first = scenario.regions[0].name
     url = mesh.gateways[first]
     lines = [f"{name}: {url}  (metrics and state: {mesh.admins[name]})" for name, url in mesh.gateways.items()]
-    lines.append(f"controller: nightside ctl --admin {mesh.controller_admin} status")
+    lines.append(f"controller: .venv/bin/nightside ctl status --admin {mesh.controller_admin}")
     lines.append(
         f"The whole mesh on one page: {page_of(mesh)}  (one gateway's own is at its address for metrics and state)"
     )

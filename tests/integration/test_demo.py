@@ -131,9 +131,14 @@ def test_what_serve_prints_works_as_printed(tmp_path: Path) -> None:
         assert curl is not None
         assert python is not None
         assert dig is not None
+        status = re.search(r"^controller: \.venv/bin/nightside (ctl .*)$", printed, re.MULTILINE)
+        assert status is not None
+        command = [sys.executable, "-m", "nightside", *status[1].split()]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert "gw-ap-northeast-1" in told
         host, port, name, network = dig.groups()
-        told = asyncio.run(NameResolver([(host, int(port))], network, Clock()).addresses(name))
-        assert told == ("127.77.1.1",)
+        addresses = asyncio.run(NameResolver([(host, int(port))], network, Clock()).addresses(name))
+        assert addresses == ("127.77.1.1",)
         answer = subprocess.run(["bash", "-c", curl[0]], capture_output=True, text=True, check=True).stdout
         assert answer.startswith("HTTP/1.1 200")
         assert "x-nightside-region: us-east-1" in answer.lower()
