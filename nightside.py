@@ -6,6 +6,8 @@ Nothing imports this module, and it must import no part of the product before it
 from __future__ import annotations
 
 import importlib
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import click
@@ -48,6 +50,18 @@ DEVELOPERS = frozenset({"fit", "engine", "demo", "sim", "load", "plan", "trace",
 """Who tries something out, or builds it. All others are for operators."""
 
 
+PACKAGES = ("gateway", "controller", "loadgen", "protos")
+"""Another distribution, or a folder of PYTHONPATH, may have such a name too: docs/decisions/0014-four-packages.md."""
+
+
+def packages_from_elsewhere(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
+    """Those that Python would take from another place than beside this module, and where that is."""
+    ours = Path(__file__).resolve().parent
+    found = {name: importlib.util.find_spec(name) for name in packages}
+    places = {name: "nowhere" if spec is None else str(spec.origin) for name, spec in found.items()}
+    return {name: place for name, place in places.items() if Path(place).resolve().parent != ours / name}
+
+
 class Groups(click.Group):
     """Shows its commands by who needs them."""
 
@@ -68,6 +82,12 @@ class LazyCommand(click.Command):
         self.target = target
 
     def load(self) -> click.Command:
+        if elsewhere := packages_from_elsewhere():
+            taken = ", ".join(f"{name} from {place}" for name, place in elsewhere.items())
+            raise click.ClickException(
+                f"Python takes {taken}, and not from {Path(__file__).resolve().parent}: something else has that name. "
+                "Install Nightside into an environment of its own, and look at PYTHONPATH."
+            )
         importlib.import_module("gateway.ground.environment").keep_grpc_quiet()
         module_name, _, attribute = self.target.partition(":")
         command = getattr(importlib.import_module(module_name), attribute)

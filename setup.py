@@ -6,8 +6,11 @@ Nothing else depends on which of the two it is: see docs/decisions/0004-a-compil
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 
 COMPILED = (
     "gateway/core/admission.py",
@@ -130,4 +133,18 @@ def extensions() -> list[Extension]:
     return mypycify(list(COMPILED), opt_level="3", debug_level="0", group_name="nightside")
 
 
-setup(ext_modules=extensions())
+class BuildWithPolicies(build_py):
+    """Puts the residency files of `policies/` beside the module that hands them out."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            files = sorted(Path("policies").glob("*.yaml"))
+            assert files, "policies/ is missing beside setup.py"
+            samples = Path(self.build_lib, "gateway/policy/samples")
+            samples.mkdir(parents=True, exist_ok=True)
+            for file in files:
+                shutil.copy(file, samples)
+
+
+setup(ext_modules=extensions(), cmdclass={"build_py": BuildWithPolicies})

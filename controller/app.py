@@ -149,7 +149,9 @@ async def serve_controller(
         recent = Recent(clock)
         driver = _driver(core, clock, log, metrics=metrics, journal=journal, recent=recent)
         stack.callback(_close, driver, journal)
-        desk = Desk(core, driver, lead.keeper, lead.documents, naming_of(file), wall_ns=clock.wall_ns)
+        desk = Desk(
+            core, driver, lead.keeper, lead.documents, naming_of(file), wall_ns=clock.wall_ns, regions=file.region_table
+        )
         handle = ControllerHandle(file, desk, Links(), metrics, log, lead=lead)
         handle.admin_address = waiting.address
         loops = Supervisor(clock, partial(_loop_failed, log, metrics))

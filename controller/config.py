@@ -15,12 +15,14 @@ from controller.core.config import ControllerConfig
 from controller.dns.config import RecordsConfig
 from controller.dns.expressible import lease_faults, record_faults, zone_of
 from controller.store.config import StoreConfig, StoreKind, store_faults
+from gateway.core.regions import RegionTable
 from gateway.core.vocabulary import RegionName
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from gateway.ground.environment import PROCESS_ENVIRONMENT
 from gateway.ground.faults import Fault, FileError, KeyFaults
 from gateway.ground.naming.tree import NameServer
 from gateway.ground.operators_config import OperatorsConfig, operator_faults
+from gateway.ground.regions import NamedRegions, table_of
 from gateway.ground.settings import FileModel, SectionsFile
 from gateway.ground.values import (
     CERTIFICATE_NAME_PATTERN,
@@ -60,6 +62,8 @@ class LinkConfig:
     silence_max_ns: int = 3 * SECOND_NS
     """A stream that brings nothing, or takes nothing, for so long is ended."""
     gateways_max: int = 1024
+    replicas_max: int = 1024
+    """That one gateway may announce."""
     message_max_bytes: int = 32 * MEBIBYTE
     keepalive_interval_ns: int = 5 * SECOND_NS
     keepalive_timeout_ns: int = 5 * SECOND_NS
@@ -236,6 +240,8 @@ class ControllerFile(SectionsFile[Sections]):
     """Listen beyond this machine without protection."""
     admin_token_file: FilePath | None = None
     naming: NamingFile = NamingFile()
+    regions: NamedRegions
+    """The operators' table: every region that there is, and the jurisdiction that it lies in."""
 
     _admin_token: str | None = PrivateAttr(None)
     _records_key: str = PrivateAttr("")
@@ -266,6 +272,10 @@ class ControllerFile(SectionsFile[Sections]):
     @property
     def path(self) -> Path:
         return self._source.path
+
+    @property
+    def region_table(self) -> RegionTable:
+        return table_of(self.regions)
 
     @property
     def admin_token(self) -> str | None:

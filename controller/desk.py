@@ -26,15 +26,17 @@ from controller.core.vocabulary import Condition
 from controller.documents import Changes, decode, encode
 from controller.driver import Driver
 from controller.keeper import Keeper, Written
-from controller.registry import AnnouncementRefused, Registry, registry_of
+from controller.registry import AnnouncementRefused, PlaceRefused, Registry, registry_of
 from controller.views import Board, View
 from gateway.core.narrowing import narrowed
+from gateway.core.regions import RegionTable
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName
 from gateway.ground.control.vocabulary import Hello
 from gateway.ground.naming.tree import Area, NameServer, RecordTree
 
 _SECOND_NS = 1_000_000_000
+_REFUSED_MAX = 64
 TERM_LEAP_MAX = 1 << 20
 """Each start of a controller is a term. Whoever says that there were so many more than we know of is not believed: one
 liar could use up all terms there are."""
@@ -95,14 +97,19 @@ class Desk:
         naming: Naming,
         *,
         wall_ns: Callable[[], int],
+        regions: RegionTable,
     ) -> None:
-        """`contents` is what the store holds. Raises StoreUnusable where it cannot be read."""
+        """`contents` is what the store holds, `regions` the operators' table. Raises StoreUnusable where the store
+        cannot be read."""
+        self.places_refused: dict[GatewayId, str] = {}
+        """Gateways that said last that they are where the table has them not, the newest ones, and why each was
+        refused."""
         self._wall_ns = wall_ns
         self.core = core
         self.driver = driver
         self.keeper = keeper
         self.board = Board()
-        self.registry = registry_of(contents)
+        self.registry = registry_of(contents, regions)
         self.naming = naming
         self._on_records: list[Callable[[RecordTree], None]] = []
         self._records = records_in(contents)
@@ -158,9 +165,19 @@ class Desk:
         """Raises AnnouncementRefused, and StoreError. A gateway that serves by something newer than we have ever
         written has it from a store that was lost: it would take nothing of ours for ever."""
         above = self._term_above(hello)
-        changes = self.registry.announce(hello)
+        self.places_refused.pop(hello.gateway_id, None)
+        try:
+            changes = self.registry.announce(hello)
+        except PlaceRefused as refused:
+            self._note_place_refused(hello.gateway_id, str(refused))
+            raise
         if changes or above:
             await self.keeper.write(changes, above=above)
+
+    def _note_place_refused(self, gateway_id: GatewayId, why: str) -> None:
+        if len(self.places_refused) >= _REFUSED_MAX:
+            del self.places_refused[next(iter(self.places_refused))]
+        self.places_refused[gateway_id] = why
 
     def _term_above(self, hello: Hello) -> int:
         """Which term ours has to rise above; 0 where it has not."""

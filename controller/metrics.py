@@ -76,6 +76,7 @@ class Metrics(ServerWatch):
             ("replicas_away", "Replicas that somebody other than their home serves.", lambda: _away(desk)),
             ("replicas_orphaned", "Replicas that nobody may have.", lambda: sum(n for n, _ in core.orphans.values())),
             ("registry_faults", "Replicas that are announced and cannot be used.", lambda: len(desk.registry.faults)),
+            ("places_refused", "Gateways refused where they say they are.", lambda: len(desk.places_refused)),
             ("frozen", "1 while nothing is taken from anybody.", lambda: bool(core.frozen)),
             ("store_failing", "1 while the last write did not succeed.", lambda: bool(desk.keeper.fault)),
             ("documents_pending", "Documents that wait to be written.", lambda: desk.keeper.pending),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,8 +15,9 @@ from controller.history import Entry, History
 from controller.links import Links
 from controller.orders import Order, OrderRefused, changes_of, export_of, role_needed
 from controller.preview import Preview, preview
-from controller.registry import Registered
+from controller.registry import Registered, RegisteredReplica
 from controller.store.store import StoreError, StoreUncertain
+from gateway.core.vocabulary import GatewayId, ReplicaId
 from gateway.ground.clock import Clock
 from gateway.ground.operators import ANYBODY, Operator
 
@@ -89,7 +90,7 @@ class Operations:
             return await self._carry_out(body, _Giver(body.by[:_LENGTH_MAX], address, operator))
 
     async def _carry_out(self, body: OrderBody, by: _Giver) -> OrderAnswer:
-        needed = role_needed(body.order, self._desk.registry)
+        needed = role_needed(body.order)
         if not by.operator.may(needed):
             why = f"this needs the role `{needed}`, and {by.operator.name} has `{by.operator.role}`"
             await self._note(body, by, f"refused: {why}")
@@ -160,7 +161,8 @@ def state_of(desk: Desk, links: Links, now_ns: int, controller: str) -> dict[str
             {
                 "id": each.replica_id,
                 "home": each.home,
-                "owner": core.owners.get(each.replica_id, "") if each.is_served else "",
+                "owner": _owner(each, core.owners) if each.is_served else "",
+                "lent": each.is_lent,
                 "pinned_to": each.pinned_to or "",
                 "drained": each.is_drained,
                 "removed": each.is_removed,
@@ -182,8 +184,13 @@ def state_of(desk: Desk, links: Links, now_ns: int, controller: str) -> dict[str
             {"region": area.region, "gateways": list(area.gateways), "addresses": list(area.addresses), "why": area.why}
             for area in (desk.records.areas if desk.records is not None else ())
         ],
-        "faults": list(registry.faults),
+        "faults": [*registry.faults, *desk.places_refused.values()],
     }
+
+
+def _owner(replica: RegisteredReplica, owners: Mapping[ReplicaId, GatewayId]) -> str:
+    """One that is not lent stays with its home."""
+    return owners.get(replica.replica_id, "") if replica.is_lent else replica.home
 
 
 def _gateway(registered: Registered, desk: Desk) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
 from gateway.ground.control.vocabulary import PRICES_LENGTH_MAX, Announcement
 from gateway.ground.operators_config import Role
-from gateway.ground.values import ID_PATTERN
+from gateway.ground.values import ID_PATTERN, host_address
 
 PARAMETER_SECTIONS = ("placement", "pushing", "queue", "attempt", "observation")
 PARAMETERS_BYTES_MAX = 64 * 1024
@@ -33,7 +33,7 @@ class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 class AddReplica(_Order, frozen=True, tag="replica-add"):
-    """One that no region file names; or one that was drained or removed comes back."""
+    """One that no region file names; or one that was removed comes back."""
 
     replica: str
     home: str = ""
@@ -42,7 +42,13 @@ class AddReplica(_Order, frozen=True, tag="replica-add"):
 
 
 class DrainReplica(_Order, frozen=True, tag="replica-drain"):
-    """Nobody is to serve it, until it is added again."""
+    """Nobody is to serve it, until it is undrained."""
+
+    replica: str
+
+
+class UndrainReplica(_Order, frozen=True, tag="replica-undrain"):
+    """It is served again."""
 
     replica: str
 
@@ -61,7 +67,7 @@ class MoveReplicas(_Order, frozen=True, tag="replicas-move"):
 
 
 class AddGateway(_Order, frozen=True, tag="gateway-add"):
-    """One that was drained or removed comes back; or one that has yet to announce itself is known already."""
+    """One that was removed comes back; or one that has yet to announce itself is known already."""
 
     gateway: str
     region: str = ""
@@ -73,7 +79,13 @@ class AddGateway(_Order, frozen=True, tag="gateway-add"):
 
 
 class DrainGateway(_Order, frozen=True, tag="gateway-drain"):
-    """Its clients are sent elsewhere, and its replicas go to others, until it is added again."""
+    """Its clients are sent elsewhere, and its replicas go to others, until it is undrained."""
+
+    gateway: str
+
+
+class UndrainGateway(_Order, frozen=True, tag="gateway-undrain"):
+    """It gets clients and replicas again."""
 
     gateway: str
 
@@ -130,10 +142,12 @@ class Import(_Order, frozen=True, tag="import"):
 Order = (
     AddReplica
     | DrainReplica
+    | UndrainReplica
     | RemoveReplica
     | MoveReplicas
     | AddGateway
     | DrainGateway
+    | UndrainGateway
     | RemoveGateway
     | SetPolicy
     | ClearPolicy
@@ -147,22 +161,15 @@ Order = (
 )
 
 
-def role_needed(order: Order, registry: Registry) -> Role:
-    """What whoever orders it has to be: to empty something and to bring back what was only emptied takes less than what
-    cannot be undone by as little."""
+def role_needed(order: Order) -> Role:
+    """What whoever orders it has to be: to drain and to undrain takes less than what cannot be undone by as little."""
     match order:
-        case DrainReplica() | DrainGateway() | FreezeAll() | Unfreeze():
+        case DrainReplica() | UndrainReplica() | DrainGateway() | UndrainGateway() | FreezeAll() | Unfreeze():
             return Role.DRAIN
-        case AddReplica():
-            known = registry.replicas.get(ReplicaId(order.replica))
-            is_back = not order.document and known is not None and not known.is_removed
-            return Role.DRAIN if is_back else Role.CHANGE
-        case AddGateway():
-            gateway_id = GatewayId(order.gateway)
-            is_back = order == AddGateway(order.gateway) and gateway_id in registry.gateways
-            return Role.DRAIN if is_back else Role.CHANGE
         case (
-            RemoveReplica()
+            AddReplica()
+            | AddGateway()
+            | RemoveReplica()
             | MoveReplicas()
             | RemoveGateway()
             | SetPolicy()
@@ -181,13 +188,13 @@ def role_needed(order: Order, registry: Registry) -> Role:
 def changes_of(order: Order, registry: Registry) -> Changes:
     """What is to be written for it. Raises OrderRefused."""
     match order:
-        case AddReplica() | DrainReplica() | RemoveReplica() | MoveReplicas():
+        case AddReplica() | DrainReplica() | UndrainReplica() | RemoveReplica() | MoveReplicas():
             return _of_replicas(order, registry)
         case AddGateway():
             return _add_gateway(order, registry)
-        case DrainGateway():
+        case DrainGateway() | UndrainGateway():
             _known_gateway(order.gateway, registry)
-            return _gateway_order(registry, order.gateway, is_drained=True)
+            return _gateway_order(registry, order.gateway, is_drained=isinstance(order, DrainGateway))
         case RemoveGateway():
             return _remove_gateway(_known_gateway(order.gateway, registry), registry)
         case SetPolicy() | ClearPolicy():
@@ -208,15 +215,18 @@ def changes_of(order: Order, registry: Registry) -> Changes:
 # Replicas
 
 
-def _of_replicas(order: AddReplica | DrainReplica | RemoveReplica | MoveReplicas, registry: Registry) -> Changes:
+def _of_replicas(
+    order: AddReplica | DrainReplica | UndrainReplica | RemoveReplica | MoveReplicas, registry: Registry
+) -> Changes:
     match order:
         case AddReplica() if order.document:
             return _add_replica(order, registry)
         case AddReplica():
             known = _known_replica(order.replica, registry)
-            return _replica_order(known, registry, is_drained=False, is_removed=False)
-        case DrainReplica():
-            return _replica_order(_known_replica(order.replica, registry), registry, is_drained=True)
+            return _replica_order(known, registry, is_removed=False)
+        case DrainReplica() | UndrainReplica():
+            known = _known_replica(order.replica, registry)
+            return _replica_order(known, registry, is_drained=isinstance(order, DrainReplica))
         case RemoveReplica():
             known = _known_replica(order.replica, registry)
             if not known.is_announced:
@@ -233,7 +243,7 @@ def _add_replica(order: AddReplica, registry: Registry) -> Changes:
     if home is None:
         raise OrderRefused(f"gateway {order.home!r}, whose it would be, is not registered")
     try:
-        replica_id, document = read_replica(order.document, home.place)
+        replica_id, document = read_replica(order.document, home.place, registry.regions)
     except DocumentFault as fault:
         raise OrderRefused(str(fault)) from fault
     if replica_id != order.replica:
@@ -282,17 +292,19 @@ def _add_gateway(order: AddGateway, registry: Registry) -> Changes:
     if not order.region:
         if gateway_id not in registry.gateways and not registry.is_removed(gateway_id):
             raise OrderRefused(f"gateway {gateway_id} is not known: say in which region and jurisdiction it is")
-        return _gateway_order(registry, gateway_id, is_drained=False, is_removed=False)
+        return _gateway_order(registry, gateway_id, is_removed=False)
     if any(ID_PATTERN.fullmatch(each) is None for each in (order.region, order.jurisdiction)):
         raise OrderRefused("region and jurisdiction are written together, of letters, digits, dots and dashes")
     place = Place(RegionName(order.region), Jurisdiction(order.jurisdiction))
-    if (known := registry.jurisdiction_of(place.region)) not in (None, place.jurisdiction):
-        raise OrderRefused(f"region {place.region} is in {known}, and not in {place.jurisdiction}")
+    if fault := registry.regions.place_fault(place):
+        raise OrderRefused(fault)
     if gateway_id in registry.announced:
         raise OrderRefused(f"gateway {gateway_id} has announced itself: its own region file says where it is")
-    said = Announcement(
-        order.client_addresses, health_url=order.health_url, latitude=order.latitude, longitude=order.longitude
-    )
+    try:
+        addresses = tuple(map(host_address, order.client_addresses))
+    except ValueError as error:
+        raise OrderRefused(f"client_addresses: {error}") from error
+    said = Announcement(addresses, health_url=order.health_url, latitude=order.latitude, longitude=order.longitude)
     return {documents.GATEWAY_ORDER + gateway_id: encode(GatewayOrder(place=place, announcement=said))}
 
 
@@ -335,11 +347,10 @@ def _of_policies(order: SetPolicy | ClearPolicy, registry: Registry) -> Changes:
             raise OrderRefused(f"there is no policy for {order.region}")
         return {documents.NARROWING + order.region: None}
     policy, place = order.policy, order.policy.place
-    known = registry.jurisdiction_of(place.region)
-    if known is None:
+    if fault := registry.regions.place_fault(place):
+        raise OrderRefused(fault)
+    if place.region not in (each.place.region for each in registry.gateways.values()):
         raise OrderRefused(f"no gateway of region {place.region} is registered")
-    if known != place.jurisdiction:
-        raise OrderRefused(f"region {place.region} is in {known}, and the policy says {place.jurisdiction}")
     return {documents.NARROWING + place.region: encode(policy)}
 
 
@@ -376,7 +387,7 @@ def _import(order: Import, registry: Registry) -> Changes:
             raise OrderRefused(f"{name[:100]!r} is no document that can be imported")
     texts = {name: text.encode() for name, text in order.documents.items()}
     try:
-        registry_of(texts)
+        registry_of(texts, registry.regions)
     except StoreUnusable as error:
         raise OrderRefused(str(error)) from error
     ordered = (name for name in registry.texts if name.startswith(documents.ORDERED))

@@ -100,6 +100,7 @@ class Overview:
             yield Note("bad", f"The store cannot be written: {desk.keeper.fault}")
         if self._history.fault:
             yield Note("warn", f"The record of orders is not kept: {self._history.fault}")
+        yield from (Note("bad", f"Refused: {each}.") for each in desk.places_refused.values())
         yield from (Note("warn", each) for each in desk.registry.faults[:ROWS_MAX])
 
     def _gateway(self, registered: Registered, link: Link | None) -> dict[str, object]:

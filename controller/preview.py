@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
 
@@ -16,11 +17,12 @@ from controller.core.events import (
     RegistryApplied,
 )
 from controller.registry import Registry
-from gateway.core.residency import ResidencyPolicy, may_accept
+from gateway.core.residency import ResidencyPolicy, may_accept, may_process
 from gateway.core.value import value
-from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId
+from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, TenantName
 
 _MOVES_TOLD_MAX = 1000
+_NO_TENANT = TenantName("")
 
 
 @value
@@ -43,6 +45,20 @@ class Stay:
 
 
 @value
+class Unreachable:
+    """Replicas that clients of one region reach now, by the one name and what policies let through, and would not."""
+
+    region: RegionName
+    gateways: tuple[GatewayId, ...]
+    """Where those clients would be led."""
+    home: GatewayId
+    owner: GatewayId | None
+    """Who would serve the replicas."""
+    replicas: int
+    why: str
+
+
+@value
 class Preview:
     moves: tuple[Move, ...]
     """The first of them, where there are very many."""
@@ -52,6 +68,7 @@ class Preview:
     """Why nothing would move yet."""
     names: tuple[tuple[str, tuple[str, ...]], ...]
     """By region, what the one name would say there, where that changes."""
+    unreachable: tuple[Unreachable, ...] = ()
 
 
 def preview(
@@ -80,6 +97,7 @@ def preview(
         (*stays, *_not_where_ordered(copy, changed)),
         copy.frozen,
         tuple(each for each in _areas(copy).items() if areas.get(each[0]) != each[1]),
+        tuple(_unreachable(areas, core, copy)),
     )
 
 
@@ -123,6 +141,45 @@ def policy_says(policy: ResidencyPolicy | None, owner: GatewayId, region: Region
     if policy is None:
         return f"the policy of {region} is not known"
     return f"policy {policy.digest} of {region}: {may_accept(policy, core.gateways[owner].place).why}"
+
+
+def _unreachable(
+    areas: Mapping[str, tuple[str, ...]], before: ControllerCore, after: ControllerCore
+) -> Iterator[Unreachable]:
+    """Of all clients, those of tenants without rules of their own. Replicas with one home and one owner go together."""
+    groups: Counter[tuple[GatewayId, GatewayId | None, GatewayId | None]] = Counter(
+        (each.home, before.owners.get(each.replica_id), after.owners.get(each.replica_id))
+        for each in before.replicas.values()
+    )
+    for region, gateways in _areas(after).items():
+        named = tuple(map(GatewayId, gateways))
+        for (home, was, owner), count in groups.items():
+            if all(_why_not(each, home, was, before) for each in map(GatewayId, areas.get(region, ()))):
+                continue
+            faults = [_why_not(each, home, owner, after) for each in named]
+            if all(faults):
+                why = faults[0] if faults else "the name leads them nowhere"
+                yield Unreachable(RegionName(region), named, home, owner, count, why)
+
+
+def _why_not(entrance: GatewayId, home: GatewayId, owner: GatewayId | None, core: ControllerCore) -> str:
+    """Why what arrives at that gateway cannot run on that home's replicas as their owner serves them; empty: it can."""
+    if owner is None:
+        return "nobody serves them"
+    if entrance not in core.gateways or owner not in core.gateways or home not in core.gateways:
+        return "their gateway is not known any more"
+    origin = core.gateways[entrance].place
+    leaves = core.effective_policy(origin.region)
+    for place in dict.fromkeys((core.gateways[owner].place, core.gateways[home].place)):
+        if place == origin:
+            continue
+        enters = core.effective_policy(place.region)
+        if leaves is None or enters is None:
+            return f"the policy of {origin.region if leaves is None else place.region} is not known"
+        for policy, verdict in ((leaves, may_process(leaves, _NO_TENANT, place)), (enters, may_accept(enters, origin))):
+            if not verdict.allowed:
+                return f"policy {policy.digest} of {policy.place.region}: {verdict.why}"
+    return ""
 
 
 def _not_where_ordered(core: ControllerCore, registry: Registry) -> tuple[Stay, ...]:

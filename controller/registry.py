@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Generic, TypeVar
 
 import msgspec
@@ -16,10 +16,12 @@ from controller import documents
 from controller.core.vocabulary import GatewayEntry, Location, ReplicaEntry
 from controller.documents import Announced, Changes, Freeze, GatewayOrder, ReplicaOrder, decode, encode, under
 from controller.store.store import DOCUMENT_BYTES_MAX
+from gateway.core.regions import RegionTable
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
 from gateway.ground.control.vocabulary import Announcement, Hello, PeerGrant
+from gateway.ground.regions import announcement_fault
 from gateway.ground.values import REPLICA_ID_PATTERN
 
 REPLICA_DOCUMENT_BYTES_MAX = 16 * 1024
@@ -60,6 +62,8 @@ class RegisteredReplica:
     home_place: Place
     document: str
     """With region and jurisdiction."""
+    is_lent: bool
+    """Operators say where replicas of its region stand, so that other gateways may serve it."""
     is_announced: bool
     """By its home, which so serves it unless it is told otherwise."""
     is_drained: bool = False
@@ -77,6 +81,10 @@ class DocumentFault(ValueError):
 
 class AnnouncementRefused(Exception):
     """A gateway says of itself what cannot be, in words."""
+
+
+class PlaceRefused(AnnouncementRefused):
+    """A gateway says that it is where the operators' table has it not."""
 
 
 class _Table(Generic[_Kind]):
@@ -100,12 +108,20 @@ class _Table(Generic[_Kind]):
 
 
 @value
+class _Described:
+    """A replica that can be used."""
+
+    document: str
+    """The whole of it."""
+    is_lent: bool
+
+
+@value
 class _Said:
     """What a gateway announces, with its replicas read."""
 
     announced: Announced
-    replicas: dict[ReplicaId, str | DocumentFault]
-    """Their whole documents."""
+    replicas: dict[ReplicaId, _Described | DocumentFault]
 
 
 @value
@@ -127,7 +143,9 @@ class _Tables:
 class Registry:
     """One state of the mesh as it was written down. Shared freely: nobody changes it."""
 
-    def __init__(self, texts: Mapping[str, bytes], tables: _Tables) -> None:
+    def __init__(self, texts: Mapping[str, bytes], tables: _Tables, regions: RegionTable) -> None:
+        self.regions = regions
+        """The operators' table: what gateways say of places counts only within it."""
         self.texts = texts
         """The documents that it was read from."""
         self._tables = tables
@@ -143,7 +161,7 @@ class Registry:
         """Another one, with these documents put and deleted."""
         texts = {name: each for name, each in self.texts.items() if name not in changes}
         texts |= {name: each for name, each in changes.items() if each is not None and _is_ours(name)}
-        return Registry(texts, self._tables.changed(texts))
+        return Registry(texts, self._tables.changed(texts), self.regions)
 
     @cached_property
     def announced(self) -> dict[GatewayId, Announced]:
@@ -164,12 +182,13 @@ class Registry:
                 has_announced=True,
             )
             for name, each in sorted(self.announced.items(), key=lambda item: (item[1].number, item[0]))
-            if not self.is_removed(name)
+            if not self.is_removed(name) and not self.regions.place_fault(each.place)
         ]
         found += [
             Registered(GatewayId(name), each.place, each.announcement, -1, each.is_drained, has_announced=False)
             for name, each in sorted(self.gateway_orders.items())
             if each.place is not None and not each.is_removed and name not in self.announced
+            if not self.regions.place_fault(each.place)
         ]
         return {each.gateway_id: each for each in found}
 
@@ -177,8 +196,8 @@ class Registry:
     def replicas(self) -> dict[ReplicaId, RegisteredReplica]:
         """With those that nobody is to serve."""
         found: dict[ReplicaId, RegisteredReplica] = {}
-        for replica_id, home, document, is_announced in self._claims():
-            if replica_id in found or isinstance(document, DocumentFault):
+        for replica_id, home, described, is_announced in self._claims():
+            if replica_id in found or isinstance(described, DocumentFault):
                 continue
             order = self.replica_orders.get(replica_id)
             ordered = order if order is not None and order.home == home else ReplicaOrder(home)
@@ -186,7 +205,8 @@ class Registry:
                 replica_id,
                 home,
                 self.gateways[home].place,
-                document,
+                described.document,
+                described.is_lent,
                 is_announced,
                 ordered.is_drained,
                 ordered.is_removed,
@@ -198,24 +218,39 @@ class Registry:
     def faults(self) -> tuple[str, ...]:
         """What is registered and cannot be used, in words."""
         homes: dict[ReplicaId, GatewayId] = {}
-        faults: list[str] = []
-        for replica_id, home, document, _ in self._claims():
-            if isinstance(document, DocumentFault):
-                faults.append(f"{home}: {document}")
+        faults: list[str] = list(self._misplaced_gateways())
+        for replica_id, home, described, _ in self._claims():
+            if isinstance(described, DocumentFault):
+                faults.append(f"{home}: {described}")
             elif (first := homes.setdefault(replica_id, home)) != home:
                 faults.append(f"{home}: replica {replica_id} is {first}'s already")
         return tuple(faults)
 
-    def _claims(self) -> Iterator[tuple[ReplicaId, GatewayId, str | DocumentFault, bool]]:
+    def _misplaced_gateways(self) -> Iterator[str]:
+        """Written down once, and not where the table has their regions."""
+        places = {name: each.place for name, each in self.gateway_orders.items() if each.place is not None}
+        places |= {name: each.place for name, each in self.announced.items()}
+        for name, where in sorted(places.items()):
+            if not self.is_removed(GatewayId(name)) and (fault := self.regions.place_fault(where)):
+                yield f"{name}: {fault}"
+
+    def _claims(self) -> Iterator[tuple[ReplicaId, GatewayId, _Described | DocumentFault, bool]]:
         """Whoever says first whose a replica is, is believed; an operator who added one is heard last."""
         for home in self.gateways:
-            for replica_id, document in self._announced_by(home).items():
-                yield replica_id, home, document, True
+            for replica_id, described in self._announced_by(home).items():
+                yield replica_id, home, described, True
         for name, order in self.replica_orders.items():
             if order.document and order.home in self.gateways:
-                yield ReplicaId(name), order.home, order.document, False
+                yield ReplicaId(name), order.home, self._ordered(order.document, order.home), False
 
-    def _announced_by(self, home: GatewayId) -> Mapping[ReplicaId, str | DocumentFault]:
+    def _ordered(self, document: str, home: GatewayId) -> _Described | DocumentFault:
+        """One that an operator added, held against the table as it is now."""
+        try:
+            return _described(document, self.gateways[home].place, self.regions)[1]
+        except DocumentFault as fault:
+            return fault
+
+    def _announced_by(self, home: GatewayId) -> Mapping[ReplicaId, _Described | DocumentFault]:
         said = self._tables.said.values.get(home)
         return {} if said is None else said.replicas
 
@@ -228,14 +263,11 @@ class Registry:
         return tuple(
             ReplicaEntry(each.replica_id, each.home, each.pinned_to, _moves_with(each.document))
             for each in self.replicas.values()
-            if each.is_served
+            if each.is_served and each.is_lent
         )
 
     def is_removed(self, gateway_id: GatewayId) -> bool:
         return self.gateway_orders.get(gateway_id, _NO_ORDER).is_removed
-
-    def jurisdiction_of(self, region: RegionName) -> Jurisdiction | None:
-        return next((each.place.jurisdiction for each in self.gateways.values() if each.place.region == region), None)
 
     # What a gateway says
 
@@ -245,12 +277,11 @@ class Registry:
         gateway_id = hello.gateway_id
         if self.is_removed(gateway_id):
             raise AnnouncementRefused(f"gateway {gateway_id} was removed by an operator, who has to add it again")
-        others = (each for each in self.gateways.values() if each.gateway_id != gateway_id)
-        known = next((each.place.jurisdiction for each in others if each.place.region == hello.place.region), None)
-        if known not in (None, hello.place.jurisdiction):
-            raise AnnouncementRefused(
-                f"region {hello.place.region} is in {known} for others, and not in {hello.place.jurisdiction}"
-            )
+        if fault := self.regions.place_fault(hello.place):
+            raise PlaceRefused(f"gateway {gateway_id} says that it is in {_in_words(hello.place)}: {fault}")
+        if hello.policy.place != hello.place:
+            theirs = _in_words(hello.policy.place)
+            raise PlaceRefused(f"gateway {gateway_id} in {_in_words(hello.place)} brings the policy of {theirs}")
         before = self.announced.get(gateway_id)
         number = (
             before.number
@@ -273,9 +304,28 @@ class Registry:
         return said == replace(said, place=hello.place, announcement=hello.announcement, policy=hello.policy)
 
 
-def read_replica(document: str, home: Place) -> tuple[ReplicaId, str]:
-    """Its id, and its document with region and jurisdiction. How the engine is reached is for gateways to check.
-    Raises DocumentFault."""
+def _in_words(place: Place) -> str:
+    return f"{place.region} ({place.jurisdiction})"
+
+
+def read_replica(document: str, home: Place, regions: RegionTable) -> tuple[ReplicaId, str]:
+    """Its id, and its document with region and jurisdiction, where the operators' table lets a gateway at `home` have
+    it. Raises DocumentFault."""
+    replica_id, described = _described(document, home, regions)
+    return replica_id, described.document
+
+
+def _described(document: str, home: Place, regions: RegionTable) -> tuple[ReplicaId, _Described]:
+    """Raises DocumentFault."""
+    replica_id, document = _with_place(document, home)
+    told = msgspec.json.decode(document, type=_Placed)
+    place = Place(RegionName(told.region), Jurisdiction(told.jurisdiction))
+    if fault := announcement_fault(regions, home, place, told.url):
+        raise DocumentFault(f"replica {replica_id}: {fault}")
+    return replica_id, _Described(document, regions.lends(place.region))
+
+
+def _with_place(document: str, home: Place) -> tuple[ReplicaId, str]:
     if len(document.encode()) > REPLICA_DOCUMENT_BYTES_MAX:
         raise DocumentFault(f"a replica's description is larger than {REPLICA_DOCUMENT_BYTES_MAX // 1024} KiB")
     try:
@@ -293,6 +343,12 @@ def read_replica(document: str, home: Place) -> tuple[ReplicaId, str]:
     keys["region"] = msgspec.Raw(encode(home.region))
     keys["jurisdiction"] = msgspec.Raw(encode(home.jurisdiction))
     return ReplicaId(name), msgspec.json.encode(keys).decode()
+
+
+class _Placed(msgspec.Struct):
+    region: str
+    jurisdiction: str
+    url: str = ""
 
 
 class _Pool(msgspec.Struct):
@@ -316,18 +372,20 @@ def _moves_with(document: str) -> str:
     return pool.name if isinstance(pool, _Pool) and pool.kind == "disaggregated" else ""
 
 
-def _listed(replicas: tuple[str, ...], home: Place) -> dict[ReplicaId, str | DocumentFault]:
-    listed: dict[ReplicaId, str | DocumentFault] = {}
+def _listed(
+    replicas: tuple[str, ...], home: Place, regions: RegionTable
+) -> dict[ReplicaId, _Described | DocumentFault]:
+    listed: dict[ReplicaId, _Described | DocumentFault] = {}
     for index, each in enumerate(replicas):
         try:
-            replica_id, document = read_replica(each, home)
+            replica_id, described = _described(each, home, regions)
         except DocumentFault as fault:
             listed[ReplicaId(f"[{index}]")] = fault
             continue
         if replica_id in listed:
             listed[ReplicaId(f"[{index}]")] = DocumentFault(f"replica {replica_id} stands there twice")
         else:
-            listed[replica_id] = document
+            listed[replica_id] = described
     return listed
 
 
@@ -338,18 +396,19 @@ def _is_ours(name: str) -> bool:
     return name.startswith(_OURS)
 
 
-def registry_of(contents: Mapping[str, bytes]) -> Registry:
-    """From everything in a store. Raises StoreUnusable over a document that cannot be read."""
+def registry_of(contents: Mapping[str, bytes], regions: RegionTable) -> Registry:
+    """From everything in a store, as far as the operators' table has it. Raises StoreUnusable over a document that
+    cannot be read."""
     texts = {name: each for name, each in contents.items() if _is_ours(name)}
     tables = _Tables(
-        _Table(documents.ANNOUNCED, _read_said, texts),
+        _Table(documents.ANNOUNCED, partial(_read_said, regions), texts),
         _Table(documents.GATEWAY_ORDER, lambda name, text: decode(name, text, GatewayOrder), texts),
         _Table(documents.REPLICA_ORDER, lambda name, text: decode(name, text, ReplicaOrder), texts),
         _Table(documents.NARROWING, lambda name, text: decode(name, text, ResidencyPolicy), texts),
     )
-    return Registry(texts, tables)
+    return Registry(texts, tables, regions)
 
 
-def _read_said(name: str, text: bytes) -> _Said:
+def _read_said(regions: RegionTable, name: str, text: bytes) -> _Said:
     announced = decode(name, text, Announced)
-    return _Said(announced, _listed(announced.announcement.replicas, announced.place))
+    return _Said(announced, _listed(announced.announcement.replicas, announced.place, regions))

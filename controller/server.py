@@ -12,6 +12,7 @@ from typing import Any, assert_never
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 from structlog.typing import FilteringBoundLogger
 
 from controller.config import LinkConfig
@@ -20,7 +21,7 @@ from controller.core.vocabulary import HeardPeer
 from controller.desk import Desk
 from controller.links import Link, Links
 from controller.questions import Questions
-from controller.registry import AnnouncementRefused
+from controller.registry import AnnouncementRefused, PlaceRefused
 from controller.snapshots import snapshot_for
 from controller.store.store import StoreError
 from controller.views import View
@@ -117,7 +118,7 @@ class ControlService:
             self._unknown -= 1
         if isinstance(hello, _End):
             return self._refused(context, hello)
-        claim = hello.gateway_id, hello.place.region
+        claim = hello.gateway_id, hello.place
         if (fault := self._transport.caller_fault(context.auth_context(), claim)) is not None:
             return self._refused(context, _End(grpc.StatusCode.PERMISSION_DENIED, fault))
         if len(self.links) >= self._config.gateways_max and hello.gateway_id not in self.links:
@@ -130,7 +131,7 @@ class ControlService:
                 said = _read(await context.read())
         except TimeoutError:
             return _End(grpc.StatusCode.DEADLINE_EXCEEDED, "no hello came")
-        except WireError as error:
+        except (WireError, DecodeError) as error:
             return _End(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         if not isinstance(said, Hello):
             return _End(grpc.StatusCode.INVALID_ARGUMENT, "a stream begins with hello")
@@ -161,6 +162,7 @@ class ControlService:
 
     def _leave(self, link: Link, why: str) -> None:
         if not self.links.drop(link):
+            self._log.info("gateway_stream_replaced", gateway=link.gateway_id, reason=why)
             return
         self._log.info("a gateway is no longer attached", gateway=link.gateway_id, reason=why)
         if link.is_registered:
@@ -179,6 +181,8 @@ class ControlService:
                 return _End(grpc.StatusCode.DEADLINE_EXCEEDED, f"it said nothing for {silence_s:g} s")
             except grpc.aio.BaseError as error:
                 return _End(grpc.StatusCode.ABORTED, f"its stream broke: {error}")
+            except DecodeError as error:
+                return _End(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             if _is_end(message):
                 return _End(grpc.StatusCode.OK, "it has left")
             link.heard_ns = self._clock.now_ns()
@@ -243,8 +247,10 @@ class ControlService:
             link.news.clear()
             hello = link.hello
             try:
+                self._check_count(hello.announcement)
                 await self._desk.register(hello)
             except AnnouncementRefused as refused:
+                self._watch.refused("place" if isinstance(refused, PlaceRefused) else "announcement")
                 self._log.error("REFUSED: what a gateway says of itself", gateway=link.gateway_id, detail=str(refused))
                 return _End(grpc.StatusCode.FAILED_PRECONDITION, str(refused))
             except StoreError:
@@ -255,6 +261,14 @@ class ControlService:
             failures = 0
             self._registered(link, hello)
             await asyncio.sleep(_NEWS_APART_S)
+
+    def _check_count(self, announcement: Announcement) -> None:
+        """Raises AnnouncementRefused."""
+        count, most = len(announcement.replicas), self._config.replicas_max
+        if count > most:
+            raise AnnouncementRefused(
+                f"it announces {count} replicas, and at most {most} are taken (link.replicas_max)"
+            )
 
     def _registered(self, link: Link, hello: Hello) -> None:
         if not link.is_registered:

@@ -24,6 +24,7 @@ def snapshot_for(gateway_id: GatewayId, view: View) -> Snapshot:
         parameters=registry.parameters,
         records=view.records,
         prices=registry.prices,
+        is_drained=registry.gateways[gateway_id].is_drained,
     )
 
 

@@ -6,7 +6,7 @@ It shows what the document holds, and computes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -14,8 +14,9 @@ from rich.table import Table
 
 from loadgen.figures import Figures
 from loadgen.pages.runs import page_of
+from loadgen.pages.verdict import verdicts
 
-_COLUMNS = ("run", "req/s", "tok/s", "TTFT\np50", "TTFT\np90", "end\np50", "hits", "away", "failed", "open")
+_COLUMNS = ("run", "req/s", "tok/s", "TTFT\np90", "TTFT\np50", "end\np50", "hits", "away", "failed", "open")
 
 _STAGES = ("down", "reassigned", "renamed", "last_forward", "adopted", "returned", "home")
 
@@ -35,6 +36,14 @@ def summary_table(title: str, rows: Iterable[tuple[str, Figures]]) -> Table:
     for name, total in rows:
         table.add_row(*_cells(name, total))
     return table
+
+
+def in_short(runs: Sequence[Figures]) -> Iterator[str]:
+    """One sentence for each figure by which runs are compared, as on the page; none where there is one run alone."""
+    if len(runs) > 1:
+        for each in verdicts(runs):
+            beside = f"; {', '.join(each.others)}" if each.others else ""
+            yield f"{each.title}: {each.best}, {each.answer}{beside}."
 
 
 def failovers_table(name: str, control: Figures) -> Table:
@@ -77,7 +86,7 @@ def _cells(name: str, total: Figures) -> tuple[str, ...]:
     ttft, duration = total["ttft_ms"] or {}, total["duration_ms"] or {}
     hits = total["cached_share"] if total["prefix_hit_rate"] is None else total["prefix_hit_rate"]
     seconds = [f"{value / 1000:.2f}" if value is not None else "–" for value in
-               (ttft.get("p50"), ttft.get("p90"), duration.get("p50"))]  # fmt: skip
+               (ttft.get("p90"), ttft.get("p50"), duration.get("p50"))]  # fmt: skip
     shares = [f"{value:.1%}" if value is not None else "–" for value in (hits, total["forwarded_share"])]
     rates = f"{total['requests_per_s']:.1f}", f"{total['tokens_per_s']:.0f}"
     return name, *rates, *seconds, *shares, str(total["failed"]), str(total["unfinished"])

@@ -1,5 +1,5 @@
 """What every test shares: how Hypothesis runs, ports that nobody else is given, and the lengths of
-the soak and of fuzzing.
+the soak, of fuzzing and of attacks on memory.
 
 Fixtures of one area live beside that area's tests.
 """
@@ -23,6 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=600,
         help="requests of the soak; 18000 are an hour of a region's five a second",
+    )
+    parser.addoption(
+        "--memory-rounds", type=int, default=6, help="large bodies that end badly, in each way; 500 are an attack"
     )
     parser.addoption("--fuzz-examples", type=int, default=150, help="mutations that each reader of bytes is given")
 

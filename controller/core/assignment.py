@@ -139,6 +139,12 @@ class _Search:
         self._burden = Counter(owners.values())
         self._adopters: dict[GatewayId, Adopters] = {}
         self._allowed: dict[tuple[GatewayId, GatewayId], bool] = {}
+        self._adopted = Counter(
+            owner for each, owner in owners.items() if each in mesh.replicas and mesh.replicas[each].home != owner
+        )
+        self._full: list[GatewayEntry] = []
+        """Those that may be given no more of other gateways' replicas."""
+        self._look_for_full()
 
     def goal(self, replica: ReplicaEntry, owner: GatewayId | None, count: int) -> GatewayId | None:
         """For so many that have one owner: where they belong, or whoever may take them in; None where they stay, or
@@ -152,7 +158,16 @@ class _Search:
             return None
         adopter = least_burdened(adopters, self._burden)
         self._burden[adopter] += count
+        self._adopted[adopter] += count
+        self._look_for_full()
         return adopter
+
+    def _look_for_full(self) -> None:
+        most = self._mesh.config.adopted_max
+        if full := [each for each in self._takers if self._adopted[each.gateway_id] >= most]:
+            self._full += full
+            self._takers = [each for each in self._takers if each not in full]
+            self._adopters.clear()
 
     def may_keep(self, owner: GatewayId, replica: ReplicaEntry) -> bool:
         """It lives, or nobody can say that it does not, and the policy of the home still allows it."""
@@ -163,7 +178,10 @@ class _Search:
 
     def adopters(self, home: GatewayId) -> Adopters:
         if home not in self._adopters:
-            self._adopters[home] = self._find_adopters(home, self._takers)
+            found = self._find_adopters(home, self._takers)
+            if not found.gateways and self._find_adopters(home, self._full).gateways:
+                found = Adopters((), "every gateway that may have it serves decisions.adopted_max of others' already")
+            self._adopters[home] = found
         return self._adopters[home]
 
     def _belongs(self, replica: ReplicaEntry, owner: GatewayId | None) -> GatewayId | None:

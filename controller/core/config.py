@@ -31,6 +31,8 @@ class ControllerConfig:
     step_share: float = 0.25
     """Of a gateway's replicas, what moves in one step where nobody is in need: home again, or by an order."""
     step_ns: int = 1 * _SECOND_NS
+    adopted_max: int = 256
+    """Of other gateways' replicas, what one gateway is given; a pool goes as a whole, and may be the last of them."""
     ttl_s: int = 5
     closed_jurisdictions: frozenset[Jurisdiction] = frozenset()
     """Clients there are only told of gateways there."""

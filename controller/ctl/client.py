@@ -54,12 +54,22 @@ class StayView(msgspec.Struct, frozen=True):
     why: str
 
 
+class UnreachableView(msgspec.Struct, frozen=True):
+    region: str
+    gateways: list[str]
+    home: str
+    owner: str | None
+    replicas: int
+    why: str
+
+
 class PreviewView(msgspec.Struct, frozen=True):
     moves: list[MoveView]
     moves_in_all: int
     stays: list[StayView]
     frozen: str
     names: list[tuple[str, list[str]]]
+    unreachable: list[UnreachableView] = []
 
 
 class OrderView(msgspec.Struct, frozen=True):
@@ -103,8 +113,10 @@ def changing(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @wraps(command)
     def with_order(admin: Admin, *, dry_run: bool, as_json: bool, **others: Any) -> None:
-        def give(order: dict[str, object]) -> None:
-            answer = ask(admin, "POST", "/admin/orders", {"order": order, "by": getuser(), "dry_run": dry_run})
+        def give(order: dict[str, object], *, unless_unreachable: bool = False) -> None:
+            if unless_unreachable and not dry_run:
+                _refuse_if_unreachable(_give(admin, order, dry_run=True))
+            answer = _give(admin, order, dry_run=dry_run)
             if as_json:
                 click.echo(answer.body)
             else:
@@ -113,6 +125,23 @@ def changing(command: Callable[..., None]) -> Callable[..., None]:
         command(give, **others)
 
     return with_order
+
+
+def _give(admin: Admin, order: dict[str, object], *, dry_run: bool) -> Answer:
+    return ask(admin, "POST", "/admin/orders", {"order": order, "by": getuser(), "dry_run": dry_run})
+
+
+def _refuse_if_unreachable(answer: Answer) -> None:
+    if lost := read(answer, OrderView).preview.unreachable:
+        raise Refused("\n".join(["nothing was ordered; --yes orders it all the same:", *map(in_words, lost)]))
+
+
+def in_words(lost: UnreachableView) -> str:
+    led = f"led to {', '.join(lost.gateways)}" if lost.gateways else "led nowhere"
+    served = f"served by {lost.owner}" if lost.owner else "served by nobody"
+    return (
+        f"clients in {lost.region}, {led}, reach {lost.replicas} replicas of {lost.home} no more: {served}, {lost.why}"
+    )
 
 
 def tell(seen: OrderView) -> None:
@@ -134,5 +163,7 @@ def tell(seen: OrderView) -> None:
         click.echo(f"{stay.replicas} of {stay.home}: {stay.why}")
     for region, gateways in preview.names:
         click.echo(f"the name, in {region}: {', '.join(gateways) or 'nobody'}")
+    for lost in preview.unreachable:
+        click.echo(in_words(lost))
     if seen.history_fault:
         click.echo(f"warning: {seen.history_fault}", err=True)

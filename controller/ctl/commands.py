@@ -6,9 +6,8 @@ It decides nothing: it puts an order into words, and prints what the controller 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
 import msgspec
@@ -22,9 +21,15 @@ from gateway.config.prices import read_prices_file
 from gateway.ground.admin_client import Admin
 from gateway.ground.faults import FileError
 from gateway.ground.yaml_file import read_yaml
-from gateway.policy.file import load_policy
+from gateway.policy.file import load_narrowing
 
-Give = Callable[[dict[str, object]], None]
+
+class Give(Protocol):
+    """Gives an order. `unless_unreachable`: only where no client reaches fewer replicas for it."""
+
+    def __call__(self, order: dict[str, object], *, unless_unreachable: bool = False) -> None: ...
+
+
 _PATH = click.Path(path_type=Path)
 
 
@@ -51,7 +56,7 @@ def replicas() -> None:
 @click.option("--file", type=_PATH, help="YAML with the keys of a replica in a region file; its keys are read there.")
 @changing
 def add_replica(give: Give, *, replica: str, home: str | None, file: Path | None) -> None:
-    """Bring back one that was drained or removed; or, with --home and --file, add one that no region file names."""
+    """Bring back one that was removed; or, with --home and --file, add one that no region file names."""
     if (home is None) != (file is None):
         raise click.UsageError("--home and --file go together")
     document = "" if file is None else _replica_in(file)
@@ -62,8 +67,16 @@ def add_replica(give: Give, *, replica: str, home: str | None, file: Path | None
 @click.argument("replica")
 @changing
 def drain_replica(give: Give, *, replica: str) -> None:
-    """Nobody gives it new requests, until it is added again."""
+    """Nobody gives it new requests, until it is undrained."""
     give({"order": "replica-drain", "replica": replica})
+
+
+@replicas.command("undrain")
+@click.argument("replica")
+@changing
+def undrain_replica(give: Give, *, replica: str) -> None:
+    """Have it served again."""
+    give({"order": "replica-undrain", "replica": replica})
 
 
 @replicas.command("remove")
@@ -89,7 +102,7 @@ def gateways() -> None:
 @click.option("--longitude", type=click.FloatRange(-180, 180))
 @changing
 def add_gateway(give: Give, *, gateway: str, addresses: tuple[str, ...], **told: Any) -> None:
-    """Bring back one that was drained or removed; or make one known before it announces itself."""
+    """Bring back one that was removed; or make one known before it announces itself."""
     if bool(told["region"]) != bool(told["jurisdiction"]):
         raise click.UsageError("--region and --jurisdiction go together")
     give({"order": "gateway-add", "gateway": gateway, "client_addresses": addresses, **told})
@@ -97,10 +110,22 @@ def add_gateway(give: Give, *, gateway: str, addresses: tuple[str, ...], **told:
 
 @gateways.command("drain")
 @click.argument("gateway")
+@click.option("--yes", is_flag=True, help="Also where that leaves clients without replicas that they reach now.")
 @changing
-def drain_gateway(give: Give, *, gateway: str) -> None:
-    """Send its clients elsewhere, and give its replicas to others, until it is added again."""
-    give({"order": "gateway-drain", "gateway": gateway})
+def drain_gateway(give: Give, *, gateway: str, yes: bool) -> None:
+    """Send its clients elsewhere, and give its replicas to others, until it is undrained.
+
+    Where clients would reach fewer replicas then, this says which and why, and orders nothing without --yes.
+    """
+    give({"order": "gateway-drain", "gateway": gateway}, unless_unreachable=not yes)
+
+
+@gateways.command("undrain")
+@click.argument("gateway")
+@changing
+def undrain_gateway(give: Give, *, gateway: str) -> None:
+    """Give it clients and replicas again."""
+    give({"order": "gateway-undrain", "gateway": gateway})
 
 
 @gateways.command("remove")
@@ -134,7 +159,7 @@ def policy() -> None:
 def set_policy(give: Give, *, file: Path) -> None:
     """Let FILE, a residency policy, narrow that of its region, in all of its gateways."""
     try:
-        told = load_policy(file)
+        told = load_narrowing(file)
     except FileError as error:
         raise Refused(str(error)) from error
     give({"order": "policy-set", "policy": msgspec.to_builtins(told)})

@@ -31,6 +31,7 @@ from gateway.security.keyring import Keyring
 from gateway.security.keys_editing import KeyUnknown, add_key, change_key, remove_key, rotate_key, shown
 
 _SECOND_NS = 1_000_000_000
+_DAY_NS = 86_400 * _SECOND_NS
 _Result = TypeVar("_Result")
 
 
@@ -98,35 +99,55 @@ class UsageKeeper:
 
     def __init__(self, config: UsageConfig, store: UsageStore, clock: Clock, log: FilteringBoundLogger) -> None:
         self.book = UsageBook()
+        self.fault = ""
+        """Why what clients use would not outlive the process, while it would not."""
         self._config = config
         self._store = store
         self._clock = clock
         self._log = log
-        self._forgot_on = ""
+        self._forget_due_ns = clock.now_ns()
 
     def begin(self) -> None:
-        """Before anybody is served. A file that cannot be used leaves budgets counting from nothing, loudly."""
+        """Before anybody is served. A damaged file leaves budgets counting from nothing, loudly; one that is there and
+        cannot be read leaves them closed until it can be."""
         try:
             self._store.open()
         except UsageUnusable as error:
-            self._log.error("USAGE LOST: what clients used before is not known", problem=str(error))
+            self.fault, self.book.is_unknown = str(error), error.hides_usage
+            lost = "USAGE LOST: what clients used before is not known"
+            self._log.error(lost, problem=self.fault, budgets_closed=error.hides_usage)
         self.book.others.remember(self._store.told())
-        self.book.remember(self._store.since(f"{self.today[:7]}-01"), self._clock.wall_ns())
+        self.book.remember(self._store.since(self._month_begin), self._clock.wall_ns())
 
     @property
     def today(self) -> str:
         return f"{datetime.fromtimestamp(self._clock.wall_ns() // _SECOND_NS, UTC):%Y-%m-%d}"
 
+    @property
+    def _month_begin(self) -> str:
+        return f"{self.today[:7]}-01"
+
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self._config.flush_interval_ns / _SECOND_NS)
             await self.flush()
-            if self.today != self._forgot_on:
-                self._forgot_on = self.today
-                await self._store.forget_before(days_before(self._forgot_on, self._config.days_max))
+            await self._forget()
+
+    async def _forget(self) -> None:
+        """What is older than is kept, once a day of the clock that no one sets."""
+        now_ns = self._clock.now_ns()
+        if self.fault or now_ns < self._forget_due_ns:
+            return
+        try:
+            await self._store.forget_before(days_before(self.today, self._config.days_max))
+        except OSError as error:
+            self._log.error("old days of usage cannot be deleted yet", problem=str(error))
+        else:
+            self._forget_due_ns = now_ns + _DAY_NS
 
     async def flush(self) -> None:
         """What cannot be written down is kept, up to a bound, and tried again."""
+        await self._open_again()
         rows, told = self.book.take_rows(), self.book.others.take_unwritten()
         try:
             if rows:
@@ -138,6 +159,33 @@ class UsageKeeper:
             self.book.give_back(rows)
             self.book.others.give_back(told)
             self._log.error("what clients used cannot be written down yet", problem=str(error))
+            self.fault = str(error)
+        else:
+            self._written()
+
+    async def _open_again(self) -> None:
+        """What a file that could not be read at the start has of before, once it can be."""
+        found = await self._store.open_again(self._month_begin)
+        if found is None:
+            return
+        rows, told = found
+        self.book.remember(rows, self._clock.wall_ns())
+        for (gateway, name), use in told.items():
+            if gateway not in self.book.others.by_gateway(name):
+                self.book.hear(gateway, use._replace(set_aside=0), self._clock.wall_ns())
+        self.book.is_unknown = False
+
+    def _written(self) -> None:
+        if self.fault and not self._store.is_apart:
+            self._log.warning("what clients use is written down again")
+            self.fault = ""
+
+    def notes(self) -> dict[str, str]:
+        """For operators, of a gateway that is ready all the same."""
+        if not self.fault:
+            return {}
+        closed = "keys with budgets are refused: " if self.book.is_unknown else ""
+        return {"usage": f"{closed}{self.fault}"}
 
     async def asked(self, first: str, last: str, by: str) -> tuple[list[tuple[Line, Used]], bool]:
         await self.flush()
@@ -161,7 +209,7 @@ class Accounts:
         file, folder = config.keys_file, config.state.folder
         self.keyring = None if file is None else Keyring(file, clock, keeps_usage=folder is not None)
         self.usage = UsageKeeper(config.usage, UsageStore(usage_file(folder, config.gateway_id)), clock, log)
-        self.budgets = Budgets(self.usage.book, self.keyring, clock)
+        self.budgets = Budgets(self.usage.book, self.keyring, clock, is_failing=lambda: bool(self.usage.fault))
         self.identities = Identities(config, clock, log)
         self._admin = None if self.keyring is None else KeysAdmin(self.keyring, clock, log)
 

@@ -4,7 +4,7 @@ heard. It reads no file and sends nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from gateway.core.residency import ResidencyPolicy, processing_rule
@@ -23,8 +23,12 @@ _SECOND_NS = 1_000_000_000
 class Budgets:
     """Where no key or tenant has one, nothing is told and nothing that is heard is kept."""
 
-    def __init__(self, book: UsageBook, keyring: Keyring | None, clock: Clock) -> None:
+    def __init__(
+        self, book: UsageBook, keyring: Keyring | None, clock: Clock, is_failing: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`is_failing` says whether what is used here would not outlive this process."""
         self._book = book
+        self._is_failing = is_failing
         self._keyring = keyring
         self._clock = clock
         self._tenants: dict[BudgetName, TenantName] = {}
@@ -58,7 +62,7 @@ class Budgets:
 
     def levels(self) -> BudgetLevels:
         """For the metrics page."""
-        return BudgetLevels(lambda: len(self._book.others), lambda: self.not_kept)
+        return BudgetLevels(lambda: len(self._book.others), lambda: self.not_kept, self._is_failing)
 
     def by_others(self, name: BudgetName) -> Used:
         """What they have used of it in this day and month."""

@@ -10,34 +10,39 @@ import gc
 import json
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
 import uvloop
 import yaml
 
-from gateway.app.drain_cli import drain
+from gateway.app.drain_cli import drain, undrain
 from gateway.app.fleet import check_engine_certificates
 from gateway.app.gateway import GatewayHandle, run_gateway
 from gateway.app.identities import Identities
 from gateway.app.lockdown_cli import lockdown
-from gateway.app.memory import describe_memory
+from gateway.app.memory import describe_memory, fitted
 from gateway.app.metrics_cli import metrics
 from gateway.app.open_files import open_records, open_secrets
 from gateway.app.status_cli import status
 from gateway.app.token_cli import token
 from gateway.app.usage_cli import usage
+from gateway.config.orders import without_orders
 from gateway.config.prices import read_prices
 from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.engines.shared_caches import shared_cache_notes
+from gateway.ground.allocator import fix_allocator
 from gateway.ground.certificates import CertificateFault
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
 from gateway.ground.logs import announce, make_logger
+from gateway.ground.machine_memory import memory_bytes
+from gateway.ground.regions import announcement_fault
 from gateway.policy.file import load_policy_or_closed
 from gateway.records.audit import head_signer
 from gateway.security.keyring import read_keys
@@ -46,6 +51,8 @@ from gateway.security.tls import Certificates
 _GARBAGE_THRESHOLDS = (20_000, 20, 50)
 """Python's own are made for programs that are short or leave many cycles."""
 _OPEN_FILES = 2**20
+_UNUSABLE = (OSError, ConfigError, CertificateFault)
+"""A file that cannot be used raises one of these."""
 
 
 @click.group()
@@ -54,6 +61,7 @@ def cli() -> None:
 
 
 cli.add_command(drain)
+cli.add_command(undrain)
 cli.add_command(lockdown)
 cli.add_command(metrics)
 cli.add_command(status)
@@ -68,6 +76,7 @@ def run(file: Path) -> None:
 
     SIGHUP reads FILE and what it names anew, without ending any request.
     """
+    fix_allocator()
     region = _read(file)
     _raise_open_files_limit()
     with _complaints():
@@ -84,47 +93,80 @@ def check(file: Path, as_json: bool) -> None:
     What the gateway takes of memory at most is told beside it, on standard error.
     """
     region = _read(file)
+    if complaints := list(dict.fromkeys(_against_what_it_names(file, region.as_config()))):
+        raise click.ClickException("\n".join(complaints))
     if region.policy is None:
         click.echo(f"{file.name}: policy: none is named, so nothing leaves the region or is taken in", err=True)
-    else:
-        problem = load_policy_or_closed(region.policy, region.as_config().place)[1]
-        if problem is not None:
-            raise click.ClickException(f"{file.name}: policy: {problem}")
-    _check_what_it_names(file, region.as_config())
+    for path, mode in (*open_secrets(region.as_config()), *open_records(region.as_config())):
+        click.echo(f"{file.name}: warning: {path} has mode {mode}, and should have 0640 or less", err=True)
+    for note in _not_lent(region.as_config()):
+        click.echo(f"{file.name}: {note}", err=True)
     for note in shared_cache_notes(region.as_config()):
         click.echo(f"{file.name}: {note}", err=True)
     document = region.as_document()
-    click.echo(f"{file.name}: {describe_memory(region.as_config())}", err=True)
+    click.echo(f"{file.name}: {describe_memory(region.as_config(), memory_bytes())}", err=True)
     click.echo(json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False), nl=as_json)
 
 
-def _check_what_it_names(file: Path, config: GatewayConfig) -> None:
-    with _complaints():
-        if config.keys_file is not None:
-            read_keys(config.keys_file, keeps_usage=config.state.folder is not None)
-        head_signer(config.audit)
-        if config.prices_file is not None:
-            read_prices(config.prices_file)
-        Identities(config, Clock(), make_logger(config.logging, config.gateway_id))
-        if faults := Certificates(config, Clock()).date_faults():
-            raise CertificateFault("\n".join(faults))
-    with _complaints(f"{file.name}: "):
-        check_engine_certificates(config)
-    for path, mode in (*open_secrets(config), *open_records(config)):
-        click.echo(f"{file.name}: warning: {path} has mode {mode}, and should have 0640 or less", err=True)
+def _not_lent(config: GatewayConfig) -> Iterator[str]:
+    """Replicas that no other gateway may serve, by the operators' table."""
+    if config.policy_file is None or not config.control.controllers:
+        return
+    regions = load_policy_or_closed(config.policy_file, config.place)[0].regions
+    if regions is None:
+        return
+    for each in config.replicas:
+        place, name = each.spec.place, each.spec.replica_id
+        fault = announcement_fault(regions, config.place, place, each.url)
+        if fault or not regions.lends(place.region):
+            why = fault or f"the table has no ranges for region {place.region}"
+            yield f"replica {name} is served by no other gateway: {why}"
+
+
+def _against_what_it_names(file: Path, config: GatewayConfig) -> Iterator[str]:
+    """What each of the files that it names has against being used, all in one pass; a place that the operators' table
+    has elsewhere is left out by a gateway, and told here beforehand."""
+    if config.policy_file is not None:
+        policy, problem = load_policy_or_closed(config.policy_file, config.place)
+        if problem is not None:
+            yield f"{file.name}: policy: {problem}"
+        else:
+            for name, why in without_orders(config, policy.regions).misplaced.items():
+                yield f"{file.name}: {name}: {why}"
+    for prefix, check_one in _checks(file, config):
+        try:
+            check_one()
+        except _UNUSABLE as error:
+            yield f"{prefix}{error}"
+
+
+def _checks(file: Path, config: GatewayConfig) -> Iterator[tuple[str, Callable[[], object]]]:
+    if config.keys_file is not None:
+        yield "", partial(read_keys, config.keys_file, keeps_usage=config.state.folder is not None)
+    yield "", partial(head_signer, config.audit)
+    if config.prices_file is not None:
+        yield "", partial(read_prices, config.prices_file)
+    yield "", partial(Identities, config, Clock(), make_logger(config.logging, config.gateway_id))
+    yield "", partial(_check_dates, config)
+    yield f"{file.name}: ", partial(check_engine_certificates, config)
+
+
+def _check_dates(config: GatewayConfig) -> None:
+    if faults := Certificates(config, Clock()).date_faults():
+        raise CertificateFault("\n".join(faults))
 
 
 def _read(file: Path) -> RegionFile:
     with _complaints():
-        return read_region_file(file)
+        return fitted(read_region_file(file), memory_bytes())
 
 
 @contextmanager
-def _complaints(prefix: str = "") -> Iterator[None]:
+def _complaints() -> Iterator[None]:
     try:
         yield
-    except (OSError, ConfigError, CertificateFault) as error:
-        raise click.ClickException(f"{prefix}{error}") from error
+    except _UNUSABLE as error:
+        raise click.ClickException(str(error)) from error
 
 
 async def _run_until_signalled(region: RegionFile) -> int:
@@ -166,7 +208,8 @@ def _announce(gateway: GatewayHandle) -> None:
 
 
 def _set_garbage_collection() -> None:
-    """What there is by now stays, and requests leave no cycles: the collector need not look often or at everything."""
+    """What there is by now stays, and requests leave no cycles that hold anything large, however they end: so the
+    collector need not look often or at everything."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)

@@ -4,9 +4,11 @@ meanwhile, and what all of that comes to. Where no controllers are named, it doe
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Never
 
 from structlog.typing import FilteringBoundLogger
 
@@ -15,6 +17,7 @@ from gateway.config.sections import GatewayConfig
 from gateway.control.announcing import announcement_of
 from gateway.control.attachment import Attachment
 from gateway.control.keeping import Kept, SnapshotKeeper
+from gateway.core.regions import RegionTable
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import ControlVersion, GatewayId
 from gateway.ground.clock import Clock
@@ -64,8 +67,12 @@ class Control:
         *,
         clock: Clock,
         log: FilteringBoundLogger,
+        regions: RegionTable | None,
     ) -> None:
-        self.precedence = Precedence(config)
+        """`regions` is the operators' table, as the region's policy has it at the start; None without a usable one."""
+        self.precedence = Precedence(config, regions)
+        self._regions = regions
+        self._regions_changed = asyncio.Event()
         self.is_wanted = bool(config.control.controllers)
         self.keeper = SnapshotKeeper(config.state.folder, config.gateway_id, log)
         self.attachment = Attachment(config.control, transport, self, clock=clock, rng=random.Random(), log=log)
@@ -96,6 +103,7 @@ class Control:
     def run(self, loops: Supervisor, http: Address, peers: Address) -> None:
         """From now on, for as long as the gateway runs: it is reached there."""
         self._http, self._peers = http, peers
+        loops.run("regions", self._follow_regions)
         if self.is_wanted:
             loops.run("control", self.attachment.run)
             loops.run("control_state", self.keeper.run)
@@ -103,7 +111,18 @@ class Control:
     def follow_policy(self, policy: ResidencyPolicy) -> None:
         """The region's own, narrowed by nobody."""
         self._policy = policy
+        if policy.regions is not None:  # a closed one lets nothing go anywhere: who is known may stay so
+            self._regions = policy.regions
+            self._regions_changed.set()
         self.attachment.changed()
+
+    async def _follow_regions(self) -> Never:
+        """Hold peers and replicas against each further table. Until then the rules of the policy keep to it already."""
+        while True:
+            self._regions_changed.clear()
+            if self._regions is not None:
+                await self.precedence.know(self._regions)
+            await self._regions_changed.wait()
 
     async def reload(self, local: GatewayConfig) -> None:
         """Another region file. Raises ConfigError, and nothing has changed then."""
@@ -219,6 +238,7 @@ class Control:
             "snapshot_age_s": self.snapshot_age_s,
             "not_kept_reason": self.keeper.fault,
             "last_rejection": attachment.tallies.last_rejection,
+            "places_refused": dict(self.precedence.orders.misplaced),
             "left_out": dict(self._surroundings.left_out()),
             "away": sorted(self.precedence.away),
             "heard_of": {"term": hearsay.term, "version": hearsay.version},

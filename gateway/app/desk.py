@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 from structlog.typing import FilteringBoundLogger
 
@@ -46,12 +47,20 @@ from gateway.state.lockdown import Lockdown
 
 _SECOND_NS = 1_000_000_000
 _LOOP_CHECK_NS = 100_000_000
+_PLACES_TOLD_MAX = 8
 LAST_BYTES_S = 2.0
 """After the last request is over, its answer may still be on its way out for this long."""
+
+DRAINED = "drained at the controller: clients and replicas go to other gateways"
 
 
 class Desk:
     """The core with everything that watches it."""
+
+    is_drained = False
+    """By an operator's order at the controller."""
+    is_ending = False
+    """The process drains for its end, which nobody lifts."""
 
     def __init__(self, config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> None:
         """Raises OSError when the journal cannot be written, and ConfigError when the price list cannot be read."""
@@ -64,6 +73,7 @@ class Desk:
         self.ledger = Ledger(config.place, open_max=config.limits.requests_max + config.peering.forwards_max)
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
         self.forward_rates = ForwardRates(self.metrics.forwards_so_far, clock.now_ns())
+        self._journal_fault = ""
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
         self.decisions = DecisionLog(
             config.gateway_id, config.place, config.decisions, self.ledger, log, why_it_waits=self.core.why_it_waits
@@ -73,7 +83,7 @@ class Desk:
         )
         self.audit = _audit(config, clock, log, self.ledger, self.serves)
         self._descriptors = DescriptorWatch(clock, log, self.metrics.descriptors_exhausted)
-        self._journal_fault = ""
+        self._misplaced: Mapping[str, str] = {}
         self._idle = asyncio.Event()
         self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger, self.serves).on_finished)
         counted = self.metrics
@@ -101,6 +111,14 @@ class Desk:
         alarms: list[Tell] = [self.metrics.residency_broken, *([] if self.audit is None else [self.audit.on_violation])]
         self.trust = Trust(self.driver.submit, log, *alarms)
 
+    def place(self, orders: Orders) -> None:
+        """Know on whose word places are believed, and tell of those that are not, once for each reason."""
+        self.ledger.words = orders.words
+        for name, why in orders.misplaced.items():
+            if self._misplaced.get(name) != why:
+                self.log.error("place_refused", what=name, reason=why)
+        self._misplaced = orders.misplaced
+
     def _submit_prices(self, event: PricesChanged) -> None:
         self.driver.submit(event)
 
@@ -112,6 +130,7 @@ class Desk:
         registry.register(PoolLevels(core.lengths.figures))
         registry.register(ThresholdLevels(core.tuning))
         registry.register(PriceLevels(self.prices))
+        self.metrics.follow_places(lambda: len(self._misplaced))
         self.metrics.follow_sharing(lambda: sharing_of(core, clock.now_ns()))
         registry.register(LimitLevels(core.limits, self.metrics.tenant_label))
 
@@ -122,6 +141,7 @@ class Desk:
     def apply(self, orders: Orders) -> None:
         """Tell the core what it is to know before it is told of replicas and peers."""
         self.driver.submit(ConfigApplied(orders.core))
+        self.is_drained = orders.is_drained
         self.prices.take(orders.prices, orders.prices_fault)
         self.policy.narrow(orders.narrowing)
         self.policy.start()
@@ -140,6 +160,8 @@ class Desk:
             return "this gateway met an error of its own and restarts"
         if self.core.draining:
             return "draining"
+        if self.is_drained:
+            return DRAINED
         return self.why_closed() or self._readiness.why_not(self.clock.now_ns())
 
     def why_closed(self) -> str:
@@ -158,6 +180,8 @@ class Desk:
         notes = {"engines": engines_note(self.core)}
         if self.core.locked_down:
             notes["lockdown"] = self.lockdown.state.reason or "no reason given"
+        if self._misplaced:
+            notes["places_refused"] = _in_words(self._misplaced)
         return {name: note for name, note in (notes | self.trust.notes()).items() if note}
 
     def metrics_page(self) -> bytes:
@@ -251,6 +275,12 @@ class Desk:
         self.log.error("the journal stopped", reason=reason)
         self._journal_fault = reason
         self.metrics.journal_stopped()
+
+
+def _in_words(misplaced: Mapping[str, str]) -> str:
+    told = "; ".join(f"{name}: {why}" for name, why in islice(misplaced.items(), _PLACES_TOLD_MAX))
+    more = len(misplaced) - _PLACES_TOLD_MAX
+    return f"{told}; and {more} more" if more > 0 else told
 
 
 def _journal_header(config: GatewayConfig, clock: Clock, seed: int) -> Header:

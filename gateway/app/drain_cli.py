@@ -1,4 +1,4 @@
-"""`nightside gateway drain`: has a running gateway take nothing new, and finish what it has."""
+"""`nightside gateway drain` has a running gateway take nothing new, and finish what it has; `undrain` ends that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def drain(admin: Admin) -> None:
     """Have one gateway take nothing new. Clients get 503, other gateways are told, `/ready` says no, and
     what is here goes on to its end.
 
-    It is what SIGTERM begins, without the end: the process stays, and takes requests again once it is started anew.
+    It is what SIGTERM begins, without the end: the process stays, and `undrain` has it take requests again.
 
     Exit codes: 0 it drains, 1 it does not.
     """
@@ -25,3 +25,21 @@ def drain(admin: Admin) -> None:
         raise AdminFault(answer.fault)
     told: dict[str, Any] = msgspec.json.decode(answer.body)
     click.echo(f"draining: {told['requests']} requests are left")
+
+
+@click.command()
+@admin_options
+def undrain(admin: Admin) -> None:
+    """Have a gateway that drains take requests again.
+
+    One that a controller was told to drain stays so: `nightside ctl gateways undrain`.
+
+    Exit codes: 0 it takes requests, 1 it does not.
+    """
+    answer = admin.ask("POST", "/admin/undrain", {})
+    if answer.status != 200:
+        raise AdminFault(answer.fault)
+    told: dict[str, Any] = msgspec.json.decode(answer.body)
+    if told["drained_by_controller"]:
+        raise AdminFault("it is drained at the controller: nightside ctl gateways undrain GATEWAY")
+    click.echo("undrained: it takes requests again")

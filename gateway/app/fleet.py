@@ -13,6 +13,7 @@ from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
 from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, ReplicaConfig
 from gateway.core.events import Event
+from gateway.discovery.adoptions import Adoptions
 from gateway.discovery.assignments import Assignments
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.dns import DnsSource
@@ -54,7 +55,10 @@ class Fleet:
         self._log = log
         self._contexts = _contexts(config)
         self._assignments = Assignments(submit, self._follow)
-        self._prober = Prober(self.endpoints, clock, config.probes, submit, on_restart)
+        self._adoptions = Adoptions(clock, config.control, self._apply_orders)
+        self._prober = Prober(
+            self.endpoints, clock, config.probes, submit, on_restart, on_adopted=self._adoptions.looked_at
+        )
         self._models = ModelWatcher(
             self.endpoints, clock, config.probes, self._assignments.listed, log=log, on_restart=on_restart
         )
@@ -67,6 +71,7 @@ class Fleet:
         engines that do not answer in time are waited for no longer; what they say later is taken in then."""
         loops.run("discovery", self._discovery.run)
         loops.run("prober", self._prober.run)
+        loops.run("adoptions", self._adoptions.run)
         loops.run("models", self._models.run)
         loops.run("bootstraps", self._bootstraps.run)
         await _within(self._discovery.first_look(), self._config.discovery.timeout_ns / _SECOND_NS + _GRACE_S)
@@ -94,9 +99,16 @@ class Fleet:
         return apply
 
     def _configure(self, config: GatewayConfig, orders: Orders, unusable: dict[str, str]) -> None:
-        self._tell_of_left_out({**orders.left_out, **unusable})
+        self._orders, self._unusable = orders, unusable
+        self._adoptions.configure(config.control, (each for each in orders.replicas if each.is_adopted))
         names = [source.name for source in self._discovery.sources]
         self._assignments.configure(config.replicas, (peer.spec for peer in orders.peers), names, config.pools)
+        self._apply_orders()
+
+    def _apply_orders(self) -> None:
+        """What a controller says, less what cannot be served here."""
+        orders, unusable = self._orders, {**self._unusable, **self._adoptions.given_up(self._orders.replicas)}
+        self._tell_of_left_out({**orders.left_out, **unusable})
         ordered = (each for each in orders.replicas if each.spec.replica_id not in unusable)
         self._assignments.order(ordered, orders.away | self.left_out.keys(), orders.version, orders.pools)
 

@@ -34,7 +34,7 @@ from gateway.app.tracing import requests_traced
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
-from gateway.core.events import DrainRequested, TokenBudgetRestored
+from gateway.core.events import DrainLifted, DrainRequested, TokenBudgetRestored
 from gateway.core.vocabulary import PoolKind, TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
@@ -50,7 +50,8 @@ from gateway.ground.values import Address
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
 from gateway.http.admin_scaling import add_scaling_route
 from gateway.http.app import Api
-from gateway.http.settings import HttpSettings
+from gateway.http.health import Notes
+from gateway.http.settings import HttpSettings, operators_connections_max
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.explain import PeerExplainer
 from gateway.peers.roster import PeerRoster
@@ -60,6 +61,7 @@ from gateway.records.metrics import CONTENT_TYPE
 from gateway.records.wording import in_words
 from gateway.request.callers import NO_BUDGET
 from gateway.request.content import ContentReader
+from gateway.request.media import MediaTokens
 from gateway.request.model_names import ModelNames
 from gateway.request.owner import OwnerContext
 from gateway.request.promises import Promises
@@ -121,6 +123,7 @@ class GatewayHandle:
         """Take nothing new and let what runs or waits finish. False when time ran out first."""
         log, began_ns = self._desk.log, self._desk.clock.now_ns()
         log.info("draining: nothing new is taken", requests=self.driver.open_requests, wait_max_s=wait_max_s)
+        self._desk.is_ending = True
         self.driver.submit(DrainRequested())
         is_empty = False
         try:
@@ -204,15 +207,15 @@ async def serve_gateway(
 
         await stack.enter_async_context(loops)
         _run_loops(config, loops, desk, certificates, accounts=accounts, scaling=scaling)
-        in_force.begin(orders)
+        stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
+        handle.peers_address = await _listen_for_peers(peer_server, config.listen.peers)
+        in_force.begin(orders)  # now that peers can call back
         await fleet.start(loops)
         _begin_predicting(in_force, locality)
         control.precedence.start(in_force.apply)
         _add_region(reloader, region, control, desk)
         _add_parts(reloader, desk, accounts, certificates, loops)
 
-        stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
-        handle.peers_address = await _listen_for_peers(peer_server, config.listen.peers)
         parts = _described(
             certificates=certificates,
             control=control,
@@ -235,7 +238,9 @@ async def serve_gateway(
                     parts,
                     operators=accounts.identities.operators,
                     drain=partial(_begin_drain, desk, peer_server),
+                    undrain=partial(_end_drain, desk, peer_server),
                     overview=Overview(config, desk, names),
+                    notes=lambda: {**desk.notes(), **accounts.usage.notes()},
                 )
             ),
             api=_api(desk, owners, accounts, in_force),
@@ -286,6 +291,7 @@ async def _listen_for_peers(peer_server: PeerServer, address: Address) -> Addres
 def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce) -> web.Application:
     keyring = accounts.keyring
     names = ModelNames(lambda: in_force.config.models, desk.core.first_served)
+    media_tokens = MediaTokens(lambda: in_force.config.content, desk.core.ladders.context_max)
     return Api(
         owners,
         HttpSettings.from_config(in_force.config),
@@ -299,7 +305,8 @@ def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce
         names=names,
         book=accounts.usage.book,
         tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
-        contents=ContentReader(lambda: in_force.config.content, desk.core.ladders.are_wanted),
+        contents=ContentReader(lambda: in_force.config.content, desk.core.ladders.are_wanted, media_tokens),
+        media_tokens=media_tokens,
         promises=Promises(lambda: desk.core.config),
         rooms=desk.core.limits.rooms,
     ).make_app()
@@ -319,7 +326,8 @@ async def _open_doors(
     settings = HttpSettings.from_config(handle.config)
     tls = certificates.http.context if certificates.http else None
     admin_tls = tls if asked.admin_tls else None
-    handle.admin_address = await listen(stack, desk, admin, settings, asked.admin, key="listen.admin", tls=admin_tls)
+    few = replace(settings, connections_max=operators_connections_max(settings.connections_max))
+    handle.admin_address = await listen(stack, desk, admin, few, asked.admin, key="listen.admin", tls=admin_tls)
     handle.http_address = await listen(
         stack, desk, api, settings, asked.http, key="listen.http", tls=tls, reuse_port=asked.reuse_port
     )
@@ -441,12 +449,22 @@ def _add_parts(
 
 
 async def _begin_drain(desk: Desk, peer_server: PeerServer, by: Operator) -> dict[str, object]:
-    """By an operator: as before an end, but the process stays, and whoever began it ends it."""
+    """By an operator: as before an end, but the process stays."""
     left = desk.driver.open_requests
-    desk.log.warning("draining by order: nothing new is taken until a restart", requests=left, **told_of(by))
+    desk.log.warning("draining by order: nothing new is taken until it is undrained", requests=left, **told_of(by))
     desk.driver.submit(DrainRequested())
     await peer_server.drain()
     return {"draining": True, "requests": desk.driver.open_requests}
+
+
+async def _end_drain(desk: Desk, peer_server: PeerServer, by: Operator) -> dict[str, object] | None:
+    """None: the process is ending, and takes nothing new whoever orders it."""
+    if desk.is_ending:
+        return None
+    desk.log.warning("drain_lifted", **told_of(by))
+    desk.driver.submit(DrainLifted())
+    await peer_server.undrain()
+    return {"draining": False, "drained_by_controller": desk.is_drained}
 
 
 def _admin_app(
@@ -457,7 +475,9 @@ def _admin_app(
     *,
     operators: Operators,
     drain: Callable[[Operator], Awaitable[object]],
+    undrain: Callable[[Operator], Awaitable[object | None]],
     overview: Overview,
+    notes: Notes,
 ) -> web.Application:
     explainer = PeerExplainer(roster.links, config.gateway_id)
 
@@ -484,8 +504,9 @@ def _admin_app(
         explain,
         order_lockdown,
         drain,
+        undrain,
         overview.sections,
-        desk.notes,
+        notes,
     )
     listen = config.listen
     hosts = (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None

@@ -40,6 +40,7 @@ class InForce:
 
     def begin(self, orders: Orders) -> None:
         """With the peers that there are, and with the records that were in force before a restart."""
+        self._desk.place(orders)
         self._roster.replace(orders.peers)
         if orders.records is not None:
             with suppress(ValueError):  # an older version of ours could answer from them
@@ -56,10 +57,12 @@ class InForce:
             self._check_records(orders.records)
         if orders.core != self.config.core:
             self._desk.driver.submit(ConfigApplied(orders.core))
+        self._desk.is_drained = orders.is_drained
         self._desk.prices.move(config.prices_file)
         self._desk.prices.take(orders.prices, orders.prices_fault)
         self._desk.policy.narrow(orders.narrowing)
         self._desk.policy.move(config.policy_file)
+        self._desk.place(orders)
         self._roster.replace(orders.peers)
         apply_to_fleet()
         self.predictors.follow(config.pools)

@@ -6,13 +6,18 @@ simulator, the journal's and the log's files, and what the system keeps for sock
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
+from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.config import PlacementConfig, PlacementPolicy
+from gateway.ground.allocator import describe_allocator
 from gateway.ground.naming.limits import DnsLimits
 from gateway.ground.values import MEBIBYTE
 from gateway.http.connections import READ_BYTES
+from gateway.http.settings import operators_connections_max
 
 _KIBIBYTE = 1024
 _PROGRAM_BYTES = 128 * MEBIBYTE
@@ -44,19 +49,31 @@ _TRACED_BYTES = 16 * _KIBIBYTE
 """A finished request whose spans wait: its record, with some attempts and who was looked at for each."""
 
 
+MEMORY_SHARE = 0.8
+"""Of the memory there is, what all limits together may come to by default: the system's part for sockets is on top."""
+_LEAST = {"connections_max": 256, "requests_max": 128, "forwards_max": 64}
+_SCALED = {
+    "limits": ("connections_max", "requests_max", "bodies_held_max_bytes"),
+    "peering": ("forwards_max", "forwards_held_max_bytes", "forwards_held_peer_max_bytes"),
+}
+"""The limits that grow with the machine, by section."""
+_STEPS = 32
+
+
 def memory_max(config: GatewayConfig) -> Mapping[str, int]:
     """By part, in bytes."""
     limits, peering, core = config.limits, config.peering, config.core
     connection = _CONNECTION_BYTES + limits.headers_max_bytes + (_TLS_BYTES if config.listen.tls else 0)
-    copies = _FORWARDED_COPIES if config.peers else _BODY_COPIES
+    has_peers = bool(config.peers or config.control.controllers)
+    copies = _FORWARDED_COPIES if has_peers else _BODY_COPIES
     unwritten = config.audit.unwritten_max_bytes if config.audit.folder else 0
     networks_max = DnsLimits.from_config(config.dns).networks_max
     names = config.dns.connections_max * _NAMES_CONNECTION_BYTES + networks_max * _NAMES_NETWORK_BYTES
     return {
         "program": _PROGRAM_BYTES,
-        "connections": 2 * limits.connections_max * connection,  # clients', and by themselves operators'
+        "connections": (limits.connections_max + operators_connections_max(limits.connections_max)) * connection,
         "bodies": round(copies * limits.bodies_held_max_bytes) + _COPIES_BEING_MADE * limits.body_max_bytes,
-        "answers": limits.requests_max * (_STREAM_BYTES + (peering.forward_window_bytes if config.peers else 0)),
+        "answers": limits.requests_max * (_STREAM_BYTES + (peering.forward_window_bytes if has_peers else 0)),
         "forwards": _ARRIVED_COPIES * peering.forwards_held_max_bytes
         + _COPIES_BEING_MADE * peering.message_max_bytes
         + peering.forwards_max * _STREAM_BYTES,
@@ -73,11 +90,94 @@ def _indexes(placement: PlacementConfig) -> int:
     return 3 if placement.policy in (PlacementPolicy.COST, PlacementPolicy.PRICE) else 2
 
 
-def describe_memory(config: GatewayConfig) -> str:
+def describe_memory(config: GatewayConfig, memory_bytes: int | None = None) -> str:
     """One line for operators."""
     parts = memory_max(config)
     each = ", ".join(f"{name} {_in_words(size)}" for name, size in parts.items())
-    return f"memory: at most {_in_words(sum(parts.values()))} with every limit reached: {each}"
+    total = sum(parts.values())
+    there_is = "" if memory_bytes is None else f" of {_in_words(memory_bytes)}"
+    too_much = " That is more than there is: lower the limit of the largest part."
+    line = f"memory: at most {_in_words(total)}{there_is} with every limit reached: {each}."
+    line += too_much if memory_bytes is not None and total > memory_bytes else ""
+    return f"{line} {describe_allocator()}"
+
+
+# Limits that the region file does not name
+
+
+def fitted(file: RegionFile, memory_bytes: int | None) -> RegionFile:
+    """The same file, in which the limits that it does not name are made smaller until the process takes at most
+    `MEMORY_SHARE` of this memory with every limit reached: all by one factor, and those of bodies by its root; never
+    below what a small gateway needs."""
+    if memory_bytes is None:
+        return file
+    config, budget = file.as_config(), MEMORY_SHARE * memory_bytes
+    if sum(memory_max(config).values()) <= budget:
+        return file
+    fits, too_much = 0.0, 1.0
+    for _ in range(_STEPS):
+        factor = (fits + too_much) / 2
+        is_enough = sum(memory_max(_scaled(config, file, factor)).values()) <= budget
+        fits, too_much = (factor, too_much) if is_enough else (fits, factor)
+    return _with(file, _scaled(config, file, fits))
+
+
+def fitted_like(file: RegionFile, running: RegionFile) -> RegionFile:
+    """The file as read anew: a limit that neither names stays what it is in the one that runs."""
+    config = running.as_config()
+    kept = {
+        section: {key: getattr(getattr(config, section), key) for key in keys if not _is_named(running, section, key)}
+        for section, keys in _unnamed(file)
+    }
+    return _with(file, _replaced(file.as_config(), kept))
+
+
+def _scaled(config: GatewayConfig, file: RegionFile, factor: float) -> GatewayConfig:
+    return _replaced(
+        config,
+        {
+            section: {
+                key: _smaller(getattr(getattr(config, section), key), key, factor, _least(file, key)) for key in keys
+            }
+            for section, keys in _unnamed(file)
+        },
+    )
+
+
+def _smaller(value: int, key: str, factor: float, least: int) -> int:
+    """Rounded down to what is easily read, and not below its least."""
+    is_size = key.endswith("_bytes")
+    scaled = int(value * (factor**0.5 if is_size else factor))
+    unit = MEBIBYTE if is_size else 10 ** max(0, len(str(scaled)) - 2)
+    return min(value, max(least, scaled // unit * unit))
+
+
+def _least(file: RegionFile, key: str) -> int:
+    """What a small gateway needs, and what other keys ask of this one."""
+    if key == "bodies_held_max_bytes":
+        return file.sections.limits.body_max_bytes
+    if key == "forwards_held_max_bytes" and _is_named(file, "peering", "forwards_held_peer_max_bytes"):
+        return file.sections.peering.forwards_held_peer_max_bytes
+    if key.startswith("forwards_held"):
+        return file.sections.peering.message_max_bytes
+    return _LEAST[key]
+
+
+def _unnamed(file: RegionFile) -> Iterator[tuple[str, list[str]]]:
+    return ((section, [key for key in keys if not _is_named(file, section, key)]) for section, keys in _SCALED.items())
+
+
+def _is_named(file: RegionFile, section: str, key: str) -> bool:
+    return key.removesuffix("_bytes") in (file.source.mapping().get(section) or {})
+
+
+def _replaced(config: GatewayConfig, changes: Mapping[str, Mapping[str, int]]) -> GatewayConfig:
+    sections: dict[str, Any] = {name: replace(getattr(config, name), **keys) for name, keys in changes.items()}
+    return replace(config, **sections)
+
+
+def _with(file: RegionFile, config: GatewayConfig) -> RegionFile:
+    return file.model_copy(update={"limits": config.limits, "peering": config.peering})
 
 
 def _in_words(size: int) -> str:

@@ -48,7 +48,7 @@ def make_control(
         told=partial(told, desk),
         left_out=left_out,
     )
-    control = Control(config, transport, surroundings, clock=desk.clock, log=desk.log)
+    control = Control(config, transport, surroundings, clock=desk.clock, log=desk.log, regions=desk.policy.regions)
     desk.policy.follow_own(control.follow_policy)
     desk.metrics.registry.register(ControlLevels(control))
     control.restore()
@@ -147,8 +147,9 @@ def make_peer_server(
         ownership=lambda: control.precedence.ownership,
         watch=_watch(desk, "called"),
         budgets=lambda place, seen: budgets.told_to(place, desk.core.policy, seen),
+        on_subscribed=control.ears.called_by,
     )
-    return PeerServer(service, desk.board, config.peering, control.transport)
+    return PeerServer(service, desk.board, config.peering, control.transport, clock=desk.clock, log=desk.log)
 
 
 async def stop_peer_server(server: PeerServer, driver: Driver) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gateway.app.decided import latest
-from gateway.app.desk import Desk
+from gateway.app.desk import DRAINED, Desk
 from gateway.config.sections import GatewayConfig
 from gateway.core.description import ReplicaCondition, condition_of
 from gateway.core.peers import PeerState
@@ -88,6 +88,7 @@ class Overview:
         return {
             "notes": list(self._notes()),
             "draining": self._core.draining,
+            "drained_by_controller": desk.is_drained,
             "lockdown": self._core.locked_down,
             "lockdown_reason": lockdown.reason,
             "lockdown_since": lockdown.since,
@@ -98,6 +99,8 @@ class Overview:
         core, desk = self._core, self._desk
         if core.draining:
             yield Note("warn", "Draining: nothing new is taken, and what runs here is finished.")
+        elif desk.is_drained:
+            yield Note("warn", f"{DRAINED.capitalize()}, until it is undrained there.")
         elif reason := desk.readiness():
             yield Note("bad", f"Not ready: {reason}.")
         if core.locked_down:

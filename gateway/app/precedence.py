@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from gateway.config.orders import Orders, OrdersRefused, away_from, read_orders, without_orders
 from gateway.config.sections import GatewayConfig
+from gateway.core.regions import RegionTable
 from gateway.core.vocabulary import ControlVersion
 from gateway.ground.control.vocabulary import Ownership, Snapshot
 
@@ -22,12 +23,14 @@ Apply = Callable[[GatewayConfig, Orders], None]
 class Precedence:
     """What one gateway serves by."""
 
-    def __init__(self, local: GatewayConfig) -> None:
+    def __init__(self, local: GatewayConfig, regions: RegionTable | None) -> None:
         self.local = local
         """What the region file says."""
+        self.regions = regions
+        """The operators' table, as the region's policy has it; None while there has been no usable one."""
         self.snapshot: Snapshot | None = None
         """What a controller said last, as far as it was taken."""
-        self.orders = without_orders(local)
+        self.orders = without_orders(local, regions)
         """What the two come to."""
         self.hearsay = Ownership()
         """What a peer said since then. It counts as long as it is newer than the snapshot."""
@@ -35,7 +38,7 @@ class Precedence:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Begin with it, before anything is in force. Raises OrdersRefused."""
-        self.orders = read_orders(snapshot, self.local)
+        self.orders = read_orders(snapshot, self.local, self.regions)
         self.snapshot = snapshot
 
     def start(self, apply: Apply) -> None:
@@ -63,6 +66,11 @@ class Precedence:
         """The region file says something else. Raises ConfigError, and nothing has changed then."""
         await self._come_to(local=local)
 
+    async def know(self, regions: RegionTable) -> None:
+        """The operators' table says something else. Raises ConfigError, and nothing has changed then."""
+        if regions != self.regions:
+            await self._come_to(regions=regions)
+
     async def take(self, snapshot: Snapshot) -> None:
         """A controller says something else. Raises ConfigError, and nothing has changed then."""
         if self.version.is_newer_than(snapshot.version):
@@ -79,16 +87,22 @@ class Precedence:
         if self.away != before:
             self._put(self.local, self.orders)
 
-    async def _come_to(self, *, local: GatewayConfig | None = None, snapshot: Snapshot | None = None) -> None:
-        """Both may change at once, and reading takes a while: whoever was overtaken reads again."""
+    async def _come_to(
+        self,
+        *,
+        local: GatewayConfig | None = None,
+        snapshot: Snapshot | None = None,
+        regions: RegionTable | None = None,
+    ) -> None:
+        """All may change at once, and reading takes a while: whoever was overtaken reads again."""
         while True:
-            seen = self.local, self.snapshot
-            wanted = local or self.local, snapshot or self.snapshot
+            seen = self.local, self.snapshot, self.regions
+            wanted = local or self.local, snapshot or self.snapshot, regions or self.regions
             orders = await asyncio.to_thread(_orders, *wanted)
-            if seen[0] is self.local and seen[1] is self.snapshot:
+            if all(each is now for each, now in zip(seen, (self.local, self.snapshot, self.regions), strict=True)):
                 break
         self._put(wanted[0], orders)
-        self.local, self.snapshot = wanted
+        self.local, self.snapshot, self.regions = wanted
         self.orders = orders
 
     def _put(self, local: GatewayConfig, orders: Orders) -> None:
@@ -103,5 +117,5 @@ class Precedence:
         return orders.away | away_from(local, self.hearsay.away) | (orders.adopted - kept)
 
 
-def _orders(local: GatewayConfig, snapshot: Snapshot | None) -> Orders:
-    return without_orders(local) if snapshot is None else read_orders(snapshot, local)
+def _orders(local: GatewayConfig, snapshot: Snapshot | None, regions: RegionTable | None) -> Orders:
+    return without_orders(local, regions) if snapshot is None else read_orders(snapshot, local, regions)

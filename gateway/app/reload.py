@@ -9,17 +9,19 @@ from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.app.memory import fitted_like
 from gateway.config.prices import read_prices
 from gateway.config.reading import read_named_files, read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.narrowing import narrowed
+from gateway.core.regions import RegionTable
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import Place
 from gateway.ground.faults import ConfigError, Fault, FileError
 from gateway.ground.reloader import ReloadRefused
 from gateway.ground.settings import changed_keys
-from gateway.policy.file import load_policy_or_closed
+from gateway.policy.file import load_policy_or_closed, table_file
 
 
 class RegionPart:
@@ -46,7 +48,7 @@ class RegionPart:
 
     async def _take_in(self, read: Callable[[], RegionFile]) -> None:
         try:
-            file = await asyncio.to_thread(read)
+            file = fitted_like(await asyncio.to_thread(read), self._file)
             if faults := [*self._faults_at_rest(file), *self._policy_faults(file), *self._prices_faults(file)]:
                 raise FileError(file.path, file.source.located(faults))
             await self._apply(file.as_config())
@@ -128,9 +130,20 @@ class PolicyPart:
         self._narrowing: ResidencyPolicy | None = None
         self._in_force: ResidencyPolicy | None = None
         self._tell_own: Callable[[ResidencyPolicy], None] = _tell_nobody
+        self._table_file: Path | None = None
+        self._first: ResidencyPolicy | None = None
 
     def files(self) -> list[Path]:
-        return [] if self._path is None else [self._path]
+        return [each for each in (self._path, self._table_file) if each is not None]
+
+    @property
+    def regions(self) -> RegionTable | None:
+        """The operators' table, by the policy that was read last; it is read now where it has not been yet. None where
+        there is no usable policy: the region is closed."""
+        own = self._own
+        if own is None:
+            own = self._first = self._first or self._read()
+        return own.regions
 
     def follow_own(self, tell: Callable[[ResidencyPolicy], None]) -> None:
         """Tell somebody the region's own policy, not narrowed by anybody: now if it has been read, and whenever it is
@@ -148,7 +161,7 @@ class PolicyPart:
                 self._put(self._own)
 
     def start(self) -> None:
-        self._put(self._read())
+        self._put(self._first or self._read())
 
     def move(self, path: Path | None) -> None:
         """The region file names another one now."""
@@ -161,7 +174,9 @@ class PolicyPart:
 
     def _read(self) -> ResidencyPolicy:
         if self._path is None:
+            self._table_file = None
             return closed_policy(self._place, _NO_FILE)
+        self._table_file = table_file(self._path)
         return load_policy_or_closed(self._path, self._place)[0]
 
     def _put(self, own: ResidencyPolicy) -> None:

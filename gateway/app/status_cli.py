@@ -283,7 +283,7 @@ def _headlines(seen: Status) -> Iterator[str]:
     yield f"gateway {seen.gateway} in {seen.region} ({seen.jurisdiction}): {ready}"
     yield f"policy {_policy(seen)}; placement {seen.placement_policy}, overflow {seen.overflow}"
     queues = ", ".join(f"{length} for {model}" for model, length in seen.queue.by_model.items() if length)
-    yield f"requests: {seen.requests} held, {seen.queue.length} of them wait{f' ({queues})' if queues else ''}"
+    yield f"requests: {seen.requests} open, {seen.queue.length} of them wait{f' ({queues})' if queues else ''}"
     if seen.control is not None:
         yield _control(seen.control)
     if seen.prices is not None and seen.prices.digest:
@@ -355,7 +355,7 @@ def _table(words: tuple[str, ...], figures: tuple[str, ...]) -> Table:
     for header in words:
         table.add_column(header, overflow="fold")
     for header in figures:
-        table.add_column(header, justify="right", no_wrap=True)
+        table.add_column(header, justify="right", overflow="fold")
     return table
 
 

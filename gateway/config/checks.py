@@ -26,6 +26,7 @@ from gateway.ground.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Addr
 CLIENT_ADDRESSES_MAX = 16
 _FORWARD_WINDOW_BYTES_MIN = 16 * 1024
 _MINUTE_NS = 60_000 * MILLISECOND_NS
+_SECOND_NS = 1_000_000_000
 _HEARTBEATS_TIME_MIN_NS = 5 * MILLISECOND_NS
 
 
@@ -163,6 +164,13 @@ def _control_faults(file: RegionFile) -> Iterator[Fault]:
             "control.controllers",
             "needs `state.folder`, to keep what was last ordered for when no controller is there",
             beside="state.folder",
+        )
+    looks_apart_ns = control.adopted_max * _SECOND_NS // file.sections.probes.adopted_per_s
+    if control.controllers and looks_apart_ns >= file.core.observation.replica_stale_ns:
+        yield Fault(
+            "probes.adopted_per_s",
+            "looks at each of control.adopted_max engines less often than observation.replica_stale",
+            beside="observation.replica_stale",
         )
     if control.silence_max_ns <= control.report_interval_ns:
         yield Fault("control.silence_max", "should be longer than control.report_interval")

@@ -1,4 +1,5 @@
-"""How prompts are looked at, where pools are told apart by tokens. It checks, and decides nothing."""
+"""Settings for reading prompts: the tokens of media parts, and the kind of a text where pools are told apart by tokens.
+The checks here decide nothing."""
 
 from __future__ import annotations
 
@@ -6,12 +7,27 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gateway.config.classifiers import SAMPLED, find_classifier
+from gateway.config.names import Model
 from gateway.config.plug_ins import PlugInUnusable
 from gateway.core.config import ThresholdConfig, TokenBudgetConfig
 from gateway.core.vocabulary import Category, TenantName
 from gateway.ground.values import SECOND_NS
 
-_IMAGE_TOKENS_MAX = 100_000
+_PART_TOKENS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class ModelContentConfig:
+    """Declared tokens of one media part of each kind for one model. None: learnt from the usage of its engines."""
+
+    image_tokens: int | None = None
+    audio_tokens: int | None = None
+    video_tokens: int | None = None
+    file_tokens: int | None = None
+
+    def tokens_of(self, kind: str) -> int | None:
+        tokens: int | None = getattr(self, f"{kind}_tokens")
+        return tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +35,20 @@ class ContentConfig:
     classifier: str = SAMPLED
     """What tells the kind of a text, where neither its request nor its tenant does."""
     image_tokens: int = 1024
-    """What a picture, a sound or a file in a prompt is taken to come to."""
+    """Tokens assumed of an image until the usage of its model's engines has taught the gateway better."""
+    audio_tokens: int = 1024
+    video_tokens: int = 8192
+    file_tokens: int = 8192
+    models: dict[Model, ModelContentConfig] = field(default_factory=dict)
+    """Declared tokens by model; they rule out learning."""
     tenants: dict[TenantName, Category] = field(default_factory=dict)
     """Of these, all prompts are of one kind, and nobody looks."""
     save_interval_ns: int = 60 * SECOND_NS
     """How soon what is learnt outlives a crash, where there is a `state.folder`."""
+
+    def tokens_of(self, kind: str) -> int:
+        tokens: int = getattr(self, f"{kind}_tokens")
+        return tokens
 
 
 def content_faults(content: ContentConfig, budget: TokenBudgetConfig) -> Iterator[tuple[str, str]]:
@@ -34,7 +59,8 @@ def content_faults(content: ContentConfig, budget: TokenBudgetConfig) -> Iterato
         except PlugInUnusable as error:
             yield "content.classifier", str(error)
     bounds: tuple[tuple[str, float, float, float], ...] = (
-        ("content.image_tokens", content.image_tokens, 1, _IMAGE_TOKENS_MAX),
+        *_part_bounds("content", content),
+        *(bound for name, each in content.models.items() for bound in _part_bounds(f"content.models.{name}", each)),
         ("token_budget.ratio_start", budget.ratio_start, 1, 8),
         ("token_budget.decay", budget.decay, 0.5, 0.999),
         ("token_budget.caution", budget.caution, 0, 10),
@@ -43,6 +69,13 @@ def content_faults(content: ContentConfig, budget: TokenBudgetConfig) -> Iterato
         ("token_budget.tenants_max", budget.tenants_max, 1, 50_000),
     )
     yield from _out_of_bounds(bounds)
+
+
+def _part_bounds(key: str, told: ContentConfig | ModelContentConfig) -> Iterator[tuple[str, float, float, float]]:
+    for kind in ("image", "audio", "video", "file"):
+        tokens = told.tokens_of(kind)
+        if tokens is not None:
+            yield f"{key}.{kind}_tokens", tokens, 1, _PART_TOKENS_MAX
 
 
 def threshold_faults(threshold: ThresholdConfig) -> Iterator[tuple[str, str]]:

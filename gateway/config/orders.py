@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ from gateway.config.targets import PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
 from gateway.core.decode.config import check_decode
 from gateway.core.price_list import PriceList
+from gateway.core.regions import RegionTable
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
     Connector,
     ControlVersion,
+    GatewayId,
     Jurisdiction,
     PeerSpec,
     Place,
@@ -35,16 +38,21 @@ from gateway.core.vocabulary import (
     RegionName,
     ReplicaRole,
     ReplicaSpec,
+    Target,
+    peer_target,
+    replica_target,
 )
 from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
 from gateway.ground.environment import PROCESS_ENVIRONMENT
 from gateway.ground.faults import ConfigError
 from gateway.ground.naming.tree import RecordTree
+from gateway.ground.regions import announcement_fault
 from gateway.ground.settings import settings_as_file
 from gateway.ground.values import CERTIFICATE_NAME_PATTERN, Surroundings, parse_address
 from gateway.ground.yaml_file import faults_in
 
 _CREDENTIAL_KEYS = ("api_key_env", "api_key_file")
+_RANKS_PER_ADOPTED = 4
 
 
 class OrdersRefused(ConfigError):
@@ -59,6 +67,10 @@ class Orders:
     replicas: tuple[ReplicaConfig, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     """By id, those that are granted and cannot be served here, and why."""
+    misplaced: Mapping[str, str] = field(default_factory=dict)
+    """Replicas and peers, each with why: the operators' table does not let them be where they are said to be."""
+    words: Mapping[Target, str] = field(default_factory=dict)
+    """On whose word the places of those are believed that our own region file does not name, within the table."""
     away: frozenset[str] = frozenset()
     """Ids of those that somebody else serves, or nobody by an operator's order."""
     adopted: frozenset[str] = frozenset()
@@ -75,25 +87,36 @@ class Orders:
     """In force in place of the region file's; None: that is."""
     prices_fault: str = ""
     """Why the ones that a controller has sent cannot be read here: an engine that died is stood in for all the same."""
+    is_drained: bool = False
+    """By an operator's order at the controller: clients and replicas of this gateway go to others."""
 
 
-def without_orders(local: GatewayConfig) -> Orders:
+def without_orders(local: GatewayConfig, regions: RegionTable | None) -> Orders:
     """Where no controller ever said anything."""
-    return Orders(peers=local.peers, core=local.core)
+    misplaced = _misplaced_here(local, regions)
+    return Orders(peers=_placed(local.peers, misplaced), core=local.core, misplaced=misplaced)
 
 
-def read_orders(snapshot: Snapshot, local: GatewayConfig, environ: Mapping[str, str] = PROCESS_ENVIRONMENT) -> Orders:
-    """Raises OrdersRefused."""
+def read_orders(
+    snapshot: Snapshot,
+    local: GatewayConfig,
+    regions: RegionTable | None,
+    environ: Mapping[str, str] = PROCESS_ENVIRONMENT,
+) -> Orders:
+    """`regions` is this gateway's own operators' table: what the snapshot says of places is held against it, and
+    whatever stands elsewhere is left out by itself. Raises OrdersRefused."""
     if snapshot.gateway_id != local.gateway_id:
         raise OrdersRefused(f"it is for gateway {snapshot.gateway_id}")
-    _check_jurisdictions(snapshot, local)
     if snapshot.narrowing is not None and snapshot.narrowing.place != local.place:
         raise OrdersRefused("narrowing: it is for another region")
     core = _with_parameters(local, snapshot.parameters)
     _check_own_pools(local, core)
-    replicas, left_out, adopted, pools = _replicas(snapshot.replicas, local, environ)
+    misplaced = _misplaced_here(local, regions)
+    replicas, left_out, adopted, pools = _replicas(snapshot.replicas, local, environ, _PlaceCheck(regions, misplaced))
     replicas, unfit = _without_unfit(replicas, pools, core)
     left_out |= unfit
+    further = tuple(_further_peers(snapshot.peers, local))
+    misplaced |= _misplaced_peers(further, regions)
     prices, prices_fault = _prices(snapshot.prices, local)
     return Orders(
         version=snapshot.version,
@@ -102,12 +125,15 @@ def read_orders(snapshot: Snapshot, local: GatewayConfig, environ: Mapping[str, 
         left_out=left_out,
         away=away_from(local, snapshot.away),
         adopted=adopted,
-        peers=(*local.peers, *_further_peers(snapshot.peers, local)),
+        misplaced=misplaced,
+        words=_words(snapshot.replicas, [each for each in replicas if each not in local.replicas], further),
+        peers=_placed((*local.peers, *further), misplaced),
         core=core,
         narrowing=snapshot.narrowing,
         records=snapshot.records,
         prices=prices,
         prices_fault=prices_fault,
+        is_drained=snapshot.is_drained,
     )
 
 
@@ -120,13 +146,17 @@ def away_from(local: GatewayConfig, owners: Iterable[ReplicaOwner]) -> frozenset
 
 
 def _replicas(
-    grants: Iterable[ReplicaGrant], local: GatewayConfig, environ: Mapping[str, str]
+    grants: Iterable[ReplicaGrant], local: GatewayConfig, environ: Mapping[str, str], places: _PlaceCheck
 ) -> tuple[tuple[ReplicaConfig, ...], dict[str, str], frozenset[str], dict[PoolName, PoolSpec]]:
-    """Those to serve, those left out and why, which of all of them are at home elsewhere, and the pools."""
+    """Those to serve, those left out and why, which of all of them are at home elsewhere, and the pools. One that our
+    own region file names is served as it stands there, whatever a controller says of it."""
+    own = _own_replicas(local)
     served: dict[str, tuple[ReplicaConfig, ...]] = {}
     pools = {each.name: each for each in local.pools}
     left_out: dict[str, str] = {}
     adopted: set[str] = set()
+    grants = tuple(grants)
+    too_many = _too_many(grants, local)
     for index, grant in enumerate(grants):
         what = f"replicas[{index}]"
         document = _json_object(grant.document, what)
@@ -137,7 +167,11 @@ def _replicas(
             adopted.add(name)
             if grant.accepts is None:
                 raise OrdersRefused(f"{what}: nothing says what the home of {name} accepts")
-        if why := _may_not_use(document, local):
+        elif name in own:
+            served[name] = own[name]
+            continue
+        home = grant.home_place if name in adopted else local.place
+        if why := places.fault_of(name, document, home) or too_many.get(index) or _may_not_use(document, local):
             left_out[name] = why
             continue
         try:
@@ -153,10 +187,50 @@ def _replicas(
             if not isinstance(file.pool, str):
                 pools[pool] = replace(file.pool.as_spec(), name=pool)
             served[name] = tuple(
-                replace(each, spec=replace(each.spec, accepts=grant.accepts, pool=pool)) for each in configs
+                replace(each, spec=replace(each.spec, accepts=grant.accepts, pool=pool), is_adopted=name in adopted)
+                for each in configs
             )
+    for name in _with_too_many_ranks(served, local):
+        del served[name]
+        left_out[name] = "the ranks that are adopted here are more than four times control.adopted_max"
     replicas = tuple(each for configs in served.values() for each in configs)
     return replicas, left_out, frozenset(adopted), pools
+
+
+def _too_many(grants: Iterable[ReplicaGrant], local: GatewayConfig) -> dict[int, str]:
+    """By place in the list, why adopted ones are left out that are more than there may be. Each home's last are the
+    first to go, so that one that has named thousands leaves room for others'."""
+    by_home: Counter[GatewayId] = Counter()
+    adopted: list[tuple[int, int]] = []
+    for index, grant in enumerate(grants):
+        if grant.home != local.gateway_id:
+            by_home[grant.home] += 1
+            adopted.append((by_home[grant.home], index))
+    most = local.control.adopted_max
+    return {index: f"more than {most} are adopted here (control.adopted_max)" for _, index in sorted(adopted)[most:]}
+
+
+def _with_too_many_ranks(served: Mapping[str, tuple[ReplicaConfig, ...]], local: GatewayConfig) -> list[str]:
+    """Of those adopted, the last by id order of the snapshot, once the ranks of all before have filled the bound."""
+    found: list[str] = []
+    ranks = 0
+    for name, configs in served.items():
+        count = sum(each.is_adopted for each in configs)
+        if count and ranks + count > _RANKS_PER_ADOPTED * local.control.adopted_max:
+            found.append(name)
+        else:
+            ranks += count
+    return found
+
+
+def _words(
+    grants: Iterable[ReplicaGrant], replicas: Iterable[ReplicaConfig], further: Iterable[PeerConfig]
+) -> dict[Target, str]:
+    homes = {str(_json_object(each.document, "replica").get("id", "")): each.home for each in grants}
+    words = {peer_target(each.spec.gateway_id): "controller" for each in further}
+    for each in replicas:
+        words[replica_target(each.spec.replica_id)] = f"announced_by:{homes[_described_id(each)]}"
+    return words
 
 
 def _check_own_pools(local: GatewayConfig, core: CoreConfig) -> None:
@@ -291,34 +365,71 @@ def _prices(text: str, local: GatewayConfig) -> tuple[PriceList | None, str]:
 # Places
 
 
-def _check_jurisdictions(snapshot: Snapshot, local: GatewayConfig) -> None:
-    """One region lies in one jurisdiction, and this gateway's own operator has said in which."""
-    known: dict[RegionName, Jurisdiction] = {}
-    for place in _places_known(local):
-        known.setdefault(place.region, place.jurisdiction)
-    for what, place in _places_in(snapshot):
-        if known.setdefault(place.region, place.jurisdiction) != place.jurisdiction:
-            raise OrdersRefused(
-                f"{what}: region {place.region} is in {known[place.region]} here, not in {place.jurisdiction}"
-            )
+@dataclass(frozen=True, slots=True)
+class _PlaceCheck:
+    """Holds grants against the operators' table, and keeps what it refused."""
 
+    regions: RegionTable | None
+    misplaced: dict[str, str]
 
-def _places_known(local: GatewayConfig) -> Collection[Place]:
-    replicas = (each.spec.place for each in local.replicas)
-    templates = (each.spec.place for each in local.templates)
-    return (local.place, *replicas, *templates, *(each.spec.place for each in local.peers))
-
-
-def _places_in(snapshot: Snapshot) -> Iterator[tuple[str, Place]]:
-    for index, grant in enumerate(snapshot.replicas):
-        what = f"replicas[{index}]"
-        yield what, grant.home_place
-        document = _json_object(grant.document, what)
+    def fault_of(self, name: str, document: Mapping[str, Any], home: Place) -> str:
+        """Why nobody but its home is to serve a replica so described; empty where nothing speaks against it."""
         region, jurisdiction = document.get("region"), document.get("jurisdiction")
+        place = home
         if isinstance(region, str) and isinstance(jurisdiction, str):
-            yield what, Place(RegionName(region), Jurisdiction(jurisdiction))
-    for index, peer in enumerate(snapshot.peers):
-        yield f"peers[{index}]", peer.place
+            place = Place(RegionName(region), Jurisdiction(jurisdiction))
+        fault = self._fault(home, place, str(document.get("url", "")))
+        if fault:
+            self.misplaced[f"replica {name}"] = fault
+        return fault
+
+    def _fault(self, home: Place, place: Place, url: str) -> str:
+        if self.regions is None:
+            return "this region has no usable policy, and so no table of regions"
+        if fault := announcement_fault(self.regions, home, place, url):
+            return fault
+        lends = self.regions.lends(place.region)
+        return "" if lends else f"the operators' table has no ranges of addresses for region {place.region}"
+
+
+def _own_replicas(local: GatewayConfig) -> dict[str, tuple[ReplicaConfig, ...]]:
+    """Those that the region file names, by the id that they are described under."""
+    own: dict[str, tuple[ReplicaConfig, ...]] = {}
+    for each in local.replicas:
+        name = _described_id(each)
+        own[name] = (*own.get(name, ()), each)
+    return own
+
+
+def _described_id(replica: ReplicaConfig) -> str:
+    """The one that all ranks of an engine share."""
+    replica_id = replica.spec.replica_id
+    return replica_id if replica.rank is None else replica_id.rpartition("@")[0]
+
+
+def _misplaced_here(local: GatewayConfig, regions: RegionTable | None) -> dict[str, str]:
+    """What the region file says otherwise than the table. Its own replicas there get no request by the policy's rules;
+    its peers are left out. A closed region, where nothing is exchanged, has no table."""
+    if regions is None:
+        return {}
+    engines = {f"replica {each.spec.replica_id}": each.spec.place for each in (*local.replicas, *local.templates)}
+    found = {name: regions.place_fault(place) for name, place in engines.items()}
+    return {name: fault for name, fault in found.items() if fault} | _misplaced_peers(local.peers, regions)
+
+
+def _misplaced_peers(peers: Iterable[PeerConfig], regions: RegionTable | None) -> dict[str, str]:
+    if regions is None:
+        return {}
+    found = {_peer_name(each): regions.place_fault(each.spec.place) for each in peers}
+    return {name: fault for name, fault in found.items() if fault}
+
+
+def _placed(peers: Iterable[PeerConfig], misplaced: Mapping[str, str]) -> tuple[PeerConfig, ...]:
+    return tuple(each for each in peers if _peer_name(each) not in misplaced)
+
+
+def _peer_name(peer: PeerConfig) -> str:
+    return f"peer {peer.spec.gateway_id}"
 
 
 def _json_object(text: str, what: str) -> dict[str, Any]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from gateway.config.checks import faults_between
-from gateway.config.region_file import RegionFile
+from gateway.config.region_file import CoreFile, RegionFile
 from gateway.ground.environment import PROCESS_ENVIRONMENT
-from gateway.ground.faults import FileError
+from gateway.ground.faults import Fault, FileError
 from gateway.ground.values import Surroundings
-from gateway.ground.yaml_file import YamlFile, read_yaml
+from gateway.ground.yaml_file import YamlFile, faults_in, read_yaml
 
 
 def read_region_file(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRONMENT) -> RegionFile:
@@ -23,9 +25,28 @@ def read_named_files(file: RegionFile, environ: Mapping[str, str] = PROCESS_ENVI
     return _region_file(file.source, environ)
 
 
+_OF_POLICY = ("policy", "policy_version", "policy_options")
+
+
+def _policy_faults(source: YamlFile) -> Iterator[Fault]:
+    """What stands against the placement policy, whose name is otherwise looked for only once all keys are well
+    written."""
+    section = source.mapping().get("placement")
+    named = {key: section[key] for key in _OF_POLICY if key in section} if isinstance(section, dict) else {}
+    try:
+        CoreFile.model_validate({"placement": named})
+    except ValidationError as error:
+        yield from faults_in(error, model=CoreFile)
+
+
 def _region_file(source: YamlFile, environ: Mapping[str, str]) -> RegionFile:
     source.mapping()
-    file = source.read_as(RegionFile, context=Surroundings(source.path.parent.resolve(), environ))
+    try:
+        file = source.read_as(RegionFile, context=Surroundings(source.path.parent.resolve(), environ))
+    except FileError as error:
+        told = {fault.key for fault in error.faults}
+        more = [fault for fault in _policy_faults(source) if fault.key not in told]
+        raise FileError(source.path, [*error.faults, *source.located(more)]) from error
     if faults := source.located(faults_between(file)):
         raise FileError(source.path, faults)
     return file.overridden(environ).come_from(source)

@@ -54,6 +54,7 @@ from gateway.ground.yaml_file import YamlFile
 NO_CONNECTORS: Mapping[str, Connector | None] = {}
 _TEMPLATE_ID_LENGTH_MAX = 40
 _RANKS_MAX = 256
+_SLOTS_MAX = 65536
 _ALIASES_MAX = 1000
 _MEANT_MAX = 16
 
@@ -93,6 +94,9 @@ class _EngineFile(FileModel):
     region: Id | None = None
     """Where the engine runs, if not in the gateway's own region."""
     jurisdiction: Id | None = None
+    slots: Annotated[int, Strict(), Field(ge=1, le=_SLOTS_MAX)] | None = None
+    """Requests that the engine runs at once, of each data-parallel rank (vLLM's --max-num-seqs); None: as the engine
+    tells, or as is learnt from when requests first wait in it."""
     data_parallel_ranks: Annotated[int, Strict(), Field(ge=1, le=_RANKS_MAX)] = 1
     api_key_file: FilePath | None = None
     api_key_env: str | None = None
@@ -167,6 +171,7 @@ class _EngineFile(FileModel):
             role=self.role,
             group=(self.group or self.id) if self.role is ReplicaRole.DECODE else "",
             continues=self.dialect in CONTINUING_DIALECTS,
+            slots=self.slots or 0,
         )
         return ReplicaConfig(
             spec,

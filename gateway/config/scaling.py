@@ -13,7 +13,7 @@ from gateway.core.scaling.vocabulary import Floor, PoolSettings, ScalingSettings
 from gateway.core.vocabulary import DEFAULT_POOL, ModelName, PoolName
 from gateway.ground.faults import KeyFaults
 from gateway.ground.settings import Section
-from gateway.ground.values import SECOND_NS, Id, WebUrl, read_secret
+from gateway.ground.values import SECOND_NS, Id, WebUrl, is_this_machine_s, read_secret
 
 _MAY_BE_ZERO = frozenset({"replicas", "replicas_min"})
 _TIME_OF_DAY = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
@@ -21,7 +21,6 @@ _POOLS_MAX = 64
 _FLOORS_MAX = 96
 REPLICAS_MAX = 10_000
 CONCURRENCY_MAX = 100_000
-_LOOPBACK = ("http://127.", "http://localhost:", "http://localhost/", "http://[::1]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +131,7 @@ def _pool_faults(pool: ScaledPoolConfig) -> Iterator[tuple[str, str]]:
 
 
 def _webhook_faults(webhook: WebhookConfig, *, insecure: bool) -> Iterator[tuple[str, str]]:
-    if not insecure and not webhook.url.startswith(("https://", *_LOOPBACK)):
+    if not insecure and not webhook.url.startswith("https://") and not is_this_machine_s(webhook.url):
         yield "scaling.webhook.url", "is beyond this machine, without TLS; to allow that, write `insecure: true`"
     if webhook.retry_max_ns < webhook.retry_min_ns:
         yield "scaling.webhook.retry_max", "is below scaling.webhook.retry_min"

@@ -95,7 +95,7 @@ class LimitsConfig:
     output_tokens_reserved: int = 1024
     """Set aside of a key's tokens per minute for a request that names no limit of its own, until it has ended."""
     connections_max: int = 20_000
-    """Of clients, open at once; also, by themselves, of operators."""
+    """Of clients, open at once; of operators, by themselves, as many, and 256 at most."""
     headers_max_bytes: int = 64 * 2**10
     """Request line and headers together."""
     header_line_max_bytes: int = 16 * 2**10
@@ -132,6 +132,8 @@ class ProbeConfig:
     """How often an engine is asked which models it serves, where its models are `auto`."""
     models_max: int = 512
     """A longer list of models is not believed."""
+    adopted_per_s: int = 256
+    """Looks at all adopted engines together: others have said where those are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +317,13 @@ class ControlConfig:
     credentials: tuple[str, ...] = ()
     """Variables, files and folders of keys for engines that are served for other regions, besides those that this file
     names itself. A replica that needs any other stays closed here."""
+    adopted_max: int = 256
+    """Replicas of other gateways that are served here at once, each with its ranks; ranks together may be four times as
+    many. Each home has its share of them."""
+    adopted_silent_max_ns: int = 300 * SECOND_NS
+    """An adopted engine that has not answered for so long is given up,"""
+    adopted_retry_ns: int = 600 * SECOND_NS
+    """and asked again after this."""
     report_interval_ns: int = 1 * SECOND_NS
     silence_max_ns: int = 5 * SECOND_NS
     """A controller that says nothing for this long is gone, and so is one that reads nothing."""

@@ -72,6 +72,8 @@ class ReplicaConfig:
     """Of a prefill or decode worker: how its pool hands over."""
     bootstrap_port: int | None = None
     """Of a prefill worker that decode workers meet; None: the usual one, or what it says."""
+    is_adopted: bool = False
+    """It is at home at another gateway, which has said where it is."""
 
     @property
     def is_met(self) -> bool:

@@ -315,7 +315,8 @@ class _Walk:
 
     def _observation(self, spec: PeerSpec) -> PeerObservation:
         rng = self._rng
-        capacities = (ModelCapacity(_MODEL, DEFAULT_POOL, spec.place, 8, rng.randrange(8)),)
+        free = rng.randrange(8)
+        capacities = (ModelCapacity(_MODEL, DEFAULT_POOL, spec.place, 8, free, room=free),)
         queues = (ModelQueue(_MODEL, rng.randrange(4)),)
         report = LoadReport(spec.gateway_id, spec.place, self._heard, True, 1, "conformance", capacities, queues)
         rtt_ns = rng.randrange(1, 200) * _MS

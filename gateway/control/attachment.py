@@ -19,7 +19,7 @@ import grpc.aio
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import ControlConfig
-from gateway.ground.channels import client_options
+from gateway.ground.channels import client_options, status_in_words
 from gateway.ground.clock import Clock
 from gateway.ground.control import codec
 from gateway.ground.control.vocabulary import (
@@ -305,7 +305,7 @@ class _Conversation:
 
 
 def _in_words(code: grpc.StatusCode, details: str | None) -> str:
-    return "it closed the stream" if code is grpc.StatusCode.OK else f"{code.name}: {details}"
+    return "it closed the stream" if code is grpc.StatusCode.OK else status_in_words(code, details)
 
 
 def _first(group: BaseExceptionGroup[ControllerLost]) -> ControllerLost:

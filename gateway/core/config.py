@@ -52,6 +52,15 @@ class RemoteChoice(StrEnum):
     """The one where the first token should come earliest: round trip, queue, and prefill of what it was not sent."""
 
 
+class PeerAvailability(StrEnum):
+    """Until when another gateway takes one more request, while its queue is not too long."""
+
+    ROOM = "room"
+    """While its engines have room for it, by its last heartbeat and less the forwards since."""
+    FREE_REPLICA = "free_replica"
+    """While it tells of a free replica, whatever was forwarded since: the paper's rule (SkyWalker §3.3)."""
+
+
 class PushingMode(StrEnum):
     """When a replica counts as available (SkyWalker §3.3)."""
 
@@ -88,6 +97,9 @@ class PlacementConfig:
     """Bytes of prompt whose prefill weighs as much as one more request on a replica, under `ExploreRule.WORTH`."""
     hold_ns: int = 50 * _MILLISECOND_NS
     """Under `PlacementPolicy.COST`: what takes longer to read waits here while a replica has longer to read."""
+    hold_size_bytes: int = 2 * 2**10
+    """Prompt that any engine reads in one iteration (token budgets begin at 512 tokens): less than that joins what it
+    reads anyway, and never waits here for it."""
     delay_weight: float = 0.5
     """What a second of a client's waiting counts against one by which reading delays each of those who run."""
     spill_queue_length: int = 1
@@ -113,6 +125,7 @@ class PlacementConfig:
     """Instead of `overflow`, for the models named here."""
     peer_queue_length_max: int = 10
     """τ: a peer with a longer queue for the model is not available (SkyWalker §3.3)."""
+    peer_availability: PeerAvailability = PeerAvailability.ROOM
     remote_choice: RemoteChoice = RemoteChoice.PREFIX
     remote_prefix_min_share: float = 0.0
     """Below this matched share of the prompt, a region is chosen as if it knew nothing of it."""

@@ -75,6 +75,8 @@ class CoreGauges:
     pending: dict[ReplicaId, int]
     """Requests that each replica's engine has accepted and not begun, whoever sent them."""
     held: dict[ReplicaId, int]
+    rooms: dict[ReplicaId, int]
+    """Requests that each replica could begin at once."""
     """Requests that wait here for each replica and no other."""
 
 
@@ -135,6 +137,7 @@ def gauges_of(core: GatewayState, now_ns: int) -> CoreGauges:
         in_flight={state.spec.replica_id: state.in_flight for state in core.replicas},
         pending={state.spec.replica_id: state.waiting for state in core.replicas},
         held={state.spec.replica_id: core.waiting.held_for(state.slot) for state in core.replicas},
+        rooms={state.spec.replica_id: state.room for state in core.replicas},
     )
 
 
@@ -189,6 +192,9 @@ def _describe_replica(state: ReplicaState, core: GatewayState, now_ns: int) -> d
         "pending": state.waiting,
         "kv_usage": state.kv_usage,
         "kv_tokens": state.kv_tokens,
+        "slots": state.slots.total,
+        "slots_learnt": state.slots.learnt,
+        "room": state.room,
         "context_tokens_max": core.replicas.context_of(state),
         "context_tokens_learnt": state.context_seen,
         "held": core.waiting.held_for(state.slot),
@@ -267,6 +273,8 @@ def _describe_peer(state: PeerState, peers: Peers, now_ns: int) -> dict[str, obj
                 "replicas": capacity.replicas,
                 "available": capacity.available,
                 "load": capacity.load,
+                "room": capacity.room,
+                "release_ms": capacity.release_ns / 1e6,
                 "queue_length": state.queue_lengths.get(capacity.model, 0),
                 "context_tokens_max": capacity.context_tokens_max,
                 "threshold_tokens": capacity.threshold_tokens,

@@ -67,6 +67,11 @@ class DrainRequested:
 
 
 @value
+class DrainLifted:
+    """Take what is new again."""
+
+
+@value
 class LockdownChanged:
     """An operator stops all forwarding, in and out, or allows it again.
 
@@ -284,6 +289,7 @@ Event = (
     | PolicyApplied
     | AssignmentApplied
     | DrainRequested
+    | DrainLifted
     | LockdownChanged
     | ReplicasObserved
     | PeersObserved

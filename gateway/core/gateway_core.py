@@ -30,6 +30,7 @@ from gateway.core.events import (
     AssignmentApplied,
     ConfigApplied,
     DecodeHistoryRestored,
+    DrainLifted,
     DrainRequested,
     Event,
     FirstToken,
@@ -128,6 +129,8 @@ class GatewayCore(GatewayState):
         self._retry_budget = RetryBudget(self.config.attempt)
         self._now_ns: int | None = None
         self._arrivals = 0
+        self._peers_version = 0
+        """Of the peers when those held for replicas were last looked at."""
         self._invited_slot = 0
         """Whoever is held for this replica, or the next one, is asked next when others have changed."""
         self._effects: list[Effect] = []
@@ -204,8 +207,8 @@ class GatewayCore(GatewayState):
                 self._policy_applied(event)
             case AssignmentApplied():
                 self._assignment_applied(event, now_ns)
-            case DrainRequested():
-                self.draining = True
+            case DrainRequested() | DrainLifted():
+                self.draining = isinstance(event, DrainRequested)
             case LockdownChanged():
                 self._lockdown_changed(event)
             case (
@@ -372,8 +375,9 @@ class GatewayCore(GatewayState):
         """Look again at the first of those held for a replica that has changed, and at the first few of others in
         turn, whom the change may have made a better offer."""
         changed, self.replicas.changed = self.replicas.changed, 0
-        if not changed:
+        if not changed and self._peers_version == self.peers.version:
             return
+        self._peers_version = self.peers.version
         homes = self.waiting.homes
         for slot in slots_of(homes & changed):
             self._place_held_for(slot, now_ns)
@@ -604,7 +608,8 @@ class GatewayCore(GatewayState):
         if result is LegResult.CANCELLED and leg.stop_detail:
             result = LegResult.REFUSED if leg.is_withdrawn else LegResult.FAILED
             detail = leg.stop_detail
-        leg.state.home.ended(leg.state, (event.request_id, event.attempt, event.leg), result, now_ns)
+        took_ns = now_ns - leg.started_ns
+        leg.state.home.ended(leg.state, (event.request_id, event.attempt, event.leg), result, now_ns, took_ns)
         if event.result in _RUN and event.has_reached:
             written = None if leg.role is LegRole.PREFILL else event.output_tokens
             self.waiting.shares.ended(charge_of(request), event.prompt_tokens, written)

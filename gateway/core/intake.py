@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from gateway.core.config import PeerAvailability
 from gateway.core.events import ForwardArrived
 from gateway.core.pools import PoolFit
 from gateway.core.prospects import why_no_newcomer
@@ -34,6 +35,9 @@ from gateway.core.vocabulary import (
 
 _NO_HOPS = Hops()
 _CLASSES_MAX = 1024
+_OVERRUN_MAX: Final = 2
+"""Forwards beyond our room that are taken, in times of what their origin may count on: several origins see the same
+room, and an estimate is off by so much."""
 _INTERACTIVE: Final = ServiceClass.INTERACTIVE
 
 
@@ -128,17 +132,26 @@ class Intake:
             return unfit
         if self._fullness_for(profile, request_class) is not None:
             return RefusalReason.QUEUE_FULL, f"{len(self._core.waiting)} requests are waiting"
-        if self._core.placer.has_replica(request_class) and not self._core.waiting.has_class(request_class):
+        is_free = self._core.placer.has_replica(request_class) and not self._core.waiting.has_class(request_class)
+        if is_free and self._core.config.placement.peer_availability is PeerAvailability.FREE_REPLICA:
             return None
-        return self._busy(profile, request_class)
+        return self._busy(event, request_class, is_free=is_free)
 
-    def _busy(self, profile: RequestProfile, request_class: RequestClass) -> tuple[RefusalReason, str] | None:
-        """Nobody is free: it would wait. Who yields waits where it came in."""
-        if request_class.service_rank:
+    def _busy(
+        self, event: ForwardArrived, request_class: RequestClass, *, is_free: bool
+    ) -> tuple[RefusalReason, str] | None:
+        """Why it would wait here for too long. A request that yields waits where it came in."""
+        core, model = self._core, event.profile.model
+        if not is_free and request_class.service_rank:
             return RefusalReason.BUSY, f"there is no room to spare for what is {request_class.service_class}"
-        queue_length = self._core.waiting.length(profile.model)
-        if queue_length >= self._core.config.placement.peer_queue_length_max:
-            return RefusalReason.BUSY, f"{queue_length} requests wait for `{profile.model}`"
+        queue_length = core.waiting.length(model)
+        if not is_free and queue_length >= core.config.placement.peer_queue_length_max:
+            return RefusalReason.BUSY, f"{queue_length} requests wait for `{model}`"
+        if core.config.placement.peer_availability is PeerAvailability.FREE_REPLICA:
+            return None
+        position, ahead_max = core.placer.position_of(request_class, queue_length, event.origin_gateway_id)
+        if ahead_max and position > _OVERRUN_MAX * ahead_max + 1:
+            return RefusalReason.BUSY, f"{position - 1} requests wait for a slot"
         return None
 
     def _unfit(

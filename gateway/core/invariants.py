@@ -398,8 +398,8 @@ class Checker:
             self._expect("whoever is held is held for a replica that may serve it", fits, where)
             is_open = bool(self._core.replicas.pushable >> state.slot & 1)
             self._expect("nobody is held for a replica that has nothing to do", state.load > 0 or not is_open, where)
-            reads = bool(state.backlog_bytes) or head.held.is_cold or not is_open
-            self._expect("nobody waits for a replica to read that reads nothing", reads, where)
+            is_busy = bool(state.backlog_bytes) or state.room < 0 or head.held.is_cold or not is_open
+            self._expect("nobody waits for a replica that neither reads nor is out of slots", is_busy, where)
 
     def _check_patience(self, event: Event, now_ns: int) -> None:
         """Whoever is held for the sake of a cache waits no longer than it would take to read again what it pushes out,

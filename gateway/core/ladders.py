@@ -30,6 +30,11 @@ class Ladders:
     def are_wanted(self, model: ModelName) -> bool:
         return model in self._replicas.thresholds or model in self._peers.thresholds
 
+    def context_max(self, model: ModelName) -> int:
+        """Longest context of the model, here or at a peer, in tokens; 0 while some pool or peer states none."""
+        bounds = [*self._replicas.contexts(model), *self._peers.contexts(model)]
+        return max(bounds) if bounds and min(bounds) > 0 else 0
+
     @property
     def exist(self) -> bool:
         """For any model."""

@@ -31,7 +31,7 @@ from gateway.core.vocabulary import (
 )
 
 _MINUTE_NS: Final = 60_000_000_000
-_TRY_AGAIN_NS: Final = 1_000_000_000
+TRY_AGAIN_NS: Final = 1_000_000_000
 """When somebody's end may have made room; nobody knows when that will be."""
 _BYTES_PER_TOKEN: Final = 4
 _FORGOTTEN_NS: Final = 2 * _MINUTE_NS
@@ -159,6 +159,7 @@ class Limits:
         if meter.token_bucket is not None:
             charged = min(tokens, meter.token_bucket.per_minute)
             meter.token_bucket.take(charged, now_ns)
+            meter.set_aside += charged
             self._charged[profile.request_id] = meter, charged
         return meter
 
@@ -172,6 +173,7 @@ class Limits:
         if charged is None:
             return
         meter, taken = charged
+        meter.set_aside -= taken
         if meter.token_bucket is None or meter.tokens is None:
             return
         if tokens > taken:
@@ -267,6 +269,9 @@ class Limits:
         if tokens_limit is not None and meter.token_bucket is not None:
             wait_ns = meter.token_bucket.wait_ns(tokens, now_ns)
             if wait_ns:
+                if wait_ns > 0:  # reservations of running requests may be refunded at any time
+                    at_best_ns = meter.token_bucket.wait_ns(tokens, now_ns, meter.set_aside)
+                    wait_ns = min(wait_ns, max(TRY_AGAIN_NS, at_best_ns))
                 told = f"fewer than {tokens} tokens are left of this minute's{_of(tokens_limit)}"
                 return Exceeded(Outcome.REJECTED_TENANT_TOKEN_RATE, told, self._until(wait_ns, tokens_limit))
         return None
@@ -279,7 +284,7 @@ class Limits:
         """When the share may have grown: what is asked for is told within an interval, and everybody says something
         within a keep-alive. Where it cannot grow, when to try again."""
         if limit.share >= limit.limit:
-            return _TRY_AGAIN_NS
+            return TRY_AGAIN_NS
         rtts_ns = [state.observation.rtt_p99_ns for state in self._peers if state.observation is not None]
         observation = self._config.observation
         return observation.keep_alive_ns + 3 * observation.publish_interval_ns + max(rtts_ns, default=0)

@@ -36,6 +36,7 @@ def narrowed(local: ResidencyPolicy, other: ResidencyPolicy) -> ResidencyPolicy:
         digest=_with(local.digest, other.digest),
         closed_reason=closed_reason,
         narrowed_by=_with(local.narrowed_by, other.digest),
+        regions=local.regions,
     )
 
 

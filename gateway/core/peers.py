@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.bits import slots_of
-from gateway.core.config import CoreConfig
+from gateway.core.config import CoreConfig, PeerAvailability
 from gateway.core.pools import PoolBounds, PoolFit, bounds_in
-from gateway.core.targets import AVAILABLE, Targets, TargetState
+from gateway.core.targets import AVAILABLE, LegKey, Targets, TargetState
 from gateway.core.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     Connector,
+    GatewayId,
     LoadReport,
     ModelCapacity,
     ModelName,
@@ -26,6 +28,7 @@ from gateway.core.vocabulary import (
     peer_target,
 )
 
+BUSY: Final = Standing.BUSY
 _ANSWERS_MAX = 64
 """Models with rules about which somebody asked of late."""
 
@@ -201,6 +204,10 @@ class Peers(Targets[PeerState, PeerSpec]):
     def serves(self, model: ModelName) -> bool:
         return any(model == capacity.model for state in self for capacity in state.served)
 
+    def contexts(self, model: ModelName) -> list[int]:
+        """Context of the model at each peer that serves it, in tokens; 0 where the peer states none."""
+        return [capacity.context_tokens_max for state in self for capacity in state.served if capacity.model == model]
+
     def models(self) -> list[ModelName]:
         reports = [state.report for state in self if state.report and state.healthy]
         return list(dict.fromkeys(capacity.model for report in reports for capacity in report.capacities))
@@ -229,27 +236,59 @@ class Peers(Targets[PeerState, PeerSpec]):
             if not fitting:
                 return Standing.TOO_SHORT
             queue_length = _pool_queue(state, fitting, queue_length)
-        if queue_length > self._config.placement.peer_queue_length_max:
-            return Standing.QUEUE
-        advertised = sum([capacity.available for capacity in fitting])
-        return AVAILABLE if advertised > len(state.unreflected) else Standing.BUSY
+        if self._config.placement.peer_availability is PeerAvailability.FREE_REPLICA:
+            if queue_length > self._config.placement.peer_queue_length_max:
+                return Standing.QUEUE
+            return AVAILABLE if any(capacity.available for capacity in fitting) else BUSY
+        ahead_max = self._ahead_max(state, _release_ns(fitting))
+        return AVAILABLE if self._position(state, fitting, queue_length) <= ahead_max else BUSY
+
+    def ahead_max(self, gateway_id: GatewayId, release_ns: float) -> float:
+        """How many requests beyond our room that peer may forward to us, where one leaves us every `release_ns`."""
+        state = self._by_id.get(gateway_id)
+        return 0.0 if state is None else self._ahead_max(state, release_ns)
+
+    def wait_ns(self, state: PeerState, model: ModelName, fit: PoolFit | None) -> float:
+        """Time that one more request waits there for a slot once it has arrived, as far as the last heartbeat tells;
+        0 where a slot is free by then."""
+        if state.report is None:
+            return 0.0
+        fitting = [each for each in state.report.capacities if each.model == model]
+        if fit is not None:
+            fitting = fit.preferred_among(fitting)
+        position = self._position(state, fitting, self.queue_length(state, model))
+        return max(0.0, position * _release_ns(fitting) - state.rtt_ns)
 
     def spare(self, state: PeerState, model: ModelName, rule: PlaceRule, *, is_idle: bool) -> float:
-        """Of its replicas for the model, the share that is free, as it says and without what we have sent it since;
-        0 where somebody waits there. `is_idle`: only if nothing runs there at all."""
+        """Share of its slots for the model that is free, by its last heartbeat and less the forwards since; 0 where
+        requests wait there. `is_idle`: only if nothing runs there at all."""
         if state.report is None or self.queue_length(state, model):
             return 0.0
-        replicas = free = load = 0
+        room = load = 0
         for each in state.report.capacities:
             if each.model == model and rule.allows(each.place):
-                replicas += each.replicas
-                free += each.available
+                room += each.room
                 load += each.load
-        if not replicas or (is_idle and (load or state.unreflected)):
+        if room <= 0 or (is_idle and (load or state.unreflected)):
             return 0.0
-        return (free - len(state.unreflected)) / replicas
+        return (room - len(state.unreflected)) / (room + load)
 
     # Inside
+
+    def _position(self, state: PeerState, capacities: list[ModelCapacity], queue_length: int) -> int:
+        """Place of one more request among those that wait for a slot there; 0 or less: a slot is free for it."""
+        room = sum([capacity.room for capacity in capacities])
+        return queue_length + len(state.unreflected) + 1 - room
+
+    def _ahead_max(self, state: PeerState, release_ns: float) -> float:
+        """Requests that leave slots while a heartbeat and a forward that answers it are on their way: that many may be
+        forwarded beyond the room that was told, or slots would stand empty for a round trip."""
+        interval_ns = self._config.observation.publish_interval_ns
+        return (state.rtt_ns + interval_ns) / release_ns if release_ns else 0.0
+
+    def first_token(self, state: PeerState, key: LegKey, now_ns: int) -> None:  # noqa: ARG002
+        """A forward counts against the room that was told until a heartbeat counts it, whatever it has answered."""
+        state.backlog_bytes -= state.prefilling.pop(key, 0)
 
     def _served_changed(self) -> None:
         self.served_version += 1
@@ -290,6 +329,12 @@ class Peers(Targets[PeerState, PeerSpec]):
             return 0
         keep_alive_ns = self._config.observation.keep_alive_ns
         return state.observation.generated_ns + max(3 * keep_alive_ns, 2 * state.observation.rtt_p99_ns)
+
+
+def _release_ns(capacities: list[ModelCapacity]) -> float:
+    """Mean time between two requests leaving the slots of all of them; 0: not known."""
+    per_ns = sum([1 / capacity.release_ns for capacity in capacities if capacity.release_ns])
+    return 1 / per_ns if per_ns else 0.0
 
 
 def _fits(capacity: ModelCapacity, model: ModelName, rule: PlaceRule, connectors: frozenset[Connector]) -> bool:

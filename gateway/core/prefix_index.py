@@ -185,6 +185,23 @@ class PrefixIndex:
         self._withdraw_support(books, parent)
         self._evict()
 
+    def withdraw(self, chain: bytes, slot: int, keep_blocks: int) -> None:
+        """Undo an insertion: the slot's records along the chain go, except those that another chain supports and the
+        first blocks. `keep_blocks`: the blocks of the chain that were recorded before the insertion."""
+        books = self._books.get(slot)
+        end = None if books is None else self._end_of(chain)
+        if books is None or end is None or end not in books.ends:
+            return
+        top = self._first_beyond(chain, keep_blocks * PREFIX_HASH_BYTES, books.bit)
+        if top is None:
+            return
+        if top.parent is not self._root:
+            self._mark_end(books, top.parent, books.latest_ns)
+        del books.ends[end]
+        self._bytes -= _END_BYTES
+        self._withdraw_support(books, end)
+        self._evict()
+
     def remove_target(self, slot: int) -> None:
         """Forget everything about a slot, at a cost of its own records."""
         books = self._books.get(slot)
@@ -256,6 +273,16 @@ class PrefixIndex:
                     return node
                 node = upper
             position += len(node.label)
+        return node
+
+    def _end_of(self, chain: bytes) -> _Node | None:
+        """Node at which the chain ends; None where it ends inside a label or outside the tree."""
+        node, position = self._root, 0
+        while position < len(chain):
+            child = self._nodes.get(chain[position : position + PREFIX_HASH_BYTES])
+            if child is None or child.parent is not node or not chain.startswith(child.label, position):
+                return None
+            node, position = child, position + len(child.label)
         return node
 
     def _add_leaf(self, parent: _Node, label: bytes) -> _Node:

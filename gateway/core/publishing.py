@@ -44,7 +44,7 @@ class Publisher:
         return (
             core.replicas.available,
             core.replicas.version,
-            core.replicas.loads_version if core.placer.weighs_everybody else 0,
+            core.replicas.loads_version,
             tuple(core.waiting.lengths_told().items()),
             tuple(core.waiting.pool_lengths().items()) if core.waiting.tells_pools_apart else (),
             core.draining,
@@ -76,7 +76,7 @@ class Publisher:
             accepting=not (core.draining or core.locked_down or core.policy.closed_reason),
             assignment_version=core.assignment_version,
             policy_digest=core.policy.digest,
-            capacities=core.replicas.capacities(with_loads=core.placer.weighs_everybody),
+            capacities=core.replicas.loads(core.placer.taking),
             queues=tuple(self._queues()),
             control=core.control,
             uses=core.limits.told,

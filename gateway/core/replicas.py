@@ -11,6 +11,7 @@ from typing import Final
 from gateway.core.bits import next_slot_from, slots_of
 from gateway.core.config import CoreConfig, PushingMode
 from gateway.core.pools import PoolBounds, PoolFit
+from gateway.core.slots import EngineSlots
 from gateway.core.targets import AVAILABLE, LegKey, Targets, TargetState
 from gateway.core.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
@@ -39,7 +40,6 @@ _UNIFIED: Final = ReplicaRole.UNIFIED
 _Group = tuple[ModelName, PoolName, Place, PlaceRule | None, Connector | None, int]
 """The last: tokens that one request may come to; 0: no limit is known."""
 _SIGNS_MISSED_MAX = 3
-_ROOM_TRIED_NS: Final = 10 * 1_000_000_000
 
 
 class LoadLevels:
@@ -96,9 +96,8 @@ class ReplicaState(TargetState[ReplicaSpec]):
         "preemptions",
         "retained",
         "running",
-        "runs_max",
-        "runs_max_ns",
         "sampled_ns",
+        "slots",
         "waiting",
     )
 
@@ -129,10 +128,7 @@ class ReplicaState(TargetState[ReplicaSpec]):
         """Since its engine started, as it told last; None: it has not yet."""
         self.retained = 0
         """Prompts that it has read for us and keeps until a decode worker has fetched them."""
-        self.runs_max = 0
-        """Requests that it ran when it had others waiting: as many as it runs at once; 0: it never had."""
-        self.runs_max_ns = 0
-        """As of when."""
+        self.slots = EngineSlots(spec.slots)
 
     @property
     def free_tokens(self) -> int:
@@ -141,6 +137,17 @@ class ReplicaState(TargetState[ReplicaSpec]):
     @property
     def load(self) -> int:
         return max(self.in_flight, self.running + self.waiting)
+
+    @property
+    def room(self) -> int:
+        """Requests that it could begin at once; negative: as many wait in it for a slot."""
+        return self.slots.room(
+            running=self.running,
+            waiting=self.waiting,
+            unreflected=len(self.unreflected),
+            in_flight=self.in_flight,
+            kv_usage=self.kv_usage,
+        )
 
 
 class Replicas(Targets[ReplicaState, ReplicaSpec]):
@@ -233,7 +240,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             return
         if observation.healthy and not state.healthy and state.sampled_ns is not None:
             state.ramp.start(now_ns)
-            state.runs_max = 0
+            state.slots.forget()
             self._forget_context(state)
         state.sampled_ns = observation.sampled_ns
         state.healthy = observation.healthy
@@ -244,8 +251,6 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         waiting = observation.waiting
         if state.spec.role is ReplicaRole.PREFILL:
             waiting -= observation.deferred
-        if waiting or state.runs_max:
-            self._learn_room(state, waiting, observation.running, now_ns)
         self.loads_version += state.waiting != waiting or state.running != observation.running
         state.running, state.waiting = observation.running, waiting
         state.kv_usage = observation.kv_usage
@@ -253,6 +258,15 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         if observation.healthy and observation.preemptions != state.preemptions:
             self._count_preemptions(state, observation.preemptions)
         self._believe(state, observation.sampled_ns)
+        slots = state.slots
+        slots.told = observation.slots
+        slots.observe(
+            observation.running,
+            waiting,
+            unread=len(state.prefilling),
+            in_flight=state.in_flight,
+            kv_usage=observation.kv_usage,
+        )
         is_simple = state.healthy and not state.waiting and state.spec.role is _UNIFIED
         if is_simple and self._stays_available(state, now_ns):
             self._levels.put(state.slot, state.load)
@@ -263,27 +277,25 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self.changed |= 1 << state.slot
         super().first_token(state, key, now_ns)
 
-    def ended(self, state: ReplicaState, key: LegKey, result: LegResult, now_ns: int) -> None:
+    def started(self, state: ReplicaState, key: LegKey, now_ns: int, uncached_bytes: int = 0) -> None:
+        super().started(state, key, now_ns, uncached_bytes)
+        state.slots.started(state.in_flight)
+
+    def ended(self, state: ReplicaState, key: LegKey, result: LegResult, now_ns: int, took_ns: int) -> None:
         self.changed |= 1 << state.slot
+        if result is LegResult.COMPLETED:
+            state.slots.ended(took_ns)
         self.loads_version += 1
         if result in _PROVED:
             state.rest.proved()
         elif result is LegResult.BUSY and state.distrusted_since_ns is None and now_ns >= state.rest.until_ns:
             state.rest.turned_away(now_ns)
-        super().ended(state, key, result, now_ns)
+        super().ended(state, key, result, now_ns, took_ns)
 
     def refresh(self, state: ReplicaState, now_ns: int) -> None:
         super().refresh(state, now_ns)
         if state.listed:
             self._levels.put(state.slot, state.load)
-
-    def _learn_room(self, state: ReplicaState, waiting: int, running: int, now_ns: int) -> None:
-        """Whoever waited at the last probe too waits because no more are run at once. While all of them fit, it may be
-        that more would: one more is tried now and then."""
-        if waiting and state.waiting and running:
-            state.runs_max, state.runs_max_ns = running, now_ns
-        elif not waiting and running + 1 >= state.runs_max and now_ns - state.runs_max_ns >= _ROOM_TRIED_NS:
-            state.runs_max, state.runs_max_ns = state.runs_max + 1, now_ns
 
     def _count_preemptions(self, state: ReplicaState, total: int) -> None:
         """An engine that has begun anew counts from nothing; what it did before it was ours is not our pool's."""
@@ -366,6 +378,10 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
                 found.append(PoolBounds(pool, context, self._threshold_of(pool)))
         return found
 
+    def contexts(self, model: ModelName) -> list[int]:
+        """Contexts of the model on the replicas that serve it, in tokens; 0 where none is known."""
+        return [context for served, _, _, _, _, context in self._groups if served == model]
+
     def context_of(self, state: ReplicaState) -> int:
         """What one request may come to there, as far as is known; 0: no limit is."""
         bounds = self._bounds.get(state.spec.pool)
@@ -447,10 +463,13 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def load_at(self, slot: int) -> int:
         return self._by_slot[slot].load
 
-    def capacities(self, *, with_loads: bool = False) -> tuple[ModelCapacity, ...]:
-        return tuple(
-            self._with_load(capacity, members) if with_loads else capacity for capacity, members in self._counted()
-        )
+    def capacities(self) -> tuple[ModelCapacity, ...]:
+        return tuple([capacity for capacity, _ in self._counted()])
+
+    def loads(self, taking: int) -> tuple[ModelCapacity, ...]:
+        """Capacities with how busy they are, as peers are told. `taking`: mask of the replicas that may be sent a
+        request; only these have room."""
+        return tuple([self._with_load(capacity, members, taking) for capacity, members in self._counted()])
 
     def _counted(self) -> Iterator[tuple[ModelCapacity, int]]:
         for (model, pool, place, accepts, connector, context), members in self._groups.items():
@@ -467,14 +486,37 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             )
             yield capacity, members
 
-    def _with_load(self, capacity: ModelCapacity, members: int) -> ModelCapacity:
+    def _with_load(self, capacity: ModelCapacity, members: int, taking: int) -> ModelCapacity:
         states = [self._by_slot[slot] for slot in slots_of(members)]
         return replace(
             capacity,
             load=sum(state.load for state in states),
             backlog_bytes=min(state.backlog_bytes for state in states),
             free_tokens=max((state.free_tokens for state in states if state.kv_tokens), default=None),
+            room=self.room_of(members & taking),
+            release_ns=self.release_ns_of(members),
         )
+
+    def room_of(self, mask: int) -> int:
+        """Requests that replicas of the mask could begin at once; negative: none of them could, and as many wait in
+        their engines for a slot."""
+        room = overfull = 0
+        for slot in slots_of(mask):
+            free = self._by_slot[slot].room
+            if free > 0:
+                room += free
+            else:
+                overfull += free
+        return room or overfull
+
+    def release_ns_of(self, mask: int) -> int:
+        """Mean time between two requests leaving replicas of the mask while all of their slots are taken; 0: not
+        known."""
+        per_ns = 0.0
+        for slot in slots_of(mask & self.pushable):
+            if release_ns := self._by_slot[slot].slots.release_ns():
+                per_ns += 1 / release_ns
+        return round(1 / per_ns) if per_ns else 0
 
     # Inside
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from gateway.core.regions import RegionTable
 from gateway.core.value import value
 from gateway.core.vocabulary import (
     Jurisdiction,
@@ -56,6 +57,9 @@ class ResidencyPolicy:
     """Non-empty when this stands in for a policy that could not be used; it says why."""
     narrowed_by: str = ""
     """Digest of the policy that narrowed this one; empty where the region's own stands alone."""
+    regions: RegionTable | None = None
+    """The operators' table, to which the rules above keep already (see `within`); None where nothing was read from a
+    file, as in what travels between gateway and controller."""
 
 
 @value
@@ -73,6 +77,19 @@ def closed_policy(place: Place, reason: str) -> ResidencyPolicy:
     logging = LoggingRule(tenant=False, client_address=False, session_key=False)
     return ResidencyPolicy(
         place, process=_at_home(place), accept=PlaceRule(), logging=logging, digest="closed", closed_reason=reason
+    )
+
+
+def within(policy: ResidencyPolicy, table: RegionTable) -> ResidencyPolicy:
+    """The policy with every rule kept to the places of the table: what any rule names by jurisdiction, or by region, is
+    allowed only where the table has that region in that jurisdiction."""
+    known = table.rule()
+    return replace(
+        policy,
+        process=both(policy.process, known),
+        accept=both(policy.accept, known),
+        tenants={name: TenantPolicy(both(each.process, known)) for name, each in policy.tenants.items()},
+        regions=table,
     )
 
 
@@ -141,7 +158,7 @@ def may_process(
         return Verdict(False, _CLOSED)
     if allowed and narrower is not None and not narrower.allows(place):
         return Verdict(False, f"the key's own rule: {_explain(narrower, place, 'process')}")
-    return Verdict(allowed, _explain(rule, place, _named("process", policy, allowed)))
+    return _verdict(policy, "process", rule, place)
 
 
 def may_process_under(stamp: ResidencyStamp, place: Place) -> Verdict:
@@ -156,8 +173,7 @@ def may_accept(policy: ResidencyPolicy, origin: Place) -> Verdict:
         return Verdict(False, _CLOSED)
     if origin == policy.place:
         return Verdict(True, "it is the same region")
-    allowed = policy.accept.allows(origin)
-    return Verdict(allowed, _explain(policy.accept, origin, _named("accept", policy, allowed)))
+    return _verdict(policy, "accept", policy.accept, origin)
 
 
 def accepted_origins(policy: ResidencyPolicy) -> PlaceRule:
@@ -177,6 +193,13 @@ def refusal_of(policy: ResidencyPolicy, stamp: ResidencyStamp) -> tuple[RefusalR
     if not stamp.rule.allows(policy.place):
         return RefusalReason.RESIDENCY_STAMP, _explain(stamp.rule, policy.place, "process")
     return None
+
+
+def _verdict(policy: ResidencyPolicy, key: str, rule: PlaceRule, place: Place) -> Verdict:
+    allowed = rule.allows(place)
+    if not allowed and policy.regions is not None and (fault := policy.regions.place_fault(place)):
+        return Verdict(False, fault)
+    return Verdict(allowed, _explain(rule, place, _named(key, policy, allowed)))
 
 
 def _named(key: str, policy: ResidencyPolicy, allowed: bool) -> str:

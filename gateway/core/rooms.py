@@ -66,4 +66,4 @@ def has_room(state: ReplicaState, free_share: float) -> bool:
         return True
     if state.kv_usage > 1 - free_share:
         return False
-    return not state.runs_max or state.load + 1 <= (1 - free_share) * state.runs_max
+    return not state.slots.total or state.load + 1 <= (1 - free_share) * state.slots.total

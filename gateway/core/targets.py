@@ -164,7 +164,8 @@ class Targets(Generic[_State, _Spec]):
             self._note_change(state)
             self.refresh(state, now_ns)
 
-    def ended(self, state: _State, key: LegKey, result: LegResult, now_ns: int) -> None:
+    def ended(self, state: _State, key: LegKey, result: LegResult, now_ns: int, took_ns: int) -> None:  # noqa: ARG002
+        """A leg is over, `took_ns` after it was started."""
         assert state.in_flight > 0, f"{state.target}: a leg ended that was not in flight"
         state.in_flight -= 1
         state.backlog_bytes -= state.prefilling.pop(key, 0)

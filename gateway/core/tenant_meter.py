@@ -87,6 +87,7 @@ class TenantMeter:
         "request_bucket",
         "requests",
         "running",
+        "set_aside",
         "tenant",
         "token_bucket",
         "tokens",
@@ -96,6 +97,8 @@ class TenantMeter:
     def __init__(self, tenant: TenantName, config: TenantConfig, now_ns: int) -> None:
         self.tenant = tenant
         self.running = 0
+        self.set_aside = 0
+        """Tokens reserved by running requests; the unused part is refunded when each ends."""
         self.refused = 0
         """For want of a place, in this window."""
         self.asked_ns = self.turned_ns = now_ns

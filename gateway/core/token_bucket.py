@@ -29,13 +29,13 @@ class TokenBucket:
         self.per_minute = per_minute
         self._level = min(self._level, per_minute * _MINUTE_NS)
 
-    def wait_ns(self, amount: int, now_ns: int) -> int:
+    def wait_ns(self, amount: int, now_ns: int, coming_back: int = 0) -> int:
         """0 when it may be taken now; never (-1) where nothing is allowed. Whoever asks for more than a minute's worth
-        gets it from a full bucket, and leaves a debt."""
+        gets it from a full bucket, and leaves a debt. `coming_back`: tokens that are assumed to be refunded now."""
         self._refill(now_ns)
         if not self.per_minute:
             return -1
-        missing = min(amount, self.per_minute) * _MINUTE_NS - self._level
+        missing = (min(amount, self.per_minute) - coming_back) * _MINUTE_NS - self._level
         return 0 if missing <= 0 else -(-missing // self.per_minute)
 
     def take(self, amount: int, now_ns: int) -> None:

@@ -105,9 +105,10 @@ class PlaceRule:
         return bool(self.regions_within) and self._names_within(place)
 
     def _names_within(self, place: Place) -> bool:
-        return any(
-            place.region in each.regions and place.jurisdiction in each.jurisdictions for each in self.regions_within
-        )
+        for each in self.regions_within:
+            if place.region in each.regions and place.jurisdiction in each.jurisdictions:
+                return True
+        return False
 
 
 class Connector(Word):
@@ -172,6 +173,7 @@ class RequestProfile:
     model: ModelName
     tenant: TenantName
     prompt_bytes: int
+    """Size of the prompt as engines read it: bytes of its text, and four bytes for each token of its media parts."""
     prefix: bytes
     """Chained 64-bit block hashes, 8 bytes each, salted with model and tenant: equal hash i means equal blocks 0..i."""
     prefix_block_bytes: int
@@ -203,6 +205,12 @@ class RequestProfile:
     goes_on: bool = False
     """It is the rest of an answer that broke: only an engine that continues a text may have it."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
+    sent_bytes: int = 0
+    """Bytes of the prompt on the wire, where media parts make them differ from `prompt_bytes`; 0: no difference."""
+
+    @property
+    def bytes_to_send(self) -> int:
+        return self.sent_bytes or self.prompt_bytes
 
     @property
     def prefix_blocks(self) -> int:
@@ -570,6 +578,8 @@ class ReplicaSpec:
     every step; whoever stands alone is a group of its own."""
     continues: bool = True
     """The engine is known to go on with a text that another one began."""
+    slots: int = 0
+    """Requests that the engine runs at once, as the operator declares it; 0: not declared."""
 
 
 @value
@@ -600,6 +610,8 @@ class ReplicaObservation:
     """Of those waiting, the ones that wait for something else than room, such as a KV cache that is on its way."""
     preemptions: int = 0
     """Sequences that it has put back into its queue for want of room, since it started; 0 where it does not tell."""
+    slots: int = 0
+    """Requests that the engine runs at once, as it tells; 0 where it does not tell."""
 
 
 @value
@@ -614,11 +626,11 @@ class ModelCapacity:
     accepts: PlaceRule | None = None
     """Where a request must have arrived that these may take. Only we know it: see `LoadReport.told_to`."""
     load: int = 0
-    """Requests on them, running and waiting, where whoever places by cost is to know."""
+    """Requests on them, running and waiting."""
     backlog_bytes: int = 0
-    """Of prompts, what the one among them that has least to read has to read, likewise."""
+    """Of prompts, what the one among them that has least to read has to read."""
     free_tokens: int | None = None
-    """Room in the KV cache of the one among them that has most, likewise; None: nobody knows."""
+    """Room in the KV cache of the one among them that has most; None: nobody knows."""
     connector: Connector | None = None
     """Of a disaggregated pool, whose replicas are its prefill workers: only calls that can be handed over it are for
     it."""
@@ -626,6 +638,10 @@ class ModelCapacity:
     """Tokens that one request may come to there; 0: nobody says, and whoever needs more than the least stays away."""
     threshold_tokens: int = 0
     """As in `PoolSpec`."""
+    room: int = 0
+    """Requests that could begin at once on these replicas; negative: requests in their engines that wait for a slot."""
+    release_ns: int = 0
+    """Mean time between two requests leaving these replicas while all of their slots are taken; 0: not known."""
 
 
 @value
@@ -713,6 +729,7 @@ class LoadReport:
             group = capacity.model, capacity.pool, capacity.place, capacity.accepts, capacity.context_tokens_max
             numbers[*group, "replicas"] = capacity.replicas
             numbers[*group, "available"] = capacity.available
+            numbers[*group, "room"] = capacity.room
             numbers[*group, "load"] = capacity.replicas + capacity.load  # one more on one of many is no news
             # these come to nothing and back all the time
             numbers[*group, "backlog_bytes"] = _PROMPT_BYTES + capacity.backlog_bytes

@@ -18,7 +18,7 @@ from gateway.engines.connection import ConnectionPool
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.exposition import BadProbe
 from gateway.engines.handoff.bootstrap import QUERY_PATHS, Bootstrap, bootstrap_of, read_query, read_server_info
-from gateway.engines.loops import EngineLoops
+from gateway.engines.loops import QUESTIONS_SHARE, EngineLoops, LookBudget
 from gateway.engines.probe import FAULTS, get_page, probe_connections
 from gateway.ground.clock import Clock
 from gateway.ground.supervisor import Backoff, OnFailure
@@ -46,6 +46,7 @@ class BootstrapWatcher:
         self._endpoints = endpoints
         self._config = config
         self._log = log
+        self._budget = LookBudget(clock)
         self._loops = EngineLoops(endpoints, clock, backoff, on_restart)
 
     def configure(self, config: ProbeConfig) -> None:
@@ -60,6 +61,8 @@ class BootstrapWatcher:
         trouble = ""
         while members := self._members(engine):
             try:
+                if self._endpoints.is_adopted(engine):
+                    await asyncio.sleep(self._budget.wait_s(QUESTIONS_SHARE * self._config.adopted_per_s))
                 met = await self._ask(connections, engine, members[0])
             except FAULTS as error:
                 fault = f"{type(error).__name__}: {error}"

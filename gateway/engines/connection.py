@@ -62,7 +62,8 @@ class Connection(asyncio.Protocol):
         """What the current answer's `connection` header names."""
         self._head_bytes = 0
         self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser | None = None
+        """From the first request until the connection is lost: each of the two knows the other."""
         self._body: deque[bytes] = deque()
         self._body_bytes = 0
         self._is_paused = False
@@ -102,6 +103,8 @@ class Connection(asyncio.Protocol):
         assert self.is_complete, "one exchange at a time"
         assert not self._body, "an answer is unread"
         assert self._transport is not None
+        if self._parser is None:
+            self._parser = httptools.HttpResponseParser(self)
         self._begin_answer()
         self._transport.writelines((head, body) if body else (head,))
 
@@ -161,6 +164,7 @@ class Connection(asyncio.Protocol):
             self._fail(EngineGone("it sent something unasked-for"))
             return
         self.has_answered = True
+        assert self._parser is not None, "it was asked"
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -180,6 +184,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """A body without a length ends with its connection; all else breaks off."""
         self._transport = self._arrivals = None
+        self._parser = None
         if not self.is_complete:
             if self._has_head and not self._has_length and error is None:
                 self.is_complete = True
@@ -215,6 +220,7 @@ class Connection(asyncio.Protocol):
         self._headers.append((from_bytes(name), from_bytes(value)))
 
     def on_headers_complete(self) -> None:
+        assert self._parser is not None, "it parses"
         self.status = self._parser.get_status_code()
         if self.status >= 200:
             self._check_encoding()
@@ -229,6 +235,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._has_head:
             self.is_complete = True
+            assert self._parser is not None, "it parses"
             self._keeps_alive = self._parser.should_keep_alive() and self.status not in _WITHOUT_BODY
         else:
             self._headers.clear()
@@ -287,7 +294,10 @@ class Connection(asyncio.Protocol):
         if isinstance(self._error, OSError):
             raise EngineGone(str(self._error)) from self._error
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                self._error = EngineGone("an error of ours broke it off")  # the traceback knows this connection
 
 
 class Response:
@@ -455,4 +465,6 @@ def _request_head(method: str, origin: Origin, path: str, headers: Iterable[tupl
 def _why_unread(error: Exception) -> Exception:
     """What the parser has met: an objection or an error of ours, raised inside a callback, or what is no HTTP."""
     reason = error.__context__
+    if isinstance(reason, EngineGone):
+        reason.__traceback__ = None  # it knows the connection, which keeps it
     return reason if isinstance(reason, Exception) else EngineGone(f"what it sent is not HTTP: {error}")

@@ -36,6 +36,8 @@ class Reading:
     """Of those that wait, the ones that wait for something else than room."""
     preemptions: int = 0
     """Sequences put back into its queue for want of room, since it started; 0 where it does not tell."""
+    slots: int = 0
+    """Requests that it runs at once; 0 where it does not tell, as vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ def read_loads(page: bytes, ranks: int = 1) -> list[Reading]:
                 sum(each.waiting for each in readings.values()),
                 max(each.kv_usage for each in readings.values()),
                 sum(each.kv_tokens for each in readings.values()),
+                slots=sum(each.slots for each in readings.values()),
             )
         ]
     if len(readings) != ranks or len(loads) != ranks:
@@ -160,7 +163,7 @@ def read_slots(page: bytes, ranks: int = 1) -> list[Reading]:
         raise BadProbe("the engine has no slots")
     running = sum(each.is_processing for each in slots)
     kv_tokens = sum(_room(each.n_ctx) for each in slots)
-    return [Reading(running, waiting=int(running == len(slots)), kv_tokens=kv_tokens)]
+    return [Reading(running, waiting=int(running == len(slots)), kv_tokens=kv_tokens, slots=len(slots))]
 
 
 def read_sign_of_life(page: bytes, ranks: int = 1) -> list[Reading]:
@@ -298,6 +301,11 @@ def _room(tokens: object) -> int:
     return int(tokens) if isinstance(tokens, int | float) and 0 <= tokens <= _KV_TOKENS_MAX else 0
 
 
+def _slots(told: object) -> int:
+    """Nonsense says nothing against the engine."""
+    return int(told) if isinstance(told, int | float) and 0 <= told <= _REQUESTS_MAX else 0
+
+
 def _share(value: float) -> float:
     if not math.isfinite(value) or value < 0:
         raise BadProbe(f"{value} is no share of a cache")
@@ -313,6 +321,7 @@ class _Load(msgspec.Struct):
     dp_rank: int = 0
     token_usage: float = 0.0
     max_total_num_tokens: object = 0
+    max_running_requests: object = 0
 
 
 class _Loads(msgspec.Struct):
@@ -353,4 +362,5 @@ def _load_reading(load: _Load) -> Reading:
         _requests(load.num_waiting_reqs),
         _share(load.token_usage),
         _room(load.max_total_num_tokens),
+        slots=_slots(load.max_running_requests),
     )

@@ -50,6 +50,8 @@ class ReplicaEndpoint:
     is_met: bool = False
     """It is a prefill worker that decode workers meet: it has to say where."""
     bootstrap_port: int = PORT_DEFAULT
+    is_adopted: bool = False
+    """Another gateway has said where it is."""
     engine: Engine = field(init=False, repr=False, compare=False)
     ran_at: RanAt = field(init=False, repr=False, compare=False)
     own_headers: dict[str, str] = field(init=False, repr=False, compare=False)
@@ -79,6 +81,7 @@ class ReplicaEndpoint:
             connector=config.connector,
             is_met=config.is_met,
             bootstrap_port=config.bootstrap_port or PORT_DEFAULT,
+            is_adopted=config.is_adopted,
         )
 
 
@@ -105,6 +108,10 @@ class ReplicaEndpoints:
     def of(self, engine: Engine) -> list[ReplicaEndpoint]:
         """The replicas that this engine is; none once it is no longer ours."""
         return self._by_engine.get(engine, [])
+
+    def is_adopted(self, engine: Engine) -> bool:
+        """Nobody here has named it."""
+        return all(each.is_adopted for each in self.of(engine))
 
     def replace(self, endpoints: Iterable[ReplicaEndpoint]) -> None:
         self._put(endpoints)

@@ -12,6 +12,25 @@ from gateway.ground.clock import Clock
 from gateway.ground.supervisor import Backoff, OnFailure, keep_running
 from gateway.ground.task_group import TaskGroup
 
+_SECOND_NS = 1_000_000_000
+QUESTIONS_SHARE = 0.125
+"""Of the looks at adopted engines' loads, as many are other questions on top, of each kind."""
+
+
+class LookBudget:
+    """Looks at adopted engines, one after another and so many a second: others have said where those engines are."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next_ns = 0
+
+    def wait_s(self, looks_per_s: float) -> float:
+        """Until the turn that the caller has from now on."""
+        now_ns = self._clock.now_ns()
+        turn_ns = max(now_ns, self._next_ns)
+        self._next_ns = turn_ns + int(_SECOND_NS / looks_per_s)
+        return (turn_ns - now_ns) / _SECOND_NS
+
 
 class EngineLoops:
     """A loop that fails by our own fault starts again after a pause, is counted, and ends no other."""

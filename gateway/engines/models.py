@@ -19,7 +19,7 @@ from gateway.engines.connection import ConnectionPool
 from gateway.engines.dialects import listed_models
 from gateway.engines.endpoints import Engine, ReplicaEndpoints
 from gateway.engines.exposition import BadProbe
-from gateway.engines.loops import EngineLoops
+from gateway.engines.loops import QUESTIONS_SHARE, EngineLoops, LookBudget
 from gateway.engines.probe import FAULTS, get_page, probe_connections
 from gateway.ground.clock import Clock
 from gateway.ground.supervisor import Backoff, OnFailure
@@ -51,6 +51,7 @@ class ModelWatcher:
         self._config = config
         self._on_listed = on_listed
         self._log = log
+        self._budget = LookBudget(clock)
         self._loops = EngineLoops(endpoints, clock, backoff, on_restart)
         self._asked: set[Engine] = set()
         self._has_asked = asyncio.Event()
@@ -73,6 +74,8 @@ class ModelWatcher:
         told, trouble = False, ""
         while self._is_wanted(engine):
             try:
+                if self._endpoints.is_adopted(engine):
+                    await asyncio.sleep(self._budget.wait_s(QUESTIONS_SHARE * self._config.adopted_per_s))
                 models = await self._ask(connections, engine)
             except FAULTS as error:
                 fault = f"{type(error).__name__}: {error}"

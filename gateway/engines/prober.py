@@ -18,10 +18,13 @@ from gateway.core.vocabulary import ReplicaObservation
 from gateway.engines.connection import ConnectionPool
 from gateway.engines.dialects import Reading
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
-from gateway.engines.loops import EngineLoops
+from gateway.engines.loops import EngineLoops, LookBudget
 from gateway.engines.probe import EngineProbe, probe_connections
 from gateway.ground.clock import Clock
 from gateway.ground.supervisor import Backoff, OnFailure
+
+OnAdopted = Callable[[str, bool], None]
+"""Told an engine's URL, and whether it has answered."""
 
 _SECOND_NS = 1_000_000_000
 _IDLE_CONNECTION_MIN_S = 2.0
@@ -62,13 +65,17 @@ class Prober:
         *,
         backoff: Backoff = Backoff(),  # noqa: B008 - frozen
         batch_s: float = _BATCH_S,
+        on_adopted: OnAdopted = lambda *_: None,
     ) -> None:
+        """`on_adopted` is told after each look at an adopted engine."""
         self._endpoints = endpoints
         self._clock = clock
         self._config = config
         self._submit = submit
         self._loops = EngineLoops(endpoints, clock, backoff, on_restart)
         self._batch_s = batch_s
+        self._on_adopted = on_adopted
+        self._budget = LookBudget(clock)
         self._started_ns = clock.now_ns()
         """Beats are counted from here: whether gateways beside each other ask an engine at the same time is chance."""
         self._numbers = count()
@@ -99,6 +106,8 @@ class Prober:
         probe = EngineProbe(connections, engine, self._config)
         phase_ns = self._started_ns + next(self._numbers) // _GROUP_ENGINES * _GROUP_GAP_NS
         while self._endpoints.of(engine):
+            if self._endpoints.is_adopted(engine):
+                await asyncio.sleep(self._budget.wait_s(self._config.adopted_per_s))
             probe.config = self._config
             sent_ns = self._clock.now_ns()
             self._take_in(engine, await probe.look(sent_ns), sent_ns)
@@ -106,9 +115,13 @@ class Prober:
             await asyncio.sleep(wait_s(beat_ns - self._clock.now_ns()))
 
     def _take_in(self, engine: Engine, readings: list[Reading] | None, sent_ns: int) -> None:
-        for endpoint in self._endpoints.of(engine) if readings is not None else ():
-            assert readings is not None
+        endpoints = self._endpoints.of(engine)
+        if readings is None or not endpoints:
+            return
+        for endpoint in endpoints:
             self._gather(self._observation(endpoint, readings[endpoint.rank or 0], sent_ns))
+        if self._endpoints.is_adopted(engine):
+            self._on_adopted(engine.url, any(not each.unfit for each in readings))
 
     def _observation(self, endpoint: ReplicaEndpoint, reading: Reading, sent_ns: int) -> ReplicaObservation:
         unfit = reading.unfit
@@ -128,6 +141,7 @@ class Prober:
             kv_usage=reading.kv_usage,
             kv_tokens=reading.kv_tokens,
             preemptions=reading.preemptions,
+            slots=reading.slots,
             detail=unfit,
         )
 

@@ -5,7 +5,7 @@ for those alone who may do everything.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -94,15 +94,27 @@ def credential_of(headers: Mapping[str, str]) -> str:
 def _answers_as(hosts: Collection[str]) -> Middleware:
     """A page in a browser on this machine may come from anywhere, and its name may come to mean this machine (DNS
     rebinding): then the browser lets it read our answers. The name is in Host, which no page can choose. Whoever sends
-    none is no browser."""
+    none is no browser. A page by any other name may still send orders that it hears no answer to: its browser says in
+    Origin whose page it is."""
     names = {host.lower() for host in hosts}
+
+    def is_own_page(origin: str, shown: Sequence[str]) -> bool:
+        place = origin.strip().lower().partition("://")[2]
+        return place in (each.strip().lower() for each in shown) or is_name_of_ours(host_in(place))
+
+    def is_name_of_ours(host: str) -> bool:
+        return host in names and not is_this_machine(host)
 
     @web.middleware
     async def answer(request: web.Request, handler: _Handler) -> web.StreamResponse:
         shown = request.headers.getall("host", [])
-        if all(host_in(each) in names or is_this_machine(host_in(each)) for each in shown):
-            return await handler(request)
-        return fault(421, "this is no name of the admin address: ask for localhost, or add it to listen.admin_hosts")
+        if not all(host_in(each) in names or is_this_machine(host_in(each)) for each in shown):
+            return fault(
+                421, "this is no name of the admin address: ask for localhost, or add it to listen.admin_hosts"
+            )
+        if not all(is_own_page(each, shown) for each in request.headers.getall("origin", [])):
+            return fault(403, "a page of another origin asks nothing of the admin address")
+        return await handler(request)
 
     return answer
 

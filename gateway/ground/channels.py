@@ -6,14 +6,25 @@ Nothing here dials or listens by itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
+from structlog.typing import FilteringBoundLogger
+
+from gateway.ground.clock import Clock
+from gateway.ground.logs import Seldom
 
 _MILLISECOND_NS = 1_000_000
 _STOP_MAX_S = 2.0
 _Begin = Callable[..., grpc.aio.Call]
+_TOLD_TO_RENEW = re.compile(r" ?\(?GOAWAY received; Error code: 0; Debug Text: max_age\)?")
+"""A server says this on every connection that is old enough to be replaced. GRPC repeats it of whatever ends such a
+connection later, though it never is the reason."""
+_WRITTEN_AT_ITS_END = "Internal error from Core"
 
 
 class LinkSettings(Protocol):
@@ -86,6 +97,47 @@ class FollowedChannel:
         self._ended.set()
 
 
+class MalformedCalls(grpc.aio.ServerInterceptor):
+    """Answers whoever sends one message that is none. gRPC takes that for an error of the handler, which never ran, and
+    logs a traceback each time."""
+
+    def __init__(self, clock: Clock, log: FilteringBoundLogger) -> None:
+        self._log = log
+        self._seldom = Seldom(clock)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_streaming or handler.request_deserializer is None:
+            return handler  # whoever reads a stream finds out by reading
+        read, behaviour = handler.request_deserializer, handler.unary_stream or handler.unary_unary
+
+        def read_or_none(message: bytes) -> object | None:
+            try:
+                return read(message)  # type: ignore[no-any-return]
+            except DecodeError:
+                return None
+
+        async def answer(request: object | None, context: Any) -> Any:
+            if request is None:
+                self._tell(handler_call_details.method, context.peer())
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is no message")
+            return await behaviour(request, context)
+
+        make = (
+            grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
+        )
+        return make(answer, read_or_none, handler.response_serializer)
+
+    def _tell(self, method: object, caller: str) -> None:
+        passed_over = self._seldom.turn(str(method))
+        if passed_over is not None:
+            self._log.error("malformed_call", method=str(method), caller=caller, passed_over=passed_over)
+
+
 def shared_options(link: LinkSettings) -> list[tuple[str, int]]:
     """What both ends of a connection agree on: message sizes, and checking a silent connection for life.
 
@@ -127,6 +179,14 @@ def client_options(link: DialledSettings) -> list[tuple[str, int]]:
         ("grpc.min_reconnect_backoff_ms", link.connect_timeout_ns // _MILLISECOND_NS),  # of one attempt
         ("grpc.max_reconnect_backoff_ms", link.reconnect_max_ns // _MILLISECOND_NS),
     ]
+
+
+def status_in_words(code: grpc.StatusCode, details: str | None) -> str:
+    """How a call ended, for operators. Where something is written to a stream just as the other end closes it, gRPC for
+    Python loses the other end's reason and gives one of its own."""
+    if code is grpc.StatusCode.INTERNAL and (details or "").startswith(_WRITTEN_AT_ITS_END):
+        return "it closed the stream while something was written to it, and its reason is lost"
+    return f"{code.name}: {_TOLD_TO_RENEW.sub('', details or '')}"
 
 
 async def stop_at_once(server: grpc.aio.Server) -> None:

@@ -31,6 +31,8 @@ class MeshTlsConfig:
     certificate: Path
     key: Path
     roots: Path
+    jurisdictions: bool = False
+    """Every gateway's certificate has to name the jurisdiction that its region lies in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from cryptography import x509
 
-from gateway.core.vocabulary import GatewayId, RegionName
+from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName
 from gateway.ground.transport import AuthContext
 from gateway.ground.values import CERTIFICATE_NAME_PATTERN
 
@@ -29,16 +29,23 @@ class MeshIdentity:
     trust_domain: str
     region: RegionName
     gateway_id: GatewayId
+    jurisdiction: Jurisdiction | None = None
+    """The one that the region lies in, where the authority says so."""
 
     @property
     def uri(self) -> str:
         """The SPIFFE id, which says who calls."""
-        return f"spiffe://{self.trust_domain}/gateway/{self.region}/{self.gateway_id}"
+        name = f"spiffe://{self.trust_domain}/gateway/{self.region}/{self.gateway_id}"
+        return name if self.jurisdiction is None else f"{name}/jurisdiction/{self.jurisdiction}"
 
     @property
-    def dns_name(self) -> str:
-        """The same as a host name, which says who was called: gRPC clients compare no URI."""
-        return f"{self.gateway_id}.{self.region}.gateway.{self.trust_domain}"
+    def dns_names(self) -> tuple[str, ...]:
+        """The same as host names, which say who was called: gRPC clients compare no URI. The last one says all that is
+        known."""
+        name = f"{self.gateway_id}.{self.region}.gateway.{self.trust_domain}"
+        if self.jurisdiction is None:
+            return (name,)
+        return name, f"{self.gateway_id}.{self.region}.{self.jurisdiction.lower()}.jurisdiction.{self.trust_domain}"
 
     def __str__(self) -> str:
         return self.uri
@@ -56,9 +63,9 @@ class ControllerIdentity:
         return f"spiffe://{self.trust_domain}/controller/{self.name}"
 
     @property
-    def dns_name(self) -> str:
+    def dns_names(self) -> tuple[str, ...]:
         """The same for all controllers of a mesh: a gateway believes each of them."""
-        return controller_dns_name(self.trust_domain)
+        return (controller_dns_name(self.trust_domain),)
 
     def __str__(self) -> str:
         return self.uri
@@ -82,10 +89,14 @@ def parse_identity(uri: str) -> MeshIdentity:
     """Raises ValueError for what is no gateway's SPIFFE id."""
     scheme, _, rest = uri.partition("://")
     trust_domain, *path = rest.split("/")
+    jurisdiction = Jurisdiction(path.pop()) if len(path) == 5 and path.pop(3) == "jurisdiction" else None
+    names = [*path, *([] if jurisdiction is None else [jurisdiction.lower()])]
     is_gateway = scheme == "spiffe" and len(path) == 3 and path[0] == "gateway"
-    if not is_gateway or not is_trust_domain(trust_domain) or not all(map(CERTIFICATE_NAME_PATTERN.fullmatch, path)):
-        raise ValueError(f"{uri!r} is not spiffe://TRUST-DOMAIN/gateway/REGION/GATEWAY")
-    return MeshIdentity(trust_domain, RegionName(path[1]), GatewayId(path[2]))
+    if not is_gateway or not is_trust_domain(trust_domain) or not all(map(CERTIFICATE_NAME_PATTERN.fullmatch, names)):
+        raise ValueError(
+            f"{uri!r} is not spiffe://TRUST-DOMAIN/gateway/REGION/GATEWAY, with /jurisdiction/JURISDICTION or without"
+        )
+    return MeshIdentity(trust_domain, RegionName(path[1]), GatewayId(path[2]), jurisdiction)
 
 
 def is_trust_domain(text: str) -> bool:
@@ -122,6 +133,8 @@ def _identity_in(certificate: x509.Certificate, parse: Callable[[str], _Identity
     if len(uris) != 1:
         raise ValueError(f"the certificate holds {len(uris)} URIs where one is needed")
     identity = parse(uris[0])
-    if identity.dns_name not in names.get_values_for_type(x509.DNSName):
-        raise ValueError(f"the certificate lacks the DNS name {identity.dns_name}")
+    held = names.get_values_for_type(x509.DNSName)
+    for name in identity.dns_names:
+        if name not in held:
+            raise ValueError(f"the certificate lacks the DNS name {name}")
     return identity

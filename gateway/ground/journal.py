@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from gateway.ground.private_files import make_private_folder, private_opener
+from gateway.ground.private_files import make_private_folder, named, private_opener
+from gateway.ground.shortage import is_full_disk
 from gateway.ground.threads import finish_in_thread
 
 
@@ -44,7 +45,7 @@ class JournalFiles:
         on_stopped: Callable[[str], None],
     ) -> None:
         """`first_line` begins a file, by its number. Raises OSError when the folder cannot be written: that is better
-        known at the start."""
+        known at the start. A full disk ends the journal before it has begun."""
         self._settings = settings
         self._story = story
         self._first_line = first_line
@@ -55,8 +56,13 @@ class JournalFiles:
         self._parts = 0
         self._is_writing = True
         self._one_writer = threading.Lock()
-        make_private_folder(settings.folder)
-        self._begin_file()
+        try:
+            make_private_folder(settings.folder)
+            self._begin_file()
+        except OSError as error:
+            if not is_full_disk(error):
+                raise
+            self.stop(f"cannot begin: {error}")
 
     @property
     def folder(self) -> Path:
@@ -111,7 +117,8 @@ class JournalFiles:
             for block in _blocks(lines, self._settings.file_bytes_max):
                 if self._file_bytes + len(block) > self._settings.file_bytes_max:
                     self._begin_file()
-                with open(self._path(self._parts - 1), "ab", opener=private_opener) as file:
+                path = self._path(self._parts - 1)
+                with named(path), open(path, "ab", opener=private_opener) as file:
                     file.write(block)
                 self._file_bytes += len(block)
 
@@ -129,7 +136,7 @@ class JournalFiles:
     def _write_first(self, path: Path, line: bytes) -> None:
         """A file without its first line would spoil the story before it."""
         try:
-            with open(path, "wb", opener=private_opener) as file:
+            with named(path), open(path, "wb", opener=private_opener) as file:
                 file.write(line)
         except OSError:
             path.unlink(missing_ok=True)

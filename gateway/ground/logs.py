@@ -19,6 +19,7 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig, LogLevel
+from gateway.ground.values import SECOND_NS
 
 
 def make_logger(
@@ -54,10 +55,10 @@ def announce(config: LoggingConfig, name: str, event: str, *, role: str = "gatew
 
 
 @contextmanager
-def libraries_told_of(log: FilteringBoundLogger) -> Iterator[None]:
-    """What libraries say through Python's own logging are lines of this log too, from warnings upwards. For a whole
-    process: without it that would be on standard error as it is."""
-    handler = _Libraries(log)
+def libraries_told_of(log: FilteringBoundLogger, clock: Clock | None = None) -> Iterator[None]:
+    """What libraries say through Python's own logging are lines of this log too, from warnings upwards, each line of
+    their code once in ten seconds. For a whole process: without it that would be on standard error as it is."""
+    handler = _Libraries(log, clock or Clock())
     logging.getLogger().addHandler(handler)
     try:
         yield
@@ -65,18 +66,51 @@ def libraries_told_of(log: FilteringBoundLogger) -> Iterator[None]:
         logging.getLogger().removeHandler(handler)
 
 
+class Seldom:
+    """Says of lines that strangers bring about whether another one of their kind is due."""
+
+    def __init__(self, clock: Clock, apart_ns: int = 10 * SECOND_NS, kinds_max: int = 64) -> None:
+        """Kinds beyond so many are one."""
+        self._clock = clock
+        self._apart_ns = apart_ns
+        self._kinds_max = kinds_max
+        self._kinds: dict[str, tuple[int, int]] = {}
+        """By kind, when the next line is due, and how many were passed over."""
+
+    def turn(self, kind: str = "") -> int | None:
+        """How many of this kind were passed over since the last one; None: this one is passed over as well."""
+        now_ns = self._clock.now_ns()
+        if kind not in self._kinds and len(self._kinds) >= self._kinds_max:
+            self._forget(now_ns)
+            kind = kind if len(self._kinds) < self._kinds_max else "(others)"
+        due_ns, passed_over = self._kinds.get(kind, (now_ns, 0))
+        if now_ns < due_ns:
+            self._kinds[kind] = due_ns, passed_over + 1
+            return None
+        self._kinds[kind] = now_ns + self._apart_ns, 0
+        return passed_over
+
+    def _forget(self, now_ns: int) -> None:
+        self._kinds = {kind: each for kind, each in self._kinds.items() if now_ns < each[0]}
+
+
 class _Libraries(logging.Handler):
-    def __init__(self, log: FilteringBoundLogger) -> None:
+    def __init__(self, log: FilteringBoundLogger, clock: Clock) -> None:
         super().__init__(logging.WARNING)
         self._log = log
+        self._seldom = Seldom(clock)
 
     def emit(self, record: logging.LogRecord) -> None:
+        passed_over = self._seldom.turn(f"{record.name} {record.msg}")
+        if passed_over is None:
+            return
+        more = {"passed_over": passed_over} if passed_over else {}
         tell = self._log.error if record.levelno >= logging.ERROR else self._log.warning
         try:
             detail = record.getMessage()
         except (TypeError, ValueError):  # what was logged fits its own words not
             detail = str(record.msg)
-        tell("a library has something to say", library=record.name, detail=detail, exc_info=record.exc_info)
+        tell("a library has something to say", library=record.name, detail=detail, exc_info=record.exc_info, **more)
 
 
 def _renderers(log_format: LogFormat, stream: TextIO) -> list[Processor]:

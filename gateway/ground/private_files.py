@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 FILE_MODE = 0o640
@@ -24,6 +25,17 @@ def private_opener(path: str, flags: int) -> int:
 def make_private_folder(path: Path) -> None:
     """Unless it is there already."""
     path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Raises each OSError with the path: writing and syncing by themselves name none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def open_to_others(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:

@@ -87,8 +87,9 @@ def _file_type(field_name: str, hint: Any, may_be_zero: frozenset[str]) -> Any:
     if is_dataclass(hint) and hint is not Address:
         return Annotated[hint, Section(may_be_zero)]
     if get_origin(hint) is dict and is_dataclass(get_args(hint)[1]):
-        each = get_args(hint)[1]
-        return dict[Id, Annotated[each, Section(may_be_zero)]]  # type: ignore[valid-type]
+        named, each = get_args(hint)
+        key = named if get_origin(named) is Annotated else Id
+        return dict[key, Annotated[each, Section(may_be_zero)]]  # type: ignore[valid-type]
     return {Path: FilePath, Address: AddressText, tuple[Address, ...]: tuple[AddressText, ...]}.get(hint, hint)
 
 

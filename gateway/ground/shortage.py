@@ -1,4 +1,6 @@
-"""Has this machine run short, of descriptors or memory? Then whoever was to be reached is not to blame."""
+"""Has this machine run short, of descriptors, memory or room on a disk? Then no other end is to blame, and what can be
+done without goes on without it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import os
 
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+_FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def is_our_shortage(error: OSError) -> bool:
@@ -18,6 +21,11 @@ def is_our_shortage(error: OSError) -> bool:
     if isinstance(error, (ConnectionError, TimeoutError)):
         return False  # whoever was reached may have put words into it
     return (error.errno is None and tells_our_shortage(str(error))) or not has_descriptor()
+
+
+def is_full_disk(error: OSError) -> bool:
+    """Room may be made while a program runs, so a full disk is no fault of its configuration."""
+    return error.errno in _FULL_DISK
 
 
 def tells_our_shortage(text: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from gateway.ground.private_files import make_private_folder, private_opener
+from gateway.ground.private_files import make_private_folder, named, private_opener
 
 STATE_BYTES_MAX = 16 << 20
 _ENVELOPE_BYTES_MAX = 1024
@@ -61,7 +61,7 @@ class StateFile(Generic[_Content]):
         envelope = _Envelope(self._kind, self._version, _checksum(encoded), msgspec.Raw(encoded))
         make_private_folder(self.path.parent)
         fresh = self.path.with_name(f"{self.path.name}.new")
-        with open(fresh, "wb", opener=private_opener) as file:
+        with named(fresh), open(fresh, "wb", opener=private_opener) as file:
             file.write(msgspec.json.encode(envelope) + b"\n")
             file.flush()
             os.fsync(file.fileno())

@@ -1,11 +1,25 @@
-"""asyncio's group of tasks, for whatever may be stopped while one of its tasks fails."""
+"""asyncio's group of tasks, for whatever may be stopped while one of its tasks fails; and what cancelled tasks keep."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Coroutine, Generator
+from contextlib import suppress
+from contextvars import Context
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
+
+_T = TypeVar("_T")
+
+
+def forget_cancellation(task: asyncio.Task[Any]) -> None:
+    """Callback for a task that is done. One that was cancelled keeps the exception until it is asked for its result,
+    and with it every frame that the exception went through. Where one of those knows the task, as each does that has an
+    `asyncio.timeout` in a variable, nothing but the garbage collector would free any of them."""
+    if task.cancelled():
+        with suppress(asyncio.CancelledError):
+            task.exception()
 
 
 class TaskGroup(asyncio.TaskGroup):
@@ -19,6 +33,17 @@ class TaskGroup(asyncio.TaskGroup):
 
     _parent_cancel_requested: bool
     """asyncio's own: the group has cancelled its owner by itself, since a task failed."""
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, _T] | Coroutine[Any, Any, _T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[_T]:
+        task = super().create_task(coro, name=name, context=context)
+        task.add_done_callback(forget_cancellation)
+        return task
 
     async def __aenter__(self) -> Self:
         task = asyncio.current_task()

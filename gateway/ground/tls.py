@@ -19,7 +19,7 @@ import grpc.aio
 from cryptography import x509
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.vocabulary import GatewayId, RegionName
+from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.certificates import CertificateFault, KeyPair, date_fault, read_key_pair, read_roots
 from gateway.ground.clock import Clock
 from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
@@ -32,7 +32,7 @@ from gateway.ground.identity import (
     controller_identity,
 )
 from gateway.ground.reloader import ReloadRefused
-from gateway.ground.transport import AuthContext, ChannelOptions
+from gateway.ground.transport import AuthContext, ChannelOptions, Claim
 
 _SECOND_NS = 1_000_000_000
 _DAY_NS = 86_400 * _SECOND_NS
@@ -149,7 +149,7 @@ class _MemberTls(ABC, Generic[_Identity]):
         )
         return server.add_secure_port(address, credentials)
 
-    def caller_fault(self, auth: AuthContext, claim: tuple[GatewayId, RegionName] | None) -> str | None:
+    def caller_fault(self, auth: AuthContext, claim: Claim | None) -> str | None:
         """Why this caller may not call, or may not call itself `claim`. None: it may. Only gateways call."""
         try:
             caller = caller_identity(auth)
@@ -157,8 +157,15 @@ class _MemberTls(ABC, Generic[_Identity]):
             return str(error)
         if caller.trust_domain != self._trust_domain:
             return f"{caller} is of another trust domain"
-        if claim is not None and claim != (caller.gateway_id, caller.region):
-            return f"{caller} claims to be gateway {claim[0]} in {claim[1]}"
+        if self._config.jurisdictions and caller.jurisdiction is None:
+            return f"{caller} names no jurisdiction, and every certificate has to"
+        if claim is None:
+            return None
+        gateway_id, place = claim
+        if (gateway_id, place.region) != (caller.gateway_id, caller.region):
+            return f"{caller} claims to be gateway {gateway_id} in {place.region}"
+        if caller.jurisdiction not in (None, place.jurisdiction):
+            return f"{caller} claims to be in {place.jurisdiction}"
         return None
 
     def _open(self, address: str, dns_name: str, options: ChannelOptions) -> grpc.aio.Channel:
@@ -184,16 +191,18 @@ class MeshTls(_MemberTls[MeshIdentity]):
 
     role = "peers"
 
-    def __init__(self, config: MeshTlsConfig, gateway_id: GatewayId, region: RegionName, clock: Clock) -> None:
-        """Raises CertificateFault, also when the certificate is another gateway's."""
-        self._holder = (gateway_id, region)
+    def __init__(self, config: MeshTlsConfig, gateway_id: GatewayId, place: Place, clock: Clock) -> None:
+        """Raises CertificateFault, also when the certificate is another gateway's, or names another jurisdiction."""
+        self._holder = (gateway_id, place)
         super().__init__(config, clock)
 
     def open_channel(
-        self, address: str, gateway_id: GatewayId, region: RegionName, options: ChannelOptions
+        self, address: str, gateway_id: GatewayId, place: Place, options: ChannelOptions
     ) -> grpc.aio.Channel:
         """A channel that carries calls to exactly that gateway, and to nobody else who answers at its address."""
-        return self._open(address, MeshIdentity(self._trust_domain, region, gateway_id).dns_name, options)
+        jurisdiction = place.jurisdiction if self._config.jurisdictions else None
+        called = MeshIdentity(self._trust_domain, place.region, gateway_id, jurisdiction)
+        return self._open(address, called.dns_names[-1], options)
 
     def open_controller_channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
         """To whoever there is a controller of our trust domain, and to nobody else."""
@@ -201,9 +210,13 @@ class MeshTls(_MemberTls[MeshIdentity]):
 
     def _identify(self, certificate: x509.Certificate) -> MeshIdentity:
         identity = certificate_identity(certificate)
-        if (identity.gateway_id, identity.region) != self._holder:
-            gateway_id, region = self._holder
-            raise ValueError(f"it is of {identity}, not of {gateway_id} in {region}")
+        gateway_id, place = self._holder
+        if (identity.gateway_id, identity.region) != (gateway_id, place.region):
+            raise ValueError(f"it is of {identity}, not of {gateway_id} in {place.region}")
+        if identity.jurisdiction not in (None, place.jurisdiction):
+            raise ValueError(f"it is of {identity}, and {place.region} is said to be in {place.jurisdiction}")
+        if self._config.jurisdictions and identity.jurisdiction is None:
+            raise ValueError(f"it is of {identity}, and names no jurisdiction")
         return identity
 
 

@@ -11,10 +11,12 @@ from typing import Protocol
 
 import grpc.aio
 
-from gateway.core.vocabulary import GatewayId, RegionName
+from gateway.core.vocabulary import GatewayId, Place
 
 AuthContext = Mapping[str, Iterable[bytes]]
 """What gRPC learnt of a caller while connecting."""
+Claim = tuple[GatewayId, Place]
+"""Who a caller says that it is, and where."""
 ChannelOptions = Sequence[tuple[str, int]]
 
 
@@ -25,7 +27,7 @@ class Door(Protocol):
         """Listen there. Gives the port; raises RuntimeError when the address cannot be listened on."""
         ...
 
-    def caller_fault(self, auth: AuthContext, claim: tuple[GatewayId, RegionName] | None) -> str | None:
+    def caller_fault(self, auth: AuthContext, claim: Claim | None) -> str | None:
         """Why a caller may not call, or may not call itself `claim`; None: nothing speaks against it."""
         ...
 
@@ -41,7 +43,7 @@ class Transport(Door, Protocol):
         ...
 
     def open_channel(
-        self, address: str, gateway_id: GatewayId, region: RegionName, options: ChannelOptions
+        self, address: str, gateway_id: GatewayId, place: Place, options: ChannelOptions
     ) -> grpc.aio.Channel:
         """A channel that, as far as can be told, reaches that gateway and nobody else."""
         ...
@@ -60,7 +62,7 @@ class Plaintext:
         await asyncio.Event().wait()
 
     def open_channel(
-        self, address: str, _gateway_id: GatewayId, _region: RegionName, options: ChannelOptions
+        self, address: str, _gateway_id: GatewayId, _place: Place, options: ChannelOptions
     ) -> grpc.aio.Channel:
         return grpc.aio.insecure_channel(address, options=list(options))
 
@@ -70,5 +72,5 @@ class Plaintext:
     def add_port(self, server: grpc.aio.Server, address: str) -> int:
         return server.add_insecure_port(address)
 
-    def caller_fault(self, _auth: AuthContext, _claim: tuple[GatewayId, RegionName] | None) -> str | None:
+    def caller_fault(self, _auth: AuthContext, _claim: Claim | None) -> str | None:
         return None

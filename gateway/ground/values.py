@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -162,11 +162,22 @@ def _check_host_name(text: str) -> str:
 HOST_NAME_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
-def _check_host_address(text: str) -> str:
+_THIS_NETWORK = ip_network("0.0.0.0/8")
+
+
+def host_address(text: str) -> str:
+    """An IP address of one host, that a client elsewhere could connect to. Raises ValueError."""
     try:
-        return str(ip_address(text))
+        address = ip_address(text)
     except ValueError as error:
-        raise ValueError(f"{text!r} is not an IP address") from error
+        raise ValueError(f"{text[:100]!r} is not an IP address") from error
+    if isinstance(address, IPv4Address):
+        is_one_host = not (address.is_reserved or address in _THIS_NETWORK)
+    else:
+        is_one_host = address.ipv4_mapped is None and address.scope_id is None and not address.is_unspecified
+    if not is_one_host or address.is_multicast or address.is_link_local:
+        raise ValueError(f"{text!r} is not an address of one host that clients can connect to")
+    return str(address)
 
 
 def _check_origin(text: str) -> str:
@@ -181,15 +192,35 @@ def _check_origin(text: str) -> str:
 
 
 def _check_web_url(text: str) -> str:
-    if not text.startswith(("http://", "https://")) or not text.isprintable() or len(text) > URL_LENGTH_MAX:
+    if not _is_web_url(text):
         raise ValueError(f"{text!r} is not a URL such as https://gateway.example.net:8080/health")
     return text
+
+
+def _is_web_url(text: str) -> bool:
+    """What two readers might take for two hosts is none: user names, backslashes, spaces."""
+    if not text.startswith(("http://", "https://")) or len(text) > URL_LENGTH_MAX:
+        return False
+    if not text.isprintable() or not text.isascii() or " " in text or "\\" in text:
+        return False
+    try:
+        url = urlsplit(text)
+        port, host = url.port, url.hostname or ""
+    except ValueError:
+        return False
+    is_host = HOST_NAME_PATTERN.fullmatch(host) is not None or ":" in host
+    return is_host and port != 0 and not url.netloc.endswith(":") and "@" not in url.netloc
+
+
+def is_this_machine_s(url: str) -> bool:
+    """A URL that a file may hold, whose host is this machine."""
+    return Address(urlsplit(url).hostname or "", 0).is_loopback
 
 
 URL_LENGTH_MAX = 2048
 
 Id = Annotated[str, Strict(), AfterValidator(_check_id)]
-HostAddress = Annotated[str, Strict(), AfterValidator(_check_host_address)]
+HostAddress = Annotated[str, Strict(), AfterValidator(host_address)]
 HostName = Annotated[str, Strict(), AfterValidator(_check_host_name)]
 Origin = Annotated[str, Strict(), AfterValidator(_check_origin)]
 WebUrl = Annotated[str, Strict(), AfterValidator(_check_web_url)]

@@ -39,7 +39,8 @@ class AdminSources:
     """By the id of a request or a decision; None if it is not known."""
     lockdown: Callable[[LockdownOrder, Operator], Awaitable[object]]
     drain: Callable[[Operator], Awaitable[object]]
-    """For good: what begins it again is a restart."""
+    undrain: Callable[[Operator], Awaitable[object | None]]
+    """None: the process is ending."""
     overview: Sections
     notes: Notes
 
@@ -83,6 +84,16 @@ def make_admin_app(
             return fault(415, "send application/json")
         return as_json(await sources.drain(request[OPERATOR]))
 
+    @needs(Role.DRAIN)
+    async def undrain(request: web.Request) -> web.Response:
+        """As above."""
+        if request.content_type != "application/json":
+            return fault(415, "send application/json")
+        answer = await sources.undrain(request[OPERATOR])
+        if answer is None:
+            return fault(409, "this process is ending, and takes nothing new: undrain the one that is started after it")
+        return as_json(answer)
+
     middlewares = admin_middlewares(operators or Operators(), hosts)
     app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
     app.router.add_get("/metrics", metrics)
@@ -91,6 +102,7 @@ def make_admin_app(
     app.router.add_get("/admin/explain/{id}", explain)
     app.router.add_post("/admin/lockdown", lockdown)
     app.router.add_post("/admin/drain", drain)
+    app.router.add_post("/admin/undrain", undrain)
     add_page(app, sources.overview)
     add_health_routes(app, sources.readiness, sources.notes)
     return app

@@ -14,6 +14,9 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.web_protocol import _ErrInfo
+
+from gateway.ground.task_group import forget_cancellation
 
 http_date = rfc822_formatted_time
 """The time of day as HTTP writes it, formatted once a second."""
@@ -72,6 +75,18 @@ class Connection(web.RequestHandler):
         """
         if sys.version_info < (3, 12):
             self._loop = server.one_task_loop
+
+    def leave_no_cycles(self) -> None:
+        """To be called once the connection is made. Its task is cancelled where the client leaves."""
+        assert self._task_handler is not None, "the connection is made"
+        self._task_handler.add_done_callback(forget_cancellation)
+
+    def forget_unread(self) -> None:
+        """To be called once the connection is lost. What the parser objected to has been through the frame that it is
+        kept in."""
+        for message, _ in self._messages:
+            if isinstance(message, _ErrInfo):
+                message.exc.__traceback__ = None
 
     @property
     def waits_for_request(self) -> bool:

@@ -37,6 +37,7 @@ from gateway.request.callers import NO_BUDGET, ClientKey, KeyCheck, TenantBudget
 from gateway.request.content import ContentReader
 from gateway.request.engine_api import POSTED_PATHS, RESPONSES_PATH, stored_response_of
 from gateway.request.legs import Headers, OutboundRequest
+from gateway.request.media import Media, MediaTokens
 from gateway.request.model_names import ModelNames
 from gateway.request.owner import OwnerContext, RequestOwner
 from gateway.request.promises import NO_PROMISES, Promises
@@ -75,6 +76,7 @@ class Api:
         book: UsageBook | None = None,
         tenant_budget: TenantBudget = lambda _: NO_BUDGET,
         contents: ContentReader | None = None,
+        media_tokens: MediaTokens | None = None,
         promises: Promises = NO_PROMISES,
         rooms: Rooms = lambda _tenant, _now_ns: (),
     ) -> None:
@@ -82,8 +84,8 @@ class Api:
         `has_audit` says no, no request is taken. Of a request that may not enter, no body is read; the core decides the
         same, so `may_enter` only says how early. `on_refused` is told of each request that is turned away here; what
         the core turns away has a record of its own. What clients used goes into `book`. `contents` looks at prompts
-        whose tokens somebody asks for; `promises` say of which class requests are, and `rooms` what is left of tenants'
-        limits."""
+        whose tokens somebody asks for, and `media_tokens` estimate media parts; `promises` say of which class
+        requests are, and `rooms` what is left of tenants' limits."""
         self._on_refused = on_refused
         self._has_audit = has_audit
         self._may_enter = may_enter
@@ -103,6 +105,7 @@ class Api:
         self._models = models
         self._names = names or ModelNames()
         self._contents = contents
+        self._media_tokens = media_tokens or MediaTokens()
         self._promises = promises
         self._readiness = readiness
         self._room = Room(settings.requests_max, settings.bodies_bytes_max, settings.body_bytes_max)
@@ -153,10 +156,12 @@ class Api:
         check_announced(request, self._settings.body_bytes_max)  # before there is room: waiting for it would not help
         with self._room.hold(holders_of(caller, request.remote, self._settings)) as held:
             body = await self._uploads.read(request, held)
-            owner = self._owner_of(request, caller, body, sink, held.keep)
+            owner, media = self._owner_of(request, caller, body, sink, held.keep)
             with self._entrance.charging(request, owner.profile, owner.summary), self._pulse(owner, sink):
                 end = await owner.run()
             assert isinstance(end, EndRequest), "only forwards are refused"
+            if media is not None and not owner.profile.follows:
+                self._media_tokens.learn(owner.profile.model, media, owner.summary.prompt_tokens)
 
     def _pulse(self, owner: RequestOwner, sink: HttpSink) -> AbstractContextManager[None]:
         silence_s = self._settings.keep_alive_comments_s
@@ -167,8 +172,12 @@ class Api:
         outbound = OutboundRequest(unread_profile(caller, self._settings), request.path, (), b"", request.method)
         await self._own(outbound, caller, sink).run()
 
-    def _owner_of(self, request: web.Request, caller: Caller, body: bytes, sink: HttpSink, hold: Hold) -> RequestOwner:
+    def _owner_of(
+        self, request: web.Request, caller: Caller, body: bytes, sink: HttpSink, hold: Hold
+    ) -> tuple[RequestOwner, Media | None]:
+        """The owner, and the media parts of its prompt."""
         headers = engine_headers(request.headers, caller.request_id)
+        media: Media | None = None
         if request.path in POSTED_PATHS:
             parsed = read_request(
                 request.path,
@@ -178,7 +187,9 @@ class Api:
                 self._names,
                 contents=self._contents,
                 promises=self._promises,
+                media_tokens=self._media_tokens,
             )
+            media = parsed.media
             outbound = OutboundRequest(
                 parsed.profile,
                 request.path,
@@ -192,7 +203,7 @@ class Api:
                 sink.say(MODEL_HEADER, parsed.profile.model)
         else:
             outbound = self._control_request(request, caller, headers)
-        return self._own(outbound, caller, sink, hold)
+        return self._own(outbound, caller, sink, hold), media
 
     def _own(self, outbound: OutboundRequest, caller: Caller, sink: HttpSink, hold: Hold | None = None) -> RequestOwner:
         patience_ns = self._settings.request_deadline_ns
@@ -256,6 +267,7 @@ class Api:
             response = self._refuse(request, _KINDS_BY_STATUS.get(error.status, errors.INVALID_REQUEST), lost)
             if isinstance(error, web.HTTPMethodNotAllowed):
                 response.headers["allow"] = error.headers["allow"]
+            error.__traceback__ = None  # the request keeps it, and is known to each of its frames
             return response
         if not response.prepared:
             shape = shape_of(request.path, request.headers)

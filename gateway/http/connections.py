@@ -123,6 +123,7 @@ class _Connection(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.take_no_task_per_request(self._server)
+        self.leave_no_cycles()
         _give_up_unread(transport, self._settings.stall_s)
 
     def data_received(self, data: bytes) -> None:
@@ -136,6 +137,7 @@ class _Connection(Connection):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._headers_are_over()
+        self.forget_unread()
         super().connection_lost(exc)
 
     def handle_error(
@@ -148,6 +150,8 @@ class _Connection(Connection):
         """In place of aiohttp's own, which logs what the client sent and answers in plain text."""
         if status >= 500 and exc is not None:
             self._on_fault(exc)
+        elif exc is not None:
+            exc.__traceback__ = None  # the parser's own, whose frame keeps it
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun; there is no room for another")
         kind, shape = _kind_of(status, exc), shape_of(request.path, request.headers)

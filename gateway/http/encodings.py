@@ -39,8 +39,8 @@ class Inflater:
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
-        self._head = b""
-        self._decoder = zlib.decompressobj(_GZIP_BITS) if encoding == "gzip" else None
+        self._decoder: zlib._Decompress | None = None
+        """Made with the first step: it takes 40 KB, and many bodies may wait for theirs."""
         self._pending = b""
         self._is_over = False
         self.is_dry = True
@@ -49,19 +49,15 @@ class Inflater:
     def feed(self, data: bytes) -> None:
         """Raises ClientFault for what follows the end of the encoded body."""
         assert self.is_dry, "what went in before is taken out first"
-        if self._decoder is None:
-            data = self._head + data
-            if len(data) < _ZLIB_HEADER_BYTES:
-                self._head = data
-                return
-            self._decoder = zlib.decompressobj(zlib.MAX_WBITS if _has_zlib_header(data) else -zlib.MAX_WBITS)
-        self._pending = data
-        self.is_dry = not data
+        self._pending += data
+        is_begun = self._decoder is not None or self._encoding == "gzip" or len(self._pending) >= _ZLIB_HEADER_BYTES
+        self.is_dry = not (self._pending and is_begun)
 
     def step(self, bytes_max: int) -> bytes:
         """What comes next, at most so much. Raises ClientFault for what is not in this encoding."""
+        if self._decoder is None:
+            self._decoder = self._begin()
         decoder = self._decoder
-        assert decoder is not None, "fed before"
         if self._is_over:
             raise self._fault("something follows its end")
         try:
@@ -74,6 +70,11 @@ class Inflater:
         self._is_over = decoder.eof
         self.is_dry = self._is_over or (not self._pending and len(data) < bytes_max)
         return data
+
+    def _begin(self) -> zlib._Decompress:
+        if self._encoding == "gzip":
+            return zlib.decompressobj(_GZIP_BITS)
+        return zlib.decompressobj(zlib.MAX_WBITS if _has_zlib_header(self._pending) else -zlib.MAX_WBITS)
 
     def close(self) -> None:
         """All of it has come. Raises ClientFault where it breaks off."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import chain
 
 from aiohttp import web
 
-from gateway.core.limits import Room
+from gateway.core.limits import TRY_AGAIN_NS, Room
 from gateway.core.vocabulary import RequestId, RequestProfile, TenantName
 from gateway.ground.admin_server import HEALTH_PATHS, credential_of
 from gateway.ground.clock import Clock
@@ -25,6 +26,7 @@ from gateway.http.errors import (
     INVALID_API_KEY,
     REQUEST_RATE_EXCEEDED,
     TOKEN_RATE_EXCEEDED,
+    USAGE_UNKNOWN,
     ClientFault,
     ErrorKind,
     retried_after,
@@ -122,6 +124,8 @@ class Entrance:
         wall_ns, key = self._clock.wall_ns(), caller.key
         if key is not None and tokens:
             budgets = key.budget, self._tenant_budget(caller.tenant)
+            if self._book.is_unknown and budgets != (NO_BUDGET, NO_BUDGET):
+                raise ClientFault(USAGE_UNKNOWN)
             spent = self._book.spent(key.key_id, caller.tenant, budgets, wall_ns)
             if spent is not None:
                 raise ClientFault(_budget_kind(spent), f"of this {spent.whose}, {spent.budget} tokens a {spent.period}")
@@ -219,7 +223,9 @@ def _key_id(caller: Caller) -> KeyId:
 
 
 def _budget_kind(spent: Spent) -> ErrorKind:
-    return retried_after(BUDGET_EXCEEDED, spent.wait_ns)
+    """Clients may retry where a running request holds the rest of the budget, and not where a new day must come."""
+    kind = retried_after(BUDGET_EXCEEDED, spent.wait_ns)
+    return replace(kind, may_retry=True) if spent.wait_ns <= TRY_AGAIN_NS else kind
 
 
 def _meter_of(request: web.Request) -> KeyMeter | None:

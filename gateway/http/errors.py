@@ -115,6 +115,7 @@ TOO_MANY_CONNECTIONS = ErrorKind(
 AUDIT_UNAVAILABLE = ErrorKind(
     503, _OURS, "audit_unavailable", "The gateway cannot keep the record that every request needs.", 5.0
 )
+USAGE_UNKNOWN = ErrorKind(503, _OURS, "usage_unknown", "The gateway cannot read what is left of the budget.", 5.0)
 INTERNAL = ErrorKind(500, _OURS, "internal_error", "The gateway met an error of its own.", may_retry=False)
 MODEL_NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "model_not_found", "The model does not exist.", shows_detail=True)
 

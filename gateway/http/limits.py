@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.core.limits import Room
+from gateway.core.limits import TRY_AGAIN_NS, Room
 from gateway.core.tenant_meter import LimitKind
 from gateway.request.callers import ClientKey, KeyId, KeyLimits
 
@@ -32,7 +32,8 @@ class Limit(StrEnum):
 class Exceeded:
     limit: Limit
     wait_ns: int
-    """Until it would pass, if nothing else is asked for meanwhile; 0 where only an end of others can help."""
+    """Earliest time at which the request could pass, if nothing else is asked for meanwhile and all reservations of
+    running requests are refunded; 0 where only the end of a running request can help."""
 
 
 class Bucket:
@@ -50,11 +51,13 @@ class Bucket:
         self.per_minute = per_minute
         self._full_at_ns = 0
 
-    def wait_ns(self, amount: int, now_ns: int) -> int:
-        """0 when it may be taken now. More than a whole minute's allowance may be taken from a full bucket."""
-        if self._full_at_ns <= now_ns:
+    def wait_ns(self, amount: int, now_ns: int, coming_back: int = 0) -> int:
+        """0 when it may be taken now. More than a whole minute's allowance may be taken from a full bucket.
+        `coming_back`: tokens that are assumed to be refunded now."""
+        reset_ns = self._full_at_ns - self._refill_ns(coming_back) - now_ns
+        if reset_ns <= 0:
             return 0
-        return max(0, self.reset_ns(now_ns) + self._refill_ns(min(amount, self.per_minute)) - _MINUTE_NS)
+        return max(0, reset_ns + self._refill_ns(min(amount, self.per_minute)) - _MINUTE_NS)
 
     def take(self, amount: int, now_ns: int) -> None:
         full_at_ns = max(self._full_at_ns, now_ns) + self._refill_ns(amount)
@@ -77,10 +80,12 @@ class Bucket:
 class KeyMeter:
     """What one key is using and has used."""
 
-    __slots__ = ("limits", "requests", "running", "tokens")
+    __slots__ = ("limits", "requests", "running", "set_aside", "tokens")
 
     def __init__(self) -> None:
         self.running = 0
+        self.set_aside = 0
+        """Tokens reserved by running requests; the unused part is refunded when each ends."""
         self.limits = KeyLimits()
         self.requests: Bucket | None = None
         self.tokens: Bucket | None = None
@@ -106,16 +111,17 @@ class KeyMeter:
         assert self.running >= 0, "left more often than entered"
 
     def take_tokens(self, amount: int, now_ns: int) -> Exceeded | None:
-        if self.tokens is None:
-            return None
-        wait_ns = self.tokens.wait_ns(amount, now_ns)
-        if wait_ns:
-            return Exceeded(Limit.TOKENS, wait_ns)
-        self.tokens.take(amount, now_ns)
+        if self.tokens is not None:
+            wait_ns = self._tokens_wait_ns(self.tokens, amount, now_ns)
+            if wait_ns:
+                return Exceeded(Limit.TOKENS, wait_ns)
+            self.tokens.take(amount, now_ns)
+        self.set_aside += amount
         return None
 
     def settle_tokens(self, taken: int, used: int, now_ns: int) -> None:
         """Replace what was set aside by what it came to."""
+        self.set_aside -= taken
         if self.tokens is None:
             return
         if used > taken:
@@ -126,11 +132,16 @@ class KeyMeter:
     def _obstacle(self, now_ns: int) -> Exceeded | None:
         if self.limits.concurrency_max is not None and self.running >= self.limits.concurrency_max:
             return Exceeded(Limit.CONCURRENCY, 0)
-        for limit, bucket in ((Limit.REQUESTS, self.requests), (Limit.TOKENS, self.tokens)):
-            wait_ns = bucket.wait_ns(1, now_ns) if bucket is not None else 0
-            if wait_ns:
-                return Exceeded(limit, wait_ns)
-        return None
+        wait_ns = 0 if self.requests is None else self.requests.wait_ns(1, now_ns)
+        if wait_ns:
+            return Exceeded(Limit.REQUESTS, wait_ns)
+        wait_ns = 0 if self.tokens is None else self._tokens_wait_ns(self.tokens, 1, now_ns)
+        return Exceeded(Limit.TOKENS, wait_ns) if wait_ns else None
+
+    def _tokens_wait_ns(self, bucket: Bucket, amount: int, now_ns: int) -> int:
+        """Earliest time for so many tokens, since reservations of running requests may be refunded at any time."""
+        wait_ns = bucket.wait_ns(amount, now_ns)
+        return min(wait_ns, max(TRY_AGAIN_NS, bucket.wait_ns(amount, now_ns, self.set_aside))) if wait_ns else 0
 
 
 class Meters:

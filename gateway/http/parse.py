@@ -5,7 +5,7 @@ The body itself is never changed, and what is taken from it is never text: hashe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from os import urandom
@@ -49,6 +49,7 @@ from gateway.request.engine_api import ENGINE_HEADERS, REQUEST_ID_HEADER
 from gateway.request.handoffs import takers_of
 from gateway.request.header_values import from_text, has_control_character
 from gateway.request.legs import CacheSalt, Headers
+from gateway.request.media import Media, MediaTokens, media_in
 from gateway.request.model_names import ModelNames, body_for
 from gateway.request.promises import NO_PROMISES, Promises
 from gateway.request.trace_context import TRACEPARENT, TRACESTATE
@@ -69,6 +70,7 @@ _FAULT_KINDS: dict[BodyFaultKind, ErrorKind] = {
     BodyFaultKind.UNSUPPORTED_FIELD: UNSUPPORTED_FIELD,
 }
 _OWN_NAMES = ModelNames()
+_AS_ASSUMED = MediaTokens()
 _IN_LINES = frozenset({TRACEPARENT, TRACESTATE})
 _SESSION_BLOCKS = 4
 """Without a hint, requests that begin with the same blocks are taken for one session."""
@@ -86,6 +88,8 @@ class ParsedRequest:
     """That name."""
     stores_response: bool = False
     cache_salt: CacheSalt | None = None
+    media: Media | None = None
+    """Media parts of its prompt; None: there are none."""
 
 
 @value
@@ -204,9 +208,10 @@ def read_request(
     *,
     contents: ContentReader | None = None,
     promises: Promises = NO_PROMISES,
+    media_tokens: MediaTokens = _AS_ASSUMED,
 ) -> ParsedRequest:
     """`contents` looks at prompts whose tokens somebody asks for; `promises` are of which class requests are that name
-    none. Raises ClientFault."""
+    none, and `media_tokens` estimates media parts. Raises ClientFault."""
     body = _read_body(path, raw, settings)
     asked = ModelName(body.model)
     followed = body.followed_response_id
@@ -216,18 +221,20 @@ def read_request(
         raise ClientFault(MODEL_NOT_FOUND, f"the model `{asked}` does not exist for this key", "model")
     model = names.resolved(asked, meant, caller.tenant, caller.process, follows)
     salt = prefix_salt(model, settings.cache_salts.domain(caller.tenant), body.salt)
-    parts = body.prompt_parts()
     blocks_max = settings.prefix_blocks_max if body.fills_prefix_cache else 0
-    prefix, prompt_bytes = prefix_chain(salt, parts, block_bytes=settings.prefix_block_bytes, blocks_max=blocks_max)
+    block_bytes = settings.prefix_block_bytes
+    media = media_in(body, raw, model, media_tokens, hashed_bytes_max=max(1, blocks_max) * block_bytes)
+    parts: Sequence[bytes | memoryview] = body.prompt_parts() if media is None else media.pieces
+    prefix, prompt_bytes = prefix_chain(salt, parts, block_bytes=block_bytes, blocks_max=blocks_max)
     content = None if contents is None else contents.read(body, model, caller.tenant, caller.category)
     content = content or NOTHING_READ
     profile = RequestProfile(
         request_id=caller.request_id,
         model=model,
         tenant=caller.tenant,
-        prompt_bytes=prompt_bytes,
+        prompt_bytes=prompt_bytes if media is None else media.prompt_bytes,
         prefix=prefix,
-        prefix_block_bytes=settings.prefix_block_bytes,
+        prefix_block_bytes=block_bytes,
         session_key=_session_key(body.session_hint, parts, caller, prefix, salt),
         stream=body.streams,
         output_tokens_max=_plausible(body.output_tokens_max()),
@@ -238,11 +245,12 @@ def read_request(
         text_bytes=content.text_bytes,
         extra_prompt_tokens=content.extra_tokens,
         service_class=_served_as(caller, model, promises),
+        sent_bytes=0 if media is None else media.sent_bytes,
     )
     salted = settings.cache_salts.salt(caller.tenant, body)
     if model == asked:
-        return ParsedRequest(profile, raw, stores_response=body.stores_response, cache_salt=salted)
-    return ParsedRequest(profile, body_for(raw, model), asked, body.stores_response, salted)
+        return ParsedRequest(profile, raw, stores_response=body.stores_response, cache_salt=salted, media=media)
+    return ParsedRequest(profile, body_for(raw, model), asked, body.stores_response, salted, media)
 
 
 def control_profile(response_id: str, caller: Caller, settings: HttpSettings, *, stream: bool) -> RequestProfile:
@@ -295,7 +303,7 @@ def _plausible(tokens: int | None) -> int | None:
     return tokens if tokens is not None and 0 <= tokens <= _COUNT_MAX else None
 
 
-def _session_key(hint: str, parts: list[memoryview], caller: Caller, prefix: bytes, salt: bytes) -> str:
+def _session_key(hint: str, parts: Sequence[bytes | memoryview], caller: Caller, prefix: bytes, salt: bytes) -> str:
     """A hash: the same for the same session, and nothing that a journal or a log would rather not hold."""
     session, user = caller.session_hints
     hint = session or hint or user

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import NamedTuple, Self
 
 from gateway.core.vocabulary import TenantName
-from gateway.http.errors import BODIES_SHARE_EXCEEDED, GATEWAY_FULL, ClientFault
+from gateway.http.errors import BODIES_SHARE_EXCEEDED, GATEWAY_FULL, ClientFault, ErrorKind
 from gateway.http.parse import Caller
 from gateway.http.settings import HttpSettings
 from gateway.request.callers import KeyId
@@ -80,17 +80,17 @@ class Room:
         """A request's place, as yet without a body. Entering it raises ClientFault where there is none."""
         return Held(self, holders)
 
-    def fault(self, more_bytes: int, holders: Sequence[Holder]) -> ClientFault | None:
+    def objection(self, more_bytes: int, holders: Sequence[Holder]) -> ErrorKind | None:
         """Why there is no room for so many bytes more."""
         if self.bytes + more_bytes > self._bytes_max:
-            return ClientFault(GATEWAY_FULL)
+            return GATEWAY_FULL
         if self.bytes + more_bytes <= self._body_bytes_max:
             return None  # nobody's share is smaller than what there is in all
         for holder in holders:
             held = self._held.get(holder, 0)
             share = holder.share * (self._bytes_max - (self.bytes - held))
             if held + more_bytes > max(share, self._body_bytes_max):
-                return ClientFault(BODIES_SHARE_EXCEEDED)
+                return BODIES_SHARE_EXCEEDED
         return None
 
     def take_place(self) -> None:
@@ -140,9 +140,9 @@ class Held:
 
     def check(self, announced_bytes: int) -> None:
         """Raises ClientFault where there is no room for so much now: why let it be sent?"""
-        fault = self._room.fault(announced_bytes, self._holders)
-        if fault is not None:
-            raise fault
+        objection = self._room.objection(announced_bytes, self._holders)
+        if objection is not None:
+            raise ClientFault(objection)
 
     def grow(self, more_bytes: int) -> None:
         """Raises ClientFault where there is no room for it."""
@@ -152,7 +152,7 @@ class Held:
 
     def keep(self, more_bytes: int) -> bool:
         """Of what is answered, so much more; or fewer, if negative. False: there is no room, and none was taken."""
-        if more_bytes > 0 and self._room.fault(more_bytes, self._holders) is not None:
+        if more_bytes > 0 and self._room.objection(more_bytes, self._holders) is not None:
             return False
         self._room.add(more_bytes, self._holders)
         self._bytes += more_bytes

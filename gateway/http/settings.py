@@ -10,6 +10,12 @@ from gateway.core.vocabulary import GatewayId, Place
 from gateway.request.cache_salts import CacheSalts
 
 _SECOND_NS = 1_000_000_000
+_OPERATORS_CONNECTIONS = 256
+
+
+def operators_connections_max(clients_max: int) -> int:
+    """Open at once at the admin address: operators are few, and what they may hold of memory is on top of clients'."""
+    return min(clients_max, _OPERATORS_CONNECTIONS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ from gateway.http.settings import HttpSettings
 
 STEP_BYTES_MAX = 256 * 1024
 """Inflated at a time, by a thread of its own."""
+STEPS_MAX = 2
+"""Under way: one that is taken and one that is next. What they give is counted once the event loop comes to it, so that
+however many bodies come in at once, no more than this is in memory uncounted."""
 PROMPT_BYTES_MAX = 4 * 1024
 """Up to this much is inflated at once, without waking a thread,"""
 PROMPT_STEP_BYTES_MAX = 32 * 1024
@@ -54,6 +57,7 @@ class Uploads:
     def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
         self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="uploads")
+        self._steps = asyncio.Semaphore(STEPS_MAX)
         self._turns = _Turns()
 
     def close(self) -> None:
@@ -116,6 +120,7 @@ class Uploads:
         except TimeoutError as error:
             raise ClientFault(errors.BODY_INCOMPLETE) from error
         except web.RequestPayloadError as error:
+            error.__traceback__ = None  # its stream keeps it, and is known to each of its frames
             raise ClientFault(errors.INVALID_REQUEST) from error
 
     async def _inflate(self, inflater: Inflater, body: _Body, piece: bytes) -> None:
@@ -125,7 +130,9 @@ class Uploads:
             await body.add(inflater.step(PROMPT_STEP_BYTES_MAX))
         loop = asyncio.get_running_loop()
         while not inflater.is_dry:
-            await body.add(await loop.run_in_executor(self._aside, inflater.step, STEP_BYTES_MAX))
+            async with self._steps:
+                body.check()
+                await body.add(await loop.run_in_executor(self._aside, inflater.step, STEP_BYTES_MAX))
 
 
 class _Body:
@@ -138,6 +145,10 @@ class _Body:
         self._pieces: list[bytearray] = []
         """Small ones are put together: a client that sends two bytes at a time would have an object for each. Large
         ones are not: an array of megabytes is copied whenever it has to grow."""
+
+    def check(self) -> None:
+        """Raises ClientFault where there is no room for anything more."""
+        self._held.check(1)
 
     async def add(self, piece: bytes) -> None:
         if self.size + len(piece) > self._bytes_max:

@@ -113,21 +113,16 @@ class PeerLeg:
             ended = codec.read_ended(word.said)
         if ended.ran_at is not None:
             self._check_place(ended.ran_at)
-        failure = failure_of(ended)
-        if failure is not None:
-            raise failure
+        check_end(ended)
         self.counted = TokenUsage(believed(ended.prompt_tokens), believed(ended.output_tokens))
         await self._words.until_closed()
 
 
-def failure_of(ended: codec.EndedForward) -> LegFailure | None:
-    """None where the peer's answer is whole."""
+def check_end(ended: codec.EndedForward) -> None:
+    """Raises LegFailure where the peer's answer is not whole."""
     result, refusal, detail = leg_end_of(ended.outcome, ended.detail)
-    return (
-        None
-        if result in (LegResult.COMPLETED, LegResult.CLIENT_ERROR)
-        else LegFailure(result, detail, refusal, is_final=ended.is_final, resumes_used=ended.resumes_used)
-    )
+    if result not in (LegResult.COMPLETED, LegResult.CLIENT_ERROR):
+        raise LegFailure(result, detail, refusal, is_final=ended.is_final, resumes_used=ended.resumes_used)
 
 
 def _send(link: PeerLink, message: pb.ForwardRequest, timeout_s: float) -> Words:
@@ -171,7 +166,8 @@ async def _until_head(words: Words, check_place: Callable[[RanAt], None]) -> Leg
             ended = codec.read_ended(word.said)
             if ended.ran_at is not None:
                 check_place(ended.ran_at)
-            raise failure_of(ended) or LegFailure(LegResult.FAILED, f"it ended as {ended.outcome} without a head")
+            check_end(ended)
+            raise LegFailure(LegResult.FAILED, f"it ended as {ended.outcome} without a head")
         if word.kind != "head":
             raise LegFailure(LegResult.FAILED, f"the peer sent {word.kind} before a head")
         return codec.read_head(word.said)

@@ -87,6 +87,7 @@ HOPS_MAX = 8
 HEADERS_MAX = 64
 HEADER_VALUE_LENGTH_MAX = 8192
 LOAD_MAX = 10**9
+RELEASE_US_MAX = 10**12
 """Requests on the replicas of one group: as many as an engine may tell of."""
 PROMPT_BYTES_MAX = 2**32
 BACKLOG_BYTES_MAX = PROMPT_BYTES_MAX * 2**20
@@ -187,6 +188,8 @@ def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
                 connector=each.connector or "",
                 context_tokens_max=min(each.context_tokens_max, TOKENS_MAX),
                 threshold_tokens=min(each.threshold_tokens, TOKENS_MAX),
+                room=max(-LOAD_MAX, min(each.room, LOAD_MAX)),
+                release_us=min(each.release_ns // MICROSECOND_NS, RELEASE_US_MAX),
             )
             for each in report.capacities
         ],
@@ -281,6 +284,8 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
     require(message.free_tokens <= FREE_TOKENS_MAX, "no cache has so much room")
     require(message.context_tokens_max <= TOKENS_MAX, "no engine has such a context")
     require(message.threshold_tokens <= TOKENS_MAX, "no request comes to such a threshold")
+    require(abs(message.room) <= LOAD_MAX, "the room is no number of requests")
+    require(message.release_us <= RELEASE_US_MAX, "no request takes so long")
     return ModelCapacity(
         model=_model(message.model),
         pool=PoolName(read_id(message.pool, "pool")),
@@ -293,6 +298,8 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
         connector=_CONNECTORS_TOLD.get(message.connector),
         context_tokens_max=message.context_tokens_max,
         threshold_tokens=message.threshold_tokens,
+        room=message.room if message.HasField("room") else message.available,
+        release_ns=message.release_us * MICROSECOND_NS,
     )
 
 
@@ -379,6 +386,7 @@ def _profile_to_pb(profile: RequestProfile, order: StartLeg) -> pb.Profile:
         budget_tokens=min(order.budget_tokens, TOKENS_MAX),
         goes_on=profile.goes_on,
         service_class=profile.service_class if yields else "",
+        sent_bytes=profile.sent_bytes,
     )
 
 
@@ -390,6 +398,7 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
     require(profile.prefix_block_bytes > 0, "prefix_block_bytes is zero")
     require(blocks * profile.prefix_block_bytes <= profile.prompt_bytes, "prefix is longer than its prompt")
     require(profile.prompt_bytes <= PROMPT_BYTES_MAX, "prompt_bytes is out of bounds")
+    require(profile.sent_bytes <= PROMPT_BYTES_MAX, "sent_bytes is out of bounds")
     require(bool(profile.session_key), "session_key is empty")
     require(profile.budget_tokens <= TOKENS_MAX, "budget_tokens is out of bounds")
     return RequestProfile(
@@ -408,6 +417,7 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
         budget_tokens=profile.budget_tokens,
         goes_on=profile.goes_on,
         service_class=_service_class(profile.service_class),
+        sent_bytes=profile.sent_bytes,
     )
 
 
@@ -701,10 +711,10 @@ _NANOS = 1_000_000_000
 
 def _costs_to_pb(costs: ExplainedCosts) -> pb.Costs:
     return pb.Costs(
-        reading_us=_in_us(costs.reading_ms),
-        crowding_us=_in_us(costs.crowding_ms),
-        waiting_us=_in_us(costs.waiting_ms),
-        distance_us=_in_us(costs.distance_ms),
+        reading_us=_in_us(costs.reading),
+        crowding_us=_in_us(costs.crowding),
+        waiting_us=_in_us(costs.waiting),
+        distance_us=_in_us(costs.distance),
         first_token_us=None if costs.first_token_ms is UNSET else _in_us(costs.first_token_ms),
         money_nanos=None if costs.money is UNSET else round(costs.money * _NANOS),
         currency="" if costs.currency is UNSET else costs.currency,
@@ -713,7 +723,7 @@ def _costs_to_pb(costs: ExplainedCosts) -> pb.Costs:
 
 
 def _explained_costs(message: pb.Costs) -> ExplainedCosts:
-    """The total is ours to work out: a peer that told it as well could contradict itself."""
+    """The score is ours to work out: a peer that told it as well could contradict itself."""
     explained = ExplainedCosts.of(
         *map(_in_ms, (message.reading_us, message.crowding_us, message.waiting_us, message.distance_us))
     )

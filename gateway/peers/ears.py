@@ -32,6 +32,12 @@ class Ears:
         self._heartbeats[peer] = heartbeats
         return partial(self._forget, peer, heartbeats)
 
+    def called_by(self, peer: GatewayId) -> None:
+        """A peer has begun to listen to us."""
+        heartbeats = self._heartbeats.get(peer)
+        if heartbeats is not None:
+            heartbeats.called()
+
     def hear(self, peer: GatewayId, event: Event) -> None:
         self._hand_on(peer, event)
         if isinstance(event, PeersObserved) and self._on_control is not None:

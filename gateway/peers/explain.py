@@ -8,6 +8,7 @@ import grpc
 import grpc.aio
 
 from gateway.core.vocabulary import GatewayId, RequestId
+from gateway.ground.channels import status_in_words
 from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
@@ -48,4 +49,4 @@ def _problem(error: grpc.aio.AioRpcError) -> str:
         case grpc.StatusCode.UNIMPLEMENTED:
             return "its version cannot explain decisions"
         case code:
-            return f"it cannot be reached ({code.name}: {error.details()})"
+            return f"it cannot be reached ({status_in_words(code, error.details())})"

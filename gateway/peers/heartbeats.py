@@ -20,6 +20,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.scaling.vocabulary import ScalingReport
 from gateway.core.vocabulary import GatewayId, LoadReport, PeerObservation, PeerSpec, Place, peer_target
+from gateway.ground.channels import status_in_words
 from gateway.ground.clock import Clock
 from gateway.ground.control.vocabulary import PeerHeard
 from gateway.ground.supervisor import Backoff
@@ -83,6 +84,26 @@ class RoundTrips:
         return ordered[(len(ordered) * percent + 99) // 100 - 1]
 
 
+class Pause:
+    """A loop's pause between two attempts. It can be ended early, also before it begins."""
+
+    def __init__(self) -> None:
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        self._ended.set()
+
+    async def wait(self, longest_s: float) -> bool:
+        """True where it was ended early."""
+        try:
+            async with asyncio.timeout(longest_s):
+                await self._ended.wait()
+        except TimeoutError:
+            return False
+        self._ended.clear()
+        return True
+
+
 class Allowance:
     """What one peer's heartbeats may take of our time in each second, counted from the first one in it."""
 
@@ -133,6 +154,9 @@ class Heartbeats:
         self._on_lost = on_lost
         self._on_scaling = on_scaling
         self._measured = asyncio.Event()
+        self._listen_pause, self._measure_pause = Pause(), Pause()
+        self._called_ns: int | None = None
+        """When its call last ended our back-off, if it was not heard since."""
         self._heard = False
         self._heard_ns: int | None = None
         """When it last said anything."""
@@ -153,7 +177,20 @@ class Heartbeats:
             except PeerLost as lost:
                 failures = self._backoff.failures_in_a_row(failures, self._heard_for_ns())
                 self._lose(lost, failures)
-            await asyncio.sleep(self._backoff.pause_s(failures, self._rng))
+            if await self._listen_pause.wait(self._backoff.pause_s(failures, self._rng)):
+                failures = 0
+
+    def called(self) -> None:
+        """The peer has just begun to listen to us, and so is there: what waits for it tries again at once. One
+        that calls and still is not heard ends no pause that is as short as can be."""
+        now_ns = self._clock.now_ns()
+        is_soon = self._called_ns is not None and now_ns < self._called_ns + self._link.peering.reconnect_min_ns
+        if self._heard or is_soon:
+            return
+        self._called_ns = now_ns
+        self._link.dial_again()
+        self._measure_pause.end()
+        self._listen_pause.end()
 
     def what_was_heard(self) -> PeerHeard:
         """For whoever wants to know whether it lives, whatever we make of its load. `is_broken`: it was heard and then
@@ -176,7 +213,7 @@ class Heartbeats:
                 failure = ""
             except grpc.aio.AioRpcError as error:
                 failure = self._ping_failed(error, failure)
-            await asyncio.sleep(self._link.peering.ping_interval_ns / _SECOND_NS)
+            await self._measure_pause.wait(self._link.peering.ping_interval_ns / _SECOND_NS)
 
     async def _ping_ns(self) -> int:
         started_ns = self._clock.now_ns()
@@ -206,7 +243,7 @@ class Heartbeats:
         except TimeoutError as error:
             raise PeerLost("it fell silent") from error
         except grpc.aio.AioRpcError as error:
-            raise PeerLost(f"{error.code().name}: {error.details()}") from error
+            raise PeerLost(status_in_words(error.code(), error.details())) from error
         except WireError as error:
             raise PeerLost(f"its heartbeat is malformed: {error}") from error
         finally:
@@ -264,6 +301,7 @@ class Heartbeats:
         if not self._heard:
             self._heard = True
             self._found_ns = self._heard_ns
+            self._called_ns = None
             self._log.info("peer found", region=report.place.region, rtt_ms=self.round_trips.median_ns() // 1_000_000)
         self._submit(PeersObserved((observe(report, age_ns, self.round_trips, self._clock.now_ns()),)))
         if budgets:

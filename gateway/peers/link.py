@@ -79,6 +79,14 @@ class PeerLink:
                 grace_s = self.peering.connection_grace_ns / _SECOND_NS
                 endings.create_task(self._end(self._old_lines[-1], grace_s))
 
+    def dial_again(self) -> None:
+        """End the pause that follows a failed attempt to connect. GRPC has no call for that, and so a new channel takes
+        the place of the one that pauses."""
+        if self.is_failing:
+            self._old_lines.append(self._line)
+            self._lay_line()
+            self._start(self._end(self._old_lines[-1], 0))
+
     async def retire(self, grace_s: float) -> None:
         """Take no new calls, and close once those that run are over."""
         try:
@@ -104,7 +112,7 @@ class PeerLink:
         self.version = self._transport.version
         """Of the credentials that new calls go out with."""
         self._line = _Line(
-            self._transport.open_channel(address, spec.gateway_id, spec.place.region, client_options(self.peering)),
+            self._transport.open_channel(address, spec.gateway_id, spec.place, client_options(self.peering)),
             self,
         )
 

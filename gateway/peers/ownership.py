@@ -11,6 +11,7 @@ import grpc.aio
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import ControlVersion, GatewayId
+from gateway.ground.channels import status_in_words
 from gateway.ground.clock import Clock
 from gateway.ground.control.vocabulary import Ownership
 from gateway.ground.wire import WireError
@@ -66,7 +67,7 @@ class OwnershipAsker:
             answer = await link.stub.Ownership(self._question, timeout=link.peering.ping_timeout_ns / _SECOND_NS)
             ownership = codec.read_ownership(answer)
         except grpc.aio.AioRpcError as error:
-            self._rest(peer, f"{error.code().name}: {error.details()}")
+            self._rest(peer, status_in_words(error.code(), error.details()))
         except WireError as error:
             self._rest(peer, f"its answer is malformed: {error}")
         else:

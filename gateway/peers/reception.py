@@ -14,8 +14,10 @@ from dataclasses import replace
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.effects import EndRequest, RefuseForward
-from gateway.core.vocabulary import GatewayId, RegionName
+from gateway.core.vocabulary import GatewayId
 from gateway.ground.clock import Clock
+from gateway.ground.logs import Seldom
+from gateway.ground.transport import Claim
 from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.scrutiny import scrutinise
@@ -25,9 +27,6 @@ from gateway.request.legs import Sink
 from gateway.request.owner import OwnerContext, RequestOwner
 from gateway.request.transcript import Hold
 from protos.mesh.v1 import peer_pb2 as pb
-
-Claim = tuple[GatewayId, RegionName]
-"""Who a forward says that it comes from, and where that is."""
 
 
 class Reception:
@@ -53,6 +52,7 @@ class Reception:
         self._why_closed = why_closed
         self._on_malformed = on_malformed
         self._log = log
+        self._seldom = Seldom(owners.clock)
         self._forwards = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -98,7 +98,7 @@ class Reception:
     def read(self, message: pb.ForwardRequest) -> tuple[codec.ArrivedForward, Claim]:
         """Raises WireError. Its body is looked at once it is known whose word it comes with."""
         arrived = codec.read_forward(message, self._owners.clock.now_ns())
-        return arrived, (arrived.event.origin_gateway_id, arrived.event.stamp.origin.region)
+        return arrived, (arrived.event.origin_gateway_id, arrived.event.stamp.origin)
 
     def scrutinise(self, arrived: codec.ArrivedForward) -> tuple[codec.ArrivedForward, Body | None]:
         """Raises WireError."""
@@ -126,7 +126,11 @@ class Reception:
     def note_malformed(self, origin: GatewayId, error: WireError, caller: str) -> None:
         """The caller's fault, which it counts against itself: neither the core nor an engine hears of it."""
         self._on_malformed(origin)
-        self._log.error("malformed forward", detail=str(error), origin=origin, caller=caller)
+        passed_over = self._seldom.turn(origin or caller.rpartition(":")[0])
+        if passed_over is not None:
+            self._log.error(
+                "malformed forward", detail=str(error), origin=origin, caller=caller, passed_over=passed_over
+            )
 
     def note_fault(self, error: BaseException) -> None:
         """An error of our own, in serving a forward."""

@@ -19,11 +19,13 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.effects import EndRequest, RefuseForward
-from gateway.core.vocabulary import GatewayId, PeerSpec, Place, RefusalReason, RegionName, RequestId
-from gateway.ground.channels import server_options
+from gateway.core.vocabulary import GatewayId, Jurisdiction, PeerSpec, Place, RefusalReason, RegionName, RequestId
+from gateway.ground.channels import MalformedCalls, server_options
+from gateway.ground.clock import Clock
 from gateway.ground.control.vocabulary import Ownership
 from gateway.ground.listening import why_not
-from gateway.ground.transport import Transport
+from gateway.ground.logs import Seldom
+from gateway.ground.transport import Claim, Transport
 from gateway.ground.values import Address
 from gateway.ground.wire import WireError
 from gateway.peers import codec
@@ -47,6 +49,7 @@ from protos.mesh.v1 import peer_pb2_grpc
 SERVICE_NAME = "nightside.mesh.v1.PeerService"
 
 _SECOND_NS = 1_000_000_000
+_NOWHERE = Place(RegionName(""), Jurisdiction(""))
 _OTHER_CALLS_MAX = 256
 """Pings and health checks that may run beside forwards and subscriptions."""
 _CUT_OFF_WAIT_S = 5.0
@@ -92,13 +95,14 @@ class PeerService:
         ownership: Callable[[], Ownership] = Ownership,
         watch: Watch = UNWATCHED,
         budgets: BudgetsTold = lambda _place, seen: ((), seen),
+        on_subscribed: Callable[[GatewayId], None] = lambda _: None,
     ) -> None:
         """`why_closed` says why no forward is taken whatever the core would say; empty when it may be asked. `budgets`:
         what a gateway in that place may know of those that changed since it has seen the others, and what it has seen
         with them.
 
         `on_refused` is told of every caller that is not whom it should be, `on_malformed` of every one that forwards
-        what no gateway may.
+        what no gateway may, and `on_subscribed` of every peer that begins to listen to us.
         """
         self.reception = Reception(
             owners,
@@ -122,7 +126,9 @@ class PeerService:
         self._keep_alive_s = keep_alive_ns / _SECOND_NS
         self._transport = transport
         self._on_refused = on_refused
+        self._on_subscribed = on_subscribed
         self._log = log
+        self._seldom = Seldom(owners.clock)
         self._subscribers: Counter[GatewayId] = Counter()
 
     @property
@@ -138,6 +144,7 @@ class PeerService:
         if self._subscribers[caller] >= _SUBSCRIPTIONS_EACH_MAX:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many subscriptions of one gateway")
         self._subscribers[caller] += 1
+        self._on_subscribed(caller)
         try:
             await self._publish(caller, context)
         finally:
@@ -258,20 +265,20 @@ class PeerService:
     async def _check_named(self, caller: GatewayId, context: _ExplainContext | _OwnershipContext) -> None:
         """That it is the gateway which it calls itself."""
         known = self._peers.get(caller)
-        await self._check_caller(context, (caller, known.place.region if known else RegionName("")))
+        await self._check_caller(context, (caller, known.place if known else _NOWHERE))
 
     async def _check_subscriber(self, request: pb.SubscribeRequest, context: _SubscribeContext) -> GatewayId:
         try:
             gateway_id, place = codec.read_subscribe_request(request)
         except WireError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        await self._check_caller(context, (gateway_id, place.region))
+        await self._check_caller(context, (gateway_id, place))
         fault = self._identity_fault(gateway_id, place)
         if fault is not None:
             await self._refuse(context, fault)
         return gateway_id
 
-    async def _check_caller(self, context: _AnyContext, claim: tuple[GatewayId, RegionName] | None) -> None:
+    async def _check_caller(self, context: _AnyContext, claim: Claim | None) -> None:
         """Whoever calls is held to the certificate it came with, before anything else is made of what it says."""
         fault = self._transport.caller_fault(context.auth_context(), claim)
         if fault is not None:
@@ -279,7 +286,10 @@ class PeerService:
 
     async def _refuse(self, context: _AnyContext, fault: str) -> Never:
         self._on_refused()
-        self._log.error("REFUSED: a caller is not whom it should be", detail=fault, caller=context.peer())
+        passed_over = self._seldom.turn(context.peer().rpartition(":")[0])
+        if passed_over is not None:
+            refused = "REFUSED: a caller is not whom it should be"
+            self._log.error(refused, detail=fault, caller=context.peer(), passed_over=passed_over)
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, fault)
 
     def _identity_fault(self, gateway_id: GatewayId, place: Place) -> str | None:
@@ -337,13 +347,23 @@ class ForwardSink:
 class PeerServer:
     """The gRPC listener: PeerService and the standard health service."""
 
-    def __init__(self, service: PeerService, board: LoadBoard, peering: PeeringConfig, transport: Transport) -> None:
+    def __init__(
+        self,
+        service: PeerService,
+        board: LoadBoard,
+        peering: PeeringConfig,
+        transport: Transport,
+        *,
+        clock: Clock,
+        log: FilteringBoundLogger,
+    ) -> None:
         self._service = service
         self._board = board
         self._transport = transport
         self._server = grpc.aio.server(
             options=server_options(peering),
             maximum_concurrent_rpcs=peering.forwards_max + peering.subscribers_max + _OTHER_CALLS_MAX,
+            interceptors=[MalformedCalls(clock, log)],
         )
         self._health = health_aio.HealthServicer()
         # grpc.aio also takes coroutines that write to their context; the generated types know generators alone.
@@ -368,6 +388,9 @@ class PeerServer:
     async def drain(self) -> None:
         """Tell whoever asks for our health; the core itself refuses new forwards."""
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    async def undrain(self) -> None:
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
 
     async def stop(self, grace_s: float) -> None:
         """End the subscriptions, give running forwards this long, then close. gRPC does not wait for those that it cuts

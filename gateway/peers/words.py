@@ -13,6 +13,7 @@ import grpc.aio
 
 from gateway.core.forwarding import leg_end_of
 from gateway.core.vocabulary import LegResult, RefusalReason
+from gateway.ground.channels import status_in_words
 from gateway.ground.shortage import tells_our_shortage
 from gateway.ground.wire import WireError
 from gateway.request.legs import LegFailure
@@ -68,7 +69,7 @@ def failure_in(error: grpc.aio.AioRpcError) -> LegFailure:
     """What a call's status says about the peer. That it finds our message malformed, or that either end finds it too
     large, is no failure of the peer's: what a client may send must not close the way to it."""
     code, words = error.code(), error.details() or ""
-    detail = f"{code.name}: {words}"
+    detail = status_in_words(code, words)
     is_about_ours = code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE_AN_ANSWER not in words
     if is_about_ours or code is grpc.StatusCode.INVALID_ARGUMENT:
         return LegFailure(LegResult.REFUSED, detail, RefusalReason.BUSY)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gateway.core.narrowing import narrowed
+from gateway.core.regions import places_in
 from gateway.core.residency import (
     ResidencyPolicy,
     Verdict,
@@ -20,8 +21,9 @@ from gateway.core.residency import (
     may_enter,
     may_process,
     processing_rule,
+    within,
 )
-from gateway.core.vocabulary import Place, PlaceRule, TenantName
+from gateway.core.vocabulary import Place, PlaceRule, RegionName, TenantName
 from gateway.ground.faults import Fault
 from gateway.policy.file import (
     NameKind,
@@ -92,7 +94,8 @@ def check_policies(
     findings += findings_between(regions)
     limits = _held_against_themselves(narrowings, findings)
     findings += _narrowings_without_effect(regions, limits)
-    shown = [_narrowed(region, limits) for region in _one_per_region(regions)]
+    known = _one_per_region(regions)
+    shown = [_narrowed(_kept_to_table(region, known), limits) for region in known]
     return Check(shown, sorted(findings, key=_rank))
 
 
@@ -104,6 +107,14 @@ def _held_against_themselves(policies: Mapping[Path, ResidencyPolicy], findings:
         findings += [Finding(Severity.CONTRADICTION, path, fault) for fault in faults]
         regions.append(region_of(path, _closed(path, policy, faults[0]) if faults else policy))
     return regions
+
+
+def _kept_to_table(region: Region, regions: list[Region]) -> Region:
+    """As its gateways apply it; in the words of the file where the table has all of these regions as they are."""
+    table = region.policy.regions
+    if table is None or region.is_closed or not any(table.place_fault(each.place) for each in regions):
+        return region
+    return region_of(region.path, within(region.policy, table))
 
 
 def _narrowed(region: Region, limits: list[Region]) -> Region:
@@ -148,6 +159,8 @@ def findings_between(regions: list[Region]) -> list[Finding]:
         *_stated_twice(regions),
         *_spelled_twice(sound),
         *_mistaken_kinds(sound),
+        *_tables_at_odds(sound),
+        *_named_and_not_in_table(sound),
         *_sent_but_not_accepted(known),
         *_unknown_names(sound, {region.place for region in regions}),
         *_denials_without_effect(known),
@@ -193,6 +206,30 @@ def _kinds_of_places(places: set[Place]) -> dict[str, set[NameKind]]:
     return kinds
 
 
+def _tables_at_odds(regions: list[Region]) -> Iterator[Finding]:
+    """The table is one for the whole mesh: a region that lies here by one file and there by another gets nothing from
+    either."""
+    first: dict[RegionName, tuple[Place, Path]] = {}
+    for region in regions:
+        table = region.policy.regions
+        for place in () if table is None else places_in(table):
+            known, path = first.setdefault(place.region, (place, region.path))
+            if place != known:
+                message = f"has {in_words(place)}, and {path} has {in_words(known)}"
+                yield Finding(Severity.CONTRADICTION, region.path, Fault(f"regions.{place.region}", message))
+
+
+def _named_and_not_in_table(regions: list[Region]) -> Iterator[Finding]:
+    for region in regions:
+        table = region.policy.regions
+        if table is None or len(table.regions) == 1:
+            continue  # without a table of its own: told once, for the whole file
+        for key, rule in rules_of(region.policy):
+            for name in sorted(rule.regions - table.regions.keys()):
+                message = f"names {name}, which is not in the table of regions, and so gets nothing"
+                yield Finding(Severity.WARNING, region.path, Fault(f"{key}.regions", message))
+
+
 def _sent_but_not_accepted(regions: list[Region]) -> Iterator[Finding]:
     """Naming a region is a claim about it, which its refusal contradicts; naming a jurisdiction claims less."""
     for region in regions:
@@ -231,6 +268,8 @@ def _unknown_names(regions: list[Region], places: set[Place]) -> Iterator[Findin
         for kind, name, key in names_of(region.policy):
             if kind is NameKind.TENANT or name in kinds or (kind, folded(kind, name)) in resembling:
                 continue
+            if key.startswith("regions."):
+                continue  # the table is of the whole mesh, and the given files need not be
             severity = Severity.WARNING if kind is NameKind.REGION else Severity.NOTE
             whose = "for region" if kind is NameKind.REGION else "for a region in jurisdiction"
             yield Finding(severity, region.path, Fault(key, f"none of the given files is {whose} {name}"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.core.regions import only
 from gateway.core.residency import ResidencyPolicy, may_enter
 from gateway.core.vocabulary import Place
-from gateway.ground.yaml_file import YamlFile
+from gateway.ground.faults import Fault, FileError
+from gateway.ground.regions import is_table
+from gateway.ground.yaml_file import YamlFile, read_yaml
 from gateway.policy.check import Check, Finding, Severity, check_policies
-from gateway.policy.file import PolicyError, in_words, policy_schema, read_policy
+from gateway.policy.file import PolicyError, in_words, policy_schema, read_policy, rules_of
 from gateway.policy.flows import Flow, Region, flows_between
 from gateway.policy.matrix import LEGEND, matrix_page, matrix_rows
+from gateway.policy.samples import copy_samples, samples
 from gateway.policy.words import capitalised, region_sentences
 
 EXIT_CODES = {"fine": 0, "contradiction": 1, "invalid": 2}
@@ -81,6 +85,32 @@ def schema() -> None:
     click.echo(schema_text(), nl=False)
 
 
+@policy.command()
+@click.argument("regions", nargs=-1)
+@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), help="Write the files into this folder.")
+def sample(regions: tuple[str, ...], out: Path | None) -> None:
+    """Print the policy files that come along for REGIONS, with their reasoning, to start from; without REGIONS, list
+    those that there are.
+
+    Exit codes: 0 all is well, 1 a file is there already and differs, 2 the command was used wrongly.
+    """
+    known = samples()
+    if unknown := [each for each in regions if each not in known]:
+        raise click.UsageError(f"no policy comes along for {', '.join(unknown)}; there are: {', '.join(known)}")
+    if not regions and out is None:
+        click.echo("\n".join(known))
+        return
+    chosen = [known[each] for each in dict.fromkeys(regions or known)]
+    if out is None:
+        click.echo("---\n".join(path.read_text(encoding="utf-8") for path in chosen), nl=False)
+        return
+    try:
+        for path in copy_samples(chosen, out):
+            click.echo(path)
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+
+
 def schema_text() -> str:
     return json.dumps(policy_schema(), indent=2) + "\n"
 
@@ -97,18 +127,21 @@ def check_files(files: Iterable[Path], narrowings: Iterable[Path] = ()) -> Check
     read: dict[Path, YamlFile] = {}
     invalid: list[Finding] = []
     policies = _read_policies(files, read, invalid)
-    checked = check_policies(policies, invalid, _read_policies(narrowings, read, invalid))
+    checked = check_policies(policies, invalid, _read_policies(narrowings, read, invalid, is_narrowing=True))
     return replace(checked, findings=[_located(finding, read) for finding in checked.findings])
 
 
 def _read_policies(
-    files: Iterable[Path], read: dict[Path, YamlFile], invalid: list[Finding]
+    files: Iterable[Path], read: dict[Path, YamlFile], invalid: list[Finding], *, is_narrowing: bool = False
 ) -> dict[Path, ResidencyPolicy]:
     policies: dict[Path, ResidencyPolicy] = {}
     for path in dict.fromkeys(each for file in files for each in _policy_files(file)):
         try:
             read[path], document = read_policy(path)
-            policies[path] = document.policy()
+            policies[path] = written = document.policy()
+            if written.regions is None and not is_narrowing:
+                policies[path] = replace(written, regions=only(written.place))
+                invalid += [Finding(Severity.WARNING, path, fault) for fault in _want_of_table(written)]
         except PolicyError as error:
             invalid += [Finding(Severity.INVALID, path, fault) for fault in error.faults]
     return policies
@@ -121,7 +154,25 @@ def _located(finding: Finding, read: Mapping[Path, YamlFile]) -> Finding:
 
 def _policy_files(path: Path) -> list[Path]:
     """A directory without policy files stands for itself, and is then reported as no file."""
-    return sorted((*path.glob("*.yaml"), *path.glob("*.yml"))) or [path]
+    return sorted(each for pattern in ("*.yaml", "*.yml") for each in path.glob(pattern) if not _is_table(each)) or [
+        path
+    ]
+
+
+def _is_table(path: Path) -> bool:
+    """A table of regions lies among the policies that name it."""
+    try:
+        return is_table(read_yaml(path).content)
+    except FileError:
+        return False
+
+
+def _want_of_table(policy: ResidencyPolicy) -> Iterator[Fault]:
+    home = policy.place
+    for key, rule in rules_of(policy):
+        if rule.jurisdictions - {home.jurisdiction} or rule.regions - {home.region}:
+            yield Fault("regions", f"is missing: {key} names further places, and without a table none of them is known")
+            return
 
 
 # For programs.
@@ -217,9 +268,9 @@ def _column_title(place: Place) -> str:
 
 def _table(titles: list[str], rows: list[tuple[str, list[str]]]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(Text("from / to"), no_wrap=True, vertical="bottom")
+    table.add_column(Text("from / to"), overflow="fold", vertical="bottom")
     for title in titles:
-        table.add_column(Text(title), no_wrap=True)
+        table.add_column(Text(title), overflow="fold")
     for label, cells in rows:
         table.add_row(Text(label), *(Text(cell, style=_STYLES.get(cell, "dim")) for cell in cells))
     return table

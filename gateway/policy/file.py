@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,9 +27,13 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from gateway.core.residency import LoggingRule, ResidencyPolicy, TenantPolicy, closed_policy
+from gateway.core.regions import RegionTable, only, places_in
+from gateway.core.residency import LoggingRule, ResidencyPolicy, TenantPolicy, closed_policy, within
 from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RegionName, TenantName
+from gateway.ground.environment import PROCESS_ENVIRONMENT
 from gateway.ground.faults import Fault, FileError
+from gateway.ground.regions import Name, NamedRegions, RegionFile, table_named_in, table_of
+from gateway.ground.values import Surroundings
 from gateway.ground.yaml_file import YamlFile, read_yaml
 
 POLICY_FILE_BYTES_MAX = 256 * 1024
@@ -69,7 +74,6 @@ def _check_version(version: object) -> object:
     return version
 
 
-Name = Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 TenantText = Annotated[str, StringConstraints(strict=True, pattern=r"^[!-~]([ -~]{0,126}[!-~])?$")]
 Names = Annotated[
     tuple[Name, ...],
@@ -86,7 +90,7 @@ class Places(_Section):
     """A set of places. A region belongs to it when it or its jurisdiction is named, and the region is not denied."""
 
     jurisdictions: Names = ()
-    """Every region in these jurisdictions, also one that joins the mesh later."""
+    """Every region that the table has in these jurisdictions."""
     regions: Names = ()
     """These regions, whatever their jurisdiction."""
     denied_regions: Names = ()
@@ -136,6 +140,9 @@ class PolicyDocument(_Section):
     """Tenants for whom `process` differs."""
     logging: LoggingSection = LoggingSection()
     """What may be logged."""
+    regions: NamedRegions | None = None
+    """The operators' table: every region that there is, and the jurisdiction that it lies in. What is not in it gets
+    nothing, whoever says that it exists; without a table, no region but this one is known."""
 
     @property
     def place(self) -> Place:
@@ -144,10 +151,17 @@ class PolicyDocument(_Section):
     @property
     def digest(self) -> str:
         """Names the content: comments, layout, order and defaults written out change nothing."""
-        canonical = json.dumps(_canonical(self.model_dump(mode="json")), sort_keys=True, separators=(",", ":"))
+        content = self.model_dump(mode="json", exclude=None if self.regions else {"regions"})
+        canonical = json.dumps(_canonical(content), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_HEX_DIGITS]
 
+    @property
+    def table(self) -> RegionTable | None:
+        """None: the file has none."""
+        return None if self.regions is None else table_of(self.regions)
+
     def policy(self) -> ResidencyPolicy:
+        """As it is written: its rules are not yet kept to the table."""
         return ResidencyPolicy(
             place=self.place,
             process=self.process.rule(),
@@ -155,6 +169,7 @@ class PolicyDocument(_Section):
             tenants={TenantName(name): self._tenant(section) for name, section in self.tenants.items()},
             logging=LoggingRule(self.logging.tenant, self.logging.client_address, self.logging.session_key),
             digest=self.digest,
+            regions=self.table,
         )
 
     def _tenant(self, section: TenantSection) -> TenantPolicy:
@@ -182,7 +197,20 @@ def policy_schema() -> dict[str, Any]:
 
 
 def load_policy(path: Path) -> ResidencyPolicy:
-    """The policy in this file. Raises PolicyError, or PolicyContradiction where the file is at odds with itself."""
+    """The policy in this file, kept to the operators' table of regions; without one, to its own region. Raises
+    PolicyError, or PolicyContradiction where the file is at odds with itself."""
+    policy = _sound_policy(path)
+    return within(policy, policy.regions or only(policy.place))
+
+
+def load_narrowing(path: Path) -> ResidencyPolicy:
+    """The policy in this file, to stand beside regions' own: one without a table leaves places to theirs. Raises as
+    `load_policy` does."""
+    policy = _sound_policy(path)
+    return policy if policy.regions is None else replace(within(policy, policy.regions), regions=None)
+
+
+def _sound_policy(path: Path) -> ResidencyPolicy:
     file, document = read_policy(path)
     policy = document.policy()
     if contradictions := file.located(contradictions_in(policy)):
@@ -202,15 +230,28 @@ def load_policy_or_closed(path: Path, place: Place) -> tuple[ResidencyPolicy, st
     return policy, None
 
 
+def table_file(path: Path) -> Path | None:
+    """The file that this policy names as its table of regions, if it does and can be read."""
+    try:
+        return table_named_in(path, _read_yaml(path).content)
+    except FileError:
+        return None
+
+
 def read_policy(path: Path) -> tuple[YamlFile, PolicyDocument]:
     """The file and its content, well formed but not yet held against itself. Raises PolicyError."""
     try:
-        file = read_yaml(path, bytes_max=POLICY_FILE_BYTES_MAX, depth_max=DEPTH_MAX, is_plain=True)
+        file = _read_yaml(path)
         if file.content is None:
             raise FileError(path, [Fault("", "is empty")])
-        return file, file.read_as(PolicyDocument, words=_shape_words)
+        around = Surroundings(path.parent, PROCESS_ENVIRONMENT)
+        return file, file.read_as(PolicyDocument, context=around, words=_shape_words)
     except FileError as error:
         raise PolicyError(path, error.faults) from error
+
+
+def _read_yaml(path: Path) -> YamlFile:
+    return read_yaml(path, bytes_max=POLICY_FILE_BYTES_MAX, depth_max=DEPTH_MAX, is_plain=True)
 
 
 def in_words(place: Place) -> str:
@@ -219,9 +260,8 @@ def in_words(place: Place) -> str:
 
 # Faults of shape, in plain words.
 
-_KEYS = sorted(
-    {name for section in (PolicyDocument, Places, TenantSection, LoggingSection) for name in section.model_fields}
-)
+_SECTIONS = (PolicyDocument, Places, TenantSection, LoggingSection, RegionFile)
+_KEYS = sorted({name for section in _SECTIONS for name in section.model_fields})
 
 
 _SHAPE_MESSAGES = {
@@ -262,6 +302,7 @@ def contradictions_in(policy: ResidencyPolicy) -> list[Fault]:
         *_home_faults(policy),
         *_allowed_and_denied(policy),
         *_spelled_twice(policy),
+        *_table_faults(policy),
     ]
 
 
@@ -297,6 +338,10 @@ def names_of(policy: ResidencyPolicy) -> Iterator[tuple[NameKind, str, str]]:
             yield NameKind.REGION, region, f"{key}.denied_regions"
     for tenant in policy.tenants:
         yield NameKind.TENANT, tenant, f"tenants.{tenant}"
+    if policy.regions is not None:
+        for place in places_in(policy.regions):
+            yield NameKind.REGION, place.region, f"regions.{place.region}"
+            yield NameKind.JURISDICTION, place.jurisdiction, f"regions.{place.region}"
 
 
 _SAME_JURISDICTION = {"gb": "uk", "usa": "us"}
@@ -325,6 +370,11 @@ def _home_faults(policy: ResidencyPolicy) -> Iterator[Fault]:
         yield Fault("process", f"leaves out the region itself, {in_words(home)}; only a tenant's rule may do that")
     if home.region in policy.accept.denied_regions:
         yield Fault("accept.denied_regions", f"denies the region itself, {in_words(home)}")
+
+
+def _table_faults(policy: ResidencyPolicy) -> Iterator[Fault]:
+    if policy.regions is not None and (fault := policy.regions.place_fault(policy.place)):
+        yield Fault("regions", f"this file is for {in_words(policy.place)}, and {fault}")
 
 
 def _allowed_and_denied(policy: ResidencyPolicy) -> Iterator[Fault]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from gateway.core.regions import RegionTable
 from gateway.core.residency import LoggingRule, ResidencyPolicy, may_enter
 from gateway.core.vocabulary import Place, PlaceRule, TenantName
 from gateway.policy.file import in_words
@@ -65,7 +66,7 @@ def _sending(flows: list[Flow], region: Region, regions: list[Region]) -> Iterat
 
 
 def _sending_sentence(flow: Flow, sender: ResidencyPolicy, receiver: ResidencyPolicy) -> str:
-    ground = _ground(sender.process, flow.target)
+    ground = _ground(sender.process, flow.target, sender.regions)
     if flow.allowed:
         return f"Requests may be sent to {{places}}: `process` {ground}."
     if not flow.process.allowed:
@@ -84,7 +85,7 @@ def _taking(flows: list[Flow], region: Region) -> Iterator[str]:
     for origin in sorted(
         dict.fromkeys(flow.origin for flow in flows), key=lambda origin: (origin not in senders, origin not in accepted)
     ):
-        ground = _ground(region.policy.accept, origin)
+        ground = _ground(region.policy.accept, origin, region.policy.regions)
         if origin in senders:
             sentence = f"Overflow is taken in from {{places}}: `accept` {ground}."
         elif origin in accepted:
@@ -101,10 +102,12 @@ def _filled(sentences: dict[str, list[Place]]) -> Iterator[str]:
         yield sentence.format(places=places_in_words(places), it=it, its=its)
 
 
-def _ground(rule: PlaceRule, place: Place) -> str:
+def _ground(rule: PlaceRule, place: Place, table: RegionTable | None) -> str:
     """The part of the rule that decides, as a template to be filled for one place or several."""
     if place.region in rule.denied_regions:
         return "denies {it}"
+    if table is not None and table.place_fault(place):
+        return "keeps to the operators' table of regions, which does not have {it} there"
     if place.region in rule.regions:
         return "names {it}"
     if place.jurisdiction in rule.jurisdictions:

@@ -64,6 +64,9 @@ class AuditAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
     """Only where one attempt has several; the next attempt's begin at 1 again."""
     resume: int | None = None
     """Only where it goes on with an answer that broke: for the how many'th time. Its engine saw what was answered."""
+    place_by: str = ""
+    """On whose word the target is believed to be in that place, which the operators' table has: that of this gateway's
+    region file, of a controller, or of the gateway that announced the replica."""
     ran_ms: int | None = None
     """From when the target was asked to when that was over; None while it was not, and by gateways before this was
     written down."""
@@ -148,7 +151,7 @@ class Audit:
         log: FilteringBoundLogger,
     ) -> None:
         """Raises OSError when the folder cannot be written, and ConfigError when the key cannot be used: that is better
-        known at the start."""
+        known at the start. A full disk is a record that cannot be written yet."""
         assert config.folder is not None, "the audit is off without a folder"
         self.is_failing = False
         self.fault = ""
@@ -178,6 +181,8 @@ class Audit:
             on_deleted=self._say_what_was_deleted,
             signer=head_signer(config),
         )
+        if self._files.fault:
+            self._failed(self._files.fault)
 
     @property
     def unwritten_bytes(self) -> int:
@@ -237,7 +242,7 @@ class Audit:
             model=profile.model if names_served_model(profile, record, self._serves) else "",
             attempts=tuple([_attempt(profile, record, leg, leg.place) for leg in record.legs if leg.place is not None]),
             processed=None if ran_at is None else _processed(ran_at),
-            prompt_bytes=profile.prompt_bytes if used is not None else 0,
+            prompt_bytes=profile.bytes_to_send if used is not None else 0,
             prompt_tokens=None if used is None else used.prompt,
             output_tokens=None if used is None else used.output,
             streamed=summary is not None and summary.is_event_stream,
@@ -377,6 +382,7 @@ def _attempt(profile: RequestProfile, record: RequestRecord, leg: LegRecord, pla
         result="open" if leg.result is None else str(leg.result),
         leg=record.number_of(leg),
         resume=leg.resume or None,
+        place_by=leg.place_by,
         ran_ms=None if leg.ended_ns is None else (leg.ended_ns - leg.started_ns) // _MILLISECOND_NS,
     )
 

@@ -30,6 +30,7 @@ from gateway.records.audit_verify import (
     files_not_given,
     gaps_between,
     in_order,
+    missing_before,
     verify_file,
 )
 
@@ -144,8 +145,10 @@ def check_files(paths: Iterable[Path], witness: Witness | None = None) -> Checke
     witness = witness or Witness()
     files = [_verified(path, witness) for path in dict.fromkeys(paths)]
     missing, notes = files_not_given(files, witness)
-    broken = [*(each for file in files for each in file.broken), *gaps_between(files), *missing]
-    return CheckedFiles(files, broken, [*(f"{file.path}: {note}" for file in files for note in file.notes), *notes])
+    before, notes_before = missing_before(files, witness)
+    broken = [*(each for file in files for each in file.broken), *gaps_between(files), *before, *missing]
+    of_files = (f"{file.path}: {note}" for file in files for note in file.notes)
+    return CheckedFiles(files, broken, [*of_files, *notes_before, *notes])
 
 
 def _verified(path: Path, witness: Witness) -> VerifiedFile:
@@ -435,7 +438,7 @@ def _summary_document(made: Summary, checked: CheckedFiles) -> dict[str, object]
 def _print_summary(made: Summary, checked: CheckedFiles, console: Console) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for header in ("From", "Seen in", "seen, says the origin", "answered", "seen, says the receiver", "answered"):
-        table.add_column(header, justify="left" if header in ("From", "Seen in") else "right")
+        table.add_column(header, justify="left" if header in ("From", "Seen in") else "right", overflow="fold")
     for (origin, region), counts in sorted(made.counts.items()):
         numbers = (
             counts.seen_by_origin,

@@ -17,10 +17,11 @@ from pathlib import Path
 import msgspec
 
 from gateway.core.vocabulary import GatewayId, Place
-from gateway.ground.private_files import make_private_folder, private_opener
+from gateway.ground.private_files import make_private_folder, named, private_opener
+from gateway.ground.shortage import is_full_disk
 from gateway.records.audit_heads import Head, HeadSigner
 
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".audit"
 LINE_BYTES_MAX = 1 << 20
 
@@ -42,6 +43,8 @@ class FileHeader(msgspec.Struct, frozen=True, tag="file", tag_field="kind"):
     jurisdiction: str
     number: int
     """This gateway's files count from 1, over all restarts."""
+    oldest: int
+    """The first of its files that is kept from now on: it has deleted those before, and no other."""
     prev: str
 
 
@@ -67,7 +70,10 @@ class ChainedFiles:
         on_deleted: Callable[[Path], None],
         signer: HeadSigner | None = None,
     ) -> None:
-        """Begins a file of its own that continues the last one. Raises OSError when the folder cannot be written."""
+        """Begins a file of its own that continues the last one. Raises OSError when the folder cannot be written; with
+        a full disk the file is begun by the first `write` that finds room."""
+        self.fault = ""
+        """Why no file could be begun yet."""
         self._signer = signer
         self._line = 0
         """Lines of this file."""
@@ -84,11 +90,16 @@ class ChainedFiles:
         self._on_deleted = on_deleted
         self._one_writer = threading.Lock()
         self._unwritten: list[bytes] = []
-        make_private_folder(settings.folder)
-        self._number, self._head = self._last()
+        self._number, self._head = 0, ""
+        self._oldest = 1
         self._fd = -1
         self._size = 0
-        self._begin_file()
+        try:
+            self._begin_first_file()
+        except OSError as error:
+            if not is_full_disk(error):
+                raise
+            self.fault = str(error)
 
     def write(self, lines: Iterable[bytes]) -> None:
         """Add lines: JSON objects without `prev` and line end. Raises OSError; what is then not in a file is written
@@ -97,6 +108,8 @@ class ChainedFiles:
             for line in lines:
                 self._unwritten.append(line)
                 self.unwritten_bytes += len(line)
+            if self._fd < 0:
+                self._begin_first_file()
             while self._unwritten:
                 self._write_block()
             if self._settings.syncs:
@@ -177,35 +190,45 @@ class ChainedFiles:
     def _append(self, fd: int, block: bytes) -> None:
         """All of it or nothing: half a line would break the chain for good."""
         try:
-            rest = memoryview(block)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
+            with named(self._path(self._number)):
+                _write_all(fd, block)
         except OSError:
             os.ftruncate(fd, self._size)
             raise
+
+    def _begin_first_file(self) -> None:
+        make_private_folder(self._settings.folder)
+        self._number, self._head, self._oldest = self._last()
+        self._begin_file()
+        self.fault = ""
 
     def _begin_file(self) -> None:
         number = self._number + 1
         if self._fd >= 0:
             os.fsync(self._fd)
-        path = self._settings.folder / f"{self._gateway_id}-{number:08}{SUFFIX}"
+        path = self._path(number)
         fd = private_opener(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
         beginning = self._beginning(number)
         block = b"".join(line + b"\n" for line in beginning)
         try:
-            os.write(fd, block)
-            os.fsync(fd)
-            self._sync_folder()
+            with named(path):
+                _write_all(fd, block)
+                os.fsync(fd)
+                self._sync_folder()
         except OSError:
             os.close(fd)
             path.unlink()
             raise
         if self._fd >= 0:
             os.close(self._fd)
+        self._oldest = self._oldest_kept(number)
         self._fd, self._number, self._head = fd, number, hash_of(beginning[-1])
         self._size = self._header_size = len(block)
         self._line, self._sealed_line, self._is_ended = len(beginning), 0, False
         self._delete_oldest()
+
+    def _path(self, number: int) -> Path:
+        return self._settings.folder / f"{self._gateway_id}-{number:08}{SUFFIX}"
 
     def _beginning(self, number: int) -> list[bytes]:
         """The header, and what shows that it was not made by anybody else."""
@@ -223,8 +246,14 @@ class ChainedFiles:
             self._place.region,
             self._place.jurisdiction,
             number,
+            self._oldest_kept(number),
             self._head,
         )
+
+    def _oldest_kept(self, number: int) -> int:
+        """By number alone: a file that somebody else took away is not blessed by its absence."""
+        files_max = self._settings.files_max
+        return self._oldest if files_max is None else max(self._oldest, number - files_max + 1)
 
     def _sync_folder(self) -> None:
         """A new file's name is on the disk only when its folder is."""
@@ -237,22 +266,30 @@ class ChainedFiles:
     def _delete_oldest(self) -> None:
         if self._settings.files_max is None:
             return
-        for _, path in sorted(self._files())[: -self._settings.files_max]:
-            path.unlink()
-            self._on_deleted(path)
+        for number, path in sorted(self._files()):
+            if number < self._oldest:
+                path.unlink()
+                self._on_deleted(path)
 
-    def _last(self) -> tuple[int, str]:
-        """Number and last hash of the file to continue. One whose very header was cut off holds nothing and goes."""
+    def _last(self) -> tuple[int, str, int]:
+        """Number and last hash of the file to continue, and the oldest that was kept beside it. One whose very header
+        was cut off holds nothing and goes."""
         for number, path in sorted(self._files(), reverse=True):
             if head := last_hash(path):
-                return number, head
+                return number, head, _oldest_in(path)
             path.unlink()
-        return 0, ""
+        return 0, "", 1
 
     def _files(self) -> list[tuple[int, Path]]:
         name = re.compile(rf"{re.escape(self._gateway_id)}-([0-9]{{8,}}){re.escape(SUFFIX)}")
         named = ((name.fullmatch(path.name), path) for path in self._settings.folder.iterdir())
         return [(int(match[1]), path) for match, path in named if match is not None]
+
+
+def _write_all(fd: int, block: bytes) -> None:
+    rest = memoryview(block)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
 
 
 def hash_of(line: bytes) -> str:
@@ -262,6 +299,15 @@ def hash_of(line: bytes) -> str:
 def chain(line: bytes, prev: str) -> bytes:
     """The JSON object with the hash of the line before it as its last field."""
     return line[:-1] + b',"prev":"' + prev.encode() + b'"}'
+
+
+def _oldest_in(path: Path) -> int:
+    """As its header says; 1 where that cannot be read, which is for whoever verifies the file to find."""
+    with path.open("rb") as file:
+        try:
+            return msgspec.json.decode(file.readline(LINE_BYTES_MAX), type=FileHeader).oldest
+        except msgspec.DecodeError:
+            return 1
 
 
 def last_hash(path: Path) -> str:

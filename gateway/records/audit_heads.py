@@ -155,6 +155,10 @@ class Witness:
     def of(self, gateway: str, file: int) -> FileWitness:
         return FileWitness(gateway, file, self._keys, self._noted.get((gateway, file), {}))
 
+    def knows(self, gateway: str, file: int, head: str) -> bool:
+        """Was it noted of this file?"""
+        return head in self._noted.get((gateway, file), {}).values()
+
     def missing(self, given: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int, bool]]:
         """Files of which heads were noted and that are not among those given: gateway, number, and whether it should
         have been there, since a gateway deletes its oldest files only."""

@@ -119,6 +119,31 @@ def gaps_between(files: Iterable[VerifiedFile]) -> list[BrokenLine]:
     return found
 
 
+def missing_before(files: Iterable[VerifiedFile], witness: Witness) -> tuple[list[BrokenLine], list[str]]:
+    """Of each gateway, the files between the oldest that it kept and the oldest that is given; and what is known of
+    those all the same, since the head that they ended with was noted."""
+    oldest: dict[str, VerifiedFile] = {}
+    newest: dict[str, FileHeader] = {}
+    for file in in_order(files):
+        assert file.header is not None
+        oldest.setdefault(file.header.gateway, file)
+        newest[file.header.gateway] = file.header
+    broken: list[BrokenLine] = []
+    notes: list[str] = []
+    for gateway, file in oldest.items():
+        assert file.header is not None
+        wanted, number = newest[gateway].oldest, file.header.number
+        if number <= wanted:
+            continue
+        is_one = wanted == number - 1
+        gone, were = (f"file {wanted}", "was") if is_one else (f"files {wanted} to {number - 1}", "were")
+        if witness.knows(gateway, number - 1, file.header.prev):
+            notes.append(f"{gone} of {gateway} {were} not given, and ended as was noted")
+        else:
+            broken.append(BrokenLine(file.path, 1, f"{gone} before it, which its gateway kept, {were} not given"))
+    return broken, notes
+
+
 def files_not_given(files: Iterable[VerifiedFile], witness: Witness) -> tuple[list[BrokenLine], list[str]]:
     """Of which heads were noted: those that are gone from the end, and what else was not looked at."""
     last_of = {file.header.gateway: file for file in in_order(files) if file.header is not None}

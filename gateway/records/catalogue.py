@@ -36,7 +36,7 @@ def catalogue() -> list[Described]:
     metrics.registry.register(PriceLevels(None))
     metrics.follow_sharing(lambda: sharing_of(core, 0))
     metrics.registry.register(LimitLevels(core.limits, str))
-    metrics.registry.register(BudgetLevels(int, int))
+    metrics.registry.register(BudgetLevels(int, int, bool))
     ScalingMetrics(metrics.registry, tuple)
     for each in (*DnsCounters().collectors(), *TokenCounters().collectors()):
         metrics.registry.register(each)

@@ -63,16 +63,17 @@ def decision_id(gateway_id: GatewayId, request_id: RequestId, attempt: int, leg:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCosts:
-    """What the request would have cost there, part by part, each weighed as it was compared."""
+    """The score of a target, and its parts: times in milliseconds, each weighed as it was compared. A weighed time is
+    none that anybody waits, so the score is told without a unit; the lowest wins."""
 
-    reading_ms: float
+    reading: float
     """Of what the target did not know of the prompt."""
-    crowding_ms: float
+    crowding: float
     """By one request more for those who ran there."""
-    waiting_ms: float
+    waiting: float
     """For what was ahead of it."""
-    distance_ms: float
-    total_ms: float
+    distance: float
+    score: float
     first_token_ms: float | UnsetType = UNSET
     """When the first token was estimated to come from there; only where prices were known."""
     money: float | UnsetType = UNSET
@@ -82,9 +83,8 @@ class ExplainedCosts:
     """Of CO2, what it would have made a replica emit beyond idling; only where that is known."""
 
     @classmethod
-    def of(cls, reading_ms: float, crowding_ms: float, waiting_ms: float, distance_ms: float) -> ExplainedCosts:
-        total_ms = reading_ms + crowding_ms + waiting_ms + distance_ms
-        return cls(reading_ms, crowding_ms, waiting_ms, distance_ms, total_ms)
+    def of(cls, reading: float, crowding: float, waiting: float, distance: float) -> ExplainedCosts:
+        return cls(reading, crowding, waiting, distance, reading + crowding + waiting + distance)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from gateway.records.decisions import (
     OtherSide,
     decision_id,
 )
-from gateway.records.wording import headline, in_ms, of_other_side, sentence, share
+from gateway.records.wording import headline, in_ms, of_other_side, rounded, sentence, share
 
 PLAIN_WIDTH = 110
 """Columns when the output is no terminal."""
@@ -113,7 +113,7 @@ def _caption(request: ExplainedRequest, placement: ExplainedPlacement) -> str:
 def _table(placement: ExplainedPlacement) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for header in ("", "Target", "Region", "Standing", "Known of the prompt", "Load", "Round trip"):
-        table.add_column(header, justify="right" if header in ("Load", "Round trip") else "left")
+        table.add_column(header, justify="right" if header in ("Load", "Round trip") else "left", overflow="fold")
     for index, candidate in enumerate(placement.considered):
         table.add_row(*map(_plain, _row(candidate, placement, is_taken=index == 0)))
     return table
@@ -132,7 +132,9 @@ def _row(candidate: ExplainedCandidate, placement: ExplainedPlacement, *, is_tak
 def _decode_table(placement: ExplainedPlacement) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for header in ("", "Decode worker", "Group", "Standing", "Free slots", "Tokens", "Below the fullest"):
-        table.add_column(header, justify="left" if header in ("", "Decode worker", "Group", "Standing") else "right")
+        table.add_column(
+            header, justify="left" if header in ("", "Decode worker", "Group", "Standing") else "right", overflow="fold"
+        )
     for index, candidate in enumerate(placement.considered):
         load = candidate.decode
         numbers = (load.free_slots, load.load_tokens, load.margin_tokens) if load else ("", "", "")
@@ -142,19 +144,20 @@ def _decode_table(placement: ExplainedPlacement) -> Table:
 
 
 def _costs_table(placement: ExplainedPlacement) -> Table:
-    """Of each target what it would have cost there, in the order of the table before; the parts add up."""
+    """Of each target its score, in the order of the table before; the parts add up. They are no times that anybody
+    waits, and have no unit."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
-    table.add_column("What it would have cost")
-    for header in ("Reading", "Crowding", "Waiting", "Distance", "Total"):
-        table.add_column(header, justify="right")
+    table.add_column("Score (the lowest wins)", overflow="fold")
+    for header in ("Reading", "Crowding", "Waiting", "Distance", "Score"):
+        table.add_column(header, justify="right", overflow="fold")
     for index, candidate in enumerate(placement.considered):
         costs = candidate.costs
         if not costs:
             continue
-        parts = (costs.reading_ms, costs.crowding_ms, costs.waiting_ms, costs.distance_ms, costs.total_ms)
+        parts = (costs.reading, costs.crowding, costs.waiting, costs.distance, costs.score)
         name = f"{candidate.kind} {candidate.id}"
-        table.add_row(*map(_plain, ("→" if index == 0 else "", name, *map(in_ms, parts))))
+        table.add_row(*map(_plain, ("→" if index == 0 else "", name, *map(rounded, parts))))
     return table
 
 
@@ -162,9 +165,9 @@ def _prices_table(placement: ExplainedPlacement) -> Table:
     """In the same order."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
-    table.add_column("By the prices in force")
+    table.add_column("By the prices in force", overflow="fold")
     for header in ("First token", "Adds to the bill", "Emits"):
-        table.add_column(header, justify="right")
+        table.add_column(header, justify="right", overflow="fold")
     for index, candidate in enumerate(placement.considered):
         if candidate.costs:
             name = f"{candidate.kind} {candidate.id}"

@@ -6,7 +6,7 @@ It decides nothing, and a record names neither tenant nor text, so that whoever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -53,6 +53,8 @@ class LegRecord:
     """Replicas of our own for the model, then."""
     resume: int = 0
     """It goes on with an answer that broke, for the how many'th time."""
+    place_by: str = ""
+    """On whose word the place is believed."""
     first_token_ns: int | None = None
     ended_ns: int | None = None
     result: LegResult | None = None
@@ -95,6 +97,8 @@ class RequestRecord:
     """How often, and why, it was turned away here before, as far as that is remembered."""
     end: ordered.EndRequest | None = None
     ran_at: RanAt | None = None
+    is_control: bool = False
+    """A call about a stored response, which has no model."""
 
     def leg(self, attempt: int, number: int) -> LegRecord | None:
         for leg in reversed(self.legs):
@@ -127,6 +131,8 @@ class Ledger:
         self.policy = closed_policy(place, "no policy applied yet")
         """In force now."""
         self.places: dict[Target, Place] = {}
+        self.words: Mapping[Target, str] = {}
+        """On whose word the places of those are believed that the region file does not name."""
         """Of the targets assigned now."""
         self.replicas_of: dict[ModelName, int] = {}
         """Replicas of our own by model, assigned now."""
@@ -198,6 +204,7 @@ class Ledger:
                 | events.TimePassed()
                 | events.ConfigApplied()
                 | events.DrainRequested()
+                | events.DrainLifted()
                 | events.LockdownChanged()
                 | events.TargetLost()
                 | events.RequestAbandoned()
@@ -221,7 +228,9 @@ class Ledger:
         """One of its arrival alone, which nobody follows: all there is of a forward that is turned away."""
         profile = event.profile
         origin = None if isinstance(event, events.RequestArrived) else _origin_of(event)
-        return RequestRecord(profile.request_id, profile.model, now_ns, origin, self.policy, id(profile))
+        return RequestRecord(
+            profile.request_id, profile.model, now_ns, origin, self.policy, id(profile), is_control=profile.is_control
+        )
 
     def _take_effects(self, effects: list[Effect], now_ns: int) -> None:
         for effect in effects:
@@ -284,6 +293,7 @@ class Ledger:
                 self.policy,
                 self.replicas_of.get(record.model, 0),
                 order.resume,
+                self.words.get(order.target, REGION_FILE),
             )
             record.legs.append(leg)
 
@@ -310,6 +320,9 @@ class Ledger:
         for model in (model for replica in placed_at for model in replica.models):
             self.replicas_of[model] = self.replicas_of.get(model, 0) + 1
 
+
+REGION_FILE = "region_file"
+"""Our own operator says where the target is."""
 
 ServesModel = Callable[[ModelName], bool]
 """Whether anybody serves a model now, here or at a peer."""

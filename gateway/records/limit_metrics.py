@@ -59,9 +59,10 @@ class LimitLevels(Collector):
 class BudgetLevels(Collector):
     """Asks at each scrape what was heard of budgets."""
 
-    def __init__(self, words: Callable[[], int], not_kept: Callable[[], int]) -> None:
+    def __init__(self, words: Callable[[], int], not_kept: Callable[[], int], is_failing: Callable[[], bool]) -> None:
         self._words = words
         self._not_kept = not_kept
+        self._is_failing = is_failing
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -76,4 +77,9 @@ class BudgetLevels(Collector):
             "nightside_budgets_not_heard",
             "Words of other gateways on budgets that did not count: of a day far from ours, or for want of room.",
             value=self._not_kept(),
+        )
+        yield GaugeMetricFamily(
+            "nightside_usage_failing",
+            "1 while the file of what clients used cannot be read or written: budgets would not survive a restart.",
+            value=self._is_failing(),
         )

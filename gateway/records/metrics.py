@@ -145,9 +145,19 @@ class Metrics:
         """Ask at each scrape whether balancers are told to send traffic here."""
         self._ready.follow(is_ready)
 
+    def follow_places(self, refused: Callable[[], int]) -> None:
+        """Ask at each scrape how many replicas and peers are said to be where the operators' table has them not."""
+        self._places_refused.follow(refused)
+
     def _define_counters(self) -> None:
         self._ended = self._counter(
             "requests", "Clients' requests by how they ended, at the gateway they came to.", "model", "outcome"
+        )
+        self._stored = self._counter(
+            "stored_response_calls",
+            "Calls about stored responses, which ask no model, by how they ended. Requests do not count them.",
+            "source",
+            "outcome",
         )
         self._door = self._counter(
             "refusals",
@@ -224,6 +234,9 @@ class Metrics:
         )
         self._draining = self._level("draining", "1 while this gateway takes nothing new and finishes what it has.")
         self._ready = self._level("ready", "1 while `/ready` says so.")
+        self._places_refused = self._level(
+            "places_refused", "Replicas and peers left out because the operators' table has their place otherwise."
+        )
         self._expiry = self._level(
             "certificate_expiry_seconds", "Until a certificate in use expires; below 0 it has.", "role"
         )
@@ -269,6 +282,8 @@ class Metrics:
                 self._lost.add(event.target.kind)
             case events.DrainRequested():
                 self._draining.set(1)
+            case events.DrainLifted():
+                self._draining.set(0)
             case (
                 events.ResponseStored()
                 | events.RequestAbandoned()
@@ -315,6 +330,8 @@ class Metrics:
         if order.resume:
             self.resumes.leg_started(record, order)
         if order.attempt == 1:
+            if record.is_control:
+                return
             model, source = self._models.of(record.model), "client" if record.origin is None else "peer"
             self._waited.observe(order.decision.waited_ns / _SECOND_NS, model, source)
             self._matched.observe(matched_share(order.decision), model, ran(order.target))
@@ -324,7 +341,9 @@ class Metrics:
     def _first_token_came(self, event: events.FirstToken, now_ns: int) -> None:
         record = self._ledger.get(event.request_id)
         leg = None if record is None else record.leg(event.attempt, event.leg)
-        if record is not None and record.origin is None and leg is not None and leg is record.first_leg:
+        if record is None or record.origin is not None or record.is_control:
+            return
+        if leg is not None and leg is record.first_leg:
             after_s = (now_ns - record.arrived_ns) / _SECOND_NS
             self._first_token.observe(after_s, self._models.of(record.model), ran(leg.target))
 
@@ -342,7 +361,11 @@ class Metrics:
 
     def _request_ended(self, end: ordered.EndRequest) -> None:
         record = self._ledger.get(end.request_id)
-        if record is not None and record.end is end:
+        if record is None or record.end is not end:
+            return
+        if record.is_control:
+            self._stored.add("client" if record.origin is None else "peer", end.outcome)
+        else:
             ended = self._ended if record.origin is None else self._forwards_ended
             ended.add(self._models.of(record.model), end.outcome)
             self.resumes.request_ended(record, end)
@@ -381,7 +404,7 @@ class _Levels(Collector):
     def collect(self) -> Iterator[Metric]:
         gauges = self._gauges()
         yield self._queue_lengths(gauges.queue_lengths)
-        yield _level("requests_held", "Requests that wait or run.", gauges.requests)
+        yield _level("requests_open", "Requests that wait or run.", gauges.requests)
         yield _level("attempts_in_flight", "Attempts under way, each of one leg or more.", gauges.attempts)
         yield _level(
             "prefix_index_bytes", "Memory of the prefix index, as it counts itself.", gauges.prefix_index_bytes
@@ -412,6 +435,12 @@ class _Levels(Collector):
             "Requests that wait at this gateway for one replica, which will be cheapest for them all the same.",
             "replica",
             gauges.held.items(),
+        )
+        yield _counts(
+            "replica_room",
+            "Requests that a replica's engine could begin at once; negative: as many wait in it for a slot.",
+            "replica",
+            gauges.rooms.items(),
         )
 
     def _queue_lengths(self, lengths: Mapping[ModelName, int]) -> Metric:

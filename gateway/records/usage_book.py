@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import NamedTuple
 
+from gateway.core.limits import TRY_AGAIN_NS
 from gateway.core.vocabulary import GatewayId, TenantName
 from gateway.records.others_usage import KINDS, NOTHING, BudgetName, BudgetUse, OthersUsage
 from gateway.records.others_usage import Used as UsedByOthers
@@ -72,15 +73,28 @@ class Account:
     by_others: UsedByOthers = NOTHING
     """At other gateways, as far as they have told."""
 
+    left: tuple[str, int, int] = ("", 0, 0)
+    """The day before the clock's last turn to another one, and what had been used in it and in its month."""
+
     def turn(self, day: str) -> None:
+        """A clock that goes back to the day that it left finds what was used there, and in the meantime besides."""
         if day == self.day:
             return
-        if day[:7] != self.day[:7]:
-            self.tokens_in_month = 0
-        self.day, self.tokens_in_day = day, 0
+        left, self.left = self.left, (self.day, self.tokens_in_day, self.tokens_in_month)
+        if day == left[0]:
+            self.tokens_in_month = left[2] + self.tokens_in_day
+            self.tokens_in_day += left[1]
+        else:
+            self.tokens_in_day = 0
+            self.tokens_in_month = self.tokens_in_month if day[:7] == self.day[:7] else 0
+        self.day = day
 
-    def is_spent(self, of: int | None, used: int) -> bool:
-        return of is not None and used + self.set_aside + self.by_others.set_aside >= of
+    def is_spent(self, of: int, used: int) -> bool:
+        return used + self.set_aside + self.by_others.set_aside >= of
+
+    def wait_ns(self, of: int, used: int, period_ns: int) -> int:
+        """Earliest time at which some of the budget may be left: reservations of running requests may be refunded."""
+        return period_ns if used >= of else min(period_ns, TRY_AGAIN_NS)
 
 
 class Spent(NamedTuple):
@@ -92,7 +106,7 @@ class Spent(NamedTuple):
     """`day` or `month`."""
     budget: int
     wait_ns: int
-    """Until the period is over."""
+    """Time until the period is over or, where running requests hold the rest of the budget, until one may end."""
 
 
 class UsageBook:
@@ -100,6 +114,8 @@ class UsageBook:
 
     def __init__(self, accounts_max: int = ACCOUNTS_MAX, unwritten_max: int = UNWRITTEN_MAX) -> None:
         self.others = OthersUsage()
+        self.is_unknown = False
+        """What was used before this process began cannot be read yet: no budget is known to have anything left."""
         self._accounts_max = accounts_max
         self._unwritten_max = unwritten_max
         self._budgets: Mapping[BudgetName, Budget] = {}
@@ -135,10 +151,12 @@ class UsageBook:
             self._turn(account, day)
             account.budget = budget
             others = account.by_others
-            if account.is_spent(budget.tokens_per_day, account.tokens_in_day + others.in_day):
-                return Spent(whose, "day", budget.tokens_per_day or 0, self._today[1] - wall_ns)
-            if account.is_spent(budget.tokens_per_month, account.tokens_in_month + others.in_month):
-                return Spent(whose, "month", budget.tokens_per_month or 0, _month_end_ns(day) - wall_ns)
+            most, used = budget.tokens_per_day, account.tokens_in_day + others.in_day
+            if most is not None and account.is_spent(most, used):
+                return Spent(whose, "day", most, account.wait_ns(most, used, self._today[1] - wall_ns))
+            most, used = budget.tokens_per_month, account.tokens_in_month + others.in_month
+            if most is not None and account.is_spent(most, used):
+                return Spent(whose, "month", most, account.wait_ns(most, used, _month_end_ns(day) - wall_ns))
         return None
 
     def set_aside(self, key: KeyId, tenant: TenantName, tokens: int) -> None:

@@ -21,6 +21,7 @@ from gateway.records.others_usage import BudgetName, BudgetUse, Told
 from gateway.records.usage_book import Line, Used
 from gateway.request.callers import KeyId
 
+_DAYS_FORGOTTEN_MAX = 7
 ROWS_ASKED_MAX = 10_000
 """Of one question."""
 APPLICATION_ID = 0x4E535553
@@ -53,7 +54,12 @@ _Result = TypeVar("_Result")
 
 
 class UsageUnusable(Exception):
-    """A file that is there and cannot be used, in words."""
+    """A file that cannot be used, in words."""
+
+    def __init__(self, problem: str, *, hides_usage: bool) -> None:
+        super().__init__(problem)
+        self.hides_usage = hides_usage
+        """The file is there: what was used before is in it, and not known."""
 
 
 class UsageStore:
@@ -63,12 +69,17 @@ class UsageStore:
         self._path = path
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="usage")
         self._connection: sqlite3.Connection | None = None
+        self.is_apart = False
+        """The rows are in memory although there should be a file."""
 
     def open(self) -> None:
         """Before anybody is served. Raises UsageUnusable; what is damaged is put aside, and said to be."""
-        damage = self._thread.submit(self._open).result()
-        if damage:
-            raise UsageUnusable(damage)
+        self._thread.submit(self._open).result()
+
+    async def open_again(self, since: str) -> tuple[dict[Line, Used], Told] | None:
+        """The file, where it could not be used so far: its rows from that day on and the last words of other gateways.
+        None where it cannot be used yet, or is in use. What was counted meanwhile is written by the next `add`."""
+        return await self._run(lambda: self._open_again(since)) if self.is_apart else None
 
     def close(self) -> None:
         self._thread.submit(self._close).result()
@@ -104,6 +115,8 @@ class UsageStore:
         return await self._run(lambda: self._asked(first, last, by))
 
     async def forget_before(self, day: str) -> None:
+        """A week of it at once, the oldest: a clock that is set years ahead for a while does not cost them all. Raises
+        OSError."""
         await self._run(lambda: self._forget_before(day))
 
     async def _run(self, work: Callable[[], _Result]) -> _Result:
@@ -116,15 +129,28 @@ class UsageStore:
         assert self._connection is not None, "it is open"
         return self._connection
 
-    def _open(self) -> str:
-        """Why what was there is not used; empty where it is. What cannot be used at all leaves the rows in memory."""
+    def _open(self) -> None:
+        """What cannot be used at all leaves the rows in memory. Raises UsageUnusable."""
         problem = self._open_file()
         if self._connection is None:
-            self._connection = _connect(None)
-            return f"{problem}; nothing is written down until the next start"
-        return problem
+            hides_usage = _may_hold_rows(self._path)
+            self._connection, self.is_apart = _connect(None), True
+            raise UsageUnusable(f"{problem}; nothing is written down until it can be used", hides_usage=hides_usage)
+        if problem:
+            raise UsageUnusable(problem, hides_usage=False)
+
+    def _open_again(self, since: str) -> tuple[dict[Line, Used], Told] | None:
+        in_memory, self._connection = self._db, None
+        self._open_file()
+        if self._connection is None:
+            self._connection = in_memory
+            return None
+        in_memory.close()
+        self.is_apart = False
+        return self._since(since), self._told()
 
     def _open_file(self) -> str:
+        """Why what was there is not used; empty where it is."""
         try:
             self._connection = _connect(self._path)
         except sqlite3.Error as error:
@@ -148,6 +174,7 @@ class UsageStore:
             self._connection = None
 
     def _add(self, rows: Mapping[Line, Used]) -> None:
+        self._require_file()
         values = [
             (*line, used.requests, used.prompt_tokens, used.cached_tokens, used.output_tokens)
             for line, used in rows.items()
@@ -160,6 +187,7 @@ class UsageStore:
             raise OSError(f"{self._path}: {error}") from error
 
     def _keep_told(self, told: Told) -> None:
+        self._require_file()
         values = [
             (gateway, *name, use.day, use.tokens_in_day, use.tokens_in_month) for (gateway, name), use in told.items()
         ]
@@ -169,6 +197,11 @@ class UsageStore:
                 self._db.executemany(_PUT_TOLD, values)
         except sqlite3.Error as error:
             raise OSError(f"{self._path}: {error}") from error
+
+    def _require_file(self) -> None:
+        """Rows that a restart would lose are kept by whoever counts them."""
+        if self.is_apart:
+            raise OSError(f"{self._path}: cannot be used yet")
 
     def _told(self) -> dict[tuple[GatewayId, BudgetName], BudgetUse]:
         found = self._db.execute("SELECT * FROM told")
@@ -193,8 +226,14 @@ class UsageStore:
         return rows, len(found) > ROWS_ASKED_MAX
 
     def _forget_before(self, day: str) -> None:
-        self._db.execute("DELETE FROM used WHERE day < ?", (day,))
-        self._db.execute("DELETE FROM told WHERE day < ?", (day,))
+        try:
+            (oldest,) = self._db.execute("SELECT min(day) FROM used").fetchone()
+            if oldest is not None:
+                day = min(day, days_before(oldest, -_DAYS_FORGOTTEN_MAX))
+            self._db.execute("DELETE FROM used WHERE day < ?", (day,))
+            self._db.execute("DELETE FROM told WHERE day < ?", (day,))
+        except sqlite3.Error as error:
+            raise OSError(f"{self._path}: {error}") from error
 
 
 def usage_file(folder: Path | None, gateway_id: GatewayId) -> Path | None:
@@ -209,14 +248,35 @@ def _line(row: tuple[str, ...]) -> Line:
     return Line(row[0], KeyId(row[1]), TenantName(row[2]))
 
 
+def _may_hold_rows(path: Path | None) -> bool:
+    try:
+        return path is not None and path.stat().st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
 def _connect(path: Path | None) -> sqlite3.Connection:
     """In memory without a path. Raises sqlite3.Error, OSError, and ValueError for what is another program's."""
-    if path is not None:
-        make_private_folder(path.parent)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, _MODE))
-    name = ":memory:" if path is None else str(path)
+    if path is None:
+        return _prepared(":memory:", "NORMAL")
+    make_private_folder(path.parent)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, _MODE))
+    try:
+        return _prepared(str(path), "NORMAL")
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode in _DAMAGED:
+            raise
+    # A full disk has no room for the index that processes share; alone, SQLite keeps it in memory, reads what is there
+    # and writes as soon as there is room.
+    return _prepared(str(path), "EXCLUSIVE")
+
+
+def _prepared(name: str, locking: str) -> sqlite3.Connection:
     connection = sqlite3.connect(name, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     try:
+        connection.execute(f"PRAGMA locking_mode = {locking}")
         _prepare(connection)
     except BaseException:
         connection.close()
@@ -231,8 +291,10 @@ def _prepare(connection: sqlite3.Connection) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if (application, version) == (0, 0):
-        for statement in _SCHEMA:
-            connection.execute(statement)
+        with connection:  # all of it or nothing: half a schema would be another program's
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in _SCHEMA:
+                connection.execute(statement)
     elif (application, version) != (APPLICATION_ID, FORMAT):
         raise ValueError(f"is not usage of format {FORMAT}")
     connection.execute(_TOLD_SCHEMA)

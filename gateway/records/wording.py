@@ -162,7 +162,7 @@ def _was_cheapest(placement: ExplainedPlacement, costs: ExplainedCosts) -> str:
     who = placement.target if placement.kind == TargetKind.REPLICA else f"gateway {placement.target}"
     where = "" if placement.kind == TargetKind.REPLICA else f" in {_region(placement)} ({_distance(placement)} away)"
     known = share(placement.matched_blocks, placement.prompt_blocks)
-    return f"{who}{where} was the cheapest at {in_ms(costs.total_ms)}, and knew {known} of the prompt"
+    return f"{who}{where} had the lowest score, {score_in_words(costs)}, and knew {known} of the prompt"
 
 
 def _where(request: ExplainedRequest, placement: ExplainedPlacement) -> str:
@@ -243,9 +243,25 @@ def _region(placement: ExplainedPlacement) -> str:
     return placement.region or "a region no longer known"
 
 
+def score_in_words(costs: ExplainedCosts) -> str:
+    """With the parts that make it."""
+    parts = {
+        "reading": costs.reading,
+        "crowding": costs.crowding,
+        "waiting": costs.waiting,
+        "distance": costs.distance,
+    }
+    made_of = " + ".join(f"{name} {rounded(part)}" for name, part in parts.items() if part)
+    return f"{rounded(costs.score)} ({made_of})" if made_of else rounded(costs.score)
+
+
 def share(matched: int, blocks: int) -> str:
     return f"{matched} of {blocks} blocks" if blocks else "no whole block"
 
 
 def in_ms(duration_ms: float) -> str:
-    return f"{duration_ms:.0f} ms" if duration_ms >= 10 else f"{duration_ms:.1f} ms"
+    return f"{rounded(duration_ms)} ms"
+
+
+def rounded(number: float) -> str:
+    return f"{number:.0f}" if number >= 10 else f"{number:.1f}"

@@ -8,6 +8,7 @@ prompt costs no more than a short one. Nothing of the text is kept, and no reque
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -18,21 +19,8 @@ from gateway.core.value import value
 from gateway.core.vocabulary import Category, ModelName, TenantName
 from gateway.request.bodies import Body, is_set
 from gateway.request.classifying import SAMPLE_BYTES, classify
+from gateway.request.media import MediaKind, MediaTokens, kind_of, kind_of_data
 
-_MEDIA: Final = frozenset(
-    b'"%b"' % each
-    for each in (
-        b"image_url",
-        b"image",
-        b"input_image",
-        b"input_audio",
-        b"audio_url",
-        b"video_url",
-        b"file",
-        b"input_file",
-        b"document",
-    )
-)
 _TEXTS: Final = ("instructions", "system", "messages", "input", "prompt", "query", "documents")
 """Members of bodies that prompts are made of, besides tools."""
 _MESSAGE_TOKENS: Final = 5
@@ -77,10 +65,14 @@ NOTHING_READ: Final = Content(0, 0, Category.MIXED)
 class ContentReader:
     """Looks at bodies, where somebody asks how many tokens they come to."""
 
-    def __init__(self, config: Callable[[], ContentConfig], counts: Callable[[ModelName], bool]) -> None:
-        """`counts`: are the pools of this model told apart by tokens? Of any other no body is looked at."""
+    def __init__(
+        self, config: Callable[[], ContentConfig], counts: Callable[[ModelName], bool], media_tokens: MediaTokens
+    ) -> None:
+        """`counts`: are the pools of this model told apart by tokens? Of any other no body is looked at.
+        `media_tokens` estimates media parts."""
         self._config = config
         self._counts = counts
+        self._media_tokens = media_tokens
 
     def read(self, body: Body, model: ModelName, tenant: TenantName, said: Category | None) -> Content | None:
         """`said`: of which kind the client says that it is. None: nobody asks."""
@@ -89,7 +81,13 @@ class ContentReader:
         config = self._config()
         category = said or config.tenants.get(tenant)
         classifier = classify if config.classifier == SAMPLED else find_classifier(config.classifier)
-        return content_of(body, image_tokens=config.image_tokens, category=category, classifier=classifier)
+        return content_of(
+            body,
+            partial(self._media_tokens.of, model),
+            media_tokens_max=self._media_tokens.assumed_max(model),
+            category=category,
+            classifier=classifier,
+        )
 
 
 class _Item(msgspec.Struct):
@@ -115,10 +113,16 @@ _STRING = msgspec.json.Decoder(str)
 
 
 def content_of(
-    body: Body, *, image_tokens: int, category: Category | None = None, classifier: Classifier = classify
+    body: Body,
+    media_tokens: Callable[[MediaKind], int],
+    *,
+    media_tokens_max: int | None = None,
+    category: Category | None = None,
+    classifier: Classifier = classify,
 ) -> Content:
-    """`category`: what it is said to be, by whoever knows: then nobody looks."""
-    found = _Found()
+    """`media_tokens_max` bounds the tokens of all media parts together. `category` is the declared kind of the text;
+    without one the classifier decides."""
+    found = _Found(media_tokens)
     tools = getattr(body, "tools", _ABSENT)
     if is_set(tools):
         found.texts.append(memoryview(tools))
@@ -133,19 +137,22 @@ def content_of(
     text_bytes, sample = _measured(text, wants_sample=category is None)
     if category is None:
         category = classifier(sample) if sample else Category.MIXED
-    return Content(max(1, text_bytes), found.tokens + found.media * image_tokens, category)
+    media = found.media if media_tokens_max is None else min(found.media, media_tokens_max)
+    return Content(max(1, text_bytes), found.tokens + media, category)
 
 
 class _Found:
     """What has been met so far, in the order of the body."""
 
-    __slots__ = ("media", "messages", "texts", "tokens")
+    __slots__ = ("_media_tokens", "media", "messages", "texts", "tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, media_tokens: Callable[[MediaKind], int]) -> None:
+        self._media_tokens = media_tokens
         self.texts: list[memoryview] = []
         """As they stand in the body: within their quotes, with their escapes."""
         self.messages = 0
         self.media = 0
+        """Tokens of media parts."""
         self.tokens = 0
 
     def take_whole(self, raw: msgspec.Raw) -> None:
@@ -165,8 +172,9 @@ class _Found:
             return
         match view[0]:
             case 0x22:  # a string
-                if bytes(view[1:6]) == b"data:":
-                    self.media += 1
+                kind = kind_of_data(view)
+                if kind is not None:
+                    self.media += self._media_tokens(kind)
                 else:
                     self.texts.append(view[1:-1])
             case 0x5B:  # an array
@@ -196,8 +204,9 @@ class _Found:
             self.texts.append(view)
             return
         self.messages += item.role is not _ABSENT
-        if bytes(item.type) in _MEDIA:
-            self.media += 1
+        kind = kind_of(bytes(item.type))
+        if kind is not None:
+            self.media += self._media_tokens(kind)
             return
         for part in (item.content, item.text, item.output, item.arguments, item.thinking, item.reasoning_content):
             if part is not _ABSENT:

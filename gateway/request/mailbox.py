@@ -147,7 +147,10 @@ class Mailbox:
         while self._error is None and not self._orders:
             await self._waiter.wait()
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                self._error = None  # its traceback knows this mailbox
         return self._orders.popleft()
 
     def scope_of(self, order: StartLeg) -> LegScope:

@@ -398,9 +398,7 @@ class Feed:
         return await self._relay_whole(leg.head, content_type, leg.chunks())
 
     async def _relay_client_error(self, head: LegHead, chunks: AsyncIterator[bytes]) -> LegEnded:
-        failure = _failure_of(head.status, f"status {head.status}")
-        if failure is not None:
-            raise failure
+        _check_engine(head.status, f"status {head.status}")
         if self._order.resume:  # another engine may know better what to do with a rest
             return leg_ended(self._order, LegResult.CLIENT_ERROR, f"status {head.status}")
         body, rest = await self._hold_whole(chunks)
@@ -642,19 +640,17 @@ class Feed:
 
     def _broken_by(self, fault: Fault) -> LegFailure:
         """In the middle of an answer. One that an engine gives up to make room is had elsewhere, and is no failure."""
-        failure = _failure_of(fault.code or 500, fault.detail)
-        self._is_theirs = failure is None
-        return failure or LegFailure(LegResult.FAILED, fault.detail)
+        result = _result_of(fault.code or 500)
+        self._is_theirs = result is LegResult.CLIENT_ERROR
+        return LegFailure(LegResult.FAILED if self._is_theirs else result, fault.detail)
 
     async def _answer_fault(self, head: LegHead, fault: Fault) -> LegEnded:
         """Nothing has been sent: fail so that the core may try elsewhere, or give the client its own error.
 
         An event stream that begins with a 4xx error is answered with that status, which clients understand better.
         """
-        failure = _failure_of(fault.code or 500, fault.detail)
-        if failure is not None:
-            raise failure
         status = fault.code or 500
+        _check_engine(status, fault.detail)
         if self._order.resume:
             return leg_ended(self._order, LegResult.CLIENT_ERROR, f"status {status}")
         self._relay.summary.is_event_stream = False
@@ -672,16 +668,21 @@ def leg_ended(order: StartLeg, result: LegResult, detail: str) -> LegEnded:
     return LegEnded(order.request_id, order.attempt, order.leg, result, detail=detail)
 
 
-def _failure_of(status: int, detail: str) -> LegFailure | None:
-    """What a status says about the engine; None when it is about the client's request.
+def _check_engine(status: int, detail: str) -> None:
+    """Raises LegFailure where the status says something about the engine. One about the client's request passes."""
+    result = _result_of(status)
+    if result is not LegResult.CLIENT_ERROR:
+        raise LegFailure(result, detail)
 
-    401 is about the engine too: the client's own key never reaches it, so it is the gateway's that was turned down.
-    """
+
+def _result_of(status: int) -> LegResult:
+    """401 is about the engine too: the client's own key never reaches it, so it is the gateway's that was turned
+    down."""
     if status in (429, 503):
-        return LegFailure(LegResult.BUSY, detail)
+        return LegResult.BUSY
     if 400 <= status < 500 and status not in (401, 408):
-        return None
-    return LegFailure(LegResult.FAILED, detail)
+        return LegResult.CLIENT_ERROR
+    return LegResult.FAILED
 
 
 def media_type(head: LegHead) -> str:

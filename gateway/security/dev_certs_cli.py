@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import yaml
 
-from gateway.core.vocabulary import GatewayId, RegionName
+from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName
 from gateway.ground.clock import Clock
 from gateway.ground.identity import ControllerIdentity, MeshIdentity, is_trust_domain
 from gateway.ground.values import CERTIFICATE_NAME_PATTERN
@@ -74,16 +74,24 @@ def _read_trust_domain(_: click.Context, __: click.Parameter, text: str) -> str:
     return text
 
 
-def _read_gateways(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> list[tuple[GatewayId, RegionName]]:
-    gateways: dict[GatewayId, RegionName] = {}
+_Gateway = tuple[GatewayId, RegionName, Jurisdiction | None]
+
+
+def _read_gateways(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> list[_Gateway]:
+    gateways: dict[str, _Gateway] = {}
     for text in texts:
-        gateway_id, _colon, region = text.partition(":")
-        if not CERTIFICATE_NAME_PATTERN.fullmatch(gateway_id) or not CERTIFICATE_NAME_PATTERN.fullmatch(region):
-            raise click.BadParameter(f"{text!r} is not GATEWAY:REGION, both of small letters, digits and inner dashes")
-        if GatewayId(gateway_id) in gateways:
+        gateway_id, _colon, place = text.partition(":")
+        region, colon, jurisdiction = place.partition(":")
+        names = [gateway_id, region, *([jurisdiction.lower()] if colon else [])]
+        if not all(map(CERTIFICATE_NAME_PATTERN.fullmatch, names)):
+            raise click.BadParameter(
+                f"{text!r} is not GATEWAY:REGION, both of small letters, digits and inner dashes, nor"
+                " GATEWAY:REGION:JURISDICTION"
+            )
+        if gateway_id in gateways:
             raise click.BadParameter(f"gateway {gateway_id} is named twice")
-        gateways[GatewayId(gateway_id)] = RegionName(region)
-    return list(gateways.items())
+        gateways[gateway_id] = GatewayId(gateway_id), RegionName(region), Jurisdiction(jurisdiction) if colon else None
+    return list(gateways.values())
 
 
 def _read_controllers(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> list[str]:
@@ -100,7 +108,7 @@ def _read_controllers(_: click.Context, __: click.Parameter, names: tuple[str, .
     "--gateway",
     "gateways",
     multiple=True,
-    metavar="GATEWAY:REGION",
+    metavar="GATEWAY:REGION[:JURISDICTION]",
     callback=_read_gateways,
     help="As in the region file. Repeat it.",
 )
@@ -115,7 +123,7 @@ def dev_certs(
     *,
     out: Path,
     trust_domain: str,
-    gateways: list[tuple[GatewayId, RegionName]],
+    gateways: list[_Gateway],
     controllers: list[str],
     hosts: tuple[str, ...],
     days: int,
@@ -129,7 +137,7 @@ def dev_certs(
     if not gateways and not controllers:
         raise click.UsageError("Missing option '--gateway' or '--controller'.")
     folder = out.resolve()
-    made = [_Files(folder, gateway_id) for gateway_id, _ in gateways]
+    made = [_Files(folder, gateway_id) for gateway_id, *_ in gateways]
     made_for_controllers = [_ControllerFiles(folder, name) for name in controllers]
     wanted = [path for files in made for path in files.all()] + [
         path for files in made_for_controllers for path in files.pair()
@@ -142,8 +150,8 @@ def dev_certs(
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         ca = _authority(folder, trust_domain)
-        for files, (gateway_id, region) in zip(made, gateways, strict=True):
-            _issue(ca, files, MeshIdentity(trust_domain, region, gateway_id), (*_HOSTS, *hosts), days)
+        for files, (gateway_id, region, jurisdiction) in zip(made, gateways, strict=True):
+            _issue(ca, files, MeshIdentity(trust_domain, region, gateway_id, jurisdiction), (*_HOSTS, *hosts), days)
         for each in made_for_controllers:
             _issue_for_controller(ca, each, days)
     except OSError as error:

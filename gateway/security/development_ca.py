@@ -79,13 +79,13 @@ class DevelopmentCa:
 
     def issue_for_gateway(self, identity: MeshIdentity, *, begins: datetime, ends: datetime) -> Issued:
         """For the mesh: to call and to be called."""
-        names: list[x509.GeneralName] = [_uri(identity.uri), x509.DNSName(identity.dns_name)]
+        names: list[x509.GeneralName] = [_uri(identity.uri), *map(x509.DNSName, identity.dns_names)]
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         return self._issue(identity.gateway_id, names, usages, begins, ends)
 
     def issue_for_controller(self, identity: ControllerIdentity, *, begins: datetime, ends: datetime) -> Issued:
         """To be called by gateways."""
-        names: list[x509.GeneralName] = [_uri(identity.uri), x509.DNSName(identity.dns_name)]
+        names: list[x509.GeneralName] = [_uri(identity.uri), *map(x509.DNSName, identity.dns_names)]
         return self._issue(identity.name, names, [ExtendedKeyUsageOID.SERVER_AUTH], begins, ends)
 
     def issue_for_clients(self, gateway: str, hosts: Iterable[str], *, begins: datetime, ends: datetime) -> Issued:

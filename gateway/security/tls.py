@@ -17,7 +17,7 @@ class Certificates:
         """Raises CertificateFault. A certificate that is out of date is no fault: see `date_faults`."""
         listen, mesh = config.listen.tls, config.peering.tls
         self.http = HttpTls(listen, clock) if listen else None
-        self.mesh = MeshTls(mesh, config.gateway_id, config.place.region, clock) if mesh else None
+        self.mesh = MeshTls(mesh, config.gateway_id, config.place, clock) if mesh else None
         self.holders: list[Holder] = [each for each in (self.http, self.mesh) if each is not None]
         self._clock = clock
 

@@ -23,10 +23,11 @@ from gateway.http.settings import HttpSettings
 from gateway.http.uploads import PROMPT_BYTES_MAX, PROMPT_STEP_BYTES_MAX
 from gateway.request.content import ContentReader
 from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH
+from gateway.request.media import MediaTokens
 
 _SETTINGS = HttpSettings(GatewayId("gw"), Place(RegionName("us-east-1"), Jurisdiction("US")))
 _CALLER = Caller(RequestId("r"), TenantName("default"), ("", ""))
-_CONTENTS = ContentReader(ContentConfig, lambda _: True)
+_CONTENTS = ContentReader(ContentConfig, lambda _: True, MediaTokens())
 """Every model's pools are told apart by tokens."""
 _ROUNDS = 3
 _MILLISECOND_NS = 1_000_000
@@ -45,6 +46,7 @@ def _bodies(size: int) -> list[tuple[str, str, bytes]]:
     """Those that come as far as the loop."""
     xargs = json.dumps({f"{number:07}": 1 for number in range(size // 13)}).encode()
     line = b'{"type":"text","text":"x-anthropic-billing-header: 1"}'
+    picture = b'{"type":"image_url","image_url":{"url":"data:image/png;base64,%b"}}'
     each = [
         ("text", CHAT_PATH, b'{"model":"m","messages":"%b"}' % (b"x" * size)),
         ("numbers", CHAT_PATH, b'{"model":"m","messages":[%b1]}' % _filled(b"1,", size)),
@@ -55,6 +57,14 @@ def _bodies(size: int) -> list[tuple[str, str, bytes]]:
         ("system_in_pieces", MESSAGES_PATH, b'{"model":"m","system":[%b,%b1]}' % (line, _filled(b"1,", size))),
         ("prompts_in_pieces", COMPLETIONS_PATH, b'{"model":"m","prompt":[%b[]]}' % _filled(b"[],", size)),
         ("messages_in_pieces", CHAT_PATH, b'{"model":"m","messages":[%b{}]}' % _filled(b"{},", size)),
+        ("picture", CHAT_PATH, b'{"model":"m","messages":[{"content":[%b]}]}' % picture % (b"A" * size)),
+        ("pictures", CHAT_PATH, b'{"model":"m","messages":[{"content":[%b{}]}]}' % _filled(picture % b"" + b",", size)),
+        (
+            "parts_and_a_picture",
+            CHAT_PATH,
+            b'{"model":"m","messages":[{"content":[%b%b]}]}' % (_filled(b"{},"), picture),
+        ),
+        ("quotes", CHAT_PATH, b'{"model":"m","messages":"%b"}' % _filled(b'\\"', size)),
         ("escapes", CHAT_PATH, b'{"model":"m","messages":"%b"}' % _filled(b"\\n", size)),
         ("system_in_pieces_of_256_kib", MESSAGES_PATH, b'{"model":"m","system":[%b,%b1]}' % (line, _filled(b"1,"))),
         ("many_fields_of_a_small_one", CHAT_PATH, b'{%b"model":"m"}' % _filled(b'"rid":0,', LARGE_BYTES - 100)),

@@ -125,7 +125,9 @@ class _Bench:
     def _heartbeat(self, peer: vocabulary.PeerSpec) -> vocabulary.PeerObservation:
         count = len(self._replicas)
         load = count * _RUNNING
-        capacity = vocabulary.ModelCapacity(MODEL, vocabulary.DEFAULT_POOL, peer.place, count, count, load=load)
+        capacity = vocabulary.ModelCapacity(
+            MODEL, vocabulary.DEFAULT_POOL, peer.place, count, count, load=load, room=count
+        )
         report = vocabulary.LoadReport(peer.gateway_id, peer.place, self._heard, True, 1, "bench", (capacity,))
         return vocabulary.PeerObservation(report, self._now_ns, self._now_ns, 80_000_000, 80_000_000)
 

@@ -19,7 +19,7 @@ from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.ground.clock import Clock
 from loadgen.demo.mesh import Mesh
 from loadgen.demo.report import RunResult
-from loadgen.demo.watch import Cause, Death, Homecoming, Sightings, Watch
+from loadgen.demo.watch import TTL_S, Cause, Death, Homecoming, Sightings, Watch
 from loadgen.pages.markdown import NOTHING
 from loadgen.vocabulary import RequestEnd
 
@@ -44,7 +44,7 @@ async def kill_and_return(mesh: Mesh, region: RegionName, clock: Clock, *, kill_
     """The region's first gateway dies and returns so many seconds from now; the return waits for what follows from the
     death."""
     began_ns = clock.now_ns()
-    member = next(each for each in mesh.members.values() if each.region == region)
+    member = mesh.first_of(region)
     async with aiohttp.ClientSession() as session:
         watch = Watch(mesh, session, clock)
         await asyncio.sleep(kill_s)
@@ -141,6 +141,25 @@ def seen_by_clients(report: FailoverReport) -> RenderableType:
         figures = [len(records), ends[RequestEnd.COMPLETED], *(failures[cause] for cause in Cause)]
         table.add_row(region or "all", *map(str, (*figures, ends[RequestEnd.UNFINISHED])))
     return table
+
+
+def why_lost(report: FailoverReport) -> Iterator[str]:
+    """Of each region that lost any, how many by which cause, in a sentence."""
+    for region in report.run.regions:
+        causes = report.failures(region)
+        lost = causes[Cause.IN_FLIGHT] + causes[Cause.CACHED]
+        if not lost:
+            continue
+        sent = sum(region == each.client_region for each in report.run.records)
+        reasons = []
+        if causes[Cause.IN_FLIGHT]:
+            reasons.append(
+                f"{causes[Cause.IN_FLIGHT]} were under way at the gateway that was killed, and ended with it"
+            )
+        if causes[Cause.CACHED]:
+            kept = f"clients keep one for {TTL_S} s, and these try no other address"
+            reasons.append(f"{causes[Cause.CACHED]} went to its address by an old answer of the name: {kept}")
+        yield f"Of {sent} requests from {region} {lost} were lost: {'; '.join(reasons)}."
 
 
 def seen_by_the_mesh(report: FailoverReport) -> RenderableType:

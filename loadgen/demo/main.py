@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import click
 from rich.console import Console
 from rich.text import Text
@@ -30,6 +31,7 @@ from loadgen.demo.processes import DemoFailure
 from loadgen.demo.region_files import ZONE, has_addresses_of_its_own
 from loadgen.demo.report import RunResult
 from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario, RegionScenario, disaggregated_scenario, real_scenario
+from loadgen.demo.serving import Keeper
 from loadgen.demo.snippets import curl_snippet, dig_snippet, openai_snippet
 from loadgen.demo.story import (
     ALONE_RUN,
@@ -41,6 +43,7 @@ from loadgen.demo.story import (
     print_story,
     story_document,
 )
+from loadgen.demo.watch import Watch
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal, leaves
 from loadgen.live_client import Dialect
 from loadgen.live_runner import ClientGroup, ClosedLoop, LiveRunner, LoadPlan
@@ -99,11 +102,26 @@ class Demo:
         async with asyncio.TaskGroup() as tasks, self._regions(MESH_RUN, OverflowMode.ON, tasks) as mesh:
             await converse(self._console, self._scenario, mesh)
 
-    async def serve(self) -> None:
-        """Stay up, without load, until interrupted."""
-        async with asyncio.TaskGroup() as tasks, self._regions(MESH_RUN, OverflowMode.ON, tasks) as mesh:
+    async def serve(self, kill: RegionName | None = None) -> None:
+        """Stay up, without load, until interrupted. A gateway that dies is begun again."""
+        async with (
+            asyncio.TaskGroup() as tasks,
+            self._regions(MESH_RUN, OverflowMode.ON, tasks, may_gateways_die=True) as mesh,
+            aiohttp.ClientSession() as session,
+        ):
+            watch = None if mesh.name is None else Watch(mesh, session, Clock())
+            served = {} if watch is None else await watch.replicas_of(mesh.members.values())
+            keeper = Keeper(served, watch, Clock(), self._say)
             print_serving(self._console, self._scenario, mesh)
-            await asyncio.Event().wait()
+            async with asyncio.TaskGroup() as keepers:  # of its own: it ends before gateways are stopped
+                for member in mesh.members.values():
+                    keepers.create_task(keeper.keep(member))
+                if kill is not None:
+                    self._say(f"kill -9 of the gateway of {kill}:")
+                    await mesh.first_of(kill).child.kill()
+
+    def _say(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
 
     def close(self) -> int:
         """Tell the story, and keep the logs only if something went wrong; returns the exit code."""
@@ -115,12 +133,15 @@ class Demo:
         return 0
 
     @asynccontextmanager
-    async def _regions(self, name: str, overflow: OverflowMode, tasks: asyncio.TaskGroup) -> AsyncIterator[Mesh]:
+    async def _regions(
+        self, name: str, overflow: OverflowMode, tasks: asyncio.TaskGroup, *, may_gateways_die: bool = False
+    ) -> AsyncIterator[Mesh]:
         folder = self._folder / name
         folder.mkdir(parents=True)
         async with AsyncExitStack() as stack:
             with self._console.status(f"{name}: starting engines and gateways"):
-                mesh = await stack.enter_async_context(running_mesh(self._scenario, overflow, folder, tasks))
+                running = running_mesh(self._scenario, overflow, folder, tasks, may_gateways_die=may_gateways_die)
+                mesh = await stack.enter_async_context(running)
             self._console.print(Text(f"{name}: look at it while it runs, at {page_of(mesh)}"), soft_wrap=True)
             yield mesh
 
@@ -194,7 +215,10 @@ def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
     """Where everything is, and how to try it. Not wrapped: it is meant for pasting."""
     first = scenario.regions[0].name
     url = mesh.gateways[first]
-    lines = [f"{name}: {url}  (metrics and state: {mesh.admins[name]})" for name, url in mesh.gateways.items()]
+    lines = [
+        f"{name}: {url}  (metrics and state: {mesh.admins[name]}; process {mesh.first_of(name).child.pid})"
+        for name, url in mesh.gateways.items()
+    ]
     lines.append(f"controller: .venv/bin/nightside ctl status --admin {mesh.controller_admin}")
     lines.append(
         f"The whole mesh on one page: {page_of(mesh)}  (one gateway's own is at its address for metrics and state)"
@@ -209,6 +233,8 @@ def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
             dig_snippet(host, port, ZONE, mesh.name.networks[first]),
         ]
     parts += [
+        "Kill a gateway and see what follows; it is begun again after a while:",
+        f"kill -9 {mesh.first_of(scenario.regions[-1].name).child.pid}",
         f"Stream an answer from {first}:",
         curl_snippet(url, scenario.model),
         "Or with the OpenAI SDK (pip install openai):",
@@ -222,6 +248,9 @@ def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
 @click.option("--serve", is_flag=True, help="Start the regions, print how to call them, and stay up.")
 @click.option("--seconds", type=click.FloatRange(1), help="How long each of the two runs sends load.", default=28.0)
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed, another load.")
+@click.option(
+    "--kill", metavar="REGION", help="Whose gateway is killed: in the last run, or with --serve once all are up."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
 @click.option("--disaggregated", is_flag=True, help="One region's engines share their work: one reads, three write.")
 @click.option(
@@ -234,6 +263,7 @@ def demo(
     context: click.Context,
     *,
     serve: bool,
+    kill: str | None,
     seconds: float,
     seed: int,
     as_json: bool,
@@ -248,8 +278,10 @@ def demo(
     folder = Path(tempfile.mkdtemp(prefix="nightside-demo-"))
     if llamacpp is not None:
         scenario = real_scenario(llamacpp.absolute())
+    if kill is not None:
+        scenario = with_killed(scenario, kill)
     if serve:
-        status = serve_regions(scenario, folder=folder)
+        status = serve_regions(scenario, folder=folder, kill=None if kill is None else RegionName(kill))
     elif llamacpp is not None:
         status = converse_once(scenario, folder=folder)
     else:
@@ -257,10 +289,18 @@ def demo(
     context.exit(status)
 
 
-def serve_regions(scenario: DemoScenario, *, folder: Path) -> int:
+def with_killed(scenario: DemoScenario, region: str) -> DemoScenario:
+    """Raises UsageError for a region that is none of the demo's."""
+    names = [each.name for each in scenario.regions]
+    if region not in names:
+        raise click.UsageError(f"--kill: {region} is no region of the demo ({', '.join(names)})")
+    return replace(scenario, killed=region)
+
+
+def serve_regions(scenario: DemoScenario, *, folder: Path, kill: RegionName | None = None) -> int:
     """Keep the regions up until interrupted; returns the exit code."""
     show = Demo(scenario, folder, Console())
-    asyncio.run(run_to_its_end(show.story, show.serve()))
+    asyncio.run(run_to_its_end(show.story, show.serve(kill)))
     return show.close()
 
 

@@ -57,16 +57,26 @@ class Mesh:
     name: Named | None = None
     """None without a controller, and on a system where all gateways share one address."""
 
+    def first_of(self, region: RegionName) -> Member:
+        """The region's first gateway."""
+        return next(each for each in self.members.values() if each.region == region)
+
 
 @asynccontextmanager
 async def running_mesh(
-    scenario: DemoScenario, overflow: OverflowMode, folder: Path, tasks: asyncio.TaskGroup
+    scenario: DemoScenario,
+    overflow: OverflowMode,
+    folder: Path,
+    tasks: asyncio.TaskGroup,
+    *,
+    may_gateways_die: bool = False,
 ) -> AsyncIterator[Mesh]:
-    """All regions, ready for requests; their files and logs are in `folder`. A process that dies fails `tasks`."""
+    """All regions, ready for requests; their files and logs are in `folder`. A process that dies fails `tasks`, but for
+    gateways that may."""
     async with AsyncExitStack() as stack:
         wan = await stack.enter_async_context(Wan(read_round_trips(scenario.round_trips_file)))
         layout = lay_out(scenario)
-        start = _Start(scenario, overflow, folder, tasks, wan, layout)
+        start = _Start(scenario, overflow, folder, tasks, wan, layout, may_gateways_die)
         engines = await stack.enter_async_context(running_engines(scenario, layout, folder, tasks))
         engine_urls = urls_of_engines(layout)
         tls: Mapping[str, Mapping[str, str]] = {}
@@ -135,6 +145,7 @@ class _Start:
     tasks: asyncio.TaskGroup
     wan: Wan
     layout: Layout
+    may_gateways_die: bool = False
 
     def controller(self, tls: Mapping[str, str]) -> AbstractAsyncContextManager[Child]:
         layout, file = self.layout, self.folder / "controller.yaml"
@@ -146,6 +157,7 @@ class _Start:
             name_servers=[seat.ports.host for seat in layout.seats if seat.ports.dns],
             networks=layout.networks,
             client_port=layout.seats[0].ports.http,
+            regions=layout.seats[0].region.table_file,
         )
         file.write_text(text)
         arguments = ["nightside", "controller", "run", str(file)]
@@ -155,7 +167,8 @@ class _Start:
         """Its file has been written."""
         arguments = ["nightside", "gateway", "run", str(self.file_of(seat))]
         log = self.folder / f"{_named_after(seat)}.log"
-        return running_child(f"the gateway {seat.gateway_id}", arguments, log, self.tasks)
+        name, is_vital = f"the gateway {seat.gateway_id}", not self.may_gateways_die
+        return running_child(name, arguments, log, self.tasks, is_vital=is_vital)
 
     def file_of(self, seat: Seat) -> Path:
         return self.folder / f"{seat.gateway_id.removeprefix('gw-')}.yaml"

@@ -39,6 +39,10 @@ class Child:
         if not self._is_stopping:
             raise DemoFailure(f"{self.name} ended by itself with status {status}\n{log_tail(self.log)}")
 
+    async def ended(self) -> int:
+        """Wait until it has, whatever ended it. Gives its status."""
+        return await self._process.wait()
+
     async def stop(self, grace_s: float) -> None:
         """Ask it to end, then make it, also when we are cancelled meanwhile."""
         self._is_stopping = True
@@ -80,21 +84,23 @@ async def running_child(
     *,
     runner: Sequence[str] = OUR_MODULES,
     grace_s: float = 5.0,
+    is_vital: bool = True,
 ) -> AsyncIterator[Child]:
-    """A Python module, or whatever `runner` runs, with these arguments, its output going to `log`. A premature end
-    fails `tasks`."""
+    """A Python module, or whatever `runner` runs, with these arguments, its output going to the end of `log`. A
+    premature end fails `tasks`, if it `is_vital`."""
     command = [*OUR_MODULES, "loadgen.demo.tether", str(os.getpid()), *runner, *arguments]
-    with log.open("wb") as output:
+    with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
     child = Child(name, process, log)
-    watch = tasks.create_task(child.watch())
+    watch = tasks.create_task(child.watch()) if is_vital else None
     try:
         yield child
     finally:
         await child.stop(grace_s)
-        watch.cancel()
+        if watch is not None:
+            watch.cancel()
 
 
 def log_tail(log: Path) -> str:

@@ -189,12 +189,14 @@ def controller_file(
     name_servers: Sequence[str],
     networks: Mapping[RegionName, str],
     client_port: int,
+    regions: Path,
 ) -> str:
     """The controller's configuration, with all decisions at their defaults. `name_servers` are the addresses of those
     besides it that answer for the name."""
     servers = [LOOPBACK, *name_servers]
     document = {
         "controller": CONTROLLER,
+        "regions": str(regions),
         "store": {"path": str(store)},
         "listen": {"grpc": f"{LOOPBACK}:{ports.grpc}", "admin": f"{LOOPBACK}:{ports.admin}"},
         "link": {"tls": dict(tls)},

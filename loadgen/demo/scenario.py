@@ -37,6 +37,11 @@ class RegionScenario:
     def policy_file(self) -> Path:
         return self.policies / f"{self.name}.yaml"
 
+    @property
+    def table_file(self) -> Path:
+        """The regions that there are."""
+        return self.policies / "regions.yaml"
+
 
 def _region(name: str, jurisdiction: str, clients: int, location: tuple[float, float]) -> RegionScenario:
     return RegionScenario(Place(RegionName(name), Jurisdiction(jurisdiction)), clients, location=location)

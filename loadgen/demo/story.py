@@ -15,7 +15,7 @@ from rich.text import Text
 from gateway.core.residency import ResidencyPolicy, may_process
 from gateway.core.vocabulary import RegionName, TenantName
 from gateway.policy.file import load_policy
-from loadgen.demo.failover import FailoverReport, failover_document, seen_by_clients, seen_by_the_mesh
+from loadgen.demo.failover import FailoverReport, failover_document, seen_by_clients, seen_by_the_mesh, why_lost
 from loadgen.demo.reading import read_caveats, read_comparison, read_forwarding, residency_breaches
 from loadgen.demo.region_files import ZONE, has_addresses_of_its_own
 from loadgen.demo.report import RunReport, RunResult, as_document, report_on, table_of
@@ -130,6 +130,8 @@ def print_story(console: Console, story: Story) -> None:
     if story.death is not None:
         console.print()
         console.print(seen_by_clients(story.death))
+        for sentence in why_lost(story.death):
+            console.print(Text(sentence))
         if story.death.failover is not None:
             console.print()
             console.print(seen_by_the_mesh(story.death))

@@ -22,6 +22,7 @@ from gateway.state.predictor_files import artifact_file, artifact_of
 from loadgen.fit.eldr import eldr
 from loadgen.fit.sources import TOKEN_S, history_from, history_of_trace
 from loadgen.pages.predictors import predictor_page
+from loadgen.shipped import TRACE
 from loadgen.traces.files import Draw, TraceError, read_trace
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ fit.add_command(eldr)
 
 @fit.command()
 @click.option("--history", type=click.Path(path_type=Path), help="What a gateway wrote: GATEWAY.POOL.history.json.")
-@click.option("--trace", type=click.Path(exists=True, path_type=Path), help="A recorded load instead.")
+@click.option("--trace", type=TRACE, help="A recorded load instead.")
 @click.option("--rates", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="ServeGen: rates.")
 @click.option("--rate-scale", type=click.FloatRange(0, min_open=True), default=1.0, help="ServeGen: how many requests.")
 @click.option("--token-s", type=click.FloatRange(0), default=TOKEN_S, show_default=True,

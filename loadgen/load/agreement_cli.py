@@ -22,15 +22,15 @@ from loadgen.figures import Figures
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal, leaves
 from loadgen.load.agreement import BUSY_SHARE, Agreement
 from loadgen.settings import setting
+from loadgen.shipped import SCENARIO
 
-SCENARIO = Path(__file__).parents[1] / "scenarios" / "agreement.yaml"
 EXIT_APART = 1
 EXIT_UNKNOWN = 3
 _SHOWN = ("simulated_median", "simulated_min", "simulated_max", "live_median", "live_min", "live_max")
 
 
 @click.command()
-@click.argument("scenario", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("scenario", type=SCENARIO, default="agreement")
 @click.option("--runs", type=click.IntRange(1, 99), default=5, show_default=True, help="How often it is played live.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a key of the scenario: a.0.b=3.")
 @click.option(
@@ -41,7 +41,7 @@ _SHOWN = ("simulated_median", "simulated_min", "simulated_max", "live_median", "
 def agreement(
     context: click.Context,
     *,
-    scenario: Path | None,
+    scenario: Path,
     runs: int,
     settings: tuple[str, ...],
     out: Path | None,
@@ -57,7 +57,7 @@ def agreement(
     folder = Path(tempfile.mkdtemp(prefix="nightside-agreement-"))
     is_interrupted, complaints = False, []
     try:
-        work = Agreement(scenario or SCENARIO, dict(map(setting, settings)), folder, Console(stderr=True))
+        work = Agreement(scenario, dict(map(setting, settings)), folder, Console(stderr=True))
     except ConfigError as error:
         folder.rmdir()
         raise click.ClickException(str(error)) from error

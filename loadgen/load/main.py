@@ -28,15 +28,17 @@ from loadgen.load.screen import Screen
 from loadgen.machine import CpuSampler
 from loadgen.results import summary_table, write_results
 from loadgen.settings import setting
+from loadgen.shipped import SCENARIO
 from loadgen.simulator.scenario import load_scenario
 from loadgen.vocabulary import Api
+from loadgen.wide_console import wide_console
 
 EXIT_PROBLEM = 1
 _SECOND_NS = 1_000_000_000
 
 
 @click.command()
-@click.argument("scenario", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("scenario", type=SCENARIO)
 @click.option(
     "--url",
     "urls",
@@ -92,8 +94,9 @@ def load(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Send SCENARIO's load to live OpenAI-compatible endpoints and report what its clients see. What only a simulation
-    needs (regions, engines, distances) may be left out of it.
+    """Send SCENARIO's load to live OpenAI-compatible endpoints and report what its clients see: a file, or the name of
+    one that comes with this program, such as live_mixed. What only a simulation needs (regions, engines, distances) may
+    be left out of it.
 
     Exit codes: 0 it ran, 1 nothing was answered or the scenario is wrong, 2 the command was used wrongly, 130 it was
     stopped (Ctrl-C), and what was measured until then is reported.
@@ -178,7 +181,7 @@ def _exit_code(run: LiveRun, figures: Figures) -> int:
 def _print(document: Figures, out: Path | None) -> None:
     (run,) = document["runs"]
     rows = [*run["regions"].items(), ("all", run["total"])] if len(run["regions"]) > 1 else [("all", run["total"])]
-    console = Console()
+    console = wide_console()
     console.print(summary_table(document["scenario"], rows))
     for detail, count in run["total"]["failures"].items():
         console.print(f"{count} × {detail}", soft_wrap=True, markup=False, highlight=False, style="red")

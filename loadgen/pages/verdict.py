@@ -138,8 +138,8 @@ def _in_percent(value: float) -> str:
 
 _MEASURES = (
     Measure("Most output tokens", lambda total: total["tokens_per_s"], lambda value: f"{value:,.0f}\u00a0/s", True),
-    Measure("Lowest TTFT, p50", _quantile("ttft_ms", "p50"), _in_seconds, False, is_of_answered=True),
     Measure("Lowest TTFT, p90", _quantile("ttft_ms", "p90"), _in_seconds, False, is_of_answered=True),
+    Measure("Lowest TTFT, p50", _quantile("ttft_ms", "p50"), _in_seconds, False, is_of_answered=True),
     Measure("Most prefix hits", _hits, _in_percent, True, is_share=True, is_of_answered=True),
     Measure("Fewest failed or unfinished", _lost, _in_percent, False, is_share=True),
 )

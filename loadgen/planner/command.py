@@ -33,9 +33,11 @@ from loadgen.planner.profiles import Price, Profile
 from loadgen.planner.regions import RegionLoad, region_load, together_per_s
 from loadgen.planner.sources import Source, SourceError, from_curves, from_gateways, from_trace
 from loadgen.planner.verified import Slo, Trial
+from loadgen.shipped import TRACE
 from loadgen.traces.files import Draw, TraceError, opened
 from loadgen.traces.rates import Points, parse_rates
 from loadgen.traces.rows import RowFault
+from loadgen.wide_console import wide_console
 
 _SECOND_NS, _MS_NS = 1e9, 1e6
 _THRESHOLDS_MAX = 32
@@ -69,7 +71,7 @@ _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command("plan", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("trace", required=False, type=click.Path(exists=True, path_type=Path))
+@click.argument("trace", required=False, type=TRACE)
 @click.option("--metrics", "pages", multiple=True, metavar="URL|FILE",
               help="In place of a trace: live gateways' /metrics. Repeatable: counted together.")  # fmt: skip
 @click.option("--model", help="Of several models on those pages, this one.")
@@ -107,7 +109,8 @@ def plan_command(
     *, trace: Path | None, name: str, file: Path | None, price: float | None, rate: float | None, out: Path | None,
     jobs: int | None, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
-    """Size a fleet for TRACE: one pool for all requests beside a short and a long one, at every threshold.
+    """Size a fleet for TRACE: one pool for all requests beside a short and a long one, at every threshold. `sample` is
+    a small trace that comes with this program.
 
     Formulas come first; then a slice of each pool is played with the engine model, and instances are counted from what
     it carries within the objectives, with nobody preempted.
@@ -152,7 +155,7 @@ def _source(trace: Path | None, given: dict[str, Any]) -> Source:
     if (prompts is None) != (answers is None):
         raise click.UsageError("--prompts and --answers go together")
     if sum((trace is not None, bool(pages), prompts is not None)) != 1:
-        raise click.UsageError("name one of: a trace, --metrics, --prompts and --answers")
+        raise click.UsageError("name one of: a trace (`sample` comes along), --metrics, --prompts and --answers")
     try:
         if pages:
             return from_gateways(pages, given["model"])
@@ -223,7 +226,7 @@ def _planned(profile: Profile, source: Source, ask: Ask, processes: int) -> Figu
 
 
 def _show(document: Figures) -> None:
-    console = Console()
+    console = wide_console()
     for fact in facts(document):
         console.print(fact, markup=False, highlight=False)
     for fleet in document["fleets"]:

@@ -312,6 +312,8 @@ def _region(rng: random.Random, name: str, names: list[str]) -> dict[str, Any]:
         "process": _rule(rng, [name], others),
         "accept": _rule(rng, [], others),
     }
+    if rng.random() < 0.3:  # few large replicas
+        region |= {"replicas": region["gateways"], "slots": rng.choice((4, 16, 64))}
     if rng.random() < 0.3:
         region["adopted"] = [{"region": rng.choice(others), "replicas": 1}]
     if rng.random() < 0.4:
@@ -383,6 +385,8 @@ def _run(rng: random.Random) -> dict[str, Any]:
             "policy": rng.choice(policies),
             "overflow": rng.choice(("on", "on", "on", "on", "shadow", "off")),
             "peer_queue_length_max": rng.choice((0, 1, 3, 10)),
+            "peer_availability": rng.choice(("room", "room", "room", "free_replica")),
+            "hold_size": rng.choice(("1B", "2KiB")),
             "prefix_index_max": rng.choice(("4KiB", "64KiB", "1MiB")),
             "prefix_ttl": rng.choice(("2s", "1h")),
             "hold": rng.choice(("100us", "1ms", "50ms")),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from gateway.core import events
 from gateway.core.attempts import BreakerState
-from gateway.core.config import OverflowMode, PushingMode
+from gateway.core.config import OverflowMode, PeerAvailability, PushingMode
 from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg, StopLeg
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
@@ -161,6 +161,8 @@ class _View:
     """Attempts that have not ended, and where."""
     stopped: set[tuple[RequestId, int, int]] = field(default_factory=set)
     """Those of them that were ordered to end."""
+    uncounted: dict[tuple[RequestId, int, int], tuple[GatewayId, int]] = field(default_factory=dict)
+    """Forwards that no heartbeat of their peer counts yet: the peer, and when each was sent."""
     in_flight: Counter[ReplicaId] = field(default_factory=Counter)
     failed: set[Target] = field(default_factory=set)
     """Where a leg may have failed."""
@@ -427,6 +429,8 @@ class Watch:
                     view.stored[event.key] = where
             case events.DrainRequested():
                 view.drains = True
+            case events.DrainLifted():
+                view.drains = False
             case events.LockdownChanged():
                 view.is_locked_down = event.active
             case events.FirstToken():
@@ -471,12 +475,16 @@ class Watch:
         is_newer = before is None or heard.report.sequence >= before.report.sequence
         if before is None or is_newer or heard.generated_ns > before.generated_ns:
             view.heard[heard.report.gateway_id] = heard
+            for key, (peer, sent_ns) in list(view.uncounted.items()):
+                if peer == heard.report.gateway_id and sent_ns + heard.rtt_ns // 2 < heard.generated_ns:
+                    del view.uncounted[key]
             if heard.report.capacities:
                 view.serves[heard.report.gateway_id] = heard.report.capacities
 
     def _leg_ended(self, view: _View, event: events.LegEnded) -> None:
         key = event.request_id, event.attempt, event.leg
         view.stopped.discard(key)
+        view.uncounted.pop(key, None)
         target = view.alive.pop(key, None)
         if target is not None:
             if target.kind is TargetKind.REPLICA:
@@ -597,13 +605,19 @@ class Watch:
         visit.is_pooled, visit.decodes = False, True
 
     def _check_order(self, view: _View, visit: _Visit, leg: StartLeg) -> None:
-        """First come, first served among those who may go to the same targets; only those who wait for one replica, as
-        it is cheapest for them, and those who leave others room, are overtaken by those who do not."""
+        """First come, first served among requests of one account that may go to the same targets; only those held for
+        one replica, and those that leave room, are overtaken. A tenant has two accounts for a while where it is told
+        apart only once another one is forgotten."""
         if visit.is_ordinary and view.core.placer.weighs_everybody:
             waiting = view.alike(visit.queue, leg.request_id)
             earlier = [request_id for request_id, arrival in waiting.items() if arrival < visit.arrival]
+            own = view.core.requests[leg.request_id].charge
             blocked = [
-                each for each in earlier if (found := view.core.requests.get(each)) and not _may_be_passed(found)
+                each
+                for each in earlier
+                if (found := view.core.requests.get(each))
+                and not _may_be_passed(found)
+                and (own is None or found.charge is None or found.charge.account is own.account)
             ]
             detail = f"{leg.request_id} went past {blocked[:3]} at {view.spec.gateway_id}"
             is_last = self._is_full(view, leg)  # nobody is held for it now
@@ -656,8 +670,15 @@ class Watch:
         self._expect("only fresh heartbeats count", self._now_ns - heard.generated_ns <= stale_ns, where)
         self._expect("only accepting peers are used", heard.report.accepting, where)
         queue = _queue_of(heard.report, is_pooled=leg.decision.pool is not None)
-        is_short = bool(visit.follows) or queue <= config.placement.peer_queue_length_max
-        self._expect("no peer with a long queue is used", is_short, where)
+        view.uncounted[leg.request_id, leg.attempt, leg.leg] = (heard.report.gateway_id, self._now_ns)
+        if config.placement.peer_availability is PeerAvailability.FREE_REPLICA:
+            is_short = bool(visit.follows) or queue <= config.placement.peer_queue_length_max
+            self._expect("no peer with a long queue is used", is_short, where)
+        else:
+            forwards = sum(peer == heard.report.gateway_id for peer, _ in view.uncounted.values())
+            room = _room_of(heard, config.observation.publish_interval_ns)
+            has_room = bool(visit.follows) or queue + forwards <= room
+            self._expect("no peer is sent more than it has room for", has_room, where)
 
     def _check_arrival(self, view: _View, event: events.RequestArrived, effects: list[Effect]) -> None:
         """A request that is turned away ends with the very event that it came with."""
@@ -750,6 +771,13 @@ def _queue_of(report: LoadReport, *, is_pooled: bool) -> int:
     if is_pooled and by_pool:
         return min(by_pool.get(each.pool, 0) for each in report.capacities)
     return sum(each.length for each in report.queues if each.pool is None)
+
+
+def _room_of(heard: PeerObservation, interval_ns: int) -> float:
+    """Requests that a peer can take at the most: its room, and what leaves while word of it and a forward travel."""
+    capacities = heard.report.capacities
+    leaving = sum((heard.rtt_ns + interval_ns) / each.release_ns for each in capacities if each.release_ns)
+    return sum(max(0, each.room) for each in capacities) + leaving
 
 
 def _is_long_idle(engine: SimReplica, now_ns: int) -> bool:

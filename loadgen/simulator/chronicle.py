@@ -99,7 +99,13 @@ def _event_in_words(event: Event) -> str:  # noqa: PLR0911 - one line for each e
             return f"{type(event).__name__} {len(event.snapshot.ratios)}"
         case events.PricesChanged():
             return f"prices {'none' if event.prices is None else event.prices.digest}"
-        case events.TimePassed() | events.ConfigApplied() | events.DrainRequested() | events.LockdownChanged():
+        case (
+            events.TimePassed()
+            | events.ConfigApplied()
+            | events.DrainRequested()
+            | events.DrainLifted()
+            | events.LockdownChanged()
+        ):
             return type(event).__name__
         case _ as never:
             assert_never(never)

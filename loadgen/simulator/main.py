@@ -23,8 +23,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gateway.ground.faults import ConfigError
 from loadgen.figures import Figures
 from loadgen.pages.runs import sweep_page
-from loadgen.results import failovers_table, money_table, summary_table, write_results
+from loadgen.results import failovers_table, in_short, money_table, summary_table, write_results
 from loadgen.settings import pair, scalar, setting
+from loadgen.shipped import SCENARIO
 from loadgen.simulator.chaos import (
     Finding,
     Ordeal,
@@ -43,6 +44,7 @@ from loadgen.simulator.results import document_of
 from loadgen.simulator.scenario import Scenario, check_playable, load_scenario
 from loadgen.simulator.sweep import Cell, Spread, all_done, all_done_on, grid, play
 from loadgen.simulator.world import World
+from loadgen.wide_console import wide_console
 
 EXIT_FOUND = 1
 _CELLS_MAX = 4096
@@ -63,7 +65,7 @@ one run, told here; a cluster says itself how many jobs it takes."""
 
 
 @click.command()
-@click.argument("scenario", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("scenario", required=False, type=SCENARIO)
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for results and report.")
 @click.option("--run", "run_names", multiple=True, metavar="NAME", help="Only this run of the scenario; repeatable.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a key of the scenario: a.0.b=3.")
@@ -112,7 +114,8 @@ def sim(
     first: bool,
     as_json: bool,
 ) -> None:
-    """Play SCENARIO in virtual time and report what its gateways would do.
+    """Play SCENARIO in virtual time and report what its gateways would do: a file, or the name of one that comes with
+    this program, such as skewed_day.
 
     One seed always tells the same story, down to the digest of its trace.
 
@@ -281,8 +284,11 @@ def _print(names: Sequence[str], documents: Sequence[Figures], out: Path | None)
         for name, document in zip(names, documents, strict=True)
         for run in document["runs"]
     )
-    console = Console()
+    console = wide_console()
     console.print(summary_table(documents[0]["scenario"], rows))
+    if len(documents) == 1:
+        for sentence in in_short(documents[0]["runs"]):
+            console.print(sentence, soft_wrap=True, highlight=False, markup=False)
     for document in documents:
         for run in document["runs"]:
             if "control" in run:

@@ -137,7 +137,11 @@ def _format_of(line: str, path: Path) -> TraceFormat:
         for key, trace_format in _TELLTALES.items():
             if key in keys:
                 return trace_format
-    raise TraceError(f"{path.name}: its first line belongs to no known format; name one with `format`")
+    known = ", ".join(sorted(_PARSERS))
+    raise TraceError(
+        f"{path.name}: its first line belongs to no known format ({known}); if it is one of them, "
+        "`nightside trace convert --format NAME` reads it"
+    )
 
 
 # ServeGen: a folder, or an archive of one

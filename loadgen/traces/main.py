@@ -19,6 +19,7 @@ from rich.table import Table
 
 from gateway.ground.faults import ConfigError
 from gateway.ground.values import parse_duration_ns
+from loadgen.shipped import TRACE
 from loadgen.traces.figures import trace_figures
 from loadgen.traces.files import Draw, TraceError, read_trace
 from loadgen.traces.native import native_lines
@@ -46,7 +47,7 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | 
 def _reads_a_trace(command: _Command) -> _Command:
     """The arguments that both commands have."""
     for decorate in (
-        click.argument("file", type=click.Path(exists=True, path_type=Path)),
+        click.argument("file", type=TRACE),
         click.option(
             "--format",
             "format_name",
@@ -68,7 +69,8 @@ def _reads_a_trace(command: _Command) -> _Command:
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
 @click.pass_context
 def describe(context: click.Context, /, *, as_json: bool, **given: Any) -> None:
-    """Say what FILE holds. Exit code 1 if some of its lines cannot be read."""
+    """Say what FILE holds; `sample` is a small trace that comes along. Exit code 1 if some of its lines cannot be
+    read."""
     read = _read(**given)
     figures = trace_figures(read)
     if as_json:

@@ -49,6 +49,7 @@ async def publishing(
     """With those gateways, by name, in their places and at their addresses."""
     document = {
         "controller": "ctl-1",
+        "regions": {place.region: str(place.jurisdiction) for place, _ in places.values()},
         "listen": {"grpc": "127.0.0.1:0", "admin": "127.0.0.1:0"},
         "store": {"path": str(folder / "controller.db")},
         "naming": {"zone": "mesh.example"},

@@ -40,7 +40,12 @@ def of_example(example: Path) -> list[str]:
     """As docs/operations.md has it."""
     policy = ROOT / "policies" / example.name
     rules = ROOT / "deploy/prometheus/nightside.rules.yaml"
-    return ["--values", str(example), "--set-file", f"policy={policy}", "--set-file", f"prometheusRules={rules}"]
+    files = {"policy": policy, "regions": ROOT / "policies/regions.yaml", "prometheusRules": rules}
+    return [
+        "--values",
+        str(example),
+        *(part for key, path in files.items() for part in ("--set-file", f"{key}={path}")),
+    ]
 
 
 def render(*arguments: str) -> Rendered:

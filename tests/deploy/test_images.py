@@ -44,13 +44,6 @@ def image(containers: Containers) -> dict[str, Any]:
     return containers.inspect_image()
 
 
-def test_nothing_is_built_on_an_image_without_a_digest(containers: Containers) -> None:
-    base, _, _ = containers.base().partition("@")
-    done = containers.build(BASE_IMAGE=f"{base}:latest")
-    assert done.returncode != 0
-    assert "BASE_IMAGE has to be named by its digest" in done.stderr
-
-
 def test_the_image_runs_as_nobody_and_says_how_it_is_asked(image: dict[str, Any], containers: Containers) -> None:
     config = image["Config"]
     assert (config["User"], config["Entrypoint"]) == ("65532:65532", ["nightside"])

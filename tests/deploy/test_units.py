@@ -111,7 +111,7 @@ async def test_it_starts_reloads_and_stops_as_the_unit_says(
     if "controller" in unit.name:
         listen["grpc"] = "127.0.0.1:0"
     named = {"gateway": "us-1", "region": "us-east-1", "jurisdiction": "US", "state": {"folder": str(machine.state)}}
-    controller = {"controller": "controller-1", "store": {"path": str(machine.state / "controller.db")}}
+    controller = {"controller": "controller-1", "regions": {}, "store": {"path": str(machine.state / "controller.db")}}
     document = {**(named if "gateway" in unit.name else controller), "listen": listen}
     file = machine.etc / ("region.yaml" if "gateway" in unit.name else "controller.yaml")
     file.write_text(yaml.safe_dump(document))

@@ -30,7 +30,7 @@ _BEAT_S = 0.02
 
 
 def idle_report(sequence: int, *, available: int = 1, model: ModelName = MODEL, place: Place = EU) -> LoadReport:
-    capacity = ModelCapacity(model, DEFAULT_POOL, place, max(available, 1), available)
+    capacity = ModelCapacity(model, DEFAULT_POOL, place, max(available, 1), available, room=available)
     return LoadReport(
         GatewayId("eu-1"),
         place,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -42,7 +42,7 @@ async def _unknown_call(_: object, context: grpc.aio.ServicerContext[Any, Any]) 
 class FakePeer:
     """Set `forwarded`, `subscribed`, `explained` and `owned` to what the peer should do."""
 
-    def __init__(self, *, exchanges: bool = True) -> None:
+    def __init__(self, *, exchanges: bool = True, options: Sequence[tuple[str, int]] = ()) -> None:
         """Without `exchanges` it is of the version before."""
         self.exchanges = exchanges
         self.streams = 0
@@ -55,7 +55,7 @@ class FakePeer:
         self.answers_pings = asyncio.Event()
         self.answers_pings.set()
         self.port = 0
-        self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0), *options])
 
     async def Subscribe(self, request: pb.SubscribeRequest, context: SubscribeContext) -> None:  # noqa: N802
         await self.subscribed(request, context)
@@ -90,8 +90,10 @@ class FakePeer:
 
 
 @asynccontextmanager
-async def serve_fake_peer(port: int = 0, *, exchanges: bool = True) -> AsyncIterator[FakePeer]:
-    peer = FakePeer(exchanges=exchanges)
+async def serve_fake_peer(
+    port: int = 0, *, exchanges: bool = True, options: Sequence[tuple[str, int]] = ()
+) -> AsyncIterator[FakePeer]:
+    peer = FakePeer(exchanges=exchanges, options=options)
     peer_pb2_grpc.add_PeerServiceServicer_to_server(peer, peer.server)  # type: ignore[arg-type]
     exchange: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(peer.Exchange)
     peer.server.add_registered_method_handlers(SERVICE, {"Exchange": exchange})

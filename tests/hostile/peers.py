@@ -366,7 +366,7 @@ def beat(number: int, changes: dict[str, Any]) -> pb.SubscribeResponse:
 
 
 def capacity(**changes: Any) -> pb.ModelCapacity:
-    told = {"model": "llama", "pool": "default", "place": pb.Place(**_EU), "replicas": 1, "available": 1}
+    told = {"model": "llama", "pool": "default", "place": pb.Place(**_EU), "replicas": 1, "available": 1, "room": 1}
     return pb.ModelCapacity(**{**told, **changes})
 
 

@@ -49,6 +49,44 @@ async def test_another_host_gets_nothing(tmp_path: Path, session: aiohttp.Client
         assert not gateway.core.locked_down
 
 
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://evil.example.net",
+        "http://localhost:3000",
+        "http://127.0.0.1:1",
+        "http://127.0.0.1",
+        "http://ops.example.net.evil.example.net",
+        "http://localhost@evil.example.net",
+        "null",
+        "",
+    ],
+)
+async def test_a_page_of_another_origin_orders_nothing(
+    tmp_path: Path, session: aiohttp.ClientSession, origin: str
+) -> None:
+    async with serving(tmp_path, "ops.example.net") as gateway:
+        for host in (str(gateway.admin_address), "ops.example.net"):
+            headers = {"origin": origin, "host": host}
+            order = {"active": True}
+            async with session.post(f"{gateway.admin_url}/admin/lockdown", json=order, headers=headers) as response:
+                assert (response.status, (await response.json()).keys()) == (403, {"error"})
+            async with session.get(f"{gateway.admin_url}/admin/state", headers=headers) as response:
+                assert response.status == 403
+        assert not gateway.core.locked_down
+
+
+@pytest.mark.parametrize("is_behind_a_proxy", [False, True])
+async def test_its_own_page_does(tmp_path: Path, session: aiohttp.ClientSession, *, is_behind_a_proxy: bool) -> None:
+    async with serving(tmp_path, "Ops.example.net") as gateway:
+        origin = "https://ops.example.net:8443" if is_behind_a_proxy else gateway.admin_url
+        order = {"active": True, "reason": "a test"}
+        headers = {"origin": origin}
+        async with session.post(f"{gateway.admin_url}/admin/lockdown", json=order, headers=headers) as response:
+            assert response.status == 200
+        assert gateway.core.locked_down
+
+
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9900", "127.0.0.1:1", "[::1]:9900", "ops.example.net:80"])
 async def test_this_machine_and_names_that_were_configured_do(
     tmp_path: Path, session: aiohttp.ClientSession, host: str

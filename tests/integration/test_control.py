@@ -45,7 +45,7 @@ from tests.fakes.liar import idle_beat, idle_report, serve_liar
 from tests.fakes.peer import OwnershipContext
 from tests.support.certificates import Files, controller_leaf, mesh_leaf, new_ca, roots_of
 from tests.support.core import AP, EU, MODEL, US
-from tests.support.gateways import ask, counted, free_replicas, region_document, serving_file, until
+from tests.support.gateways import ask, counted, free_replicas, nightside, region_document, serving_file, until
 
 US_1, EU_1 = GatewayId("us-1"), GatewayId("eu-1")
 QUICK = {"report_interval": "50ms", "silence_max": "1m", "reconnect_min": "10ms", "reconnect_max": "50ms"}
@@ -136,7 +136,7 @@ async def test_a_gateway_says_who_it_is_and_what_it_hears(site: Site, controller
         assert told.health_url == f"{gateway.http_url}/health"
         (document,) = map(json.loads, told.replicas)
         assert (document["id"], document["region"]) == ("us-1-r0", US.region)
-        assert hello.policy == gateway.core.policy
+        assert hello.policy == replace(gateway.core.policy, regions=None)
         assert (await stream.first(Report, after=3)).peers == ()
 
 
@@ -186,6 +186,31 @@ async def test_one_that_cannot_be_served_by_changes_nothing_and_says_why(
         assert (await state_of(gateway))["control"]["last_rejection"] == "snapshot.gateway_id is not an id"
 
 
+async def test_one_that_a_controller_drained_says_so_wherever_it_is_asked(
+    site: Site, controller: FakeController
+) -> None:
+    async with serving_file(site.path) as gateway, aiohttp.ClientSession() as session:
+        stream = await controller.stream(0)
+        await stream.answer(snapshot(is_drained=True))
+        status, out, _ = await nightside("gateway", "status", "--admin", gateway.admin_url)
+        assert status == 3
+        assert "not ready, drained at the controller: clients and replicas go to other gateways" in out
+        async with session.get(f"{gateway.admin_url}/ready") as ready:
+            assert ready.status == 503
+        async with session.get(f"{gateway.admin_url}/admin/overview") as overview:
+            shown = await overview.json()
+            assert shown["state"]["drained_by_controller"]
+            assert "until it is undrained there" in shown["state"]["notes"][0]["text"]
+            assert [each["health"] for each in shown["regions"] if each["is_here"]] == ["closed"]
+        async with ask(session, gateway.http_url) as answer:
+            assert await answer.read() == b"".join(GOOD_STREAM), "who still comes by an old answer is served"
+        status, _, err = await nightside("gateway", "undrain", "--admin", gateway.admin_url)
+        assert (status, "nightside ctl gateways undrain" in err) == (1, True)
+        await stream.answer(snapshot(2))
+        async with session.get(f"{gateway.admin_url}/ready") as ready:
+            assert ready.status == 200
+
+
 async def test_a_policy_of_the_controllers_narrows_ours_and_ours_is_what_it_is_told(
     site: Site, controller: FakeController
 ) -> None:
@@ -229,14 +254,32 @@ async def test_a_reload_and_a_snapshot_never_undo_each_other(
         assert gateway.core.control == ControlVersion(1, 2)
 
 
-async def test_a_reload_that_contradicts_the_snapshot_is_refused(site: Site, controller: FakeController) -> None:
+async def test_a_peer_of_the_region_file_that_contradicts_the_table_is_none(
+    site: Site, controller: FakeController
+) -> None:
     async with serving_file(site.path) as gateway:
         stream = await controller.stream(0)
         await stream.answer(snapshot(peers=(PeerGrant(EU_1, EU, "127.0.0.1:9"),)))
         wrong = {"gateway": "eu-2", "region": EU.region, "jurisdiction": "XX", "address": "127.0.0.1:8"}
         site.write(peers=[wrong])
-        assert await gateway.reloader.reload() == ["region"]
+        assert await gateway.reloader.reload() == []
         assert [state.spec.gateway_id for state in gateway.core.peers] == ["eu-1"]
+        refused = (await state_of(gateway))["control"]["places_refused"]
+        assert refused == {"peer eu-2": "the operators' table has region eu-west-1 in EU, not in XX"}
+
+
+async def test_an_adopted_engine_that_never_answers_is_given_up_and_asked_again_later(
+    site: Site, controller: FakeController, engine: FakeEngine
+) -> None:
+    site.write(control={**site.document["control"], "adopted_silent_max": "200ms", "adopted_retry": "300ms"})
+    async with serving_file(site.path) as gateway:
+        stream = await controller.stream(0)
+        both = granted("eu-1-r0", engine), granted("eu-1-r1", engine, url="http://127.0.0.1:1")
+        await stream.answer(snapshot(replicas=both))
+        for _ in range(2):
+            await until(lambda: served(gateway) == ["eu-1-r0", "eu-1-r1", "us-1-r0"])
+            await until(lambda: served(gateway) == ["eu-1-r0", "us-1-r0"])
+            await until(lambda: counted(gateway, "control_replicas_left_out") == 1)
 
 
 async def test_a_replica_without_its_key_is_left_out_and_told_of(
@@ -317,14 +360,30 @@ async def test_a_damaged_file_is_told_of_and_left_aside(site: Site, controller: 
 async def test_a_kept_one_that_the_region_file_contradicts_by_now_is_left_aside(
     site: Site, controller: FakeController
 ) -> None:
+    site.write(insecure=True)
+    async with serving_file(site.path):
+        await (await controller.stream(0)).answer(snapshot(peers=(PeerGrant(EU_1, EU, "192.0.2.1:9"),)))
+        await site.until_kept(ControlVersion(1, 1))
+    controller.is_silent = True
+    site.write(insecure=False)
+    async with serving_file(site.path) as gateway:
+        assert gateway.core.control == ControlVersion()
+        assert "is beyond this machine" in (await state_of(gateway))["control"]["not_kept_reason"]
+
+
+async def test_a_kept_one_is_held_against_the_table_as_it_is_now(site: Site, controller: FakeController) -> None:
     async with serving_file(site.path):
         await (await controller.stream(0)).answer(snapshot(peers=(PeerGrant(EU_1, EU, "127.0.0.1:9"),)))
         await site.until_kept(ControlVersion(1, 1))
     controller.is_silent = True
-    site.write(peers=[{"gateway": "eu-2", "region": EU.region, "jurisdiction": "XX", "address": "127.0.0.1:8"}])
+    policy = site.folder / f"{US.region}.policy.yaml"
+    written = yaml.safe_load(policy.read_text())
+    del written["regions"][EU.region]
+    policy.write_text(yaml.safe_dump(written))
     async with serving_file(site.path) as gateway:
-        assert gateway.core.control == ControlVersion()
-        assert "is in XX here" in (await state_of(gateway))["control"]["not_kept_reason"]
+        assert gateway.core.control == ControlVersion(1, 1)
+        assert list(gateway.core.peers) == []
+        assert list((await state_of(gateway))["control"]["places_refused"]) == ["peer eu-1"]
 
 
 async def test_a_killed_gateway_begins_with_what_it_took_last(
@@ -398,7 +457,7 @@ async def test_nobody_else_is_believed(tmp_path: Path, engine: FakeEngine) -> No
     """Not even a gateway of the mesh."""
     ca = new_ca()
     theirs, ours = gateway_files(tmp_path, ca, "eu-1", EU), gateway_files(tmp_path, ca, "us-1", US)
-    tls = MeshTls(theirs.mesh(), EU_1, EU.region, Clock())
+    tls = MeshTls(theirs.mesh(), EU_1, EU, Clock())
     async with protected(tmp_path, engine, tls, ours) as (controller, gateway):
         await until(lambda: "Hostname Verification" in gateway_control(gateway)["last_loss"])
         assert controller.attached == []

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import dns.asyncquery
 import dns.message
+import grpc.aio
 import pytest
 
 from controller.app import ControllerHandle, serve_controller
 from gateway.core.vocabulary import ControlVersion, GatewayId
+from gateway.ground.control.codec import said_by_gateway
 from gateway.ground.control.vocabulary import PeerHeard
 from tests.fakes.attached import hello
 from tests.fakes.engine import FakeEngine
@@ -42,6 +45,31 @@ async def test_a_gateway_that_attaches_is_told_what_it_serves_and_who_else_there
         assert link is not None
         await us.until(lambda us: us.alive > 0)
         await until(lambda: link.taken == us.newest.version == link.pushed)
+
+
+async def test_bytes_that_are_no_message_end_the_stream_and_are_no_error_of_ours(
+    controller: ControllerHandle, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = said_by_gateway(hello("us-1", US)).SerializeToString()
+    for messages in ([b"\xff"], [said, b"\xff"]):
+        async with grpc.aio.insecure_channel(str(controller.grpc_address)) as channel:
+            call: Any = channel.stream_stream("/nightside.mesh.v1.ControlService/Attach")()
+            for each in messages:
+                await call.write(each)
+            with suppress(grpc.aio.AioRpcError):
+                while await call.read() is not grpc.aio.EOF:
+                    pass
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_one_that_announces_more_replicas_than_it_may_is_refused_and_named(tmp_path: Path) -> None:
+    async with serve_controller(read_file(tmp_path, link={"replicas_max": 2})) as controller:
+        address = controller.grpc_address
+        async with plain_gateway(address, hello("us-1", US)) as us, plain_gateway(address, hello("eu-1", EU, 3)) as eu:
+            assert "it announces 3 replicas, and at most 2 are taken (link.replicas_max)" in await eu.until_ended()
+            await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"])
+            assert list(controller.desk.registry.gateways) == ["us-1"]
 
 
 async def test_what_a_dead_gateway_had_goes_to_another_and_comes_home_with_it(controller: ControllerHandle) -> None:

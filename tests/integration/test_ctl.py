@@ -16,7 +16,7 @@ from controller.ctl.commands import ctl
 from gateway.core.vocabulary import GatewayId
 from tests.fakes.attached import hello
 from tests.support.controllers import plain_gateway, read_file
-from tests.support.core import EU, US, policy, rule
+from tests.support.core import AP, EU, US, policy, rule
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ async def test_drained_removed_and_added_again(controller: ControllerHandle) -> 
         await done(controller, "replicas", "drain", "us-1-r0")
         snapshot = await us.until(lambda us: us.replica_ids == ["us-1-r1"])
         assert [(each.replica_id, each.owner) for each in snapshot.away] == [("us-1-r0", "")]
-        await done(controller, "replicas", "add", "us-1-r0")
+        await done(controller, "replicas", "undrain", "us-1-r0")
         await us.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"] and not us.newest.away)
         await done(controller, "replicas", "remove", "us-1-r1")
         await us.until(lambda us: us.replica_ids == ["us-1-r0"])
@@ -114,6 +114,36 @@ async def test_a_gateway_is_drained_and_removed_and_may_come_back_only_when_adde
         await done(controller, "gateways", "add", "eu-1")
         async with plain_gateway(address, hello("eu-1", EU)) as eu:
             await eu.until(lambda eu: eu.replica_ids == ["eu-1-r0", "eu-1-r1"])
+
+
+async def test_a_drain_says_first_what_clients_would_reach_no_more_and_is_not_ordered_unasked(
+    controller: ControllerHandle,
+) -> None:
+    """The replicas may only go to Europe, and clients are led to Japan, which sends nothing there."""
+    address = controller.grpc_address
+    own = {"us-1": policy(US, accept=rule(EU)), "eu-1": policy(EU), "ap-1": policy(AP, process=rule(AP))}
+    async with (
+        plain_gateway(address, hello("us-1", US, own=own["us-1"])) as us,
+        plain_gateway(address, hello("eu-1", EU, own=own["eu-1"])) as eu,
+        plain_gateway(address, hello("ap-1", AP, own=own["ap-1"])) as ap,
+    ):
+        for each in (us, eu, ap):
+            await each.until(lambda each: len(each.replica_ids) == 2 and len(each.newest.peers) == 2)
+        lost = (
+            "clients in us-east-1, led to ap-1, reach 2 replicas of us-1 no more: served by eu-1, policy "
+            "policy-of-ap-northeast-1 of ap-northeast-1: process names neither region eu-west-1 nor jurisdiction EU"
+        )
+        refused = await run(controller, "gateways", "drain", "us-1")
+        assert refused.exit_code == 1
+        assert "nothing was ordered; --yes orders it all the same" in refused.output
+        assert lost in refused.output
+        assert not us.newest.is_drained
+        assert lost in await done(controller, "gateways", "drain", "us-1", "--dry-run")
+        await done(controller, "gateways", "drain", "us-1", "--yes")
+        await us.until(lambda us: us.newest.is_drained and not us.replica_ids)
+        assert not eu.newest.is_drained
+        await done(controller, "gateways", "undrain", "us-1")
+        await us.until(lambda us: not us.newest.is_drained and len(us.replica_ids) == 2)
 
 
 async def test_a_policy_narrows_and_moves_what_rested_on_it(controller: ControllerHandle, tmp_path: Path) -> None:

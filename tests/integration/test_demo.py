@@ -145,6 +145,15 @@ def test_what_serve_prints_works_as_printed(tmp_path: Path) -> None:
         assert "data: [DONE]" in answer
         words = subprocess.run([sys.executable, "-c", python[0]], capture_output=True, text=True, check=True).stdout
         assert len(words.split()) == 20
+        kill = re.search(r"^kill -9 \d+$", printed, re.MULTILINE)
+        assert kill is not None
+        subprocess.run(["bash", "-c", kill[0]], check=True)
+        shown = read_until(process, "gw-ap-northeast-1: begun again")
+        assert "gw-ap-northeast-1: process" in shown
+        assert "was ended by SIGKILL" in shown
+        assert "its replicas are served by others: after" in shown
+        again = subprocess.run(["bash", "-c", curl[0]], capture_output=True, text=True, check=True).stdout
+        assert again.startswith("HTTP/1.1 200")
         process.send_signal(signal.SIGINT)
         assert process.wait() == 0
     assert left_behind(tmp_path) == []

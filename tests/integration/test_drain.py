@@ -99,4 +99,12 @@ async def test_an_operator_drains_it_and_the_process_stays_until_it_is_ended(mes
         assert await forwarded.content.read() == b"".join(GOOD_STREAM[1:])
     async with mesh.session.get(f"{eu.gateway.admin_url}/admin/state") as response:
         assert (await response.json())["draining"] is True
+    status, out, _ = await nightside("gateway", "undrain", "--admin", eu.gateway.admin_url)
+    assert (status, out) == (0, "undrained: it takes requests again\n")
+    await until(lambda: believes_it_accepts(us, eu))
+    assert counted(eu.gateway, "draining") == 0
+    async with ask(mesh.session, eu.gateway.http_url) as again:
+        assert await again.read() == b"".join(GOOD_STREAM)
     assert await eu.gateway.drain(60), "an end after that is as any other"
+    status, _, err = await nightside("gateway", "undrain", "--admin", eu.gateway.admin_url)
+    assert (status, "this process is ending" in err) == (1, True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +23,15 @@ async def test_the_walk_goes_as_the_page_says(tmp_path: Path, unused_tcp_port_fa
             assert printed.strip() == "", block.commands
         else:
             assert is_as_shown(printed, block.shown), f"{block.commands}\nprinted:\n{printed}\nshown:\n{block.shown}"
+
+
+def test_a_prometheus_that_runs_already_is_in_nobody_s_way() -> None:
+    told = subprocess.run(["prometheus", "--help"], capture_output=True, text=True)
+    own = re.search(r"--web\.listen-address=\S*:(\d+)", told.stdout + told.stderr)
+    assert own is not None
+    assert f"listens on port {own[1]}" in " ".join(PAGE.split())
+    assert set(re.findall(r"(?:127\.0\.0\.1:|localhost:|--port )(\d{4})\b", PAGE)).isdisjoint({own[1]})
+    assert "systemctl" not in PAGE
 
 
 def test_each_address_of_the_page_becomes_a_free_one() -> None:

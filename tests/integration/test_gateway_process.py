@@ -164,7 +164,7 @@ async def test_check_prints_the_effective_file(tmp_path: Path, engine: FakeEngin
     (tmp_path / "effective.yaml").write_text(out)
     status, again, told = await finished("check", tmp_path / "effective.yaml", "--json")
     assert (status, again) == (0, json.dumps(yaml.safe_load(out), indent=2) + "\n")
-    assert re.fullmatch(r"effective\.yaml: memory: at most \S+ with every limit reached: .+\n", told)
+    assert re.fullmatch(r"effective\.yaml: memory: at most \S+ of \S+ with every limit reached: .+\n", told)
 
 
 @pytest.mark.parametrize("subcommand", ["check", "run"])

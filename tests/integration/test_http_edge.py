@@ -718,6 +718,7 @@ class TestOtherPages:
             explain=nothing,
             lockdown=nothing,
             drain=nothing,
+            undrain=nothing,
             overview=dict,
             notes=dict,
         )

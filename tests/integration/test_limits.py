@@ -280,6 +280,20 @@ class TestConnections:
                     if (await again.answer())[0] == 200:
                         break
 
+    async def test_operators_have_256_of_their_own(self, tmp_path: Path, engine: FakeEngine) -> None:
+        async with serving(tmp_path, engine) as gateway, AsyncExitStack() as stack:
+            assert gateway.admin_address is not None
+            answers = []
+            for _ in range(257):
+                reader, writer = await asyncio.open_connection(gateway.admin_address.host, gateway.admin_address.port)
+                stack.callback(writer.close)
+                writer.write(b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+                answers.append((await reader.readline()).split()[1])
+            assert answers == [*[b"200"] * 256, b"503"]
+            async with wire(gateway) as client:
+                client.send(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert (await client.answer())[0] == 200
+
     async def test_a_silent_one_is_closed(self, tmp_path: Path, engine: FakeEngine) -> None:
         async with serving(tmp_path, engine, idle_connection_ns=50 * MS) as gateway, wire(gateway) as client:
             assert await client.is_closed()

@@ -257,9 +257,9 @@ async def code_of(channel: grpc.aio.Channel, call: Ask) -> grpc.StatusCode:
 
 
 def dial(files: Files, gateway_id: str, place: Place, callee: Region) -> grpc.aio.Channel:
-    tls = MeshTls(files.mesh(), GatewayId(gateway_id), place.region, Clock())
+    tls = MeshTls(files.mesh(), GatewayId(gateway_id), place, Clock())
     address = str(callee.gateway.peers_address)
-    return tls.open_channel(address, GatewayId("eu-1"), EU.region, [("grpc.use_local_subchannel_pool", 1)])
+    return tls.open_channel(address, GatewayId("eu-1"), EU, [("grpc.use_local_subchannel_pool", 1)])
 
 
 async def test_a_caller_with_its_own_certificate_is_heard(mesh: Mesh, eu: Region) -> None:

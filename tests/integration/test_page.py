@@ -226,12 +226,17 @@ async def test_orders_are_asked_about_first_and_want_the_token(
             assert "It takes nothing new" in page.text("#order-means")
             page.find("#order-do").click()
             page.until("document.querySelector('#notes').textContent.includes('Draining')")
-            page.until("document.querySelector('#actions button').disabled")
+            order(page, "Undrain")
+            page.find("#order-do").click()
+            page.until("!document.querySelector('#notes').textContent.includes('Draining')")
+            order(page, "Drain")
+            page.find("#order-do").click()
+            page.until("document.querySelector('#notes').textContent.includes('Draining')")
 
         await in_thread(drain)
         assert core.draining
         async with aiohttp.ClientSession() as session:
-            for path in ("/admin/drain", "/admin/lockdown"):
+            for path in ("/admin/drain", "/admin/undrain", "/admin/lockdown"):
                 async with session.post(up.gateway.admin_url + path, json={"active": False}) as response:
                     assert response.status == 401
                 shown = {"authorization": f"Bearer {TOKEN}", "content-type": "text/plain"}
@@ -271,10 +276,15 @@ async def test_a_controller_shows_the_whole_mesh_and_freezes_it(tmp_path: Path, 
                 page.find("#order-do").click()
                 page.until("document.querySelector('#owners tbody').textContent.includes('eu-1')")
                 page.until("document.querySelector('#gateways tbody').textContent.includes('drained by order')")
+                assert controller.desk.core.gateways[GatewayId("us-1")].is_drained
+                page.find("#gateways").find_element(By.XPATH, ".//button[@aria-label='Undrain us-1']").click()
+                page.until("document.querySelector('#order-dialog').open")
+                page.find("#order-do").click()
+                page.until("!document.querySelector('#gateways tbody').textContent.includes('drained by order')")
                 assert page.console() == []
 
             await in_thread(look)
-            assert controller.desk.core.gateways[GatewayId("us-1")].is_drained
+            assert not controller.desk.core.gateways[GatewayId("us-1")].is_drained
 
 
 async def test_a_controller_is_told_by_gateways_what_they_have_and_why_a_request_ran_there(

@@ -23,7 +23,7 @@ from tests.fakes.engine import (
     stream_until,
     token,
 )
-from tests.support.core import AP, EU, MS, US, unresumed
+from tests.support.core import AP, EU, MS, SECOND, US, unresumed
 from tests.support.gateways import (
     QUICK_PEERING,
     ask,
@@ -265,6 +265,18 @@ async def test_a_cut_line_is_noticed_and_its_healing_too(mesh: Mesh) -> None:
         assert usable_peers(us.gateway) == 0
         wan.heal(US.region, EU.region)
         await until(lambda: usable_peers(us.gateway) == 1)
+
+
+async def test_a_peer_that_is_back_is_used_once_it_calls_however_long_we_would_leave_it_alone(mesh: Mesh) -> None:
+    never = replace(QUICK_PEERING, reconnect_min_ns=3600 * SECOND, reconnect_max_ns=3600 * SECOND)
+    us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
+    us.config = replace(us.config, peering=never)
+    await mesh.start(us, eu)
+    await eu.stop()
+    await until(lambda: usable_peers(us.gateway) == 0)
+    await until(lambda: us.gateway.control.ears.heard()[0].is_broken)
+    await eu.start()
+    await until(lambda: usable_peers(us.gateway) == 1)
 
 
 def available_at(region: Region, other: Region) -> int:

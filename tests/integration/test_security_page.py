@@ -20,6 +20,13 @@ def test_each_promise_names_a_test() -> None:
         assert [promise for promise in promises if promise and not named_on(promise)] == [], party
 
 
+def test_each_limit_of_what_was_taken_over_names_a_test() -> None:
+    for what in ("gateway", "controller"):
+        _, *limits = re.split(r"^(?=\*\*)", SECTIONS[f"A {what} that is taken over"].strip(), flags=re.MULTILINE)
+        assert len(limits) >= 6, what
+        assert [limit for limit in limits if not named_on(limit)] == [], what
+
+
 def test_what_is_not_promised_is_said() -> None:
     assert SECTIONS["Not promised"].count("\n- **") >= 8
     assert not named_on(SECTIONS["Not promised"])

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
-from gateway.config.sections import GatewayConfig, StateConfig
+from gateway.config.sections import GatewayConfig, StateConfig, UsageConfig
 from gateway.ground.clock import Clock
 from gateway.security.keys_editing import add_key, set_tenant_budget
 from tests.fakes.engine import FakeEngine
@@ -42,9 +42,11 @@ class House:
             await until(lambda: free_replicas(self.gateway) == 1)
             yield self.gateway
 
-    async def chat(self, key: str) -> str:
+    async def chat(self, key: str, *, retries: int = 2) -> str:
         """How it ended."""
-        async with openai.AsyncOpenAI(base_url=f"{self.gateway.http_url}/v1", api_key=key, max_retries=2) as client:
+        async with openai.AsyncOpenAI(
+            base_url=f"{self.gateway.http_url}/v1", api_key=key, max_retries=retries
+        ) as client:
             try:
                 await client.chat.completions.create(model=MODEL, messages=HELLO)
             except openai.APIStatusError as error:
@@ -88,6 +90,26 @@ class TestBudgets:
                 assert error["message"] == "The budget is used up. (of this tenant, 1 tokens a month)"
                 assert response.headers["x-should-retry"] == "false"
                 assert 0 < int(response.headers["retry-after"]) <= 31 * 86_400
+
+    async def test_what_was_used_and_cannot_be_read_closes_budgets_until_it_can_be(self, house: House) -> None:
+        key, other = house.add("a", tokens_per_day=1), house.add("b")
+        async with house.open():
+            assert await house.chat(key) == "answered"
+        folder = house.keys.parent / "state"
+        path = folder / "us-1.usage.sqlite"
+        kept = path.rename(folder / "kept")
+        path.mkdir()
+        often = replace(house.config, usage=UsageConfig(flush_interval_ns=10_000_000))
+        async with house.open(often) as gateway:
+            assert [await house.chat(key, retries=0), await house.chat(other)] == ["usage_unknown", "answered"]
+            status, ready = await house.admin("GET", "/ready")
+            assert (status, ready["usage"][:31]) == (200, "keys with budgets are refused: ")
+            assert "nightside_usage_failing 1.0" in gateway.metrics.render().decode()
+            path.rmdir()
+            kept.rename(path)
+            await until(lambda: "nightside_usage_failing 0.0" in gateway.metrics.render().decode())
+            assert [await house.chat(key), await house.chat(other)] == ["budget_exceeded", "answered"]
+            assert "usage" not in (await house.admin("GET", "/ready"))[1]
 
     async def test_without_a_state_folder_there_is_no_budget_to_start_with(self, house: House) -> None:
         house.add("a", tokens_per_day=1)

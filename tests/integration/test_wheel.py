@@ -22,9 +22,9 @@ pytestmark = pytest.mark.slow
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy of the sources, so that no build output stays in the tree."""
     copy, dist = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("dist")
-    for name in ("pyproject.toml", "README.md", "LICENSE", "nightside.py"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "nightside.py", "setup.py"):
         shutil.copy(ROOT / name, copy)
-    for package in PACKAGES:
+    for package in (*PACKAGES, "policies"):
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
     pip = [
         sys.executable,
@@ -45,7 +45,8 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     files = (path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file())
     wanted = {str(path.relative_to(ROOT)) for path in files if path.suffix != ".pyc"}
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert held == wanted | {"nightside.py"}
+    policies = {f"gateway/policy/samples/{path.name}" for path in (ROOT / "policies").glob("*.yaml")}
+    assert held == wanted | {"nightside.py"} | policies
 
 
 def run_from(site: Path, cwd: Path, *arguments: str) -> str:
@@ -63,3 +64,15 @@ def test_the_wheel_runs_outside_the_repository(wheel: Path, tmp_path: Path) -> N
     assert run_from(site, elsewhere, "-c", "import nightside; print(nightside.__file__)") == f"{site}/nightside.py\n"
     page = run_from(site, elsewhere, "-c", "from loadgen.pages.runs import sweep_page; print(sweep_page('a day', []))")
     assert "<h1>a day</h1>" in page
+
+
+def test_scenarios_policies_and_a_trace_are_reached_by_name_without_the_repository(wheel: Path, tmp_path: Path) -> None:
+    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    zipfile.ZipFile(wheel).extractall(site)
+    nightside = ("-m", "nightside")
+    run_from(site, elsewhere, *nightside, "policy", "sample", "us-east-1", "eu-west-1", "-o", "policies")
+    assert "0 contradictions" in run_from(site, elsewhere, *nightside, "policy", "check", "policies/")
+    short = ("--set", "duration=2s", "--set", "warm_up=1s", "--jobs", "1")
+    assert "nightside" in run_from(site, elsewhere, *nightside, "sim", "skewed_day", *short)
+    assert "it saves" in run_from(site, elsewhere, *nightside, "plan", "sample", "--rate", "200", "--formula")

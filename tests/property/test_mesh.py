@@ -13,6 +13,7 @@ from gateway.core.config import (
     AttemptConfig,
     CoreConfig,
     OverflowMode,
+    PeerAvailability,
     PlacementConfig,
     PlacementPolicy,
     PushingConfig,
@@ -64,6 +65,8 @@ configs = st.builds(
         peer_queue_length_max=st.integers(0, 3),
         prefix_index_bytes_max=st.sampled_from([4096, 2**20]),
         hold_ns=st.sampled_from([0, 50 * MS]),
+        hold_size_bytes=st.sampled_from([0, 8192]),
+        peer_availability=st.sampled_from(PeerAvailability),
     ),
     pushing=st.builds(
         PushingConfig,
@@ -125,7 +128,12 @@ class MeshMachine(RuleBasedStateMachine):
             models = (MODEL, RARE) if number == 0 else (MODEL,)
             adopted = data.draw(st.sampled_from([place, place, *PLACES]))
             replicas = [
-                ReplicaSpec(ReplicaId(f"r{number}-{i}"), adopted if i == 1 else place, models)
+                ReplicaSpec(
+                    ReplicaId(f"r{number}-{i}"),
+                    adopted if i == 1 else place,
+                    models,
+                    slots=data.draw(st.sampled_from([0, 1, 4])),
+                )
                 for i in range(data.draw(st.integers(1, 3)))
             ]
             self.mesh.add_gateway(f"gw{number}", place, replicas, data.draw(policies(place)), data.draw(configs))

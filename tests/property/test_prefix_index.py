@@ -177,7 +177,35 @@ TestIndexMachine.settings = settings(max_examples=150, stateful_step_count=40)
 
 hashes = st.integers(0, 3).map(lambda number: bytes([number]) * 8)
 strange_chains = st.lists(hashes, max_size=6).map(b"".join)
-changes = st.tuples(st.sampled_from(["insert", "insert", "retract", "match"]), strange_chains, st.integers(0, 3))
+
+
+@given(st.lists(st.tuples(texts, slots), max_size=8), texts, st.lists(st.tuples(texts, slots), max_size=4), slots)
+def test_what_is_withdrawn_takes_nothing_from_what_was_sent_before_or_since(
+    before: list[tuple[Text, int]], text: Text, since: list[tuple[Text, int]], slot: int
+) -> None:
+    """It leaves behind no more than what others have in common with it."""
+    index, plain, now_ns = PrefixIndex(ROOMY_BYTES, 10**9), PlainIndex(), 0
+    for sent, other in before:
+        index.insert(chain_of(sent), other, now_ns := now_ns + 1)
+        plain.insert(sent, other, now_ns)
+    keep = index.match(chain_of(text), 1 << slot).blocks
+    index.insert(chain_of(text), slot, now_ns := now_ns + 1)
+    for sent, other in since:
+        index.insert(chain_of(sent), other, now_ns := now_ns + 1)
+        plain.insert(sent, other, now_ns)
+    index.withdraw(chain_of(text), slot, keep)
+    assert index.check() == []
+    for sent, other in [*before, *since]:
+        if (sent, other) != (text, slot):
+            assert index.match(chain_of(sent), 1 << other).blocks == len(sent)
+    for other in SLOTS:
+        if all(sent != text for sent, at in since if at == other):
+            assert index.match(chain_of(text), 1 << other).blocks == plain.depth(text, other)
+
+
+changes = st.tuples(
+    st.sampled_from(["insert", "insert", "retract", "withdraw", "match"]), strange_chains, st.integers(0, 3)
+)
 
 
 @given(st.lists(changes, max_size=40))
@@ -190,6 +218,8 @@ def test_chains_that_no_prompt_can_have_do_no_harm(steps: list[tuple[str, bytes,
                 index.insert(chain, slot, now_ns)
             case "retract":
                 index.retract(chain, slot, slot)
+            case "withdraw":
+                index.withdraw(chain, slot, slot)
             case _:
                 assert index.match(chain, 1 << slot).mask in (0, 1 << slot)
         assert index.check() == []

@@ -156,9 +156,9 @@ async def serve(peering: PeeringConfig, opener: LegOpener | None = None) -> Asyn
         why_closed=lambda: "".join(closed_because),
         on_malformed=malformed.append,
         on_refused=lambda: None,
-        log=make_logger(LoggingConfig(), GatewayId("eu-1")),
+        log=(log := make_logger(LoggingConfig(), GatewayId("eu-1"))),
     )
-    server = PeerServer(service, board, peering, Plaintext())
+    server = PeerServer(service, board, peering, Plaintext(), clock=clock, log=log)
     address = await server.start(parse_address("127.0.0.1:0"))
     link = peer_link(PeerConfig(peer_spec("eu-1", EU), address), peering)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from gateway.core.vocabulary import GatewayId, Place
+from gateway.core.vocabulary import GatewayId, Jurisdiction, Place
 from gateway.ground.clock import Clock
 from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
 from gateway.ground.identity import ControllerIdentity, MeshIdentity
@@ -27,10 +27,12 @@ def mesh_identity(gateway_id: str, place: Place, trust_domain: str = TRUST_DOMAI
     return MeshIdentity(trust_domain, place.region, GatewayId(gateway_id))
 
 
-def mesh_leaf(ca: DevelopmentCa, gateway_id: str, place: Place, *, days: float = 1) -> Issued:
+def mesh_leaf(
+    ca: DevelopmentCa, gateway_id: str, place: Place, *, days: float = 1, jurisdiction: Jurisdiction | None = None
+) -> Issued:
     """A gateway's certificate; with negative days, one that has expired."""
     begins, ends = validity(Clock().wall_ns(), days)
-    identity = mesh_identity(gateway_id, place, ca.trust_domain)
+    identity = replace(mesh_identity(gateway_id, place, ca.trust_domain), jurisdiction=jurisdiction)
     return ca.issue_for_gateway(identity, begins=min(begins, ends - timedelta(days=1)), ends=ends)
 
 
@@ -40,7 +42,7 @@ def controller_leaf(ca: DevelopmentCa, name: str = "control-1", *, may_call: boo
     identity = ControllerIdentity(ca.trust_domain, name)
     if not may_call:
         return ca.issue_for_controller(identity, begins=begins, ends=ends)
-    names = [x509.UniformResourceIdentifier(identity.uri), x509.DNSName(identity.dns_name)]
+    names = [x509.UniformResourceIdentifier(identity.uri), *map(x509.DNSName, identity.dns_names)]
     return ca._issue(name, [*names], [ExtendedKeyUsageOID.CLIENT_AUTH], begins, ends)
 
 

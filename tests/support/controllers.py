@@ -23,6 +23,7 @@ from gateway.ground.tls import MeshTls
 from gateway.security.development_ca import DevelopmentCa
 from tests.fakes.attached import AttachedGateway, attached
 from tests.support.certificates import Files, controller_leaf, mesh_leaf, roots_of
+from tests.support.core import regions_document
 from tests.support.processes import keep_line
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,7 @@ def controller_document(folder: Path, **more: object) -> dict[str, object]:
         "controller": "ctl-1",
         "listen": {"grpc": "127.0.0.1:0", "admin": "127.0.0.1:0"},
         "store": {"path": str(folder / "state" / "controller.db")},
+        "regions": regions_document(),
         **QUICK,
     }
     return document | more
@@ -69,7 +71,7 @@ class Mesh:
     def gateway_tls(self, name: str, place: Place) -> MeshTls:
         files = Files(self.folder / name)
         files.put(mesh_leaf(self.ca, name, place), roots=roots_of(self.ca))
-        return MeshTls(files.mesh(), GatewayId(name), place.region, Clock())
+        return MeshTls(files.mesh(), GatewayId(name), place, Clock())
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.invariants import Checker
 from gateway.core.prefix_chain import prefix_chain, prefix_salt
+from gateway.core.regions import KnownRegion, RegionTable
 from gateway.core.residency import ResidencyPolicy, TenantPolicy, processing_rule
 from gateway.core.vocabulary import (
     DEFAULT_POOL,
@@ -54,6 +55,26 @@ LAYERED = PlacementPolicy.PREFIX
 BOTH = (PlacementPolicy.COST, PlacementPolicy.PREFIX)
 """The default, and the paper's: what is promised whatever the policy is promised under these."""
 ANYWHERE = PlaceRule(jurisdictions=frozenset({US.jurisdiction, EU.jurisdiction, AP.jurisdiction}))
+
+
+LOOPBACK_RANGES = ("127.0.0.0/8", "10.0.0.0/8", "localhost")
+"""Where the engines of tests are, whatever region they stand in."""
+
+
+def table(*places: Place, ranges: tuple[str, ...] = LOOPBACK_RANGES) -> RegionTable:
+    """The operators' table with these regions."""
+    return RegionTable({each.region: KnownRegion(each.jurisdiction, ranges) for each in places})
+
+
+REGIONS = table(US, EU, AP)
+
+
+def regions_document(*places: Place, ranges: tuple[str, ...] = LOOPBACK_RANGES) -> dict[str, object]:
+    """The same, as a file has it."""
+    return {
+        each.region: {"jurisdiction": str(each.jurisdiction), "replicas": list(ranges)}
+        for each in places or (US, EU, AP)
+    }
 
 
 def rule(*places: Place) -> PlaceRule:
@@ -180,8 +201,10 @@ class Desk:
         model: ModelName = MODEL,
         rtt_ms: int = 10,
         accepting: bool = True,
+        room: int | None = None,
+        release_ns: int = 0,
     ) -> list[Effect]:
-        """A heartbeat of a peer, as fresh as can be."""
+        """A heartbeat of a peer, as fresh as can be. `room`: for a request on each free replica if nothing is said."""
         self._sequence += 1
         report = LoadReport(
             GatewayId(name),
@@ -190,7 +213,17 @@ class Desk:
             accepting,
             1,
             "digest",
-            (ModelCapacity(model, DEFAULT_POOL, place, max(available, 1), available),),
+            (
+                ModelCapacity(
+                    model,
+                    DEFAULT_POOL,
+                    place,
+                    max(available, 1),
+                    available,
+                    room=available if room is None else room,
+                    release_ns=release_ns,
+                ),
+            ),
             (ModelQueue(model, queue),),
         )
         rtt_ns = rtt_ms * MS

@@ -18,6 +18,7 @@ from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from gateway.ground.supervisor import Backoff
 from tests.support.clock import StillClock
+from tests.support.core import REGIONS
 
 LOG = make_logger(LoggingConfig(LogFormat.JSON), "ctl", io.StringIO())
 QUICK = Backoff(min_ns=1_000_000, max_ns=2_000_000)
@@ -89,7 +90,9 @@ async def running_desk(
     core = ControllerCore()
     driver = Driver(core, clock or StillClock(1))
     async with running_keeper(store) as keeper:
-        desk = Desk(core, driver, keeper, store.documents, naming or Naming(), wall_ns=lambda: wall_s * 10**9)
+        desk = Desk(
+            core, driver, keeper, store.documents, naming or Naming(), wall_ns=lambda: wall_s * 10**9, regions=REGIONS
+        )
         desk.start(config or ControllerConfig())
         yield desk
     driver.close()

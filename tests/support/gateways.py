@@ -23,7 +23,7 @@ from gateway.core.config import ResumeConfig
 from gateway.core.description import gauges_of
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, ReplicaId, ReplicaSpec
 from gateway.ground.values import Address
-from tests.support.core import AP, EU, LAYERED, MODEL, MS, SECOND, US, under
+from tests.support.core import AP, EU, LAYERED, LOOPBACK_RANGES, MODEL, MS, SECOND, US, regions_document, under
 
 _Asked = aiohttp.client._RequestContextManager
 ANY_PORT = Address("127.0.0.1", 0)
@@ -34,7 +34,12 @@ CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "str
 
 
 def write_policy(
-    folder: Path, place: Place, *, process: Iterable[Place] = (US, EU, AP), accept: Iterable[Place] = (US, EU, AP)
+    folder: Path,
+    place: Place,
+    *,
+    process: Iterable[Place] = (US, EU, AP),
+    accept: Iterable[Place] = (US, EU, AP),
+    ranges: tuple[str, ...] = LOOPBACK_RANGES,
 ) -> Path:
     path = folder / f"{place.region}.policy.yaml"
     document = {
@@ -43,6 +48,7 @@ def write_policy(
         "jurisdiction": place.jurisdiction,
         "process": {"regions": [each.region for each in process]},
         "accept": {"regions": [each.region for each in accept if each != place]},
+        "regions": regions_document(US, EU, AP, *([] if place in (US, EU, AP) else [place]), ranges=ranges),
     }
     path.write_text(yaml.safe_dump(document))
     return path

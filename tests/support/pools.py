@@ -97,6 +97,7 @@ def hear(
             available,
             context_tokens_max=pool.context_tokens_max,
             threshold_tokens=pool.threshold_tokens,
+            room=available,
         )
         for pool, available in pools.items()
     )

@@ -101,7 +101,7 @@ class Process:
             await asyncio.sleep(0.02)
 
     async def until_at_rest(self, session: aiohttp.ClientSession) -> None:
-        for name in ("requests_held", "attempts_in_flight", "queue_length"):
+        for name in ("requests_open", "attempts_in_flight", "queue_length"):
             await self.until_metric(session, lambda value: value == 0, f"nightside_{name}")
 
     def limit(self, kind: int, soft: int) -> None:

@@ -23,5 +23,5 @@ async def until_at_rest(*gateways: GatewayHandle) -> None:
     """The core's own word first, then what the metrics page tells an operator."""
     for gateway in gateways:
         await until(lambda gateway=gateway: not unrest(gateway))  # type: ignore[misc]
-        for name in ("attempts_in_flight", "queue_length", "requests_held"):
+        for name in ("attempts_in_flight", "queue_length", "requests_open"):
             assert counted(gateway, name) == 0, name

@@ -155,6 +155,27 @@ def test_groups_of_tasks_are_those_that_can_be_stopped(program: str) -> None:
     assert ours <= {ROOT / "gateway/ground/task_group.py"}
 
 
+def test_the_changelog_begins_with_this_version_and_is_short_about_it() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    first = re.findall(r"^## \[(?!Unreleased)([^\]]+)\]", text, flags=re.MULTILINE)[0]
+    assert first == PROJECT["version"]
+    summary = text.partition(f"## [{first}]")[2].partition("\n### ")[0]
+    assert 500 < len(summary) < 5_000
+
+
+def test_the_image_is_built_without_being_told_what_on() -> None:
+    (base,) = re.findall(r"^ARG BASE_IMAGE=(\S+)$", (ROOT / "deploy/image/Dockerfile").read_text(), flags=re.MULTILINE)
+    assert re.fullmatch(r"docker\.io/library/python:3\.11-slim-\w+", base)
+    compose = (ROOT / "deploy/compose/compose.yaml").read_text()
+    assert f"BASE_IMAGE: ${{BASE_IMAGE:-{base}}}" in compose
+
+
+def test_what_the_image_is_built_from_reaches_the_build() -> None:
+    """Whatever the wheel takes from the tree: the build sees no more than what .dockerignore lets in."""
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert {"gateway", "controller", "loadgen", "protos", "policies", "nightside.py", "setup.py"} <= let_in
+
+
 def test_every_make_target_is_explained() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = re.findall(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)[0].split()

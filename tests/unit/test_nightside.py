@@ -60,6 +60,18 @@ def test_help_loads_no_part_of_the_product() -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.parametrize("taken", ["gateway", "protos"])
+def test_a_package_that_something_else_brings_is_named_with_its_place(taken: str, tmp_path: Path) -> None:
+    other = tmp_path / taken / "__init__.py"
+    other.parent.mkdir()
+    other.write_text("")
+    script = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import nightside; nightside.main()"
+    command = [sys.executable, "-c", script, "gateway", "--help"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"Python takes {taken} from {other}, and not from {ROOT}" in done.stderr
+
+
 def test_version_is_that_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert CliRunner().invoke(main, ["--version"]).output == f"nightside, version {project['version']}\n"

@@ -71,6 +71,10 @@ class Caches:
         if room := self._room_blocks(slot):
             self._kept.bound(slot, room)
 
+    def unread(self, profile: RequestProfile, slot: int, matched_blocks: int) -> None:
+        """Forget a prompt that the replica refused. `matched_blocks`: the blocks that it was believed to know."""
+        self._kept.withdraw(profile.prefix, slot, matched_blocks)
+
     def answered(self, profile: RequestProfile, prompt_tokens: int, output_tokens: int) -> None:
         """An engine has counted. One that counts what cannot be is not believed, and none moves an average by more than
         the others hold it: what is learnt here serves for all."""

@@ -32,6 +32,14 @@ _SAMPLE_BYTES_MIN: Final = 256
 """What reads less tells what a first token takes, and nothing of reading."""
 _STANDS_STILL_NS: Final = 1_000_000_000
 """A queue that has not moved for so long does not only wait for a prompt to be read."""
+_QUEUED_IN_ENGINE_MAX: Final = 1
+"""Requests that may wait in an engine for a slot, so that none stands empty between two of them."""
+_SLOT_WAIT_WEIGHT: Final = 2
+"""Weight of a wait for a slot against one for reading: while a slot elsewhere is free, requests that come later wait
+behind it as well."""
+_DISTANCE_WEIGHT: Final = 2
+"""Weight of the way to another gateway against a wait: a round trip is measured, a wait is estimated and off by as much
+as itself, so that a request leaves only where it gains more than that."""
 _INTERVAL_KEEPS: Final = 0.95
 """Of the average of intervals, when one more comes: the last twenty make it."""
 
@@ -39,7 +47,7 @@ _INTERVAL_KEEPS: Final = 0.95
 class _Books:
     """What is known of one replica besides what every policy may see."""
 
-    __slots__ = ("began_ns", "ended_ns", "holds", "interval_ns", "prefilled_ns")
+    __slots__ = ("began_ns", "ended_ns", "holds", "interval_ns", "prefilled_ns", "reading_since_ns")
 
     def __init__(self) -> None:
         self.holds = Holds()
@@ -50,6 +58,8 @@ class _Books:
         """Between ends of legs there, of late."""
         self.prefilled_ns = 0
         """When it gave the last first token."""
+        self.reading_since_ns = 0
+        """When it began to read the first of the prompts that it has not answered yet."""
 
     def leaving_ns(self, now_ns: int) -> float:
         """Until somebody leaves. As long as nobody has, no less than it has taken since somebody last got a place, if
@@ -192,27 +202,55 @@ class Cost(Policy):
         return Costs(
             reading_ns=self._reading_ns(profile.uncached_bytes(blocks), load, self._is_full(slot)),
             crowding_ns=slope * self.config.explore_load_bytes * load,
-            waiting_ns=self._waiting_ns(profile, slot, blocks, held) * self._delay_weight,
+            waiting_ns=self._waiting_ns(profile, slot, blocks, held),
         )
 
     def _waiting_ns(self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None) -> float:
-        """Until it could begin there; as often as there are others who wait for the same beginning, since a copy of it
-        elsewhere would serve them all. Whoever is held there already is the first of those."""
+        """Cost of the time until it could begin there; as often as there are others who wait for the same beginning,
+        since a copy of it elsewhere would serve them all. Whoever is held there already is the first of those."""
         holds = self._books[slot].holds
         alike = 0
         if holds.count and (held is None or held.slot != slot):
             alike = holds.alike(_beginning(profile, blocks))
-        return self._ahead_ns(slot, held) * (1 + alike)
+        return self._wait_cost_ns(self._delay_ns(slot, held), self._slot_wait_ns(slot, held)) * (1 + alike)
 
     def _ahead_ns(self, slot: int, held: Hold | None) -> float:
-        """Until it could begin there."""
+        """Time until it could begin there."""
+        return max(self._delay_ns(slot, held), self._slot_wait_ns(slot, held))
+
+    def _delay_ns(self, slot: int, held: Hold | None) -> float:
+        """Time until the replica has read what comes before; of an engine whose slots are not known, also until those
+        that wait in it have left."""
         fleet, books = self.fleet, self._books[slot]
         ahead = ahead_bytes = 0
         if books.holds.count and (held is None or held.slot != slot):
             ahead, ahead_bytes = books.holds.count, books.holds.bytes
-        reading_ns = self._slope_ns() * (fleet.replica_backlog_bytes(slot) + ahead_bytes)
-        leaving_ns = (fleet.replica_waiting(slot) + ahead) * books.leaving_ns(self._now_ns)
-        return max(reading_ns, leaving_ns)
+        reading_ns = self._backlog_ns(slot) + self._slope_ns() * ahead_bytes
+        if fleet.replica_slots(slot).total:
+            return reading_ns
+        return max(reading_ns, (fleet.replica_waiting(slot) + ahead) * books.leaving_ns(self._now_ns))
+
+    def _slot_wait_ns(self, slot: int, held: Hold | None) -> float:
+        """Time until a slot is free for it and for all who are held there: those behind it wait for its turn as well.
+        0 where the engine's slots are not known."""
+        release_ns = self.fleet.replica_slots(slot).release_ns()
+        if not release_ns:
+            return 0.0
+        others = self._books[slot].holds.count - (held is not None and held.slot == slot)
+        return max(0, others + 1 - self.fleet.replica_room(slot)) * release_ns
+
+    def _wait_cost_ns(self, delay_ns: float, slot_wait_ns: float) -> float:
+        """Cost of a wait for what is read first, or for a slot, whichever is longer."""
+        return self._delay_weight * max(delay_ns, _SLOT_WAIT_WEIGHT * slot_wait_ns)
+
+    def _backlog_ns(self, slot: int) -> float:
+        """Time until the replica has read what was sent there, less the time that it has read the first of it."""
+        fleet, slope = self.fleet, self._slope_ns()
+        unread_ns = slope * fleet.replica_backlog_bytes(slot)
+        if not unread_ns:
+            return 0.0
+        read_ns = float(self._now_ns - self._books[slot].reading_since_ns)
+        return unread_ns - min(read_ns, slope * fleet.replica_first_unread_bytes(slot))
 
     def _replica_choice(self, profile: RequestProfile, offer: Offer, slot: int, blocks: int) -> Choice:
         choice = Choice(slot, blocks, _reason_here(blocks))
@@ -224,7 +262,7 @@ class Cost(Policy):
 
     def _waits_better_here(self, offer: Offer, slot: int, uncached_bytes: int) -> bool:
         """There it would only lie in the engine's own queue, where nobody can think again."""
-        if not offer.ready >> slot & 1:
+        if not offer.ready >> slot & 1 or self.fleet.replica_room(slot) <= -_QUEUED_IN_ENGINE_MAX:
             return True
         backlog_bytes = self.fleet.replica_backlog_bytes(slot)
         if not backlog_bytes:
@@ -232,7 +270,8 @@ class Cost(Policy):
         holds = self._books[slot].holds
         if not holds.lets_pass and not holds.is_first(offer.held):
             return True
-        return self._slope_ns() * min(uncached_bytes, backlog_bytes) > self.config.hold_ns
+        least_bytes = min(uncached_bytes, backlog_bytes)
+        return least_bytes > self.config.hold_size_bytes and self._slope_ns() * least_bytes > self.config.hold_ns
 
     def hold_pinned(self, profile: RequestProfile, offer: Offer, slot: int, /) -> Hold | None:
         """There is nothing to think again, but what follows stored responses, one after another, is not to go before
@@ -280,13 +319,14 @@ class Cost(Policy):
         return self._caches.fits(uncached_bytes, free_tokens, load)
 
     def _peer_costs(self, profile: RequestProfile, slot: int, blocks: int) -> Costs:
+        fleet, model = self.fleet, profile.model
         slope = self._slope_ns()
-        load = self.fleet.peer_load_per_replica(slot, profile.model)
+        load = fleet.peer_load_per_replica(slot, model)
         return Costs(
             reading_ns=self._reading_ns(profile.uncached_bytes(blocks), load, self._full_share),
             crowding_ns=slope * self.config.explore_load_bytes * load,
-            waiting_ns=self._delay_weight * slope * self.fleet.peer_backlog(slot, profile.model),
-            distance_ns=self._delay_weight * self.fleet.peer_rtt_ns(slot),
+            waiting_ns=self._wait_cost_ns(slope * fleet.peer_backlog(slot, model), fleet.peer_wait_ns(slot, model)),
+            distance_ns=_DISTANCE_WEIGHT * self._delay_weight * fleet.peer_rtt_ns(slot),
         )
 
     # What it is told
@@ -312,16 +352,22 @@ class Cost(Policy):
             self._turn = slot + 1
             books = self._books[slot]
             books.holds.pushed_bytes += self._bytes_to_read(profile, slot)
+            if not self.fleet.replica_unread(slot):
+                books.reading_since_ns = self._now_ns
             if books.began_ns is None:
                 books.began_ns = self._now_ns
             self._caches.sent(profile, slot, matched_blocks, self._arrived_ns, self._now_ns)
+
+    def unread(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:
+        if target.kind is TargetKind.REPLICA:
+            self._caches.unread(profile, slot, matched_blocks)
 
     def prefilled(self, slot: int, uncached_bytes: int, started_ns: int, now_ns: int) -> None:
         """It was read since what was ahead of it had been; how long one took that waited for a slot tells nothing, and
         one that stalled no more than reading can take: the line is that of all replicas."""
         books = self._books[slot]
         since_ns = max(started_ns, books.prefilled_ns)
-        books.prefilled_ns = now_ns
+        books.prefilled_ns = books.reading_since_ns = now_ns
         if uncached_bytes >= _SAMPLE_BYTES_MIN and not self.fleet.replica_waiting(slot):
             self._line.add(uncached_bytes, min(now_ns - since_ns, int(uncached_bytes * _NS_PER_BYTE_MAX)))
 

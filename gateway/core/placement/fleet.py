@@ -15,6 +15,7 @@ from gateway.core.pools import PoolFit
 from gateway.core.prefix_index import Match, PrefixIndex
 from gateway.core.prices import Prices, PriceTable, ReplicaPrice
 from gateway.core.replicas import Replicas
+from gateway.core.slots import EngineSlots
 from gateway.core.vocabulary import ModelCapacity, ModelName, PoolName, RegionName, RequestProfile, ServiceClass
 
 _NOWHERE = RegionName("")
@@ -88,6 +89,14 @@ class Fleet:
         """Requests there that the engine has not begun, as it told last."""
         return self._replicas.at(slot).waiting
 
+    def replica_room(self, slot: int) -> int:
+        """Requests that it could begin at once; negative: as many wait in its engine for a slot."""
+        return self._replicas.at(slot).room
+
+    def replica_slots(self, slot: int) -> EngineSlots:
+        """How many requests its engine runs at once, as far as known, and for how long."""
+        return self._replicas.at(slot).slots
+
     def replica_kv_tokens(self, slot: int) -> int:
         """Room in its cache; 0 where the engine does not tell."""
         return self._replicas.at(slot).kv_tokens
@@ -107,6 +116,14 @@ class Fleet:
     def replica_backlog_bytes(self, slot: int) -> int:
         """Of our own legs there without a first token, the bytes of prompt that it was not known to have."""
         return self._replicas.at(slot).backlog_bytes
+
+    def replica_unread(self, slot: int) -> int:
+        """Own legs there without a first token."""
+        return len(self._replicas.at(slot).prefilling)
+
+    def replica_first_unread_bytes(self, slot: int) -> int:
+        """Bytes that the first of these has it read; 0 where there is none."""
+        return next(iter(self._replicas.at(slot).prefilling.values()), 0)
 
     def least_loaded_replica(self, mask: int) -> int:
         """The slot with the lowest load; equal ones take turns. O(distinct loads)."""
@@ -161,6 +178,10 @@ class Fleet:
         state = self._peers.at(slot)
         told = min([each.backlog_bytes for each in self._served(slot, model)], default=0)
         return told + sum(state.prefilling.get(key, 0) for key in state.unreflected)
+
+    def peer_wait_ns(self, slot: int, model: ModelName) -> float:
+        """Time that one more request waits there for a slot, by its last heartbeat; 0 where one is free."""
+        return self._peers.wait_ns(self._peers.at(slot), model, self.fit)
 
     def peer_free_tokens(self, slot: int, model: ModelName) -> int | None:
         """Room in the KV cache of the replica there that has most; None: nobody knows."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from gateway.core.config import PlacementConfig
 from gateway.core.events import LegEnded
@@ -35,6 +36,7 @@ from gateway.core.sharing_config import ClassesConfig
 from gateway.core.value import value
 from gateway.core.vocabulary import (
     Candidate,
+    GatewayId,
     LegResult,
     PlacementReason,
     PoolStep,
@@ -46,6 +48,9 @@ from gateway.core.vocabulary import (
 
 _Found = tuple[ReplicaState | PeerState, PlacementReason, int]
 """A target, why this one, and how many of the prompt's blocks it knows."""
+
+
+_UNREAD: Final = (LegResult.CLIENT_ERROR, LegResult.TOO_LONG)
 
 
 @value
@@ -87,6 +92,11 @@ class Placer:
         self._eligibility = Eligibility(region, config, replicas, peers, pool_queue, homes=homes)
         self._fleet = Fleet(config, replicas, peers, rng, region=region)
         self._take_policy(config)
+
+    @property
+    def taking(self) -> int:
+        """Mask of the replicas that the policy in force may send a request at this moment."""
+        return self._replicas.pushable if self.weighs_everybody else self._replicas.available
 
     @property
     def replica_index(self) -> PrefixIndex:
@@ -167,6 +177,8 @@ class Placer:
             self._policy.prefilled(leg.state.slot, leg.uncached_bytes, leg.started_ns, now_ns)
 
     def leg_ended(self, request: RequestState, leg: LegState, event: LegEnded, now_ns: int) -> None:
+        if event.result in _UNREAD and leg.state.listed:
+            self._withdraw(request, leg)
         if leg.target.kind is not TargetKind.REPLICA or not leg.state.listed:
             return
         self._policy.ended(leg.state.slot, now_ns)
@@ -174,6 +186,15 @@ class Placer:
             self._policy.written(now_ns - leg.first_token_ns)
         if event.prompt_tokens and event.output_tokens is not None:
             self._policy.answered(request.profile, event.prompt_tokens, event.output_tokens)
+
+    def _withdraw(self, request: RequestState, leg: LegState) -> None:
+        """Take a refused prompt out of the indexes: an engine that answers 4xx has not read it."""
+        profile, state = request.profile, leg.state
+        if self._wants_prefixes:
+            is_ours = leg.target.kind is TargetKind.REPLICA
+            index = self._fleet.replica_index if is_ours else self._fleet.peer_index
+            index.withdraw(profile.prefix, state.slot, leg.kept_blocks)
+        self._policy.unread(profile, state.target, state.slot, leg.kept_blocks)
 
     def held(self, hold: Hold) -> None:
         self._policy.held(hold)
@@ -207,6 +228,13 @@ class Placer:
         """Is one of our own replicas available for this class right now?"""
         eligibility = self._eligibility
         return bool(eligibility.available_replicas(request_class) or eligibility.spill_replicas(request_class))
+
+    def position_of(self, request_class: RequestClass, queue_length: int, origin: GatewayId) -> tuple[int, float]:
+        """Place of one more forward among the requests that wait for a slot of ours (0 or less: a slot is free for
+        it), and the largest place that its origin may count on, as `Peers` has it."""
+        eligible = self._eligibility.eligible_replicas(request_class)
+        position = queue_length + 1 - self._replicas.room_of(eligible & self.taking)
+        return position, self._peers.ahead_max(origin, self._replicas.release_ns_of(eligible))
 
     def can_ever_reach(self, request_class: RequestClass) -> bool:
         """Is the pinned target still ours or known, and does the rule allow it?"""

@@ -150,6 +150,9 @@ class Policy(ABC):
     def refused(self, profile: RequestProfile, target: Target, slot: int) -> None:  # noqa: B027
         """A gateway did not take what it was sent."""
 
+    def unread(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:  # noqa: B027
+        """An engine refused the request (4xx), so its prompt was not read there."""
+
     def first_token(self, profile: RequestProfile, matched_blocks: int, took_ns: int) -> None:  # noqa: B027
         """A replica of ours, which knew that much of the prompt, gave its first token this long after it was asked."""
 

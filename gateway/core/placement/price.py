@@ -163,7 +163,8 @@ class Price(Cost):
     def _first_token_there_ns(self, profile: RequestProfile, slot: int, blocks: int) -> float:
         """It reads as ours do, as far as we know; what else it is asked meanwhile, it tells when it is late."""
         fleet = self.fleet
-        ahead_ns = self._slope_ns() * fleet.peer_backlog(slot, profile.model)
+        reading_ns = self._slope_ns() * fleet.peer_backlog(slot, profile.model)
+        ahead_ns = max(reading_ns, fleet.peer_wait_ns(slot, profile.model))
         return fleet.peer_rtt_ns(slot) + ahead_ns + self._first_token_ns(profile, blocks)
 
     def _micros_there(self, profile: RequestProfile, slot: int, blocks: int, table: PriceTable) -> float:
@@ -188,7 +189,7 @@ class Price(Cost):
             return 0.0
         token_bytes = _STREAMED_TOKEN_BYTES if profile.stream else _TOKEN_BYTES
         answer_bytes = self._caches.output_tokens * token_bytes
-        sent = table.egress_micros(home, region, profile.prompt_bytes)
+        sent = table.egress_micros(home, region, profile.bytes_to_send)
         return sent + table.egress_micros(region, home, answer_bytes)
 
     # What it is told

@@ -353,6 +353,7 @@ def _snapshot_to_pb(snapshot: Snapshot) -> pb.Snapshot:
         parameters=snapshot.parameters,
         records=None if snapshot.records is None else records_to_pb(snapshot.records),
         prices=snapshot.prices,
+        is_drained=snapshot.is_drained,
     )
 
 
@@ -370,6 +371,7 @@ def _snapshot(message: pb.Snapshot) -> Snapshot:
         parameters=read_text(message.parameters, "snapshot.parameters", DOCUMENT_LENGTH_MAX),
         records=read_records(message.records, "snapshot.records") if message.HasField("records") else None,
         prices=read_text(message.prices, "snapshot.prices", PRICES_LENGTH_MAX),
+        is_drained=message.is_drained,
     )
 
 

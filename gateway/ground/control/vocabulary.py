@@ -178,6 +178,8 @@ class Snapshot:
     records: RecordTree | None = None
     prices: str = ""
     """A price list, as JSON with the keys of a prices file; empty: none."""
+    is_drained: bool = False
+    """By an operator's order: clients and replicas of this gateway go to others."""
 
 
 @value

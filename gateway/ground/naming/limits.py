@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from gateway.ground.config import DnsConfig
@@ -24,7 +24,7 @@ class DnsLimits:
     connections_max: int = 256
     """One more, and whoever has asked nothing for longest is let go."""
     network_connections_max: int = 32
-    """Of one network."""
+    """Of one network; one more, and whoever of it has asked nothing for longest is let go."""
     idle_s: float = 10.0
     """A TCP client that sends nothing, or does not read, for so long is let go."""
     queries_per_connection: int = 1_000
@@ -95,29 +95,32 @@ class Places:
     def __init__(self, limits: DnsLimits) -> None:
         self._limits = limits
         self._held: OrderedDict[object, Network] = OrderedDict()
-        self._by_network: Counter[Network] = Counter()
+        self._by_network: dict[Network, OrderedDict[object, None]] = {}
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def may_take(self, client: Address) -> bool:
-        return self._by_network[network_around(client)] < self._limits.network_connections_max
-
     def take(self, connection: object, client: Address) -> object | None:
-        """Gives the one that has to go for it, if any."""
+        """Gives the one that has to go for it, if any: of its own network where that has as many as it may."""
         network = network_around(client)
         self._held[connection] = network
-        self._by_network[network] += 1
+        beside = self._by_network.setdefault(network, OrderedDict())
+        beside[connection] = None
+        if len(beside) > self._limits.network_connections_max:
+            return next(iter(beside))
         return next(iter(self._held)) if len(self._held) > self._limits.connections_max else None
 
     def asked(self, connection: object) -> None:
-        if connection in self._held:
+        network = self._held.get(connection)
+        if network is not None:
             self._held.move_to_end(connection)
+            self._by_network[network].move_to_end(connection)
 
     def leave(self, connection: object) -> None:
         """No error if it left before."""
         network = self._held.pop(connection, None)
         if network is not None:
-            self._by_network[network] -= 1
-            if not self._by_network[network]:
+            beside = self._by_network[network]
+            del beside[connection]
+            if not beside:
                 del self._by_network[network]

@@ -176,7 +176,7 @@ class DnsServer:
         places = self._common.places
         peer = writer.get_extra_info("peername")
         client = _client(peer[0]) if peer else None  # one that has gone already has no name
-        if client is None or not places.may_take(client):
+        if client is None:
             self._let_go(writer)
             return
         self._writers.add(writer)

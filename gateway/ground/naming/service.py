@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from structlog.typing import FilteringBoundLogger
 
 from gateway.ground.clock import Clock
+from gateway.ground.logs import Seldom
 from gateway.ground.naming.answers import Answers
 from gateway.ground.naming.counters import DnsCounters
 from gateway.ground.naming.geography import Address as ClientAddress
@@ -35,8 +36,8 @@ class NameService:
         self._clock = clock
         self._log = log
         self._limits = limits
-        self._limited = _Seldom(clock)
-        self._faults = _Seldom(clock)
+        self._limited = Seldom(clock, _TOLD_AGAIN_NS)
+        self._faults = Seldom(clock, _TOLD_AGAIN_NS)
         self._common = Common(
             self._answers,
             clock,
@@ -101,30 +102,15 @@ class NameService:
             raise OSError(error.errno, why) from error
 
     def _tell_limited(self, client: ClientAddress) -> None:
-        if self._limited.may_tell():
+        if self._limited.turn() is not None:
             network = network_around(client)
             self._log.warning(
                 "a network asks for names too often", network=str(network), most=self._limits.answers_per_s
             )
 
     def _tell_fault(self, error: Exception) -> None:
-        if self._faults.may_tell():
+        if self._faults.turn() is not None:
             self._log.error("a question for a name met an error of ours", exc_info=error)
-
-
-class _Seldom:
-    """Whether something that strangers bring about may be told again."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._told_ns: int | None = None
-
-    def may_tell(self) -> bool:
-        now_ns = self._clock.now_ns()
-        if self._told_ns is not None and now_ns < self._told_ns + _TOLD_AGAIN_NS:
-            return False
-        self._told_ns = now_ns
-        return True
 
 
 def doubts_about(tree: RecordTree) -> list[str]:

@@ -18,11 +18,12 @@ from gateway.config.sections import PeeringConfig
 from gateway.core.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason
 from gateway.ground.task_group import TaskGroup
+from gateway.ground.transport import Claim
 from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.exchange.batches import UNASKED_BYTES_MAX, Outbox, Outgoing, read_message
 from gateway.peers.exchange.patience import CREDIT_MIN, WASTED_MAX, Patience
-from gateway.peers.reception import Claim, Reception
+from gateway.peers.reception import Reception
 from gateway.peers.room import PeerRoom, Place
 from gateway.request.legs import LegHead, RequestSummary, SinkGone
 from protos.mesh.v1 import peer_pb2 as pb
@@ -104,7 +105,10 @@ class CalledStream:
         finally:
             self._cancel_all()
         if self._fault is not None:
-            raise self._fault
+            try:
+                raise self._fault
+            finally:
+                self._fault = None  # its traceback knows this stream
 
     def close(self) -> None:
         """Take no new forwards, and end with the last one."""

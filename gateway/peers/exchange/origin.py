@@ -359,9 +359,8 @@ class OriginForward:
         return self._out.has_begun
 
     def break_off(self, why: LegFailure | Unserved) -> None:
-        """Each leg raises a failure of its own."""
         self.is_over = True
-        self._broken = replace(why) if isinstance(why, LegFailure) else why
+        self._broken = why
         self._out.drop()
         self._waiter.wake()
 
@@ -387,5 +386,6 @@ class OriginForward:
             self._consumed = 0
 
     def _raise_if_broken(self) -> None:
+        """Each time an exception of its own: the traceback of one that is kept would know who keeps it."""
         if self._broken is not None:
-            raise self._broken
+            raise replace(self._broken) if isinstance(self._broken, LegFailure) else Unserved

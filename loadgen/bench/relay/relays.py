@@ -25,6 +25,7 @@ HOST = "127.0.0.1"
 _TRUST_DOMAIN = "bench.example"
 _CONTROLLER = "controller-1"
 _REGIONS = {"near": "us-east-1", "far": "us-west-2"}
+_TABLE = dict.fromkeys(_REGIONS.values(), "US")
 _UNREACHED = "1000000000"
 """A limit that is kept and counted, and that no bench reaches."""
 
@@ -86,7 +87,7 @@ def _add_key(folder: Path) -> str:
 
 def _write_policy(folder: Path, region: str) -> None:
     rules = {name: {"jurisdictions": ["US"]} for name in ("process", "accept")}
-    policy = {"version": 1, "region": region, "jurisdiction": "US", **rules}
+    policy = {"version": 1, "region": region, "jurisdiction": "US", "regions": _TABLE, **rules}
     (folder / f"{region}.policy.yaml").write_text(yaml.safe_dump(policy, sort_keys=False))
 
 
@@ -176,6 +177,7 @@ def _prepare_attached(setting: Setting) -> Ready:
     _run("dev-certs", str(certs), f"--trust-domain={_TRUST_DOMAIN}", name, f"--controller={_CONTROLLER}")
     controller = {
         "controller": _CONTROLLER,
+        "regions": _TABLE,
         "listen": {"grpc": f"{HOST}:{grpc}", "admin": f"{HOST}:{admin}"},
         "store": {"path": "controller.db"},
         "link": {"tls": _mesh_tls(f"{_CONTROLLER}.controller")},

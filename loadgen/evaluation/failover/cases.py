@@ -204,6 +204,10 @@ def _scenario(case: Case, folder: Path) -> DemoScenario:
 
 def _write_policies(regions: Iterable[RegionScenario], folder: Path) -> None:
     folder.mkdir()
+    table = {
+        str(each.name): {"jurisdiction": str(each.place.jurisdiction), "replicas": ["127.0.0.0/8"]} for each in regions
+    }
+    (folder / "regions.yaml").write_text(yaml.safe_dump({"version": 1, "regions": table}))
     for region in regions:
         jurisdiction = str(region.place.jurisdiction)
         document = {
@@ -212,5 +216,6 @@ def _write_policies(regions: Iterable[RegionScenario], folder: Path) -> None:
             "jurisdiction": jurisdiction,
             "process": {"jurisdictions": [jurisdiction]},
             "accept": {"jurisdictions": [jurisdiction]},
+            "regions": "regions.yaml",
         }
         region.policy_file.write_text(yaml.safe_dump(document))

@@ -31,7 +31,8 @@ LLM_D = "llm-d"
 OURS_EXACT = "our default, exact"
 LLM_D_EXACT = "llm-d, exact"
 
-_BEFORE: Changes = {"policy": "prefix", "explore_rule": "worth", "explore_load": "128B"}
+_FREE_REPLICA: Changes = {"peer_availability": "free_replica"}
+_BEFORE: Changes = {"policy": "prefix", "explore_rule": "worth", "explore_load": "128B", **_FREE_REPLICA}
 _BEFORE_PUSHING: Changes = {"mode": "pending", "in_band_credit": 4}
 
 
@@ -45,9 +46,9 @@ SYSTEMS: Mapping[str, Changes] = {
         _run(OURS, "nightside"),
         _run(BEFORE, "skywalker", placement=_BEFORE, pushing=_BEFORE_PUSHING),
         _run(SKYWALKER, "skywalker", placement=PAPER_PLACEMENT, pushing=PAPER_PUSHING),
-        _run(SKYWALKER_CH, "skywalker_ch", pushing=PAPER_PUSHING),
+        _run(SKYWALKER_CH, "skywalker_ch", placement=_FREE_REPLICA, pushing=PAPER_PUSHING),
         _run(REGION_LOCAL, "region_local", placement=PAPER_PLACEMENT, pushing=PAPER_PUSHING),
-        _run(GKE, "gke"),
+        _run(GKE, "gke", placement=_FREE_REPLICA),
         _run(ROUND_ROBIN, "global_round_robin"),
         _run(LEAST_LOAD, "global_least_load"),
         _run(CONSISTENT_HASH, "global_consistent_hash"),

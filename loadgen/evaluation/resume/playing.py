@@ -192,7 +192,13 @@ class _Play:
         head = {"region": region, "jurisdiction": _REGIONS[region]}
         policy.write_text(
             yaml.safe_dump(
-                {"version": 1, **head, "process": every, "accept": {"jurisdictions": list(every["jurisdictions"])}}
+                {
+                    "version": 1,
+                    **head,
+                    "process": every,
+                    "accept": {"jurisdictions": list(every["jurisdictions"])},
+                    "regions": dict(_REGIONS),
+                }
             )
         )
         http, admin, peers = (f"127.0.0.1:{port}" for port in listens[region])

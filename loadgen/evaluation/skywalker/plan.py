@@ -30,6 +30,7 @@ PAPER_PLACEMENT: Changes = {
     "explore_rule": "share",
     "explore_below_share": 0.5,
     "peer_queue_length_max": 10,
+    "peer_availability": "free_replica",
     "remote_choice": "prefix",
     "remote_prefix_min_share": 0.0,
 }

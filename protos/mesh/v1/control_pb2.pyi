@@ -568,11 +568,14 @@ class Snapshot(_message.Message):
     PARAMETERS_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     PRICES_FIELD_NUMBER: _builtins.int
+    IS_DRAINED_FIELD_NUMBER: _builtins.int
     gateway_id: _builtins.str
     parameters: _builtins.str
     """JSON object with sections of a region file; empty: none."""
     prices: _builtins.str
     """JSON object with the keys of a prices file, whole; empty: none."""
+    is_drained: _builtins.bool
+    """By an operator's order: clients and replicas of this gateway go to others."""
     @_builtins.property
     def version(self) -> Global___ControlVersion: ...
     @_builtins.property
@@ -603,10 +606,11 @@ class Snapshot(_message.Message):
         parameters: _builtins.str = ...,
         records: Global___RecordTree | None = ...,
         prices: _builtins.str = ...,
+        is_drained: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_narrowing", b"_narrowing", "narrowing", b"narrowing", "records", b"records", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_narrowing", b"_narrowing", "away", b"away", "gateway_id", b"gateway_id", "narrowing", b"narrowing", "parameters", b"parameters", "peers", b"peers", "prices", b"prices", "records", b"records", "replicas", b"replicas", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_narrowing", b"_narrowing", "away", b"away", "gateway_id", b"gateway_id", "is_drained", b"is_drained", "narrowing", b"narrowing", "parameters", b"parameters", "peers", b"peers", "prices", b"prices", "records", b"records", "replicas", b"replicas", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__narrowing: _TypeAlias = _typing.Literal["narrowing"]  # noqa: Y015
     _WhichOneofArgType__narrowing: _TypeAlias = _typing.Literal["_narrowing", b"_narrowing"]  # noqa: Y015

@@ -323,19 +323,18 @@ class ModelCapacity(_message.Message):
     CONNECTOR_FIELD_NUMBER: _builtins.int
     CONTEXT_TOKENS_MAX_FIELD_NUMBER: _builtins.int
     THRESHOLD_TOKENS_FIELD_NUMBER: _builtins.int
+    ROOM_FIELD_NUMBER: _builtins.int
+    RELEASE_US_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     pool: _builtins.str
     replicas: _builtins.int
     available: _builtins.int
     load: _builtins.int
-    """Requests on these replicas, running and waiting. Told only by a gateway that compares costs; 0 from any other, and
-    from one of an older version: it is then taken for idle wherever it says `available`, and is compared by distance,
-    by what it knows of the prompt, and by what the caller itself has forwarded there and not seen counted.
-    """
+    """Requests on these replicas, running and waiting."""
     backlog_bytes: _builtins.int
-    """Of prompts, what the one of these replicas that has least to read has to read first; likewise."""
+    """Of prompts, what the one of these replicas that has least to read has to read first."""
     free_tokens: _builtins.int
-    """Room in the KV cache of the one that has most, in tokens; likewise. Left out: nobody knows, and nothing is kept away."""
+    """Room in the KV cache of the one that has most, in tokens. Left out: nobody knows, and nothing is kept away."""
     connector: _builtins.str
     """Of a disaggregated pool, whose replicas are its prefill workers: how it hands over. Empty: the pool is unified. Whoever
     does not know the field forwards as ever, and what it forwards is taken for a call that cannot be handed over.
@@ -346,6 +345,14 @@ class ModelCapacity(_message.Message):
     """
     threshold_tokens: _builtins.int
     """Requests that come to no more than this are meant for this pool, before any longer one. 0: whatever fits."""
+    room: _builtins.int
+    """Requests that could begin at once on these replicas. Negative: none could, and as many wait in the engines for a slot.
+    Left out: one for each replica that is available.
+    """
+    release_us: _builtins.int
+    """Mean time between two requests leaving these replicas while all of their slots are taken, in microseconds. 0: not
+    known.
+    """
     @_builtins.property
     def place(self) -> Global___Place: ...
     def __init__(
@@ -362,14 +369,21 @@ class ModelCapacity(_message.Message):
         connector: _builtins.str = ...,
         context_tokens_max: _builtins.int = ...,
         threshold_tokens: _builtins.int = ...,
+        room: _builtins.int | None = ...,
+        release_us: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "free_tokens", b"free_tokens", "place", b"place"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "free_tokens", b"free_tokens", "place", b"place", "room", b"room"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "available", b"available", "backlog_bytes", b"backlog_bytes", "connector", b"connector", "context_tokens_max", b"context_tokens_max", "free_tokens", b"free_tokens", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "replicas", b"replicas", "threshold_tokens", b"threshold_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "available", b"available", "backlog_bytes", b"backlog_bytes", "connector", b"connector", "context_tokens_max", b"context_tokens_max", "free_tokens", b"free_tokens", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "release_us", b"release_us", "replicas", b"replicas", "room", b"room", "threshold_tokens", b"threshold_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__free_tokens: _TypeAlias = _typing.Literal["free_tokens"]  # noqa: Y015
     _WhichOneofArgType__free_tokens: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__room: _TypeAlias = _typing.Literal["room"]  # noqa: Y015
+    _WhichOneofArgType__room: _TypeAlias = _typing.Literal["_room", b"_room"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__free_tokens) -> _WhichOneofReturnType__free_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__room) -> _WhichOneofReturnType__room | None: ...
 
 Global___ModelCapacity: _TypeAlias = ModelCapacity  # noqa: Y015
 
@@ -545,6 +559,7 @@ class Profile(_message.Message):
     BUDGET_TOKENS_FIELD_NUMBER: _builtins.int
     GOES_ON_FIELD_NUMBER: _builtins.int
     SERVICE_CLASS_FIELD_NUMBER: _builtins.int
+    SENT_BYTES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     tenant: _builtins.str
     prompt_bytes: _builtins.int
@@ -563,6 +578,8 @@ class Profile(_message.Message):
     """It is the rest of an answer that broke: only an engine that continues a text may have it."""
     service_class: _builtins.str
     """What its client was promised; empty, or a word that the receiver does not know: interactive, which nobody is put before."""
+    sent_bytes: _builtins.int
+    """Bytes of the prompt on the wire, where media parts make them differ from prompt_bytes. 0: no difference."""
     @_builtins.property
     def connectors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """By which connectors the call can be handed from a prefill to a decode worker; none of them: one replica has to run it."""
@@ -584,10 +601,11 @@ class Profile(_message.Message):
         budget_tokens: _builtins.int = ...,
         goes_on: _builtins.bool = ...,
         service_class: _builtins.str = ...,
+        sent_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "output_tokens_max", b"output_tokens_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "budget_tokens", b"budget_tokens", "connectors", b"connectors", "follows", b"follows", "goes_on", b"goes_on", "is_control", b"is_control", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "service_class", b"service_class", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "budget_tokens", b"budget_tokens", "connectors", b"connectors", "follows", b"follows", "goes_on", b"goes_on", "is_control", b"is_control", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "sent_bytes", b"sent_bytes", "service_class", b"service_class", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__output_tokens_max: _TypeAlias = _typing.Literal["output_tokens_max"]  # noqa: Y015
     _WhichOneofArgType__output_tokens_max: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max"]  # noqa: Y015
@@ -1289,7 +1307,7 @@ Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
 
 @_typing.final
 class Costs(_message.Message):
-    """What a request would have cost at a target, part by part: estimates, each weighed as it was compared."""
+    """The score of a target, part by part: estimated times, each weighed as it was compared, and so none that anybody waits."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

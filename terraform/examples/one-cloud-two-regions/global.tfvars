@@ -7,6 +7,7 @@ controllers = {
   controller-1 = { zone = "eu-west-1a", secrets = ["<secret of controller-1>"] }
   controller-2 = { zone = "eu-west-1b", secrets = ["<secret of controller-2>"] }
 }
+regions_file  = "../../../policies/regions.yaml"
 machine_image = "<machine image in eu-west-1>"
 machine_type  = "<machine type of controllers>"
 package       = { file = "<package file>", sha256 = "<package sha256>" }

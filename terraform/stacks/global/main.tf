@@ -50,6 +50,7 @@ module "controllers" {
   package              = var.package
   table                = { name = module.store.name, arn = module.store.arn }
   zone                 = { id = module.dns.zone_id, name = var.domain }
+  regions_file         = var.regions_file
   aws_regions          = var.aws_regions
   closed_jurisdictions = var.closed_jurisdictions
   health_checks        = var.health_checks

@@ -101,6 +101,11 @@ variable "gateways" {
   default     = {}
 }
 
+variable "regions_file" {
+  type        = string
+  description = "The table of regions, a file where Terraform runs; the same that the regions' policies name."
+}
+
 variable "aws_regions" {
   type        = map(string)
   description = "The AWS region nearest to each of the mesh's that has another name."

@@ -248,9 +248,19 @@ class Disk:
         if not self._is_mounted:
             gateway.limit(resource.RLIMIT_FSIZE, 0)
             return
+        self._write_ballast()
+
+    def _write_ballast(self) -> None:
         with (self.folder / "ballast").open("ab", buffering=0) as file, suppress(OSError):
             while True:
                 file.write(bytes(4096))
+
+    def fill_before_start(self) -> tuple[str, ...]:
+        """What a process is started by that finds it full."""
+        if not self._is_mounted:
+            return "prlimit", "--fsize=0:unlimited"
+        self._write_ballast()
+        return ()
 
     def make_room(self, gateway: Process) -> None:
         gateway.limit(resource.RLIMIT_FSIZE, resource.RLIM_INFINITY)
@@ -336,6 +346,47 @@ async def test_a_required_audit_record_closes_the_door_until_there_is_room_and_l
         assert await gateway.process.wait() == 0
     ran = [line for line in audit_lines(disk) if line["outcome"] == "completed"]
     assert len(ran) == asked
+
+
+async def test_a_start_on_a_full_disk_goes_on_without_what_may_be_missing_and_says_what_is(
+    tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession, disk: Disk
+) -> None:
+    kept = {"journal": {"folder": str(disk.folder)}, "state": {"folder": str(disk.folder)}, "audit": audited(disk)}
+    file = region_file(tmp_path, "us-1", US, engine, **kept)
+    async with gateway_process(file) as gateway:
+        await answered(session, gateway)
+        gateway.signal(signal.SIGTERM)
+        assert await gateway.process.wait() == 0
+    async with gateway_process(file, started_by=disk.fill_before_start()) as gateway:
+        await answered(session, gateway)
+        for event, level in (("the journal stopped", "error"), ("the audit record cannot be written", "critical")):
+            await gateway.until_logged(event, level=level)
+            (reason,) = [line["reason"] for line in gateway.log_lines if line["event"] == event]
+            assert str(disk.folder) in reason, "it names the path"
+        assert await gateway.metric(session, "nightside_journal_stopped") == 1
+        assert await gateway.metric(session, "nightside_audit_failing") == 1
+        disk.make_room(gateway)
+        await gateway.until_metric(session, lambda failing: failing == 0, "nightside_audit_failing")
+        gateway.signal(signal.SIGTERM)
+        assert await gateway.process.wait() == 0
+    assert len(audit_lines(disk)) == 2
+    status, out, _ = await nightside("audit", "verify", disk.folder)
+    assert status == 0, out
+
+
+async def test_a_start_on_a_full_disk_keeps_the_door_closed_where_an_audit_record_is_required(
+    tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession, disk: Disk
+) -> None:
+    file = region_file(tmp_path, "us-1", US, engine, audit=audited(disk, required=True))
+    async with gateway_process(file, started_by=disk.fill_before_start()) as gateway:
+        assert await until_refused(session, gateway) == (503, "audit_unavailable")
+        await until_not_ready(session, gateway)
+        disk.make_room(gateway)
+        await gateway.until_metric(session, lambda failing: failing == 0, "nightside_audit_failing")
+        await answered(session, gateway)
+        gateway.signal(signal.SIGTERM)
+        assert await gateway.process.wait() == 0
+    assert len(audit_lines(disk)) == 1
 
 
 async def until_refused(session: aiohttp.ClientSession, gateway: Process) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from gateway.ground.naming.tree import NameServer
 from tests.support.controllers import controller_file
 
 EXAMPLE = Path(__file__).parents[3] / "docs/examples/every_controller_key.yaml"
-WITHOUT_DEFAULT = ("controller", "store", "naming", "operators")
+WITHOUT_DEFAULT = ("controller", "regions", "store", "naming", "operators")
 
 
 def keys(document: object, path: str = "") -> set[str]:

@@ -9,11 +9,11 @@ from controller.registry import Registry, registry_of
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
 from gateway.ground.operators_config import Role
 from tests.fakes.attached import hello, replica_document
-from tests.support.core import EU, US, policy
+from tests.support.core import AP, EU, REGIONS, US, policy
 
 
 def mesh() -> Registry:
-    registry = registry_of({})
+    registry = registry_of({}, REGIONS)
     for each in (hello("us-1", US), hello("eu-1", EU)):
         registry = registry.changed(registry.announce(each))
     return registry
@@ -34,17 +34,13 @@ def test_every_order_travels_as_what_it_is() -> None:
 
 
 def test_what_undoes_a_drain_takes_no_more_than_the_drain_and_nothing_else_does() -> None:
-    before = mesh()
-    without = after(
-        before, orders.DrainReplica("us-1-r0"), orders.RemoveReplica("us-1-r1"), orders.RemoveGateway("eu-1")
-    )
     for order, role in (
         (orders.DrainReplica("us-1-r0"), Role.DRAIN),
-        (orders.AddReplica("us-1-r0"), Role.DRAIN),
+        (orders.UndrainReplica("us-1-r0"), Role.DRAIN),
         (orders.AddReplica("us-1-r1"), Role.CHANGE),
         (orders.AddReplica("us-1-r0", "us-1", replica_document("us-1-r0")), Role.CHANGE),
         (orders.DrainGateway("us-1"), Role.DRAIN),
-        (orders.AddGateway("us-1"), Role.DRAIN),
+        (orders.UndrainGateway("us-1"), Role.DRAIN),
         (orders.AddGateway("us-1", client_addresses=("192.0.2.1",)), Role.CHANGE),
         (orders.AddGateway("eu-1"), Role.CHANGE),
         (orders.FreezeAll("drill"), Role.DRAIN),
@@ -54,16 +50,19 @@ def test_what_undoes_a_drain_takes_no_more_than_the_drain_and_nothing_else_does(
         (orders.ClearPolicy("us-east-1"), Role.CHANGE),
         (orders.Import({}), Role.CHANGE),
     ):
-        assert role_needed(order, without) is role, order
+        assert role_needed(order) is role, order
 
 
 def test_what_is_drained_or_removed_comes_back_and_leaves_no_trace() -> None:
     before = mesh()
-    for out in (orders.DrainReplica("us-1-r0"), orders.RemoveReplica("us-1-r0")):
+    for out, back in (
+        (orders.DrainReplica("us-1-r0"), orders.UndrainReplica("us-1-r0")),
+        (orders.RemoveReplica("us-1-r0"), orders.AddReplica("us-1-r0")),
+    ):
         without = after(before, out)
         assert ReplicaId("us-1-r0") not in {each.replica_id for each in without.replica_entries}
-        assert after(without, orders.AddReplica("us-1-r0")).texts == before.texts
-    assert after(before, orders.DrainGateway("eu-1"), orders.AddGateway("eu-1")).texts == before.texts
+        assert after(without, back).texts == before.texts
+    assert after(before, orders.DrainGateway("eu-1"), orders.UndrainGateway("eu-1")).texts == before.texts
 
 
 def test_a_removed_gateway_takes_with_it_what_rests_on_it() -> None:
@@ -98,14 +97,22 @@ def test_a_move_is_to_a_gateway_or_home() -> None:
         (orders.MoveReplicas(("us-1-r0",), to="nobody"), "gateway 'nobody' is not registered"),
         (orders.MoveReplicas((), to="us-1"), "1 to 1000 replicas"),
         (orders.AddGateway("new"), "say in which region and jurisdiction"),
-        (orders.AddGateway("new", "us-east-1", "EU"), "region us-east-1 is in US, and not in EU"),
+        (orders.AddGateway("new", "us-east-1", "EU"), "table has region us-east-1 in US, not in EU"),
         (orders.AddGateway("new", "us-east-1", ""), "written together"),
         (orders.AddGateway("a b", "us-east-1", "US"), "'a b' should be 1 to 64"),
         (orders.AddGateway("us-1", "us-east-1", "US"), "has announced itself"),
+        (
+            orders.AddGateway("us-9", "us-east-1", "US", ("0.0.0.0",)),
+            "client_addresses: '0.0.0.0' is not an address of one",
+        ),
+        (orders.AddGateway("us-9", "us-east-1", "US", ("us-9",)), "client_addresses: 'us-9' is not an IP address"),
         (orders.RemoveGateway("nobody"), "gateway 'nobody' is not registered"),
         (orders.DrainGateway("nobody"), "gateway 'nobody' is not registered"),
-        (orders.SetPolicy(policy(Place(RegionName("mars"), Jurisdiction("X")))), "no gateway of region mars"),
-        (orders.SetPolicy(policy(Place(US.region, Jurisdiction("EU")))), "is in US, and the policy says EU"),
+        (
+            orders.SetPolicy(policy(Place(RegionName("mars"), Jurisdiction("X")))),
+            "region mars is not in the operators' table",
+        ),
+        (orders.SetPolicy(policy(Place(US.region, Jurisdiction("EU")))), "table has region us-east-1 in US, not in EU"),
         (orders.ClearPolicy("us-east-1"), "there is no policy for us-east-1"),
         (orders.SetParameters({"listen": {}}), "listen: only placement"),
         (orders.SetParameters({"queue": {"x": "y" * 70_000}}), "at most 65536"),
@@ -120,7 +127,7 @@ def test_what_cannot_be_is_refused_in_words(order: Order, why: str) -> None:
 
 
 def test_a_gateway_is_known_before_it_announces_itself_and_then_speaks_for_itself() -> None:
-    place = Place(RegionName("ap-south-1"), Jurisdiction("IN"))
+    place = AP
     added = after(
         mesh(), orders.AddGateway("ap-1", place.region, place.jurisdiction, ("192.0.2.9",), latitude=1.0, longitude=2.0)
     )
@@ -141,7 +148,7 @@ def test_what_is_exported_makes_an_empty_controller_know_the_same() -> None:
         orders.FreezeAll("cables"),
     )
     exported = export_of(dict(registry.texts))
-    assert after(registry_of({}), orders.Import(exported)).texts == registry.texts
+    assert after(registry_of({}, REGIONS), orders.Import(exported)).texts == registry.texts
     newer = after(mesh(), orders.DrainGateway("us-1"))
     imported = after(newer, orders.Import(exported))
     assert imported.texts == registry.texts, "orders are replaced whole"

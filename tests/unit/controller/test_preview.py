@@ -5,20 +5,21 @@ from controller.core import events
 from controller.orders import changes_of
 from controller.preview import Preview, preview
 from controller.registry import Registry, registry_of
-from gateway.core.vocabulary import GatewayId
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import GatewayId, Place
 from tests.fakes.attached import hello
 from tests.support.controller import Told
-from tests.support.core import AP, EU, US, policy, rule
+from tests.support.core import AP, EU, REGIONS, US, policy, rule
 
 
-def told() -> tuple[Told, Registry]:
-    """Three regions, whose US lets nobody in but EU."""
-    registry, mesh = registry_of({}), Told()
-    own = {US: policy(US, accept=rule(EU)), EU: policy(EU), AP: policy(AP)}
+def told(own: dict[Place, ResidencyPolicy] | None = None) -> tuple[Told, Registry]:
+    """Three regions, whose US lets nobody in but EU unless told otherwise."""
+    registry, mesh = registry_of({}, REGIONS), Told()
+    own = own or {US: policy(US, accept=rule(EU)), EU: policy(EU), AP: policy(AP)}
     for name, place in (("us", US), ("eu", EU), ("ap", AP)):
         registry = registry.changed(registry.announce(hello(name, place, own=own[place])))
     mesh.tell(events.RegistryApplied(registry.gateway_entries, registry.replica_entries))
-    mesh.connect("us", "eu", "ap", policies={"us": own[US]})
+    mesh.connect("us", "eu", "ap", policies={"us": own[US], "ap": own[AP]})
     return mesh, registry
 
 
@@ -70,6 +71,24 @@ def test_of_a_gateway_that_goes_its_replicas_go_too() -> None:
         ("ap-r1", None, "nobody is to serve it"),
     ]
     assert GatewayId("ap") in mesh.core.gateways
+
+
+def test_what_clients_would_reach_no_more_is_told_with_what_stands_against_it() -> None:
+    """Replicas of the US may only go to Europe, and its clients are led to Japan, which sends nothing out."""
+    mesh, registry = told({US: policy(US, accept=rule(EU)), EU: policy(EU), AP: policy(AP, process=rule(AP))})
+    seen = look(mesh, registry, orders.DrainGateway("us"))
+    closed = "policy policy-of-ap-northeast-1 of ap-northeast-1: process names neither region eu-west-1"
+    assert [(each.region, each.gateways, each.home, each.owner, each.replicas) for each in seen.unreachable] == [
+        ("us-east-1", ("ap",), "us", "eu", 2),
+        ("us-east-1", ("ap",), "eu", "eu", 2),
+    ]
+    assert all(each.why.startswith(closed) for each in seen.unreachable)
+
+
+def test_where_everybody_sends_and_takes_everything_a_drain_leaves_nothing_unreachable() -> None:
+    mesh, registry = told({US: policy(US), EU: policy(EU), AP: policy(AP)})
+    seen = look(mesh, registry, orders.DrainGateway("us"))
+    assert (seen.moves_in_all, seen.unreachable) == (2, ())
 
 
 def test_while_it_is_frozen_nothing_would_move() -> None:

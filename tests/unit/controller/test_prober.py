@@ -14,7 +14,7 @@ from controller.core.events import Event, GatewayProbed
 from controller.prober import Prober
 from controller.registry import Registry, registry_of
 from tests.fakes.attached import hello
-from tests.support.core import EU, US
+from tests.support.core import EU, REGIONS, US
 from tests.support.gateways import until
 
 QUICK = ProbeConfig(interval_ns=20_000_000, timeout_ns=300_000_000)
@@ -62,7 +62,7 @@ class Probed:
     """A prober, who is registered and attached, and what it said of them."""
 
     def __init__(self, config: ProbeConfig = QUICK, resolver: AbstractResolver | None = None) -> None:
-        self.registry: Registry = registry_of({})
+        self.registry: Registry = registry_of({}, REGIONS)
         self.attached: set[str] = set()
         self.said: list[GatewayProbed] = []
         self.prober = Prober(lambda: self.registry, self.attached.__contains__, self._submit, config, resolver=resolver)
@@ -132,7 +132,7 @@ async def test_one_whose_stream_is_lost_is_asked_at_once_and_one_that_goes_is_as
             probed.attached.clear()
             probed.prober.look()
             await until(lambda: len(probed.of("us-1")) == 2)
-            probed.registry = registry_of({})
+            probed.registry = registry_of({}, REGIONS)
             probed.prober.look()
             await until(lambda: not probed.prober._targets)
 

@@ -11,11 +11,11 @@ from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, Replic
 from gateway.ground.control.codec import read_from_controller, said_by_controller
 from gateway.ground.control.vocabulary import NOBODY, ReplicaOwner
 from tests.fakes.attached import hello
-from tests.support.core import AP, EU, US, policy, rule
+from tests.support.core import AP, EU, REGIONS, US, policy, rule
 
 
 def view_of(owners: dict[str, str], *given: orders.Order, policies: tuple[ResidencyPolicy, ...] = ()) -> View:
-    registry = registry_of({})
+    registry = registry_of({}, REGIONS)
     for each in (hello("us-1", US), hello("eu-1", EU)):
         registry = registry.changed(registry.announce(each))
     for order in given:

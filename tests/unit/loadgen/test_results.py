@@ -8,10 +8,11 @@ import pytest
 from rich.console import Console
 
 from loadgen.figures import Figures
-from loadgen.results import summary_table
+from loadgen.results import in_short, summary_table
 
 SLOW = {"p50": 23_670.0, "p90": 35_420.0}
 TOTAL: Figures = {
+    "requests": 1_999_999,
     "requests_per_s": 1234.5,
     "tokens_per_s": 123_456.0,
     "ttft_ms": SLOW,
@@ -40,3 +41,12 @@ def test_what_was_not_measured_is_a_dash() -> None:
     console.print(summary_table("day", [("run", TOTAL | {"ttft_ms": None, "forwarded_share": None})]))
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().count("–") == 3
+
+
+def test_several_runs_are_compared_in_words_by_what_they_are_for_first() -> None:
+    quick, slow = (TOTAL | {"ttft_ms": {"p50": p50, "p90": p90}} for p50, p90 in ((310.0, 1020.0), (170.0, 8510.0)))
+    said = list(in_short([{"name": "mesh", "total": quick}, {"name": "alone", "total": slow}]))
+    titles = [sentence.partition(":")[0] for sentence in said]
+    assert titles.index("Lowest TTFT, p90") < titles.index("Lowest TTFT, p50")
+    assert said[1] == "Lowest TTFT, p90: mesh, 1.02\u00a0s; alone 8.51\u00a0s (×\u00a08.3)."
+    assert list(in_short([{"name": "mesh", "total": quick}])) == []

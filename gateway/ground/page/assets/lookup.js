@@ -45,7 +45,7 @@ function* sideOf(request) {
   for (const placement of request.placements ?? []) {
     if (!placement.considered.length) continue;
     const hasCosts = placement.considered.some((each) => each.costs);
-    const heads = ["Target", "Region", "Standing", "Known", "Load", ...(hasCosts ? ["Cost"] : [])];
+    const heads = ["Target", "Region", "Standing", "Known", "Load", "Round trip", ...(hasCosts ? ["Score"] : [])];
     yield h("h3", null, `${request.gateway}, attempt ${placement.attempt}: ${placement.reason.replaceAll("_", " ")}`);
     yield h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `What attempt ${placement.attempt} looked at` },
       h("table", null, h("thead", null, h("tr", null, heads.map((each) => h("th", { scope: "col" }, each)))),
@@ -53,6 +53,7 @@ function* sideOf(request) {
           h("th", { scope: "row" }, `${index === 0 ? "→ " : ""}${each.id}`), h("td", null, each.region), h("td", null, each.standing.replaceAll("_", " ")),
           h("td", { class: "number" }, placement.prompt_blocks ? `${each.matched_blocks} of ${placement.prompt_blocks}` : ""),
           h("td", { class: "number" }, count(each.load)),
-          hasCosts ? h("td", { class: "number" }, each.costs ? milliseconds(Math.round(each.costs.total_ms * 10) / 10) : "") : null)))));
+          h("td", { class: "number" }, each.kind === "peer" ? milliseconds(Math.round(each.rtt_ms * 10) / 10) : ""),
+          hasCosts ? h("td", { class: "number" }, each.costs ? `${Math.round(each.costs.score * 10) / 10}` : "") : null)))));
   }
 }

@@ -37,7 +37,9 @@ export class Orders {
   }
 
   ofGateway(state) {
-    const drain = state.draining ? ["Draining", () => {}, true] : ["Drain", () => this.drain(), false];
+    const drain = state.draining ? ["Undrain", () => this.undrain(), false]
+      : state.drained_by_controller ? ["Drained at the controller", () => {}, true]
+        : ["Drain", () => this.drain(), false];
     const lock = state.lockdown ? ["Lift lockdown", () => this.lockdown(false), false] : ["Lock down", () => this.lockdown(true), false];
     return this.may("drain") ? [drain, lock] : [];
   }
@@ -55,10 +57,21 @@ export class Orders {
       means: [
         "It takes nothing new: clients are turned away with 503, other gateways are told, and /ready says no.",
         `What is here goes on to its end: ${count(totals?.requests ?? 0)} requests now.`,
-        "It stays so until the process is started again. Nothing here takes it back.",
+        "It stays so until it is undrained, or its process is started again.",
       ],
       give: () => this.session.ask("admin/drain", {}),
       done: () => `${who.name} is draining.`,
+    });
+  }
+
+  undrain() {
+    const { who } = this.all;
+    this.confirm({
+      title: `Undrain ${who.name}?`,
+      does: `Undrain ${who.name}`,
+      means: ["It takes requests of clients and of other gateways again, and /ready says so."],
+      give: () => this.session.ask("admin/undrain", {}),
+      done: () => `${who.name} takes requests again.`,
     });
   }
 
@@ -90,12 +103,12 @@ export class Orders {
 
   drainOf(gateway, isDrained) {
     this.byController({
-      title: isDrained ? `Take ${gateway} back?` : `Drain ${gateway}?`,
-      does: isDrained ? `Take ${gateway} back` : `Drain ${gateway}`,
+      title: isDrained ? `Undrain ${gateway}?` : `Drain ${gateway}?`,
+      does: isDrained ? `Undrain ${gateway}` : `Drain ${gateway}`,
       means: isDrained
         ? ["It gets clients and replicas again:"]
-        : ["Its clients are led elsewhere by name, and its replicas go to others, until it is taken back:"],
-      order: () => (isDrained ? { order: "gateway-add", gateway } : { order: "gateway-drain", gateway }),
+        : ["Its clients are led elsewhere by name, and its replicas go to others, until it is undrained:"],
+      order: () => (isDrained ? { order: "gateway-undrain", gateway } : { order: "gateway-drain", gateway }),
       done: isDrained ? `${gateway} is back.` : `${gateway} is drained.`,
     });
   }
@@ -158,6 +171,10 @@ function previewed(preview) {
     said.push(`${count(moves)} replicas change hands: ${some.join(", ")}${moves > some.length ? ", …" : ""}.`);
   } else said.push("No replica changes hands.");
   for (const stay of preview.stays) said.push(`${count(stay.replicas)} replicas of ${stay.home} stay: ${stay.why}.`);
+  for (const lost of preview.unreachable ?? []) {
+    const led = lost.gateways.length ? `led to ${lost.gateways.join(", ")}` : "led nowhere";
+    said.push(`Clients in ${lost.region}, ${led}, reach ${count(lost.replicas)} replicas of ${lost.home} no more: ${lost.owner ? `served by ${lost.owner}` : "served by nobody"}, ${lost.why}.`);
+  }
   for (const [region, gateways] of preview.names) said.push(`Clients in ${region} are led to ${gateways.join(", ") || "nobody"}.`);
   return said;
 }

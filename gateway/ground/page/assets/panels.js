@@ -193,8 +193,8 @@ export function gateways(orders) {
     button.hidden = !orders.may("drain");
     mark(button, "gateway", row.id);
     mark(button, "drained", row.drained);
-    say(button, row.drained ? "Take back" : "Drain");
-    button.setAttribute("aria-label", `${row.drained ? "Take back" : "Drain"} ${row.id}`);
+    say(button, row.drained ? "Undrain" : "Drain");
+    button.setAttribute("aria-label", `${row.drained ? "Undrain" : "Drain"} ${row.id}`);
   };
   return rows("gateways", "Gateways", "gateways", [
     { name: "Gateway", isHead: true, text: (row) => row.id },

@@ -17,6 +17,7 @@ locals {
   own = {
     for name, _ in var.slots : name => {
       controller = name
+      regions    = "regions.yaml"
       store      = { kind = "dynamodb", dynamodb = { table = var.table.name, region = local.account.region } }
       naming     = { zone = var.zone.name }
       listen     = { grpc = "0.0.0.0:7090", admin = "127.0.0.1:9091" }
@@ -64,7 +65,7 @@ module "slot" {
   kms_key_arn          = var.kms_key_arn
   config_bucket        = module.config.bucket
   manifest             = module.config.manifest
-  objects              = { "controller.yaml" = "${each.key}/controller.yaml" }
+  objects              = { "controller.yaml" = "${each.key}/controller.yaml", "regions.yaml" = "regions.yaml" }
   secrets              = concat(each.value.secrets, var.shared_secrets)
   decryption_keys      = distinct(compact([var.kms_key_arn, var.secrets_kms_key_arn]))
   statements           = concat(local.statements, var.collector ? local.collector_statements : [])
@@ -79,8 +80,11 @@ module "config" {
   name        = local.prefix
   package     = var.package
   kms_key_arn = var.kms_key_arn
-  objects     = { for name, text in local.files : "${name}/controller.yaml" => text }
-  tags        = var.tags
+  objects = merge(
+    { "regions.yaml" = file(var.regions_file) },
+    { for name, text in local.files : "${name}/controller.yaml" => text },
+  )
+  tags = var.tags
 }
 
 # Where each is reached

@@ -93,6 +93,11 @@ variable "zone" {
   description = "The hosted zone, and the one name that clients know."
 }
 
+variable "regions_file" {
+  type        = string
+  description = "The table of regions, a file where Terraform runs; the same that the regions' policies name."
+}
+
 variable "aws_regions" {
   type        = map(string)
   description = "The AWS region that is nearest to one of the mesh's, for each that has another name, such as all of those of other clouds: Route53 tells latency by AWS's regions alone."

@@ -59,13 +59,18 @@ module "slot" {
   target_group_arns    = [aws_lb_target_group.clients.arn]
   config_bucket        = module.config.bucket
   manifest             = module.config.manifest
-  objects              = { "region.yaml" = "gateways/${each.key}/region.yaml", "policy.yaml" = "policy.yaml" }
+  objects              = { "region.yaml" = "gateways/${each.key}/region.yaml", "policy.yaml" = "policy.yaml", "regions.yaml" = "regions.yaml" }
   secrets              = concat(each.value.secrets, var.shared_secrets)
   decryption_keys      = distinct(compact([var.kms_key_arn, var.secrets_kms_key_arn]))
   statements           = var.collector ? local.collector_statements : []
   extra_files          = var.collector ? local.collector_files[each.key] : {}
   account              = local.account
   tags                 = local.tags
+}
+
+locals {
+  beside = "${dirname(var.policy_file)}/regions.yaml"
+  table  = fileexists(local.beside) ? file(local.beside) : "version: 1\nregions: {}\n"
 }
 
 module "config" {
@@ -75,7 +80,7 @@ module "config" {
   package     = var.package
   kms_key_arn = var.kms_key_arn
   objects = merge(
-    { "policy.yaml" = file(var.policy_file) },
+    { "policy.yaml" = file(var.policy_file), "regions.yaml" = local.table },
     { for name, text in module.region_file.files : "gateways/${name}/region.yaml" => text },
   )
   tags = local.tags

@@ -42,7 +42,7 @@ module "machine" {
   cloud    = "azure"
   role     = "gateway"
   manifest = "package"
-  objects  = { "region.yaml" = "gateways/${each.key}/region.yaml", "policy.yaml" = "policy.yaml" }
+  objects  = { "region.yaml" = "gateways/${each.key}/region.yaml", "policy.yaml" = "policy.yaml", "regions.yaml" = "regions.yaml" }
   secrets  = concat(each.value.secrets, var.shared_secrets)
   environment = {
     STORE     = "${azurerm_storage_account.config.primary_blob_endpoint}${azurerm_storage_container.config.name}"
@@ -165,6 +165,7 @@ resource "azurerm_linux_virtual_machine" "slot" {
     azurerm_storage_blob.package,
     azurerm_storage_blob.policy,
     azurerm_storage_blob.region_file,
+    azurerm_storage_blob.table,
   ]
 }
 

@@ -57,6 +57,18 @@ resource "azurerm_storage_blob" "policy" {
   source_content       = file(var.policy_file)
 }
 
+resource "azurerm_storage_blob" "table" {
+  name                 = "regions.yaml"
+  storage_container_id = azurerm_storage_container.config.id
+  type                 = "Block"
+  source_content       = local.table
+}
+
+locals {
+  beside = "${dirname(var.policy_file)}/regions.yaml"
+  table  = fileexists(local.beside) ? file(local.beside) : "version: 1\nregions: {}\n"
+}
+
 resource "azurerm_storage_blob" "region_file" {
   for_each             = local.slots
   name                 = "gateways/${each.key}/region.yaml"

@@ -45,7 +45,7 @@ module "machine" {
   cloud    = "gcp"
   role     = "gateway"
   manifest = "package"
-  objects  = { "region.yaml" = "gateways/${each.key}/region.yaml", "policy.yaml" = "policy.yaml" }
+  objects  = { "region.yaml" = "gateways/${each.key}/region.yaml", "policy.yaml" = "policy.yaml", "regions.yaml" = "regions.yaml" }
   secrets  = concat(each.value.secrets, var.shared_secrets)
   environment = {
     STORE     = google_storage_bucket.config.name

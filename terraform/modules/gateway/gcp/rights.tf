@@ -8,7 +8,7 @@ resource "google_storage_bucket_iam_member" "slot" {
 
   condition {
     title      = "its own"
-    expression = join(" || ", [for path in ["package", "packages/", "policy.yaml", "gateways/${each.key}/"] : "resource.name.startsWith(\"projects/_/buckets/${google_storage_bucket.config.name}/objects/${path}\")"])
+    expression = join(" || ", [for path in ["package", "packages/", "policy.yaml", "regions.yaml", "gateways/${each.key}/"] : "resource.name.startsWith(\"projects/_/buckets/${google_storage_bucket.config.name}/objects/${path}\")"])
   }
 }
 

@@ -55,6 +55,17 @@ resource "google_storage_bucket_object" "policy" {
   content = file(var.policy_file)
 }
 
+resource "google_storage_bucket_object" "table" {
+  bucket  = google_storage_bucket.config.name
+  name    = "regions.yaml"
+  content = local.table
+}
+
+locals {
+  beside = "${dirname(var.policy_file)}/regions.yaml"
+  table  = fileexists(local.beside) ? file(local.beside) : "version: 1\nregions: {}\n"
+}
+
 resource "google_storage_bucket_object" "region_file" {
   for_each = local.slots
   bucket   = google_storage_bucket.config.name

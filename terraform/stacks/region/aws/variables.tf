@@ -76,7 +76,7 @@ variable "package" {
 
 variable "policy_file" {
   type        = string
-  description = "The region's residency policy, a file where Terraform runs."
+  description = "The region's residency policy, a file where Terraform runs; `regions.yaml` beside it, the table of regions that it names, goes with it."
 }
 
 variable "replicas" {

@@ -34,6 +34,19 @@ class TestWanted:
         owners = Assigner(mesh).wanted({}, 0).owners
         assert sorted(list(owners.values()).count(GatewayId(each)) for each in ("us2", "us3")) == [5, 5]
 
+    def test_nobody_is_given_more_of_others_replicas_than_it_may_have_and_the_next_nearest_has_the_rest(self) -> None:
+        mesh = mesh_of(us1=Condition.DOWN, us2=Condition.UP, eu1=Condition.UP)
+        mesh.config = replace(mesh.config, adopted_max=3)
+        own(mesh, "us1", 8)
+        own(mesh, "us2", 5)
+        wanted = Assigner(mesh).wanted({}, 0)
+        served = [owner for each, owner in wanted.owners.items() if each.startswith("us1")]
+        assert [served.count(GatewayId(each)) for each in ("us2", "eu1")] == [3, 3]
+        why = "every gateway that may have it serves decisions.adopted_max of others' already"
+        assert wanted.orphans == {"us1": (2, why)}
+        again = Assigner(mesh).wanted(wanted.owners, 1)
+        assert again == wanted, "who has it keeps it"
+
     def test_a_home_not_heard_of_yet_has_what_nobody_else_has_and_takes_nothing_from_others(self) -> None:
         mesh = mesh_of(us1=Condition.UNKNOWN, us2=Condition.UP)
         own(mesh, "us1", 2)

@@ -20,7 +20,7 @@ from gateway.ground.control.vocabulary import (
     Snapshot,
 )
 from gateway.ground.faults import ConfigError
-from tests.support.core import EU, US
+from tests.support.core import EU, REGIONS, US
 from tests.support.gateways import region_config
 
 OURS, THEIRS = GatewayId("us-1"), GatewayId("eu-1")
@@ -52,7 +52,7 @@ class Told:
         self.local = region_config("us-1", US, [], policy_file=Path("policy.yaml"))
         self.applied: list[tuple[GatewayConfig, Orders]] = []
         self.refuses = False
-        self.precedence = Precedence(self.local)
+        self.precedence = Precedence(self.local, REGIONS)
         self.precedence.start(self._apply)
 
     def _apply(self, config: GatewayConfig, orders: Orders) -> None:
@@ -153,7 +153,7 @@ async def test_what_is_news_is_newer_than_all_that_was_said_and_heard(told: Told
 
 
 def test_it_begins_with_what_was_kept() -> None:
-    precedence = Precedence(region_config("us-1", US, [], policy_file=Path("policy.yaml")))
+    precedence = Precedence(region_config("us-1", US, [], policy_file=Path("policy.yaml")), REGIONS)
     with pytest.raises(OrdersRefused):
         precedence.restore(replace(snapshot(4), gateway_id=THEIRS))
     precedence.restore(snapshot(4, away=(owner("r1", THEIRS),)))

@@ -11,9 +11,10 @@ import pytest
 import yaml
 from structlog.typing import FilteringBoundLogger
 
+from gateway.app.memory import fitted
 from gateway.app.reload import PolicyPart, RegionPart, changed_at_rest
 from gateway.config.reading import read_region_file
-from gateway.config.sections import GatewayConfig
+from gateway.config.sections import GatewayConfig, LimitsConfig
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId
 from gateway.ground.config import LogFormat, LoggingConfig
@@ -229,6 +230,19 @@ class TestRegion:
             "us.yaml: line 4: limits.body_max: cannot change while the gateway runs",
             "us.yaml: line 6: listen.http: cannot change while the gateway runs",
         ]
+
+    async def test_limits_that_were_fitted_to_the_machine_stay_when_there_are_more_peers(self, region: Region) -> None:
+        running = fitted(read_region_file(region.path), 4 * 2**30)
+        part = RegionPart(running, region.apply)
+        peer = {"gateway": "eu-1", "region": EU.region, "jurisdiction": EU.jurisdiction, "address": "127.0.0.1:7071"}
+        region.write(peers=[peer])
+        await part.reload()
+        (config,) = region.applied
+        assert config.limits == running.as_config().limits
+        assert config.limits.requests_max < LimitsConfig().requests_max
+        region.write(limits={"requests_max": 10_000})
+        with pytest.raises(ReloadRefused, match=r"limits\.requests_max: cannot change while the gateway runs"):
+            await part.reload()
 
     async def test_a_policy_file_that_cannot_be_used_is_not_moved_to(self, region: Region, tmp_path: Path) -> None:
         region.write(policy=str(write_policy(tmp_path, EU)))

@@ -136,3 +136,14 @@ def test_a_controller_that_is_well_is_shown_and_complained_of_by_nobody() -> Non
 )
 def test_what_is_wrong_with_it_is_named(control: dict[str, Any], wrong: str) -> None:
     assert list(complaints(told(**control))) == [wrong]
+
+
+def test_nothing_is_cut_off_on_a_narrow_terminal() -> None:
+    name = "us-east-1-of-a-long-name-engine-7"
+    stream = io.StringIO()
+    state = seen(replicas=[replica(name, "available"), replica("b", "unhealthy")], peers=[peer("available")])
+    print_status(state, [], Console(file=stream, width=60, highlight=False))
+    told = stream.getvalue()
+    assert "\N{HORIZONTAL ELLIPSIS}" not in told
+    columns = [line[: line.index(" ", 2)] if " " in line[2:] else line for line in told.splitlines()]
+    assert name in "".join(column.strip() for column in columns)

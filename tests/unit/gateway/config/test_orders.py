@@ -11,23 +11,26 @@ from gateway.config.orders import Orders, OrdersRefused, read_orders, without_or
 from gateway.config.sections import ControlConfig, GatewayConfig, ParametersRule
 from gateway.core.config import OverflowMode
 from gateway.core.decode.config import DecodeConfig, DecodePolicyName
+from gateway.core.regions import KnownRegion, RegionTable
 from gateway.core.residency import closed_policy
 from gateway.core.vocabulary import (
     Connector,
     ControlVersion,
     GatewayId,
-    Jurisdiction,
     Place,
     PlaceRule,
     PoolKind,
     PoolName,
     PoolSpec,
+    RegionName,
     ReplicaId,
     ReplicaRole,
+    peer_target,
+    replica_target,
 )
 from gateway.ground.config import MeshTlsConfig
 from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
-from tests.support.core import AP, EU, US
+from tests.support.core import AP, EU, REGIONS, US, table
 from tests.support.region_files import load_config
 
 OURS, THEIRS = GatewayId("us-1"), GatewayId("eu-1")
@@ -81,7 +84,7 @@ def snapshot(**more: object) -> Snapshot:
 
 
 def orders(local: GatewayConfig, **more: object) -> Orders:
-    return read_orders(snapshot(**more), local, ENVIRON)
+    return read_orders(snapshot(**more), local, REGIONS, ENVIRON)
 
 
 def refusal(local: GatewayConfig, **more: object) -> str:
@@ -91,7 +94,7 @@ def refusal(local: GatewayConfig, **more: object) -> str:
 
 
 def test_an_empty_snapshot_changes_nothing_but_says_which_it_was(local: GatewayConfig) -> None:
-    assert orders(local) == replace(without_orders(local), version=ControlVersion(1, 2))
+    assert orders(local) == replace(without_orders(local, REGIONS), version=ControlVersion(1, 2))
 
 
 def test_an_announced_replica_reads_back_as_it_was_described(local: GatewayConfig) -> None:
@@ -112,6 +115,41 @@ def test_one_whose_home_says_nothing_is_told_as_taking_nothing_and_never_without
     assert replica.spec.accepts == PlaceRule()
     fault = refusal(local, replicas=(ReplicaGrant(document(), THEIRS, EU, None),))
     assert fault == "replicas[0]: nothing says what the home of r9 accepts"
+
+
+class TestBounds:
+    def test_of_those_adopted_there_are_no_more_than_may_be_and_each_home_has_its_share(
+        self, local: GatewayConfig
+    ) -> None:
+        small = replace(local, control=replace(local.control, adopted_max=4))
+        many = [adopted(document(f"many-{number}")) for number in range(100)]
+        few = [replace(adopted(document(f"few-{number}")), home=GatewayId("ap-1")) for number in range(2)]
+        found = orders(small, replicas=(*many, *few))
+        assert [each.spec.replica_id for each in found.replicas] == ["many-0", "many-1", "few-0", "few-1"]
+        assert all(each.is_adopted for each in found.replicas)
+        assert len(found.left_out) == 98
+        assert found.left_out["many-2"] == "more than 4 are adopted here (control.adopted_max)"
+
+    def test_nor_have_they_more_ranks_than_four_times_as_many(self, local: GatewayConfig) -> None:
+        small = replace(local, control=replace(local.control, adopted_max=4))
+        found = orders(
+            small,
+            replicas=(
+                adopted(document("wide", data_parallel_ranks=17)),
+                adopted(document("a", data_parallel_ranks=8)),
+                adopted(document("b", data_parallel_ranks=8)),
+                adopted(document("c")),
+            ),
+        )
+        assert found.left_out.keys() == {"wide", "c"}
+        assert len(found.replicas) == 16
+
+    def test_our_own_are_as_many_as_our_operator_named(self, local: GatewayConfig) -> None:
+        small = replace(local, control=replace(local.control, adopted_max=1))
+        ours = [ReplicaGrant(document(f"own-{number}", US), OURS, US) for number in range(3)]
+        found = orders(small, replicas=ours)
+        assert (len(found.replicas), found.left_out) == (3, {})
+        assert not any(each.is_adopted for each in found.replicas)
 
 
 def test_who_is_away_is_whoever_is_served_by_others(local: GatewayConfig) -> None:
@@ -165,10 +203,8 @@ def test_a_replica_whose_key_is_not_here_is_left_out_by_itself(local: GatewayCon
     [
         ("{", "replicas[0]: it is not JSON"),
         ('{"a":' * 9000 + "1" + "}" * 9000, "replicas[0]: it is not JSON"),
-        (document(url="ftp://x"), "replicas[0]: url: "),
         (document(colour="red"), "replicas[0]: colour: is not a known key"),
         (document(api_key_env="EU_KEY", api_key_file="x"), "replicas[0]: "),
-        (document(place=Place(EU.region, Jurisdiction("US"))), f"replicas[0]: region {EU.region} is in EU here"),
     ],
 )
 def test_a_description_that_no_region_file_could_hold_refuses_the_whole(
@@ -182,6 +218,83 @@ def test_what_is_for_another_or_said_twice_is_refused(local: GatewayConfig) -> N
     assert refusal(local, gateway_id=THEIRS) == "it is for gateway eu-1"
     assert refusal(local, narrowing=closed_policy(EU, "x")) == "narrowing: it is for another region"
     assert refusal(local, replicas=(adopted(document()),) * 2) == "replicas[1]: r9 is granted twice"
+
+
+# Places
+
+WEST = Place(RegionName("us-west-2"), EU.jurisdiction)
+UNKNOWN = "region us-west-2 is not in the operators' table of regions"
+RANGES = "is in none of the ranges of region eu-west-1"
+
+
+@pytest.mark.parametrize(
+    ("grant", "why"),
+    [
+        (ReplicaGrant(document(place=WEST), THEIRS, WEST, RULE), UNKNOWN),
+        (ReplicaGrant(document(place=EU), THEIRS, WEST, RULE), UNKNOWN),
+        (ReplicaGrant(document(place=EU), GatewayId("us-2"), US, RULE), "may announce no replica in region eu-west-1"),
+        (ReplicaGrant(document(place=EU), OURS, US), "may announce no replica in region eu-west-1"),
+        (adopted(document(place=Place(EU.region, US.jurisdiction))), "has region eu-west-1 in EU, not in US"),
+        (adopted(document(url="http://203.0.113.9:8000")), f"203.0.113.9 {RANGES}"),
+        (adopted(document(url="http://engine.example")), f"engine.example {RANGES}"),
+        (adopted(document(url="http://10.0.0.9@203.0.113.9")), f"its address {RANGES}"),
+        (adopted(document(url="http://10.0.0.9:80\\@203.0.113.9")), f"its address {RANGES}"),
+        (adopted(document(url="http://0xa000009")), f"its address {RANGES}"),
+        (adopted(document(url="http://167772169")), f"its address {RANGES}"),
+        (adopted(document(url="http://[::ffff:203.0.113.9]")), RANGES),
+        (adopted(document(url="http://10.0.0.9\t.example")), f"its address {RANGES}"),
+        (adopted(document(url="ftp://10.0.0.9")), f"its address {RANGES}"),
+        (adopted(document(url=7)), f"its address {RANGES}"),
+    ],
+)
+def test_a_replica_that_the_table_does_not_have_there_is_left_out_alone(
+    local: GatewayConfig, grant: ReplicaGrant, why: str
+) -> None:
+    read = orders(local, replicas=(grant, adopted(document("r8"))))
+    assert [each.spec.replica_id for each in read.replicas] == ["r8"]
+    assert why in read.left_out["r9"]
+    assert read.misplaced == {"replica r9": read.left_out["r9"]}
+
+
+def test_a_region_for_which_no_ranges_are_named_lends_nothing(local: GatewayConfig) -> None:
+    bare = RegionTable({**REGIONS.regions, EU.region: KnownRegion(EU.jurisdiction)})
+    read = read_orders(snapshot(replicas=(adopted(document()),)), local, bare, ENVIRON)
+    assert read.left_out == {"r9": "the operators' table has no ranges of addresses for region eu-west-1"}
+    assert not read_orders(snapshot(replicas=(adopted(document()),)), local, None, ENVIRON).replicas, "nor a closed one"
+
+
+def test_a_replica_of_the_region_file_is_served_as_it_stands_there_whatever_a_controller_says(
+    local: GatewayConfig,
+) -> None:
+    theirs = document("r1", US, url="http://10.66.66.66:8000")
+    read = orders(local, replicas=(ReplicaGrant(theirs, OURS, US),))
+    assert read.replicas == local.replicas
+
+
+def test_a_peer_that_the_table_does_not_have_there_is_none_whoever_names_it(local: GatewayConfig) -> None:
+    west = PeerGrant(GatewayId("west"), WEST, "127.0.0.1:9")
+    moved = PeerGrant(GatewayId("eu-2"), Place(EU.region, US.jurisdiction), "127.0.0.1:9")
+    read = orders(local, peers=(west, moved))
+    assert read.peers == local.peers
+    assert read.misplaced == {
+        "peer west": UNKNOWN,
+        "peer eu-2": "the operators' table has region eu-west-1 in EU, not in US",
+    }
+    alone = table(US)
+    for own in (read_orders(snapshot(), local, alone, ENVIRON), without_orders(local, alone)):
+        assert own.peers == ()
+        assert own.misplaced == {"peer eu-1": "region eu-west-1 is not in the operators' table of regions"}
+
+
+def test_on_whose_word_a_place_is_believed_is_kept(local: GatewayConfig) -> None:
+    own = ReplicaGrant(local.replica_documents[0], OURS, US)
+    ranks = adopted(document(data_parallel_ranks=2))
+    read = orders(local, replicas=(own, ranks), peers=(PeerGrant(GatewayId("ap-1"), AP, "127.0.0.1:8"),))
+    assert read.words == {
+        replica_target(ReplicaId("r9@0")): "announced_by:eu-1",
+        replica_target(ReplicaId("r9@1")): "announced_by:eu-1",
+        peer_target(GatewayId("ap-1")): "controller",
+    }
 
 
 # Peers
@@ -200,9 +313,7 @@ def test_peers_of_the_region_file_count_before_those_of_the_snapshot(local: Gate
     }
 
 
-def test_a_peer_is_held_to_what_the_region_file_says_of_places_and_protection(local: GatewayConfig) -> None:
-    moved = PeerGrant(GatewayId("eu-2"), Place(EU.region, Jurisdiction("US")), "127.0.0.1:9")
-    assert refusal(local, peers=(moved,)) == f"peers[0]: region {EU.region} is in EU here, not in US"
+def test_a_peer_is_held_to_what_the_region_file_says_of_protection(local: GatewayConfig) -> None:
     far = PeerGrant(GatewayId("ap-1"), AP, "192.0.2.1:7070")
     assert "beyond this machine" in refusal(local, peers=(far,))
     assert orders(replace(local, insecure=True), peers=(far,)).peers[-1].spec.gateway_id == "ap-1"
@@ -306,7 +417,8 @@ def test_parameters_that_a_pool_of_our_own_does_not_fit_are_refused(local: Gatew
 
 
 def test_a_part_of_a_pool_that_stands_elsewhere_is_left_out(local: GatewayConfig) -> None:
-    found = orders(local, replicas=(granted("prefill"), granted("decode", US)))
+    both = RegionTable({**REGIONS.regions, US.region: replace(REGIONS.regions[US.region], announced_by=(EU.region,))})
+    found = read_orders(snapshot(replicas=(granted("prefill"), granted("decode", US))), local, both, ENVIRON)
     assert [each.spec.replica_id for each in found.replicas] == ["prefill"]
     assert "it stands elsewhere than the rest of it" in found.left_out["decode"]
 

@@ -9,7 +9,7 @@ from gateway.config.reading import read_named_files, read_region_file
 from gateway.ground.config import LogFormat, LogLevel
 from gateway.ground.faults import ConfigError
 from gateway.policy.file import load_policy_or_closed
-from tests.support.region_files import SMALLEST, load_config, region_at
+from tests.support.region_files import SMALLEST, load_config, region_at, region_faults
 
 
 def test_a_region_file_knows_where_it_came_from_and_reads_its_keys_anew(tmp_path: Path) -> None:
@@ -98,3 +98,18 @@ def test_the_reference_shows_every_key_and_the_true_defaults(tmp_path: Path) -> 
     own["locality"] = {"pools": effective["locality"]["pools"]}
     own["scaling"] = {"pools": effective["scaling"]["pools"]}
     assert effective == read_region_file(region_at(tmp_path, yaml.safe_dump(own)), ENVIRON).as_document()
+
+
+def test_a_policy_that_there_is_not_is_told_with_everything_else(tmp_path: Path) -> None:
+    text = SMALLEST + "queue: {wait_max: 5}\nplacement:\n  hold: soon\n  policy: colour\nnonsense: true\n"
+    assert sorted(each.partition(": ")[2].partition(", ")[0] for each in region_faults(tmp_path, text)) == [
+        "line 10: placement.hold: 'soon' is not a duration such as 100ms or 2s",
+        "line 11: placement.policy: 'colour' is none of cost",
+        "line 12: nonsense: is not a known key",
+        "line 8: queue.wait_max: 5 is not a duration such as 100ms or 2s",
+    ]
+
+
+def test_a_policy_that_is_no_name_is_told_once(tmp_path: Path) -> None:
+    (fault,) = region_faults(tmp_path, SMALLEST + "placement: {policy: [cost]}\n")
+    assert fault.startswith("us.yaml: line 8: placement.policy: ")

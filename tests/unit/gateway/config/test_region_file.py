@@ -128,6 +128,13 @@ def test_the_effective_file_reads_back_as_itself(tmp_path: Path) -> None:
             ["us.yaml: line 9: replicas[0].jurisdiction: region us-east-1 is in US elsewhere in this file"],
         ),
         (
+            SMALLEST + "control: {client_addresses: [0.0.0.0]}\n",
+            [
+                "us.yaml: line 8: control.client_addresses[0]: '0.0.0.0' is not an address of one host that clients can"
+                " connect to"
+            ],
+        ),
+        (
             SMALLEST + "probes: {interval: 3s}\n",
             ["us.yaml: line 8: observation.replica_stale: should be longer than probes.interval"],
         ),

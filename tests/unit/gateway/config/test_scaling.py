@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from gateway.config.scaling import minute_of
 from gateway.core.scaling.vocabulary import Floor
+from tests.hostile.webhook_urls import URL_CASES, UrlCase
 from tests.support.region_files import SMALLEST, load_config, region_at, region_faults
 
 
@@ -67,6 +69,21 @@ def test_what_does_not_go_together_is_named_by_its_key(tmp_path: Path, text: str
     (tmp_path / "SECRET").write_text("s3cret")
     faults = region_faults(tmp_path, written(tmp_path, text))
     assert any(fault in each for each in faults), faults
+
+
+@pytest.mark.parametrize("case", URL_CASES, ids=lambda case: case.name)
+def test_a_webhook_is_told_by_tls_at_the_host_that_its_line_reads_as_or_on_this_machine(
+    tmp_path: Path, case: UrlCase
+) -> None:
+    (tmp_path / "secret").write_text("s3cret")
+    text = scaling(f"  webhook: {{url: {json.dumps(case.url)}, secret_file: secret}}\n")
+    if case.fault:
+        faults = region_faults(tmp_path, text)
+        assert any("scaling.webhook.url" in each and case.fault in each for each in faults), faults
+    else:
+        config = load_config(region_at(tmp_path, text), environ={})
+        assert config.scaling.webhook is not None
+        assert config.scaling.webhook.url == case.url
 
 
 def test_a_webhook_on_this_machine_needs_no_tls_and_its_secret_is_one_of_the_files_that_are_looked_after(

@@ -15,7 +15,7 @@ from tests.support.placement import desk_with
 def one_in_three() -> Desk:
     """One request runs here, one abroad, and one waits; one replica has never answered."""
     one = desk(replicas=2, peers=[peer_spec("gw-eu", EU)], probed=False, placement=LAYERED)
-    one.hear("gw-eu", EU, queue=2, rtt_ms=30)
+    one.hear("gw-eu", EU, available=3, queue=2, rtt_ms=30)
     one.probe("r0")
     one.ask("here", prompt="a long prompt " * 10)
     one.probe("r0", waiting=1)
@@ -79,7 +79,7 @@ def test_the_whole_state_in_words_and_numbers() -> None:
 def test_who_is_held_for_a_replica_counts_there_and_in_the_queue() -> None:
     one = desk_with(PlacementPolicy.COST, replicas=2)
     for name in ("a", "b", "c"):
-        one.ask(name, prompt=name * 6000)
+        one.ask(name, prompt=name * 9000)
     one.tell(ReplicasObserved((ReplicaObservation(ReplicaId("r0"), one.now_ns, True, 1, 0, 0.5, 8192),)))
     gauges = gauges_of(one.core, one.now_ns)
     assert (sum(gauges.held.values()), gauges.queue_length) == (1, 1)

@@ -13,6 +13,7 @@ from gateway.core.config import (
     AttemptConfig,
     CoreConfig,
     OverflowMode,
+    PeerAvailability,
     PlacementConfig,
     PlacementPolicy,
     PushingConfig,
@@ -367,13 +368,53 @@ class TestOverflow:
         one = desk(
             replicas=1,
             peers=[EU_PEER],
-            config=CoreConfig(placement=PlacementConfig(peer_queue_length_max=3)),
+            config=CoreConfig(
+                placement=PlacementConfig(peer_queue_length_max=3, peer_availability=PeerAvailability.FREE_REPLICA)
+            ),
             placement=placement,
         )
         occupy(one)
         one.hear("gw-eu", EU, queue=4)
         assert started(one.ask("q")) == []
         assert started(one.hear("gw-eu", EU, queue=3)) == ["gw-eu"]
+
+    def test_a_peer_is_asked_for_as_many_requests_as_it_has_room_for(self, placement: PlacementPolicy) -> None:
+        one = busy_desk(placement)
+        one.hear("gw-eu", EU, available=1, room=16)
+        sent = [started(one.ask(f"q{number}")) for number in range(20)]
+        assert sent.count(["gw-eu"]) == 16
+        one.wait(100 * MS)
+        assert len(started(one.hear("gw-eu", EU, available=1, room=3))) == 3, "those of before are counted there now"
+
+    def test_requests_that_wait_there_take_the_room_first(self, placement: PlacementPolicy) -> None:
+        one = busy_desk(placement)
+        one.hear("gw-eu", EU, available=1, room=4, queue=3)
+        assert [bool(started(one.ask(name))) for name in "abc"] == [True, False, False]
+
+    def test_the_way_there_is_filled_with_requests_that_find_a_slot_when_they_arrive(
+        self, placement: PlacementPolicy
+    ) -> None:
+        """150 ms there and back and 100 ms until the next heartbeat: ten requests leave in that time."""
+        one = busy_desk(placement)
+        one.hear("gw-eu", EU, available=1, room=0, rtt_ms=150, release_ns=25 * MS)
+        sent = [started(one.ask(f"q{number}")) for number in range(20)]
+        assert sent.count(["gw-eu"]) == 10
+
+    def test_a_forward_that_has_answered_takes_room_until_a_heartbeat_counts_it(
+        self, placement: PlacementPolicy
+    ) -> None:
+        one = busy_desk(placement)
+        one.hear("gw-eu", EU, available=1, room=1)
+        assert started(one.ask("a")) == ["gw-eu"]
+        one.first_token("a")
+        assert started(one.ask("b")) == []
+
+    def test_the_papers_rule_counts_no_forwards(self, placement: PlacementPolicy) -> None:
+        one = busy_desk(placement)
+        rule = PlacementConfig(policy=one.core.config.placement.policy, peer_availability=PeerAvailability.FREE_REPLICA)
+        one.tell(events.ConfigApplied(replace(one.core.config, placement=rule)))
+        one.hear("gw-eu", EU, available=1, room=1)
+        assert [started(one.ask(name)) for name in "abc"] == [["gw-eu"]] * 3
 
     def test_own_forwards_count_until_a_heartbeat_reflects_them(self, placement: PlacementPolicy) -> None:
         one = busy_desk(placement)
@@ -428,6 +469,22 @@ class TestOverflow:
         assert one.core.placer.peer_index.blocks == 0
         one.wait(1 * MS)
         assert started(one.probe("r0")) == ["r0"]
+
+    def test_what_an_engine_finds_fault_with_it_has_not_read(self, placement: PlacementPolicy) -> None:
+        """Here or elsewhere: what is known of the conversation before stays known."""
+        at_home, away = desk(replicas=1, placement=placement), busy_desk(placement)
+        for one, index in ((at_home, at_home.core.placer.replica_index), (away, away.core.placer.peer_index)):
+            one.ask("first", prompt="x" * 400)
+            one.finish("first")
+            known = index.blocks
+            assert known > 0
+            one.probe("r0", waiting=int(one is away))
+            one.hear("gw-eu", EU)
+            one.ask("second", prompt="x" * 400 + "y" * 400)
+            assert index.blocks > known
+            one.finish("second", LegResult.CLIENT_ERROR)
+            assert index.blocks == known
+            assert index.check() == []
 
     def test_after_enough_refusals_it_waits_for_its_own_region(self, placement: PlacementPolicy) -> None:
         one = busy_desk(placement, config=CoreConfig(attempt=AttemptConfig(refusals_max=2)))
@@ -501,7 +558,7 @@ class TestResidency:
         """The peer itself would see the plaintext."""
         one = desk(replicas=1, peers=[EU_PEER], own_policy=policy(US, process=rule(US, AP)), placement=placement)
         occupy(one)
-        capacity = ModelCapacity(MODEL, DEFAULT_POOL, AP, 1, 1)
+        capacity = ModelCapacity(MODEL, DEFAULT_POOL, AP, 1, 1, room=1)
         report = LoadReport(GatewayId("gw-eu"), EU, 1, True, 1, "digest", (capacity,))
         one.tell(events.PeersObserved((PeerObservation(report, one.now_ns, one.now_ns, 1, 1),)))
         assert started(one.ask("q")) == []
@@ -1389,7 +1446,7 @@ class TestHoldingForACache:
 def test_a_prompt_that_no_cache_has_room_for_goes_to_the_one_region_that_serves_it() -> None:
     """Its engine says that it is too long, which nobody here could: waiting would end in a timeout."""
     one = desk(replicas=0, peers=(peer_spec("gw-eu", EU),))
-    capacity = ModelCapacity(MODEL, DEFAULT_POOL, EU, replicas=1, available=1, free_tokens=2048)
+    capacity = ModelCapacity(MODEL, DEFAULT_POOL, EU, replicas=1, available=1, free_tokens=2048, room=1)
     report = LoadReport(GatewayId("gw-eu"), EU, 1, True, 1, "digest", (capacity,))
     one.tell(events.PeersObserved((PeerObservation(report, one.now_ns, one.now_ns, 10 * MS, 10 * MS),)))
     assert started(one.ask("long", prompt="word " * 5000)) == ["gw-eu"]

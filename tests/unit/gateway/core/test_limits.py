@@ -110,6 +110,18 @@ class TestWithoutOthers:
         assert asked(one, tokens=600) is None
         assert not one.core.limits.is_charged(RequestId("a"))
 
+    def test_a_client_is_told_the_earliest_time_at_which_its_request_could_pass(self) -> None:
+        """What is set aside for a request under way may come back; what was used comes back with time alone."""
+        one = alone(limited(tokens_per_minute=1000))
+        assert asked(one, request_id="a", tokens=590) is None
+        assert asked(one, request_id="b", tokens=290) is None
+        waits = [asked(one, tokens=500)]
+        one.tell(events.TokensSettled(RequestId("a"), 600))
+        waits.append(asked(one, tokens=500))
+        one.tell(events.TokensSettled(RequestId("b"), 300))
+        waits.append(asked(one, tokens=500))
+        assert [end and round(end.retry_after_ns / SECOND) for end in waits] == [1, 6, 24]
+
     def test_what_was_used_beyond_is_paid_off_before_anything_else(self) -> None:
         one = alone(limited(tokens_per_minute=60))
         asked(one, request_id="a", tokens=1)

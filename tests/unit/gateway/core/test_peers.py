@@ -110,7 +110,7 @@ class Fleet:
     def end(self) -> None:
         if self.running:
             state, key = self.running.pop(self.rng.randrange(len(self.running)))
-            self.peers.ended(state, key, self.rng.choice(list(LegResult)), self.now_ns)
+            self.peers.ended(state, key, self.rng.choice(list(LegResult)), self.now_ns, 0)
 
     def truth(self, model: ModelName, rule: PlaceRule) -> int:
         found = 0

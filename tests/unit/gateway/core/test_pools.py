@@ -292,6 +292,16 @@ class TestOtherGateways:
         assert started(ask(core, "another", 100)) == ["gw-eu"]
         assert started(ask(core, "long", 9000)) == []
 
+    def test_a_model_s_context_is_its_longest_where_all_that_serve_it_state_one(self) -> None:
+        core = pooled(REPLICAS[:1], peers=[self.PEER])
+        context_max = core.core.ladders.context_max
+        assert context_max(MODEL) == SHORT_POOL.context_tokens_max
+        hear(core, "gw-eu", EU, {LONG_POOL: 1})
+        assert context_max(MODEL) == LONG_POOL.context_tokens_max
+        hear(core, "gw-eu", EU, {LONG_POOL: 1, replace(LONG_POOL, name=SHORT, context_tokens_max=0): 1}, sequence=2)
+        assert context_max(MODEL) == 0
+        assert context_max(ModelName("other")) == 0
+
     def test_what_is_told_of_our_own(self) -> None:
         core = pooled()
         core.probe(waiting=1)

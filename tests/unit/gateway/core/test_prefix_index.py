@@ -209,6 +209,35 @@ def test_retracting_for_a_slot_that_was_never_there_splits_nothing(index: Prefix
     assert index.nodes == before
 
 
+def test_what_was_not_taken_is_not_known_and_what_others_sent_stays(index: PrefixIndex) -> None:
+    insert(index, "turn one", 1)
+    insert(index, "turn one, turn two", 1, now_ns=1)
+    insert(index, "turn one, turn too", 1, now_ns=2)
+    insert(index, "turn one, turn two", 2, now_ns=2)
+    index.withdraw(chain_of("turn one, turn two"), 1, 8)
+    assert index.check() == []
+    assert match(index, "turn one, turn two", 0b010) == Match(16, 0b010), "as far as the third one has it"
+    assert match(index, "turn one, turn too", 0b010) == Match(18, 0b010)
+    assert match(index, "turn one, turn two", 0b100) == Match(18, 0b100)
+    index.withdraw(chain_of("turn one, turn too"), 1, 16)
+    assert match(index, "turn one, turn too", 0b010) == Match(16, 0b010), "so much it knew before"
+
+
+def test_what_was_not_taken_leaves_nothing_behind_where_nothing_was(index: PrefixIndex) -> None:
+    insert(index, "abc", 1)
+    index.withdraw(chain_of("abc"), 1, 0)
+    assert index.check() == []
+    assert (match(index, "abc").blocks, index.nodes) == (0, 0)
+    insert(index, "abc", 1)
+    insert(index, "abcdef", 1)
+    index.withdraw(chain_of("abc"), 1, 0)
+    assert match(index, "abcdef").blocks == 6, "a later chain goes on from there"
+    for text, slot, keep in (("abcdef", 2, 0), ("abcdef", 1, 6), ("abcx", 1, 3), ("ab", 1, 0)):
+        index.withdraw(chain_of(text), slot, keep)
+        assert index.check() == []
+        assert match(index, "abcdef").blocks == 6
+
+
 def test_a_strange_chain_takes_back_nothing_of_other_prompts(index: PrefixIndex) -> None:
     insert(index, "ab", 1)
     insert(index, "xyz", 1)

@@ -227,8 +227,8 @@ class TestWhatMayCome:
 
     def test_a_replica_that_reads_what_was_sent_before(self) -> None:
         one = desk_with(PlacementPolicy.COST, replicas=1)
-        one.ask("first", prompt="a" * 6000)
-        assert started(one.ask("q", prompt="b" * 6000, deadline_ns=50 * MS)) == []
+        one.ask("first", prompt="a" * 9000)
+        assert started(one.ask("q", prompt="b" * 9000, deadline_ns=50 * MS)) == []
         assert one.core.why_it_waits(RequestId("q")) == "replica:r0 (held for it: it reads what was sent before)"
         told = one.wait(50 * MS)
         assert "it waited for replica:r0 (held for it: " in detail_of(told), "the one that gave up is told as much"
@@ -243,9 +243,9 @@ class TestWhatMayCome:
 
     def test_a_replica_whose_cache_is_full(self) -> None:
         one = desk_with(PlacementPolicy.COST, replicas=1)
-        one.ask("first", prompt="a" * 6000)
-        one.ask("q", prompt="b" * 6000)
-        one.core._hold(one.core.requests[RequestId("q")], Hold(0, 6000, b"", is_cold=True))
+        one.ask("first", prompt="a" * 9000)
+        one.ask("q", prompt="b" * 9000)
+        one.core._hold(one.core.requests[RequestId("q")], Hold(0, 9000, b"", is_cold=True))
         assert one.core.why_it_waits(RequestId("q")) == (
             "replica:r0 (held for it: its cache is full of what is still wanted)"
         )

@@ -60,7 +60,7 @@ def turned_away(some: Replicas, now_ns: int) -> Standing:
     for number in range(2):
         some.started(state, (RequestId("q"), number, 1), now_ns)
     for number in range(2):
-        some.ended(state, (RequestId("q"), number, 1), LegResult.BUSY, now_ns)
+        some.ended(state, (RequestId("q"), number, 1), LegResult.BUSY, now_ns, 0)
     some.observe(ReplicaObservation(ReplicaId("r0"), now_ns + 1, healthy=True), now_ns + 1)
     return state.standing
 
@@ -72,7 +72,7 @@ def test_outstanding_mode_counts_our_own_attempts() -> None:
         assert some.available
         some.started(state, (RequestId("q"), number, 1), 0)
     assert not some.available
-    some.ended(state, (RequestId("q"), 0, 1), LegResult.COMPLETED, 0)
+    some.ended(state, (RequestId("q"), 0, 1), LegResult.COMPLETED, 0, 0)
     assert some.available
 
 
@@ -190,7 +190,7 @@ def test_what_a_probe_changes_is_what_a_look_at_the_replica_would(
         elif ours and what == "first_token":
             some.first_token(state, ours[-1], now_ns)
         elif ours:
-            some.ended(state, ours.pop(), LegResult(what), now_ns)
+            some.ended(state, ours.pop(), LegResult(what), now_ns, 0)
         before = found(some, timers)
         some.refresh(state, now_ns)
         assert found(some, timers) == before

@@ -133,7 +133,7 @@ def test_one_that_fails_an_attempt_is_distrusted_until_it_is_heard_again(make: M
     some = make()
     state = some.state("a")
     some.targets.started(state, KEY, 10)
-    some.targets.ended(state, KEY, LegResult.FAILED, 20)
+    some.targets.ended(state, KEY, LegResult.FAILED, 20, 0)
     assert (state.standing, some.usable) == (Standing.DISTRUSTED, {"b"})
     some.hear("a", 30)
     assert some.usable == {"a", "b"}
@@ -146,7 +146,7 @@ def test_an_attempt_may_end_at_one_that_left_and_moves_no_mask(make: Make) -> No
     some.targets.started(state, KEY, 10)
     some.assign("b", "in its slot")
     some.hear("in its slot", 15)
-    some.targets.ended(state, KEY, LegResult.FAILED, 20)
+    some.targets.ended(state, KEY, LegResult.FAILED, 20, 0)
     assert (state.in_flight, some.usable) == (0, {"b", "in its slot"})
 
 
@@ -161,9 +161,9 @@ def test_a_backlog_is_what_our_own_legs_without_a_first_token_have_to_read(make:
     some.hear("a", 25)
     assert state.backlog_bytes == 30, "a word of its own says nothing of what is left to read"
     some.targets.first_token(state, KEY, 30)
-    some.targets.ended(state, KEY, LegResult.COMPLETED, 40)
+    some.targets.ended(state, KEY, LegResult.COMPLETED, 40, 0)
     assert state.backlog_bytes == 30, "nothing is taken off twice"
-    some.targets.ended(state, other, LegResult.FAILED, 50)
+    some.targets.ended(state, other, LegResult.FAILED, 50, 0)
     assert (state.backlog_bytes, state.prefilling) == (0, {})
 
 

@@ -153,10 +153,10 @@ class TestLoads:
 
 class TestSlots:
     def test_an_idle_slot_means_that_nobody_waits(self) -> None:
-        assert read_slots(llama_slots(True, False).body) == [Reading(1, 0, kv_tokens=4096)]
+        assert read_slots(llama_slots(True, False).body) == [Reading(1, 0, kv_tokens=4096, slots=2)]
 
     def test_behind_full_slots_somebody_may_wait(self) -> None:
-        assert read_slots(llama_slots(True, True).body) == [Reading(2, 1, kv_tokens=4096)]
+        assert read_slots(llama_slots(True, True).body) == [Reading(2, 1, kv_tokens=4096, slots=2)]
 
 
 class TestRoom:
@@ -204,7 +204,7 @@ class TestRoom:
     @pytest.mark.parametrize("told", [-1, None, "many", 10**13])
     def test_what_sglang_or_llamacpp_do_not_say_plainly_is_not_known(self, told: object) -> None:
         assert read_loads(sglang_loads((1, 2), room=told).body) == [Reading(1, 2, 0.28)]
-        assert read_slots(llama_slots(True, False, context=told).body) == [Reading(1, 0)]
+        assert read_slots(llama_slots(True, False, context=told).body) == [Reading(1, 0, slots=2)]
 
     @pytest.mark.parametrize("value", [b"NaN", b"+Inf", b"-1"])
     def test_a_gauge_without_a_number_of_tokens_is_not_known(self, value: bytes) -> None:

@@ -5,10 +5,11 @@ import asyncio
 from gateway.config.targets import Dialect
 from gateway.core.vocabulary import ReplicaId
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
-from gateway.engines.loops import EngineLoops
+from gateway.engines.loops import EngineLoops, LookBudget
 from gateway.ground.clock import Clock
 from gateway.ground.supervisor import Backoff
 from tests.fakes.engine import Tally
+from tests.support.clock import StillClock
 from tests.support.core import US
 
 QUICK = Backoff(min_ns=0, max_ns=0)
@@ -16,6 +17,16 @@ QUICK = Backoff(min_ns=0, max_ns=0)
 
 def endpoint(name: str, url: str) -> ReplicaEndpoint:
     return ReplicaEndpoint(ReplicaId(name), US, url, Dialect.VLLM)
+
+
+def test_looks_at_adopted_engines_have_turns_so_many_a_second_and_save_none_up() -> None:
+    clock = StillClock(5_000_000_000)
+    budget = LookBudget(clock)
+    assert [budget.wait_s(4) for _ in range(3)] == [0, 0.25, 0.5]
+    clock.now += 500_000_000
+    assert [budget.wait_s(4), budget.wait_s(4)] == [0.25, 0.5]
+    clock.now += 60_000_000_000
+    assert [budget.wait_s(4), budget.wait_s(4)] == [0, 0.25]
 
 
 async def test_each_engine_has_one_loop_for_as_long_as_it_is_ours() -> None:

@@ -140,7 +140,7 @@ class TestLlamacpp:
     async def test_slots_stand_in_for_metrics(self, engine: PagesEngine, missing: Page) -> None:
         engine.pages = {"/metrics": missing, "/slots": llama_slots(True, False)}
         async with probing(engine, Dialect.LLAMACPP) as probe:
-            assert await probe.look(0) == [Reading(1, 0, 0.0, 4096)]
+            assert await probe.look(0) == [Reading(1, 0, 0.0, 4096, slots=2)]
 
     async def test_slow_is_busy_while_it_lives_and_dead_after_too_long(self, engine: PagesEngine) -> None:
         engine.pages = {"/metrics": HANGS, "/health": Page(b'{"status":"ok"}')}

@@ -40,6 +40,7 @@ class Watch:
         self.observed: list[ReplicaObservation] = []
         self.events = Tally()
         self.restarted: list[tuple[str, Exception]] = []
+        self.looked: list[tuple[str, bool]] = []
         self.prober = Prober(
             self.endpoints,
             clock,
@@ -48,6 +49,7 @@ class Watch:
             lambda *restart: self.restarted.append(restart),
             backoff=Backoff(min_ns=1_000_000),
             batch_s=batch_s,
+            on_adopted=lambda *look: self.looked.append(look),
         )
 
     def _submit(self, event: ReplicasObserved) -> None:
@@ -86,6 +88,22 @@ async def test_load_is_read_again_and_again(engine: FakeEngine) -> None:
     sampled = [each.sampled_ns for each in watch.observed]
     assert before_ns < sampled[0]
     assert sampled == sorted(set(sampled))
+
+
+async def test_adopted_engines_share_a_budget_and_others_do_not(engine: FakeEngine) -> None:
+    settings = replace(FAST, adopted_per_s=1)
+    adopted = [replace(endpoint(ReplicaId(name), f"{engine.url}/{name}"), is_adopted=True) for name in ("b", "c")]
+    async with watching(endpoint(A, engine.url), *adopted, settings=settings, clock=StillClock()) as watch:
+        await watch.first(B, healthy=False)
+        await watch.events.reaches(watch.events.count + 3)
+    assert watch.looked == [(f"{engine.url}/b", False)], "the other one's turn is a second later"
+
+
+async def test_one_that_is_our_own_as_well_is_looked_at_as_our_own(engine: FakeEngine) -> None:
+    both = endpoint(A, engine.url), replace(endpoint(ReplicaId("theirs"), engine.url), is_adopted=True)
+    async with watching(*both, settings=replace(FAST, adopted_per_s=1), clock=StillClock()) as watch:
+        await watch.events.reaches(3)
+    assert not watch.looked
 
 
 async def test_the_time_of_a_sample_is_when_it_was_asked_for(engine: FakeEngine) -> None:

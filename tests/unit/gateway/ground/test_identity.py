@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -24,8 +25,12 @@ URI = "spiffe://mesh.test/gateway/us-east-1/us-1"
 
 def test_an_identity_reads_back_as_itself() -> None:
     identity = mesh_identity("us-1", US)
-    assert (identity.uri, identity.dns_name) == (URI, "us-1.us-east-1.gateway.mesh.test")
+    assert (identity.uri, identity.dns_names) == (URI, ("us-1.us-east-1.gateway.mesh.test",))
     assert parse_identity(URI) == identity
+    in_us = replace(identity, jurisdiction=US.jurisdiction)
+    assert parse_identity(in_us.uri) == in_us
+    assert in_us.uri == f"{URI}/jurisdiction/US"
+    assert in_us.dns_names == (*identity.dns_names, "us-1.us-east-1.us.jurisdiction.mesh.test")
 
 
 @pytest.mark.parametrize(
@@ -35,6 +40,11 @@ def test_an_identity_reads_back_as_itself() -> None:
         "https://mesh.test/gateway/us-east-1/us-1",
         "spiffe://mesh.test/gateway/us-east-1",
         "spiffe://mesh.test/gateway/us-east-1/us-1/more",
+        "spiffe://mesh.test/gateway/us-east-1/us-1/jurisdiction",
+        "spiffe://mesh.test/gateway/us-east-1/us-1/jurisdiction/",
+        "spiffe://mesh.test/gateway/us-east-1/us-1/jurisdiction/U.S",
+        "spiffe://mesh.test/gateway/us-east-1/us-1/somewhere/US",
+        "spiffe://mesh.test/gateway/us-east-1/us-1/jurisdiction/US/more",
         "spiffe://mesh.test/controller/us-east-1/us-1",
         "spiffe://mesh.test/gateway//us-1",
         "spiffe:///gateway/us-east-1/us-1",
@@ -90,7 +100,8 @@ CONTROLLER = ControllerIdentity("mesh.test", "control-1")
 
 
 def test_a_controllers_identity_reads_back_as_itself_and_is_no_gateways() -> None:
-    assert (CONTROLLER.uri, CONTROLLER.dns_name) == ("spiffe://mesh.test/controller/control-1", "controller.mesh.test")
+    assert CONTROLLER.uri == "spiffe://mesh.test/controller/control-1"
+    assert CONTROLLER.dns_names == ("controller.mesh.test",)
     assert parse_controller(CONTROLLER.uri) == CONTROLLER
     assert controller_identity(leaf_of(controller_leaf(new_ca()).certificate_pem)) == CONTROLLER
     with pytest.raises(ValueError, match="is not spiffe://TRUST-DOMAIN/gateway"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.ground.journal import JournalFiles, JournalSettings, JournalUnreadable, complete_lines
+from tests.support.disks import full_disk
 from tests.support.threads import threads_taken
 
 FIRST_LINE = b"part 0\n"
@@ -115,3 +116,13 @@ def test_a_folder_that_cannot_be_made_is_known_at_the_start(tmp_path: Path) -> N
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         journal_in(settings(tmp_path / "file" / "journals"), pytest.fail)
+
+
+def test_one_that_a_full_disk_cannot_begin_has_ended_and_names_the_file(tmp_path: Path) -> None:
+    stops: list[str] = []
+    with full_disk():
+        journal = journal_in(settings(tmp_path), stops.append)
+    assert [str(tmp_path / "story-000000.journal") in each for each in stops] == [True]
+    keep(journal, LINES)
+    journal.close()
+    assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,8 @@ import logging
 
 from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig, LogLevel
-from gateway.ground.logs import libraries_told_of, make_logger
+from gateway.ground.logs import Seldom, libraries_told_of, make_logger
+from tests.support.clock import StillClock
 
 JSON = LoggingConfig(format=LogFormat.JSON)
 
@@ -46,12 +47,12 @@ def test_two_programs_of_one_process_log_apart() -> None:
 
 
 def test_lines_carry_the_time_of_the_clock_that_was_handed_in() -> None:
-    class StillClock(Clock):
+    class OldClock(Clock):
         def wall_ns(self) -> int:
             return 1_500_000_000
 
     stream = io.StringIO()
-    make_logger(JSON, "us-1", stream, StillClock()).info("hello")
+    make_logger(JSON, "us-1", stream, OldClock()).info("hello")
     assert json.loads(stream.getvalue())["timestamp"] == "1970-01-01T00:00:01.500000Z"
 
 
@@ -81,3 +82,27 @@ def test_what_libraries_say_is_lines_of_the_log_while_it_is_taken_in() -> None:
     assert (first["level"], first["library"], first["detail"]) == ("warning", "a.library", "7 is too many")
     assert (second["level"], second["detail"]) == ("error", "it failed")
     assert "ValueError: no message" in second["exception"]
+
+
+def test_what_a_library_says_again_and_again_is_one_line_in_a_while_with_how_many_there_were() -> None:
+    stream, clock = io.StringIO(), StillClock()
+    with libraries_told_of(make_logger(JSON, "us-1", stream), clock):
+        for number in range(1000):
+            logging.getLogger("chatty").error("call %d failed", number)
+        logging.getLogger("chatty").error("another line of its code")
+        clock.now += 10_000_000_000
+        logging.getLogger("chatty").error("call %d failed", 1000)
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(each["detail"], each.get("passed_over")) for each in told] == [
+        ("call 0 failed", None),
+        ("another line of its code", None),
+        ("call 1000 failed", 999),
+    ]
+
+
+def test_kinds_of_lines_that_strangers_choose_are_bounded() -> None:
+    clock = StillClock()
+    seldom = Seldom(clock, apart_ns=10, kinds_max=2)
+    assert [seldom.turn(each) for each in ("a", "b", "c", "d", "e", "a")] == [0, 0, 0, None, None, None]
+    clock.now += 10
+    assert [seldom.turn(each) for each in ("f", "a", "g", "g")] == [0, 0, 0, None]

@@ -6,6 +6,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -13,7 +14,7 @@ import grpc.aio
 import pytest
 from cryptography import x509
 
-from gateway.core.vocabulary import GatewayId, Place
+from gateway.core.vocabulary import GatewayId, Jurisdiction, Place
 from gateway.ground.certificates import CertificateFault
 from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
@@ -153,7 +154,7 @@ def test_a_missing_file_is_a_fault_at_the_start(files: Files) -> None:
 
 
 def mesh_tls(files: Files, gateway_id: str, place: Place) -> MeshTls:
-    return MeshTls(files.mesh(), GatewayId(gateway_id), place.region, Clock())
+    return MeshTls(files.mesh(), GatewayId(gateway_id), place, Clock())
 
 
 def gateway_files(folder: Path, ca: DevelopmentCa, gateway_id: str, place: Place, *, days: float = 1) -> Files:
@@ -170,7 +171,7 @@ async def serving(tls: MeshTls | ControllerTls) -> AsyncIterator[str]:
     """Answers with what speaks against the caller's being `us-1` of the US; empty if nothing does."""
 
     async def who(_: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        return (tls.caller_fault(context.auth_context(), (GatewayId("us-1"), US.region)) or "").encode()
+        return (tls.caller_fault(context.auth_context(), (GatewayId("us-1"), US)) or "").encode()
 
     server = grpc.aio.server()
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {"Who": grpc.unary_unary_rpc_method_handler(who)}
@@ -200,7 +201,7 @@ LOCAL = [("grpc.use_local_subchannel_pool", 1)]
 
 
 def dial(tls: MeshTls, address: str, gateway_id: str = "eu-1", place: Place = EU) -> grpc.aio.Channel:
-    return tls.open_channel(address, GatewayId(gateway_id), place.region, LOCAL)
+    return tls.open_channel(address, GatewayId(gateway_id), place, LOCAL)
 
 
 async def test_two_gateways_recognise_each_other(tmp_path: Path) -> None:
@@ -210,6 +211,60 @@ async def test_two_gateways_recognise_each_other(tmp_path: Path) -> None:
         assert await asked(dial(us, address)) == ""
         assert "Hostname Verification" in await refusal(dial(us, address, "eu-2"))
         assert "Hostname Verification" in await refusal(dial(us, address, "eu-1", US))
+
+
+def certified(folder: Path, ca: DevelopmentCa, gateway_id: str, place: Place, says: str | None) -> Files:
+    """With a certificate that says this of the jurisdiction."""
+    made = Files(folder / gateway_id)
+    jurisdiction = None if says is None else Jurisdiction(says)
+    made.put(mesh_leaf(ca, gateway_id, place, jurisdiction=jurisdiction), roots=roots_of(ca))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("says", "all_have_to", "fault"),
+    [
+        (None, False, ""),
+        ("US", False, ""),
+        ("US", True, ""),
+        ("EU", False, "/jurisdiction/EU claims to be in US"),
+        (None, True, "names no jurisdiction, and every certificate has to"),
+    ],
+)
+async def test_a_caller_is_held_to_the_jurisdiction_that_its_certificate_names(
+    tmp_path: Path, says: str | None, all_have_to: bool, fault: str
+) -> None:
+    ca = new_ca()
+    lies_in = US if says is None else Place(US.region, Jurisdiction(says))
+    caller = mesh_tls(certified(tmp_path, ca, "us-1", US, says), "us-1", lies_in)
+    files = certified(tmp_path, ca, "eu-1", EU, "EU")
+    called = MeshTls(replace(files.mesh(), jurisdictions=all_have_to), GatewayId("eu-1"), EU, Clock())
+    async with serving(called) as address:
+        told = await asked(dial(caller, address))
+        assert fault in told
+        assert bool(told) == bool(fault)
+
+
+async def test_whoever_is_called_shows_the_jurisdiction_where_all_certificates_have_to(tmp_path: Path) -> None:
+    ca = new_ca()
+    own = certified(tmp_path, ca, "us-1", US, "US")
+    caller = MeshTls(replace(own.mesh(), jurisdictions=True), GatewayId("us-1"), US, Clock())
+    for says, is_believed in (("EU", True), (None, False), ("UK", False)):
+        lies_in = EU if says is None else Place(EU.region, Jurisdiction(says))
+        async with serving(mesh_tls(certified(tmp_path, ca, "eu-1", EU, says), "eu-1", lies_in)) as address:
+            if is_believed:
+                assert await asked(dial(caller, address)) == ""
+            else:
+                assert "Hostname Verification" in await refusal(dial(caller, address))
+
+
+def test_a_certificate_that_says_another_jurisdiction_than_the_region_file_is_refused(tmp_path: Path) -> None:
+    files = certified(tmp_path, new_ca(), "us-1", US, "EU")
+    with pytest.raises(CertificateFault, match="us-east-1 is said to be in US"):
+        mesh_tls(files, "us-1", US)
+    bare = certified(tmp_path, new_ca(), "us-1", US, None)
+    with pytest.raises(CertificateFault, match="names no jurisdiction"):
+        MeshTls(replace(bare.mesh(), jurisdictions=True), GatewayId("us-1"), US, Clock())
 
 
 @pytest.mark.parametrize("days", [1, -1])

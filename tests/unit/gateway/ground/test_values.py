@@ -6,6 +6,7 @@ from gateway.ground.values import (
     Address,
     format_duration,
     format_size,
+    host_address,
     parse_address,
     parse_duration_ns,
     parse_size_bytes,
@@ -57,3 +58,36 @@ def test_loopback_is_judged_by_address_not_by_spelling() -> None:
     assert parse_address("localhost:1").is_loopback
     assert not parse_address("127.0.0.1.example:1").is_loopback
     assert not parse_address("[::]:1").is_loopback
+
+
+@pytest.mark.parametrize("text", ["192.0.2.1", "10.0.0.7", "127.0.0.1", "2001:db8::1", "::1", "fd00::7"])
+def test_an_address_of_one_host(text: str) -> None:
+    assert host_address(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0.0.0.0",
+        "0.1.2.3",
+        "255.255.255.255",
+        "240.0.0.1",
+        "224.0.0.1",
+        "169.254.169.254",
+        "::",
+        "ff02::1",
+        "fe80::1",
+        "fe80::1%eth0",
+        "2001:db8::1%1",
+        "::ffff:0.0.0.0",
+        "::ffff:192.0.2.1",
+        "192.0.2.1/32",
+        "192.0.2.1:80",
+        "gw.example.net",
+        "",
+        "1",
+    ],
+)
+def test_what_no_client_could_connect_to(text: str) -> None:
+    with pytest.raises(ValueError, match="address"):
+        host_address(text)

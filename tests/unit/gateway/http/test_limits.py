@@ -109,11 +109,33 @@ class TestKeyMeter:
     def test_tokens_are_set_aside_and_settled(self) -> None:
         one = meter(tokens_per_minute=1000)
         assert one.take_tokens(800, NOW) is None
-        assert one.take_tokens(300, NOW) == Exceeded(Limit.TOKENS, 6 * SECOND)
+        assert one.take_tokens(300, NOW) == Exceeded(Limit.TOKENS, SECOND), "as soon as the other one has ended"
         one.settle_tokens(800, 100, NOW)
         assert one.take_tokens(300, NOW) is None
         one.settle_tokens(300, 1900, NOW)
         assert one.enter(NOW) == Exceeded(Limit.TOKENS, 60 * SECOND + 60 * MS)
+
+    def test_a_client_is_told_the_earliest_time_at_which_its_request_could_pass(self) -> None:
+        """What is set aside for a request that runs may come back; what was used comes back with time alone."""
+        one = meter(tokens_per_minute=1000)
+        assert one.take_tokens(600, NOW) is None
+        assert one.take_tokens(300, NOW) is None
+        assert one.take_tokens(500, NOW) == Exceeded(Limit.TOKENS, SECOND)
+        one.settle_tokens(600, 600, NOW)
+        assert one.take_tokens(500, NOW) == Exceeded(Limit.TOKENS, 6 * SECOND), "if the other uses nothing"
+        one.settle_tokens(300, 300, NOW)
+        assert one.take_tokens(500, NOW) == Exceeded(Limit.TOKENS, 24 * SECOND)
+        assert one.take_tokens(100, NOW) is None
+        one.settle_tokens(100, 100 + 10, NOW)
+        assert one.take_tokens(1, NOW) == Exceeded(Limit.TOKENS, 660 * MS), "no sooner than it is"
+
+    def test_a_key_whose_tokens_are_all_set_aside_is_not_told_to_wait_for_its_minute(self) -> None:
+        one = meter(tokens_per_minute=1000)
+        assert one.take_tokens(1000, NOW) is None
+        assert one.enter(NOW) == Exceeded(Limit.TOKENS, 60 * MS), "one token will do to send a body"
+        one.follow(KeyLimits(tokens_per_minute=10))
+        one.settle_tokens(1000, 1010, NOW)
+        assert one.set_aside == 0
 
     def test_no_limit_is_no_limit(self) -> None:
         one = meter()

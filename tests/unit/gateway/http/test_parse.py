@@ -87,6 +87,20 @@ class TestProfile:
         assert shared > 1
         assert first.prefix[: shared * 8] == second.prefix[: shared * 8]
 
+    def test_a_picture_is_as_long_as_its_tokens_and_as_much_to_send_as_its_data(self) -> None:
+        def pictured(data: str, last: str) -> RequestProfile:
+            image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+            content = [{"type": "text", "text": "What is it?"}, image, {"type": "text", "text": last}]
+            return read(chat(messages=[{"role": "user", "content": content}]))
+
+        data = "iVBORw0KGgo" * 60_000
+        profile = pictured(data, "")
+        assert 4 * 1024 < profile.prompt_bytes < 4 * 1024 + 200
+        assert len(data) < profile.sent_bytes == profile.bytes_to_send < len(data) + 300
+        assert profile.prefix == pictured(data, "More.").prefix != pictured(data[1:], "").prefix
+        plain = read(chat())
+        assert (plain.sent_bytes, plain.bytes_to_send) == (0, plain.prompt_bytes)
+
     @pytest.mark.parametrize("other", [chat(model="qwen"), chat(cache_salt="x")])
     def test_prefixes_are_shared_by_nobody_else(self, other: dict[str, object]) -> None:
         assert read(chat()).prefix[:8] != read(other).prefix[:8]

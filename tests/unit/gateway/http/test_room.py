@@ -83,7 +83,7 @@ def test_however_many_there_are_the_next_one_finds_room() -> None:
     with ExitStack() as stack:
         for number in range(10):
             held = stack.enter_context(room.hold([Holder("key", str(number), 0.5)]))
-            while room.fault(64, [Holder("key", str(number), 0.5)]) is None:
+            while room.objection(64, [Holder("key", str(number), 0.5)]) is None:
                 held.grow(64)
             assert held._bytes > 0
 

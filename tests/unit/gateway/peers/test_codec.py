@@ -72,7 +72,9 @@ REPORT = LoadReport(
     assignment_version=3,
     policy_digest="abc",
     capacities=(
-        ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2, load=17, backlog_bytes=70_000, free_tokens=0),
+        ModelCapacity(
+            MODEL, DEFAULT_POOL, EU, 4, 2, load=17, backlog_bytes=70_000, free_tokens=0, room=-3, release_ns=25_000_000
+        ),
         ModelCapacity(MODEL, PoolName("short"), EU, 1, 1, context_tokens_max=8192, threshold_tokens=8000),
     ),
     queues=(ModelQueue(MODEL, 4, PoolName("short")), ModelQueue(MODEL, 9)),
@@ -105,6 +107,12 @@ def test_a_forward_arrives_as_it_was_sent_with_its_deadline_on_the_receivers_clo
 def test_what_its_origin_takes_it_to_come_to_travels_with_it() -> None:
     message = codec.forward_to_pb(replace(ORDER, budget_tokens=9000), REQUEST, GatewayId("us-1"), now_ns=2 * SECOND)
     assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.budget_tokens == 9000
+
+
+def test_what_a_picture_is_to_send_travels_with_it() -> None:
+    request = replace(REQUEST, profile=replace(PROFILE, sent_bytes=750_000))
+    message = codec.forward_to_pb(ORDER, request, GatewayId("us-1"), now_ns=0)
+    assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.sent_bytes == 750_000
 
 
 @pytest.mark.parametrize("service_class", ServiceClass)
@@ -183,10 +191,10 @@ def test_a_heartbeat_carries_its_age() -> None:
 
 def test_a_gateway_of_an_older_version_tells_no_load() -> None:
     message = load()
-    for name in ("load", "backlog_bytes", "free_tokens"):
+    for name in ("load", "backlog_bytes", "free_tokens", "room", "release_us"):
         message.capacities[0].ClearField(name)
     report, _ = codec.read_load(message)
-    assert report.capacities[0] == ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2)
+    assert report.capacities[0] == ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2, room=2)
     assert report.capacities[0].free_tokens is None, "which is not a cache without room"
 
 
@@ -353,7 +361,7 @@ BAD_FORWARDS: list[tuple[Callable[[pb.ForwardRequest], object], str]] = [
     (lambda message: message.stamp.rule.denied_regions.extend(["r"] * 5000), "denied_regions"),
     (lambda message: message.stamp.rule.regions_within.add(regions=["/"], jurisdictions=["US"]), "regions_within"),
     (lambda message: message.stamp.rule.regions_within.add(regions=["r"], jurisdictions=["U S"]), "regions_within"),
-    (lambda message: message.stamp.rule.regions_within.extend([pb.RegionsWithin()] * 17), "regions_within"),
+    (lambda message: message.stamp.rule.regions_within.extend([pb.RegionsWithin()] * 65), "regions_within"),
     (put("profile.model", ""), "model"),
     (put("profile.model", "m" * 257), "model"),
     (put("profile.tenant", ""), "tenant"),
@@ -361,6 +369,7 @@ BAD_FORWARDS: list[tuple[Callable[[pb.ForwardRequest], object], str]] = [
     (put("profile.prefix", b"x" * 24), "longer than its prompt"),
     (put("profile.prefix_block_bytes", 0), "prefix_block_bytes"),
     (put("profile.prompt_bytes", 2**40), "prompt_bytes"),
+    (put("profile.sent_bytes", 2**40), "sent_bytes"),
     (put("profile.session_key", ""), "session_key"),
     (put("profile.session_key", "s" * 1025), "session_key"),
     (put("resumes_left.count", 1001), "resumes"),

@@ -78,7 +78,7 @@ def test_costs_that_were_not_compared_are_not_told_as_nothing() -> None:
     (placement, _) = codec.read_explained(codec.explained_to_pb(EXPLAINED)).placements
     compared, other = placement.considered
     assert isinstance(compared.costs, ExplainedCosts)
-    assert compared.costs.total_ms == 442.625, "worked out here: a peer cannot tell another sum than its parts make"
+    assert compared.costs.score == 442.625, "worked out here: a peer cannot tell another sum than its parts make"
     assert other.costs is UNSET
 
 

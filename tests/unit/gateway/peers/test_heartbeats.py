@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import count, pairwise
 
@@ -29,20 +29,32 @@ from gateway.peers.heartbeats import (
     identity_fault,
     observe,
 )
+from gateway.peers.link import PeerLink
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
 from tests.support.core import AP, EU, MS, SECOND, US, peer_spec
 from tests.support.gateways import until
 from tests.support.links import peer_link
+from tests.support.listening import listening as listening_on
 
 SPEC = peer_spec("eu-1", EU)
 REPORT = LoadReport(GatewayId("eu-1"), EU, 1, accepting=True, assignment_version=1, policy_digest="d")
+HOUR = PeeringConfig(ping_interval_ns=10 * MS, reconnect_min_ns=3600 * SECOND, reconnect_max_ns=3600 * SECOND)
+"""What fails is left alone for longer than any test."""
 QUICK = PeeringConfig(ping_interval_ns=10 * MS, reconnect_min_ns=MS, reconnect_max_ns=10 * MS)
 
 
 @asynccontextmanager
 async def listening(peer: FakePeer, peering: PeeringConfig = QUICK) -> AsyncIterator[asyncio.Queue[Event]]:
     """What one peer's heartbeats submit, as it comes."""
+    async with heard(peer, peering) as (_, events, _):
+        yield events
+
+
+@asynccontextmanager
+async def heard(
+    peer: FakePeer, peering: PeeringConfig = QUICK
+) -> AsyncIterator[tuple[Heartbeats, asyncio.Queue[Event], PeerLink]]:
     events: asyncio.Queue[Event] = asyncio.Queue()
     link = peer_link(peer.config(SPEC), peering)
     heartbeats = Heartbeats(
@@ -57,7 +69,7 @@ async def listening(peer: FakePeer, peering: PeeringConfig = QUICK) -> AsyncIter
     )
     async with asyncio.TaskGroup() as tasks:
         loops = [tasks.create_task(heartbeats.measure()), tasks.create_task(heartbeats.listen())]
-        yield events
+        yield heartbeats, events, link
         for loop in loops:
             loop.cancel()
     await link.close()
@@ -145,6 +157,87 @@ async def test_a_peer_that_dies_is_lost_and_found_again_on_its_old_address() -> 
             async with serve_fake_peer(first.port) as second:
                 second.subscribed = subscribed
                 assert isinstance(await events.get(), PeersObserved)
+
+
+async def test_a_peer_that_calls_is_heard_again_however_long_it_would_be_left_alone() -> None:
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        await stay(context, REPORT)
+
+    async with serve_fake_peer() as first:
+        first.subscribed = subscribed
+        async with heard(first, HOUR) as (heartbeats, events, link):
+            assert isinstance(await events.get(), PeersObserved)
+            await first.stop()
+            assert isinstance(await events.get(), TargetLost)
+            await until(lambda: link.is_failing)
+            async with serve_fake_peer(first.port) as second:
+                second.subscribed = subscribed
+                heartbeats.called()
+                assert isinstance(await events.get(), PeersObserved)
+
+
+async def test_a_peer_that_was_never_reached_is_heard_once_it_calls(unused_tcp_port: int) -> None:
+    nothing = FakePeer()
+    nothing.port = unused_tcp_port
+    async with heard(nothing, replace(HOUR, ping_interval_ns=3600 * SECOND)) as (heartbeats, events, link):
+        await until(lambda: link.is_failing)
+        async with serve_fake_peer(unused_tcp_port) as peer:
+            peer.subscribed = lambda _, context: stay(context, REPORT)
+            heartbeats.called()
+            assert isinstance(await events.get(), PeersObserved)
+
+
+async def test_a_peer_that_calls_and_still_is_not_heard_ends_one_pause(unused_tcp_port: int) -> None:
+    nothing = FakePeer()
+    nothing.port = unused_tcp_port
+    async with heard(nothing, HOUR) as (heartbeats, _, link):
+        await until(lambda: link.is_failing)
+        heartbeats.called()
+        assert not link.is_failing, "a new channel has not failed yet"
+        await until(lambda: link.is_failing)
+        heartbeats.called()
+        assert link.is_failing
+
+
+async def test_a_connection_that_was_due_for_renewal_is_no_reason_for_a_loss() -> None:
+    """GRPC says so of every end of a connection that was once told to be replaced."""
+
+    async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
+        await stay(context, REPORT)
+
+    connections: list[asyncio.StreamWriter] = []
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", aging.port)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(pump(reader, there_writer))
+                tasks.create_task(pump(there_reader, writer))
+        finally:
+            there_writer.transport.abort()
+
+    aged = [("grpc.max_connection_age_ms", 50), ("grpc.max_connection_age_grace_ms", 3_600_000)]
+    async with serve_fake_peer(options=aged) as aging, listening_on(carry) as port:
+        aging.subscribed, way = subscribed, FakePeer()
+        way.port = port
+        async with listening(way) as events:
+            assert isinstance(await events.get(), PeersObserved)
+            before = len(connections)
+            await until(lambda: len(connections) > before)  # so that all before are told to be replaced
+            for connection in connections:
+                connection.transport.abort()
+            while not isinstance(lost := await events.get(), TargetLost):
+                pass
+    assert lost.detail.startswith("UNAVAILABLE: ")
+    assert "max_age" not in lost.detail
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(2**16):
+            writer.write(data)
+    writer.close()
 
 
 async def test_silence_is_a_loss(peer: FakePeer) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -340,3 +341,15 @@ async def test_a_call_that_is_over_is_a_gateway_that_has_gone(how: type[Exceptio
     sink.put(b"x")
     with pytest.raises(SinkGone):
         await sink.drain()
+
+
+@pytest.mark.parametrize("method", ["Ping", "Explain", "Ownership", "Subscribe"])
+async def test_bytes_that_are_no_message_are_refused_and_no_error_of_ours(
+    callee: Callee, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with grpc.aio.insecure_channel(str(callee.link.peer.address)) as channel:
+        kind: Any = channel.unary_stream if method == "Subscribe" else channel.unary_unary
+        for _ in range(3):
+            call = kind(f"/{SERVICE_NAME}/{method}")(b"\xff\xff")
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert not caplog.records

@@ -21,6 +21,8 @@ SOME = [
     POLICIES / f"{region}.yaml" for region in ("ap-south-1", "ap-southeast-1", "eu-central-1", "eu-west-1", "us-east-1")
 ]
 
+TABLE = {"dublin": "EU", "lyon": "EU", "virginia": "US", "a": "A", "b": "B", "c": "C"}
+TABLE |= {"eu-west-1": "EU", "us-east-1": "US"}
 Write = Callable[..., Path]
 
 
@@ -30,7 +32,9 @@ def write(tmp_path: Path) -> Write:
 
     def write_policy(region: str, jurisdiction: str, **changes: object) -> Path:
         path = tmp_path / f"{region}.yaml"
-        path.write_text(json.dumps(policy_content(region, jurisdiction, **changes)))
+        content = policy_content(region, jurisdiction, **changes)
+        table = content.setdefault("regions", TABLE | {region: jurisdiction})
+        path.write_text(json.dumps(content if table else {**content, "regions": None}))
         return path
 
     return write_policy
@@ -150,6 +154,33 @@ def test_a_long_list_of_tenants_is_cut(write: Write) -> None:
     assert "t0 +6" in text
 
 
+# The table of regions.
+
+
+def test_a_table_beside_its_policies_is_no_policy(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "regions.yaml").write_text('{"version": 1, "regions": {"dublin": "EU", "lyon": "EU"}}')
+    write("dublin", "EU", regions="regions.yaml")
+    write("lyon", "EU", accept=by_jurisdiction("EU"), regions="regions.yaml")
+    assert check_files([tmp_path]).is_fine
+    assert allowed(check_files([tmp_path])) == {("dublin", "lyon")}
+
+
+def test_a_file_without_a_table_knows_of_no_other_region(write: Write) -> None:
+    lyon, dublin = write("lyon", "EU", accept=by_jurisdiction("EU")), write("dublin", "EU", regions={})
+    assert allowed(check_files([dublin, lyon])) == set()
+    virginia = write("virginia", "US", process=by_jurisdiction("US", "EU"), regions={})
+    assert "regions is missing: process names further places" in words(run("check", virginia)).replace(": is", " is")
+
+
+def test_tables_that_are_at_odds_are_found(write: Write) -> None:
+    one = write("dublin", "EU", regions=TABLE | {"virginia": "EU"})
+    two = write("lyon", "EU", process=by_region("lyon", "oslo"))
+    result = run("check", one, two)
+    assert result.exit_code == 1
+    assert "has virginia (US), and" in words(result)
+    assert "names oslo, which is not in the table of regions, and so gets nothing" in words(result)
+
+
 # Exit codes and the form for programs.
 
 
@@ -243,7 +274,7 @@ def mesh(tmp_path: Path) -> Path:
     folder.mkdir()
     for region, jurisdiction in (("us-east-1", "US"), ("eu-west-1", "EU")):
         content = policy_content(
-            region, jurisdiction, process=by_jurisdiction("US", "EU"), accept=by_jurisdiction("US", "EU")
+            region, jurisdiction, process=by_jurisdiction("US", "EU"), accept=by_jurisdiction("US", "EU"), regions=TABLE
         )
         (folder / f"{region}.yaml").write_text(json.dumps(content))
     return folder
@@ -273,3 +304,30 @@ def test_a_controller_s_policy_for_nobody_here_or_for_another_place_is_found(mes
     broken = mesh.parent / "broken.yaml"
     broken.write_text("version: 1\n")
     assert run("check", mesh, "--narrowed-by", broken).exit_code == 2
+
+
+# Those to start from.
+
+
+def test_those_that_come_along_are_listed_and_printed() -> None:
+    regions = run("sample").output.split()
+    assert regions == sorted(path.stem for path in POLICIES.glob("*.yaml"))
+    assert run("sample", "eu-west-1").output == (POLICIES / "eu-west-1.yaml").read_text()
+
+
+def test_they_are_written_and_what_was_changed_is_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "policies"
+    assert run("sample", "us-east-1", "eu-west-1", "-o", folder).exit_code == 0
+    assert run("check", folder).exit_code == 0
+    (folder / "eu-west-1.yaml").write_text("ours\n")
+    again = run("sample", "us-west-2", "eu-west-1", "-o", folder)
+    assert again.exit_code == 1
+    assert f"{folder}/eu-west-1.yaml: there already, and different" in again.output
+    assert (folder / "eu-west-1.yaml").read_text() == "ours\n"
+    assert not (folder / "us-west-2.yaml").exists()
+
+
+def test_a_region_without_one_is_told_with_those_that_there_are() -> None:
+    result = run("sample", "mars-1")
+    assert result.exit_code == 2
+    assert "no policy comes along for mars-1; there are: ap-northeast-1" in words(result)

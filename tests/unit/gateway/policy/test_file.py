@@ -23,12 +23,15 @@ from gateway.policy.file import (
     PolicyDocument,
     PolicyError,
     folded,
+    load_narrowing,
     load_policy,
     load_policy_or_closed,
     policy_schema,
+    read_policy,
+    table_file,
 )
 
-EXAMPLES = sorted((Path(__file__).parents[4] / "policies").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[4] / "policies").glob("*-*.yaml"))
 PUBLISHED_SCHEMA = Path(__file__).parents[4] / "policies/residency.schema.json"
 
 POLICY = """\
@@ -89,7 +92,7 @@ def faults_of(path: Path) -> list[tuple[str, str]]:
 
 
 def test_a_file_becomes_a_policy(write: Write) -> None:
-    policy = load_policy(write(POLICY))
+    policy = read_policy(write(POLICY))[1].policy()
     assert policy.place == place("eu-west-1", "EU")
     assert policy.process == PlaceRule(
         jurisdictions=frozenset({Jurisdiction("EU")}), denied_regions=frozenset({RegionName("eu-south-1")})
@@ -104,11 +107,80 @@ def test_what_the_region_denies_is_denied_to_every_tenant(write: Write) -> None:
         process={"jurisdictions": ["EU"], "denied_regions": ["eu-south-1"]},
         tenants={"bank": {"process": {"jurisdictions": ["EU"], "denied_regions": ["eu-north-1"]}}},
     )
-    policy = load_policy(write(wide))
+    policy = read_policy(write(wide))[1].policy()
     denied = frozenset({RegionName("eu-south-1"), RegionName("eu-north-1")})
     assert policy.tenants == {
         TenantName("bank"): TenantPolicy(PlaceRule(frozenset({Jurisdiction("EU")}), denied_regions=denied))
     }
+
+
+# The table of regions.
+
+TABLE = """\
+version: 1
+regions:
+  eu-west-1: { jurisdiction: EU, replicas: [10.2.0.0/16] }
+  eu-central-1: EU
+  us-east-1: US
+"""
+OPEN = minimal(process={"jurisdictions": ["EU", "US"]}, accept={"jurisdictions": ["EU", "US"], "regions": ["oslo"]})
+
+
+def test_only_places_of_the_table_get_anything_whatever_a_rule_names(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "regions.yaml").write_text(TABLE)
+    policy = load_policy(write(OPEN[:-1] + ', "regions": "regions.yaml"}'))
+    known = [place("eu-west-1", "EU"), place("eu-central-1", "EU"), place("us-east-1", "US")]
+    unknown = {
+        place("us-west-2", "EU"): "region us-west-2 is not in the operators' table of regions",
+        place("oslo", "NO"): "region oslo is not in the operators' table of regions",
+        place("us-east-1", "EU"): "the operators' table has region us-east-1 in US, not in EU",
+    }
+    tenant = TenantName("anyone")
+    assert all(may_process(policy, tenant, each).allowed and may_accept(policy, each).allowed for each in known)
+    for each, why in unknown.items():
+        for verdict in (may_process(policy, tenant, each), may_accept(policy, each)):
+            assert (verdict.allowed, verdict.why) == (False, why)
+
+
+def test_without_a_table_a_region_knows_of_itself_alone(write: Write) -> None:
+    policy = load_policy(write(OPEN))
+    assert may_process(policy, TenantName("anyone"), place("eu-west-1", "EU")).allowed
+    for each in (place("eu-central-1", "EU"), place("us-east-1", "US")):
+        assert not may_process(policy, TenantName("anyone"), each).allowed
+        assert not may_accept(policy, each).allowed
+
+
+def test_a_table_in_the_file_and_one_that_it_names_are_one_table(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "regions.yaml").write_text(TABLE)
+    named = write(OPEN[:-1] + ', "regions": "regions.yaml"}')
+    assert table_file(named) == tmp_path / "regions.yaml"
+    by_name = load_policy(named)
+    inside = load_policy(write(OPEN[:-1] + f', "regions": {json.dumps(yaml.safe_load(TABLE)["regions"])}}}'))
+    assert by_name == inside
+    assert by_name.digest != load_policy(write(OPEN)).digest, "what the table says is part of the policy"
+
+
+@pytest.mark.parametrize(
+    ("regions", "fault"),
+    [
+        ('"none.yaml"', "regions: none.yaml: cannot be read"),
+        ('{"eu-west-1": {"jurisdiction": "EU", "replicas": ["10.0.0.1/8"]}}', "has host bits set"),
+        ('{"eu-west-1": {"jurisdiction": "EU", "replicas": ["*.eu.example"]}}', "is neither a network"),
+        ('{"eu-west-1": {"jurisdicton": "EU"}}', "regions.eu-west-1.jurisdiction: is missing"),
+        ('{"us-east-1": "US"}', "region eu-west-1 is not in the operators' table of regions"),
+        ('{"eu-west-1": "US"}', "has region eu-west-1 in US, not in EU"),
+        ('{"eu-west-1": "EU", "EU-west-1": "EU"}', "region EU-west-1 is written eu-west-1 elsewhere"),
+        (json.dumps({"eu-west-1": "EU"} | {f"r{n}": f"J{n}" for n in range(64)}), "more than 64 jurisdictions"),
+    ],
+)
+def test_a_table_that_cannot_be_meant_closes_the_region(write: Write, regions: str, fault: str) -> None:
+    assert fault in str(error_of(write(OPEN[:-1] + f', "regions": {regions}}}')))
+
+
+def test_a_narrowing_without_a_table_leaves_places_to_the_regions_own(write: Write) -> None:
+    assert may_process(load_narrowing(write(OPEN)), TenantName("x"), place("us-east-1", "US")).allowed
+    with_table = load_narrowing(write(OPEN[:-1] + ', "regions": {"eu-west-1": "EU"}}'))
+    assert not may_process(with_table, TenantName("x"), place("us-east-1", "US")).allowed
 
 
 def test_a_tenant_may_leave_out_the_region_itself(write: Write) -> None:

@@ -102,6 +102,7 @@ async def test_a_local_request_is_recorded_with_its_policy_and_rule(tmp_path: Pa
                 "policy": "policy-of-us-east-1",
                 "rule": "process names jurisdiction US",
                 "result": "completed",
+                "place_by": "region_file",
                 "ran_ms": 0,
             }
         ],

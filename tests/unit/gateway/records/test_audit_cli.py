@@ -20,9 +20,16 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(audit, [str(each) for each in arguments])
 
 
-def written(folder: Path, gateway_id: str, place: Place, *records: AuditRecord, file_bytes_max: int = 1 << 20) -> Path:
+def written(
+    folder: Path,
+    gateway_id: str,
+    place: Place,
+    *records: AuditRecord,
+    file_bytes_max: int = 1 << 20,
+    files_max: int | None = None,
+) -> Path:
     """The first of its files."""
-    settings = ChainSettings(folder, file_bytes_max, None, syncs=False)
+    settings = ChainSettings(folder, file_bytes_max, files_max, syncs=False)
     files = ChainedFiles(settings, GatewayId(gateway_id), place, wall_time=lambda: "now", on_deleted=lambda _: None)
     files.write([msgspec.json.encode(record) for record in records])
     files.close()
@@ -97,6 +104,40 @@ def test_a_changed_line_is_named_and_ends_with_1(tmp_path: Path) -> None:
     assert f"broken: {path}:3: does not follow the line before it" in result.output
     document = json.loads(run("verify", path, "--json").output)
     assert [each["line"] for each in document["broken"]] == [3]
+
+
+class TestTheOldestFiles:
+    def test_one_that_was_taken_away_is_missed_also_after_a_restart(self, tmp_path: Path) -> None:
+        first = written(tmp_path, "us-1", US, *[LOCAL] * 3, file_bytes_max=1)
+        assert run("verify", tmp_path).exit_code == 0
+        first.unlink()
+        second = tmp_path / "us-1-00000002.audit"
+        for _ in range(2):
+            result = run("verify", tmp_path)
+            assert result.exit_code == 1
+            assert f"broken: {second}:1: file 1 before it, which its gateway kept, was not given" in result.output
+            written(tmp_path, "us-1", US, LOCAL)
+        second.unlink()
+        assert "files 1 to 2 before it, which its gateway kept, were not given" in run("verify", tmp_path).output
+
+    def test_those_that_their_gateway_deleted_are_not(self, tmp_path: Path) -> None:
+        written(tmp_path, "us-1", US, *[LOCAL] * 3, file_bytes_max=1, files_max=2)
+        oldest = written(tmp_path, "us-1", US, *[LOCAL] * 3, file_bytes_max=1, files_max=2)
+        result = run("verify", tmp_path)
+        assert result.exit_code == 0, result.output
+        written(tmp_path, "us-1", US, LOCAL)
+        assert run("verify", tmp_path).exit_code == 0, "it deletes none any more, and says which went before"
+        oldest.unlink()
+        assert run("verify", tmp_path).exit_code == 1
+
+    def test_where_the_end_of_the_last_of_them_was_noted_the_rest_is_whole(self, tmp_path: Path) -> None:
+        first = written(tmp_path, "us-1", US, *[LOCAL] * 2, file_bytes_max=1)
+        noted = tmp_path / "noted"
+        noted.write_text(run("heads", tmp_path).output)
+        first.unlink()
+        result = run("verify", tmp_path, "--noted", noted)
+        assert result.exit_code == 0, result.output
+        assert "note: file 1 of us-1 was not given, and ended as was noted" in result.output
 
 
 def test_a_torn_last_line_is_a_note(tmp_path: Path) -> None:

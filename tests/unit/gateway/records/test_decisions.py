@@ -79,7 +79,7 @@ def test_a_forward_is_remembered_with_what_spoke_for_and_against_each_target() -
     assert (explained.outcome, explained.origin, explained.first_token_ms) == ("completed", "", 40.0)
 
 
-def test_where_costs_were_compared_each_target_s_are_remembered_in_milliseconds() -> None:
+def test_where_costs_were_compared_each_target_s_are_remembered_part_by_part() -> None:
     config = CoreConfig(placement=PlacementConfig(policy=PlacementPolicy.COST, delay_weight=0.3))
     core = desk(peers=[peer_spec("eu-1", EU)], config=config)
     core.hear("eu-1", EU, rtt_ms=70)
@@ -89,10 +89,10 @@ def test_where_costs_were_compared_each_target_s_are_remembered_in_milliseconds(
     bytes_ = watched.profiles["r-1"].prompt_bytes
     assert costs["r0"] == ExplainedCosts(bytes_ * 0.01, 0.0, 0.0, 0.0, bytes_ * 0.01)
     assert isinstance(costs["eu-1"], ExplainedCosts)
-    assert costs["eu-1"].distance_ms == pytest.approx(0.3 * 70)
-    assert costs["eu-1"].total_ms == pytest.approx(0.3 * 70 + bytes_ * 0.01)
+    assert costs["eu-1"].distance == pytest.approx(0.6 * 70)
+    assert costs["eu-1"].score == pytest.approx(0.6 * 70 + bytes_ * 0.01)
     told = json.loads(msgspec.json.encode(watched.explain("r-1")))["placements"][0]["considered"][0]
-    assert told["costs"]["total_ms"] == pytest.approx(bytes_ * 0.01)
+    assert told["costs"]["score"] == pytest.approx(bytes_ * 0.01)
 
 
 def test_where_none_were_compared_nothing_is_said_of_costs() -> None:

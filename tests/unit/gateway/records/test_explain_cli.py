@@ -213,13 +213,12 @@ HERE = replace(replica("us-a", "available"), costs=ExplainedCosts.of(400.0, 12.0
 THERE = replace(peer(), costs=ExplainedCosts.of(0.0, 5.5, 0.0, 21.0))
 
 
-def test_what_each_target_would_have_cost_is_shown_by_part_and_in_all() -> None:
+def test_the_score_of_each_target_is_shown_with_its_parts_and_as_no_time() -> None:
     unheard = peer("ap-1", "ap-northeast-1")
     told = printed(Explanation(request(placement(THERE, HERE, unheard, reason="remote_prefix"))))
     rows = [line.split() for line in told.splitlines()]
-    parts = ["0.0", "ms", "5.5", "ms", "0.0", "ms", "21", "ms"]
-    assert ["→", "peer", "eu-1", *parts, "26", "ms"] in rows
-    assert ["replica", "us-a", "400", "ms", "12", "ms", "0.2", "ms", "0.0", "ms", "412", "ms"] in rows
+    assert ["→", "peer", "eu-1", "0.0", "5.5", "0.0", "21", "26"] in rows
+    assert ["replica", "us-a", "400", "12", "0.2", "0.0", "412"] in rows
     assert [row for row in rows if row[:2] == ["peer", "ap-1"]] == [
         ["peer", "ap-1", "ap-northeast-1", "available", "0", "of", "4", "blocks", "0", "70", "ms"]
     ], "nothing is known of its costs"
@@ -244,26 +243,39 @@ def test_money_first_token_and_carbon_are_shown_where_prices_were_known() -> Non
 
 
 def test_costs_that_nobody_compared_have_no_table() -> None:
-    assert "would have cost" not in printed(Explanation(request(placement(peer(), replica("us-a")))))
+    assert "Score" not in printed(Explanation(request(placement(peer(), replica("us-a")))))
 
 
 @pytest.mark.parametrize("reason", ["local_prefix", "local_explore", "sibling_prefix", "sibling_overflow"])
-def test_where_costs_were_compared_the_cheapest_was_taken(reason: str) -> None:
+def test_where_costs_were_compared_the_lowest_score_was_taken(reason: str) -> None:
     told = because(placement(HERE, THERE, reason=reason))
-    assert told == "us-a was the cheapest at 412 ms, and knew 3 of 4 blocks of the prompt"
+    words = "us-a had the lowest score, 412 (reading 400 + crowding 12 + waiting 0.2)"
+    assert told == f"{words}, and knew 3 of 4 blocks of the prompt"
 
 
 @pytest.mark.parametrize("reason", ["remote_prefix", "remote_nearest"])
-def test_a_gateway_that_was_the_cheapest_is_told_with_its_region(reason: str) -> None:
+def test_a_gateway_with_the_lowest_score_is_told_with_its_region_and_how_far_away_it_is(reason: str) -> None:
     told = because(placement(THERE, HERE, reason=reason))
-    assert told == (
-        "gateway eu-1 in eu-west-1 (70 ms away) was the cheapest at 26 ms, and knew 3 of 4 blocks of the prompt"
-    )
+    words = "gateway eu-1 in eu-west-1 (70 ms away) had the lowest score, 26 (crowding 5.5 + distance 21)"
+    assert told == f"{words}, and knew 3 of 4 blocks of the prompt"
+
+
+def test_a_score_of_nothing_has_no_parts() -> None:
+    free = replace(HERE, costs=ExplainedCosts.of(0.0, 0.0, 0.0, 0.0))
+    assert because(placement(free, THERE)).startswith("us-a had the lowest score, 0.0, and knew")
 
 
 def test_whoever_alone_had_room_or_keeps_the_response_was_not_compared() -> None:
     assert because(placement(HERE, candidates=1)) == "us-a was the only one with room"
     assert because(placement(HERE, THERE, reason="stored_response")).startswith("us-a keeps the response")
+
+
+def test_nothing_is_cut_off_on_a_narrow_terminal() -> None:
+    long = replace(THERE, id="gateway-of-a-long-name-1", region="a-region-of-a-long-name-1")
+    console = Console(file=io.StringIO(), width=60, highlight=False)
+    print_explanation(Explanation(request(placement(long, HERE, reason="remote_prefix"))), console)
+    assert isinstance(console.file, io.StringIO)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in console.file.getvalue()
 
 
 def test_both_sides_have_tables_and_a_missing_one_a_word() -> None:

@@ -39,6 +39,7 @@ def test_one_that_may_not_be_named_has_no_series() -> None:
 
 def test_what_was_heard_of_budgets() -> None:
     registry = CollectorRegistry()
-    registry.register(BudgetLevels(lambda: 3, lambda: 2))
+    registry.register(BudgetLevels(lambda: 3, lambda: 2, lambda: True))
     assert registry.get_sample_value("nightside_budgets_heard") == 3
     assert registry.get_sample_value("nightside_budgets_not_heard_total") == 2
+    assert registry.get_sample_value("nightside_usage_failing") == 1

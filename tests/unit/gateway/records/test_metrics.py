@@ -40,7 +40,7 @@ class Watched(Followed):
         self.watch([self.metrics])
 
     def hear(self, available: int = 1, model: str = MODEL) -> None:
-        capacities = (ModelCapacity(ModelName(model), replica_spec("x").pool, EU, 1, available),)
+        capacities = (ModelCapacity(ModelName(model), replica_spec("x").pool, EU, 1, available, room=available),)
         report = LoadReport(GatewayId("eu-1"), EU, self.desk.now_ns, True, 1, "d", capacities)
         self.tell(
             events.PeersObserved((PeerObservation(report, self.desk.now_ns, self.desk.now_ns, 80 * MS, 90 * MS),))
@@ -67,6 +67,17 @@ def test_a_completed_request_counts_where_it_ran_and_how_fast() -> None:
     assert watched.value("queue_wait_seconds_count", model="llama", source="client") == 1
     assert watched.value("prefix_matched_share_count", model="llama", ran="local") == 1
     assert watched.value("placements_total", reason="local_explore") == 1
+
+
+def test_a_look_at_a_stored_response_is_no_request_of_a_model() -> None:
+    watched = Watched()
+    watched.ask("look", model="", is_control=True)
+    watched.first_token("look")
+    watched.end("look")
+    assert watched.total("stored_response_calls_total") == 1
+    assert watched.total("requests_total") == 0
+    assert watched.total("queue_wait_seconds_count") == 0
+    assert watched.total("first_token_seconds_count") == 0
 
 
 def test_a_forward_counts_by_peer_and_a_refusal_by_reason() -> None:
@@ -192,9 +203,16 @@ def test_who_is_held_shows_at_the_replica() -> None:
     watched = Watched(replicas=2)
     watched.tell(events.ConfigApplied(CoreConfig(placement=PlacementConfig(policy=PlacementPolicy.COST))))
     for name in ("runs", "runs too", "waits"):
-        watched.desk.tell(events.RequestArrived(profile(name, prompt=name * 2000), 60_000 * MS))
+        watched.desk.tell(events.RequestArrived(profile(name, prompt=name * 4000), 60_000 * MS))
     held = [watched.value("replica_held", replica=name) for name in ("r0", "r1")]
     assert sorted(held) == [0, 1]
+
+
+def test_the_room_of_a_replica_is_negative_where_requests_wait_in_its_engine() -> None:
+    watched = Watched()
+    observed = ReplicaObservation(ReplicaId("r0"), watched.desk.now_ns, healthy=True, running=4, waiting=3, slots=4)
+    watched.tell(events.ReplicasObserved((observed,)))
+    assert watched.value("replica_room", replica="r0") == -3
 
 
 def test_what_is_turned_away_at_the_door_counts_by_reason_and_tenant() -> None:

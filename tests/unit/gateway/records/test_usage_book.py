@@ -8,11 +8,13 @@ from gateway.core.vocabulary import GatewayId, TenantName
 from gateway.records.others_usage import BudgetUse, OthersUsage
 from gateway.records.usage_book import OTHERS, Line, Spent, UsageBook, Used
 from gateway.request.callers import NO_BUDGET, Budget, KeyId
+from tests.hostile.clock_jumps import JUMP_CASES, JumpCase
 
 KEY, ACME = KeyId("team-a"), TenantName("acme")
 DAY = Budget(tokens_per_day=100)
 MONTH = Budget(tokens_per_month=100)
 HOUR_NS = 3600 * 10**9
+SECOND_NS = 1_000_000_000
 
 
 def at(moment: str) -> int:
@@ -47,12 +49,28 @@ class TestBudgets:
         assert spent(book, MONTH, wall_ns=midnight) == Spent("key", "month", 100, left_days * 24 * HOUR_NS)
         assert spent(book, MONTH, wall_ns=midnight + left_days * 24 * HOUR_NS) is None
 
+    @pytest.mark.parametrize("case", JUMP_CASES, ids=lambda case: case.name)
+    def test_a_clock_that_jumps_fills_none_again(self, case: JumpCase) -> None:
+        book = UsageBook()
+        for moment, tokens in case.used:
+            book.settle(KEY, ACME, 0, Used(1, tokens, 0, 0), at(moment))
+        assert (spent(book, DAY, wall_ns=at(case.asked)) is not None) is case.day
+        assert (spent(book, MONTH, wall_ns=at(case.asked)) is not None) is case.month
+
     def test_what_runs_counts_until_it_is_over_and_then_as_what_it_came_to(self) -> None:
         book = UsageBook()
         book.set_aside(KEY, ACME, 100)
         assert spent(book, DAY) is not None
         book.settle(KEY, ACME, 100, Used(1, 40, 0, 0), NOON)
         assert spent(book, DAY) is None
+
+    def test_what_is_only_set_aside_may_be_back_in_a_second(self) -> None:
+        book = UsageBook()
+        book.set_aside(KEY, ACME, 100)
+        assert spent(book, DAY) == Spent("key", "day", 100, SECOND_NS)
+        assert spent(book, MONTH) == Spent("key", "month", 100, SECOND_NS)
+        book.settle(KEY, ACME, 100, Used(1, 100, 0, 0), NOON)
+        assert spent(book, DAY) == Spent("key", "day", 100, 12 * HOUR_NS)
 
     def test_all_keys_of_a_tenant_use_up_one_budget(self) -> None:
         book = UsageBook()

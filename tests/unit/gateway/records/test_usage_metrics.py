@@ -54,7 +54,7 @@ class Used(Followed):
         self.finish(request_id, **told)
 
     def hear(self) -> None:
-        capacities = (ModelCapacity(MODEL, replica_spec("x").pool, EU, 1, 1),)
+        capacities = (ModelCapacity(MODEL, replica_spec("x").pool, EU, 1, 1, room=1),)
         report = LoadReport(GatewayId("eu-1"), EU, self.desk.now_ns, True, 1, "d", capacities)
         now_ns = self.desk.now_ns
         self.tell(events.PeersObserved((PeerObservation(report, now_ns, now_ns, 80 * MS, 90 * MS),)))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from gateway.records.others_usage import BudgetUse
 from gateway.records.usage_book import Line, Used
 from gateway.records.usage_store import UsageStore, UsageUnusable, days_before, usage_file
 from gateway.request.callers import KeyId
+from tests.support.disks import full_disk
 
 
 def line(day: str = "2026-11-22", key: str = "a", tenant: str = "acme") -> Line:
@@ -75,6 +77,14 @@ async def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(rows), is_cut) == (2, True)
 
 
+async def test_a_clock_set_years_ahead_for_a_while_costs_a_week_at_most(path: Path) -> None:
+    days = [f"2026-{month:02}-01" for month in range(1, 12)]
+    with opened(path) as store:
+        await store.add({line(day=day): Used(1) for day in days})
+        await store.forget_before(days_before("2126-11-22", 400))
+        assert [each.day for each in store.since("2000-01-01")] == days[1:]
+
+
 async def test_old_days_are_forgotten(path: Path) -> None:
     with opened(path) as store:
         await store.add({line(day="2025-01-01"): Used(1), line(): Used(1)})
@@ -102,12 +112,66 @@ def test_another_program_s_file_is_left_alone(path: Path) -> None:
         other.execute("CREATE TABLE theirs (x)")
     before = path.read_bytes()
     store = UsageStore(path)
-    with pytest.raises(UsageUnusable, match="is not usage of format 1; nothing is written down"):
+    with pytest.raises(UsageUnusable, match="is not usage of format 1; nothing is written down") as unusable:
         store.open()
-    store.add_at_once({line(): Used(1)})
-    assert len(store.since("2026-01-01")) == 1
+    assert unusable.value.hides_usage
+    with pytest.raises(OSError, match="cannot be used yet"):
+        store.add_at_once({line(): Used(1)})
+    assert store.since("2026-01-01") == {}
     store.close()
     assert path.read_bytes()[100:] == before[100:]
+
+
+class TestAFullDisk:
+    async def test_it_hides_no_row_and_takes_rows_again_once_there_is_room(self, path: Path) -> None:
+        with opened(path) as store:
+            await store.add({line(): Used(5)})
+        store = UsageStore(path)
+        with full_disk():
+            store.open()
+            assert store.since("2026-11-01") == {line(): Used(5)}
+            with pytest.raises(OSError, match=r"usage\.sqlite: "):
+                await store.add({line(): Used(1)})
+            with pytest.raises(OSError, match=r"usage\.sqlite: "):
+                await store.forget_before("2026-12-01")
+        await store.add({line(): Used(1)})
+        store.close()
+        with opened(path) as again:
+            assert again.since("2026-11-01") == {line(): Used(6)}
+
+    async def test_a_file_that_cannot_be_made_is_made_once_there_is_room(self, path: Path) -> None:
+        store = UsageStore(path)
+        with full_disk():
+            with pytest.raises(UsageUnusable, match="nothing is written down until it can be used") as unusable:
+                store.open()
+            assert not unusable.value.hides_usage, "nothing was used before"
+            assert await store.open_again("2026-11-01") is None
+            with pytest.raises(OSError, match="cannot be used yet"):
+                await store.add({line(): Used(1)})
+        assert await store.open_again("2026-11-01") == ({}, {})
+        await store.add({line(): Used(1)})
+        store.close()
+        with opened(path) as again:
+            assert again.since("2026-11-01") == {line(): Used(1)}
+
+
+def test_one_that_could_not_be_read_tells_what_it_has_once_it_can(path: Path) -> None:
+    us, name = GatewayId("us-2"), ("key", "a")
+    use = BudgetUse(name, "2026-11-22", 3, 30)
+    with opened(path) as store:
+        store.add_at_once({line(): Used(5)})
+        store.keep_told_at_once({(us, name): use})
+    kept = path.rename(path.with_name("kept"))
+    path.mkdir()
+    store = UsageStore(path)
+    with pytest.raises(UsageUnusable, match="nothing is written down") as unusable:
+        store.open()
+    assert unusable.value.hides_usage
+    path.rmdir()
+    kept.rename(path)
+    assert asyncio.run(store.open_again("2026-11-01")) == ({line(): Used(5)}, {(us, name): use})
+    assert asyncio.run(store.open_again("2026-11-01")) is None, "it is in use"
+    store.close()
 
 
 async def test_a_file_that_cannot_be_written_says_so(path: Path) -> None:

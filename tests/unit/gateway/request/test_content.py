@@ -15,6 +15,7 @@ from gateway.request.bodies import read_body
 from gateway.request.classifying import SAMPLE_BYTES
 from gateway.request.content import Content, ContentReader, content_of
 from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
+from gateway.request.media import MediaTokens
 
 IMAGE = 1000
 PICTURE = "data:image/png;base64," + "iVBORw0KGgo" * 2000
@@ -30,7 +31,7 @@ TEXTS = {
 
 def read(path: str, *, ascii_only: bool = False, **fields: Any) -> Content:
     raw = json.dumps({"model": "m", **fields}, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-    return content_of(read_body(path, raw, passes_priority=False), image_tokens=IMAGE)
+    return content_of(read_body(path, raw, passes_priority=False), lambda _: IMAGE)
 
 
 def chat(text: str, *, ascii_only: bool = False) -> Content:
@@ -145,7 +146,7 @@ class TestReader:
     CONFIG = ContentConfig(image_tokens=7, tenants={TenantName("coders"): Category.CODE})
 
     def read(self, *, tenant: str = "others", said: Category | None = None, model: str = "m") -> Content | None:
-        reader = ContentReader(lambda: self.CONFIG, lambda name: name == "m")
+        reader = ContentReader(lambda: self.CONFIG, lambda name: name == "m", MediaTokens(lambda: self.CONFIG))
         raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": TEXTS["prose"]}]}).encode()
         body = read_body(CHAT_PATH, raw, passes_priority=False)
         return reader.read(body, ModelName(model), TenantName(tenant), said)
@@ -157,6 +158,19 @@ class TestReader:
 
     def test_nobody_looks_where_nobody_asks_for_tokens(self) -> None:
         assert self.read(model="other") is None
+
+    def test_assumed_image_tokens_alone_refuse_no_request(self) -> None:
+        """An estimate may be half as much again as what the longest pool takes."""
+        tokens = MediaTokens(lambda: self.CONFIG, lambda _: 40)
+        reader = ContentReader(lambda: self.CONFIG, lambda _: True, tokens)
+        image = {"type": "image_url", "image_url": {"url": PICTURE}}
+
+        def extra(images: int) -> int:
+            raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": [image] * images}]}).encode()
+            found = reader.read(read_body(CHAT_PATH, raw, passes_priority=False), ModelName("m"), TenantName("t"), None)
+            return 0 if found is None else found.extra_tokens - chat("").extra_tokens
+
+        assert [extra(images) for images in (1, 2, 3, 100)] == [7, 14, 20, 20]
 
     def test_the_client_knows_best_then_its_tenant_then_its_text(self) -> None:
         assert self.kind() is Category.PROSE
@@ -175,6 +189,6 @@ def test_a_classifier_is_shown_no_more_than_a_sample_and_never_nothing() -> None
         for ascii_only in (False, True):
             raw = json.dumps({"model": "m", "prompt": text}, ensure_ascii=ascii_only).encode()
             body = read_body(COMPLETIONS_PATH, raw, passes_priority=False)
-            content_of(body, image_tokens=1, classifier=classifier)
+            content_of(body, lambda _: 1, classifier=classifier)
     assert len(shown) == 6
     assert all(0 < len(sample) <= SAMPLE_BYTES for sample in shown)

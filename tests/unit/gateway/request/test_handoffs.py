@@ -8,8 +8,10 @@ import pytest
 from gateway.core.vocabulary import Connector, LegResult
 from gateway.request import engine_api, handoffs
 from gateway.request.bodies import read_body
-from gateway.request.handoffs import Handoff, handoff_in, takers_of, why_whole
+from gateway.request.expert_counts import BadCounts, read_counts
+from gateway.request.handoffs import HANDOFF_BYTES_MAX, Handoff, handoff_in, takers_of, why_whole
 from gateway.request.legs import LegFailure
+from tests.hostile.prefill_answers import PREFILL_CASES, PrefillCase
 
 CHAT, COMPLETIONS = engine_api.CHAT_PATH, engine_api.COMPLETIONS_PATH
 RESPONSES, MESSAGES = engine_api.RESPONSES_PATH, engine_api.MESSAGES_PATH
@@ -138,3 +140,22 @@ class TestWhatAPrefillHandsOn:
         for connector in (Connector.MOONCAKE, Connector.SGLANG):
             with pytest.raises(LegFailure, match="reported an error"):
                 handoff_in(b'{"error":{"message":"m","code":500}}', connector)
+
+
+@pytest.mark.parametrize("case", PREFILL_CASES, ids=lambda case: case.name)
+def test_a_prefill_that_lies_hands_over_one_bounded_object_or_is_to_blame(case: PrefillCase) -> None:
+    answer = b'{"choices":[],"kv_transfer_params":' + case.params + b"}"
+    if case.told is None:
+        with pytest.raises(LegFailure) as caught:
+            handoff_in(answer, Connector.NIXL)
+        assert caught.value.result is LegResult.FAILED
+        return
+    handoff = handoff_in(answer, Connector.NIXL)
+    assert handoff.told == case.told
+    assert json.loads(handoff.told)
+    assert len(handoff.told) <= HANDOFF_BYTES_MAX
+    if case.counts:
+        assert read_counts(handoff.counts).counts.shape == (2, 2)
+    else:
+        with pytest.raises(BadCounts):
+            read_counts(handoff.counts)

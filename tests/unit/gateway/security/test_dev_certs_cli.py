@@ -97,7 +97,8 @@ def test_a_controller_joins_with_a_certificate_of_its_own(tmp_path: Path) -> Non
     result = make(tmp_path, "--controller", "control-1", gateways=())
     assert result.exit_code == 0
     (snippet,) = yaml.safe_load_all(result.stdout)
-    tls = ControllerTls(MeshTlsConfig(**{key: Path(path) for key, path in snippet["tls"].items()}), Clock())
+    certificate, key, roots = (Path(snippet["tls"][name]) for name in ("certificate", "key", "roots"))
+    tls = ControllerTls(MeshTlsConfig(certificate, key, roots), Clock())
     assert tls.identity.uri == "spiffe://mesh.local/controller/control-1"
     assert contents(tmp_path).keys() - before.keys() == {"control-1.controller.pem", "control-1.controller.key"}
     again = make(tmp_path, "--controller", "control-1", gateways=())

@@ -8,7 +8,14 @@ from dataclasses import replace
 from rich.console import Console
 
 from gateway.core.vocabulary import GatewayId, RegionName
-from loadgen.demo.failover import Failover, FailoverReport, failover_document, seen_by_clients, seen_by_the_mesh
+from loadgen.demo.failover import (
+    Failover,
+    FailoverReport,
+    failover_document,
+    seen_by_clients,
+    seen_by_the_mesh,
+    why_lost,
+)
 from loadgen.demo.report import RunResult
 from loadgen.demo.watch import Cause, Death, Homecoming, Sightings
 from loadgen.report import RequestRecord
@@ -54,6 +61,15 @@ def test_each_failure_has_its_cause_and_those_of_a_death_are_no_problem() -> Non
         "its replicas are home": 7000,
         "the name leads to it": 6000,
     }
+
+
+def test_why_requests_were_lost_is_said_beside_how_many_of_each_region() -> None:
+    assert list(why_lost(report(ANSWERED, IN_FLIGHT, OLD_ANSWER, OLD_ANSWER))) == [
+        "Of 3 requests from ap-northeast-1 3 were lost: 1 were under way at the gateway that was killed, and ended "
+        "with it; 2 went to its address by an old answer of the name: clients keep one for 5 s, and these try no other "
+        "address."
+    ]
+    assert list(why_lost(report(ANSWERED, LATE))) == [], "no death explains it: it is told as a problem"
 
 
 def test_what_no_death_explains_and_what_was_not_seen_are_problems() -> None:

@@ -107,6 +107,7 @@ def test_one_that_is_controlled_says_so_with_its_own_address(tmp_path: Path) -> 
 
 def test_a_controller_reads_what_was_written(tmp_path: Path) -> None:
     text = controller_file(
+        regions=REGIONS[next(iter(REGIONS))].table_file,
         ports=ControllerPorts(20001, 20002, 20003),
         store=tmp_path / "controller.db",
         tls={name: str(tmp_path / name) for name in ("certificate", "key", "roots")},

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.engine.fields import ApiError, Fields, json_body, text_of_content
+from loadgen.engine.fields import MEDIA_TOKENS, ApiError, Fields, json_body, text_of_content
+from loadgen.engine.tokens import token_count
 
 
 def test_null_is_absent() -> None:
@@ -53,6 +54,29 @@ def test_only_objects_are_bodies(body: bytes) -> None:
 )
 def test_the_text_of_a_message_is_found_in_any_shape(message: dict[str, Any], text: str) -> None:
     assert text_of_content(message) == text
+
+
+PICTURE = "data:image/png;base64," + "iVBORw0KGgo" * 2000
+IMAGE_PARTS: list[dict[str, Any]] = [
+    {"type": "image_url", "image_url": {"url": PICTURE}},
+    {"type": "input_image", "image_url": PICTURE},
+    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE}},
+]
+
+
+@pytest.mark.parametrize("part", IMAGE_PARTS)
+def test_a_picture_is_so_many_tokens_however_long_its_data_are(part: dict[str, Any]) -> None:
+    text = text_of_content({"content": [{"type": "text", "text": "What is it?"}, part]})
+    assert text.startswith("What is it?")
+    assert token_count(text.removeprefix("What is it?").encode()) == MEDIA_TOKENS
+    assert text_of_content({"content": [part | {"detail": "low"}]}) != text_of_content({"content": [part]})
+    nested = {"type": "tool_result", "tool_use_id": "1", "content": [part]}
+    assert MEDIA_TOKENS < token_count(text_of_content({"content": [nested]}).encode()) < MEDIA_TOKENS + 40
+
+
+def test_a_document_of_text_counts_as_its_text() -> None:
+    document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "word " * 8000}}
+    assert token_count(text_of_content({"content": [document]}).encode()) > 10_000
 
 
 @pytest.mark.parametrize(

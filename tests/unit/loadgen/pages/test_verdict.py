@@ -72,8 +72,8 @@ def test_where_all_lose_requests_they_are_compared_and_what_they_lost_is_said() 
 def test_one_run_is_no_best() -> None:
     assert [each.title for each in verdicts([run("a")])] == [
         "Output tokens",
-        "TTFT, p50",
         "TTFT, p90",
+        "TTFT, p50",
         "Prefix hits",
         "Failed or unfinished",
     ]

@@ -13,6 +13,7 @@ variables {
   package              = { file = "tests/package.tar.gz", sha256 = "c0703a5bd33b55186b6e90aeaef21861d1386701e617c72dea750610846e2cde" }
   table                = { name = "nightside", arn = "arn:aws:dynamodb:eu-west-1:123456789012:table/nightside" }
   zone                 = { id = "Z0123456789ABC", name = "llm.example.net" }
+  regions_file         = "tests/regions.yaml"
   aws_regions          = { europe-west1 = "eu-central-1" }
   closed_jurisdictions = { EU = ["IE", "DE"] }
   gateways             = { us-east-1a = { region = "us-east-1", jurisdiction = "US", address = "203.0.113.7:7070" } }

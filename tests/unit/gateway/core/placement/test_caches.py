@@ -87,6 +87,15 @@ def test_it_remembers_no_more_than_it_has_memory_for() -> None:
     assert told.uncached(profile("q", prompt="000" * 60)) == profile("q", prompt="000" * 60).prompt_bytes
 
 
+def test_what_was_sent_and_not_read_is_not_there() -> None:
+    told = Told()
+    told.send(prompt("a"), 0)
+    told.send(prompt("b"), 1)
+    told.caches.unread(prompt("b"), 0, 0)
+    assert told.uncached(prompt("a")) < TEN_BLOCKS
+    assert told.uncached(prompt("b")) == prompt("b").prompt_bytes
+
+
 def test_a_token_is_as_many_bytes_as_engines_have_counted() -> None:
     told = Told(kv_tokens=25 * 16)
     told.learn(prompt_tokens=prompt("x").prompt_bytes, output_tokens=0)

@@ -35,13 +35,15 @@ PRIOR_NS = 10_000
 """A byte, until first tokens have told."""
 REQUEST_BYTES = PlacementConfig().explore_load_bytes
 WEIGHT = PlacementConfig().delay_weight
+WAY_WEIGHT = 2 * WEIGHT
+"""The way to another gateway is measured, and counts twice what an estimated wait does."""
 
 
 class Told:
     """One policy, what it is told of its replicas, and what it makes of it."""
 
     def __init__(self, replicas: int = 2, *, abroad: bool = False, **placement: object) -> None:
-        self.config = PlacementConfig(**placement)  # type: ignore[arg-type]
+        self.config = PlacementConfig(**({"hold_size_bytes": 0} | placement))  # type: ignore[arg-type]
         peers = [peer_spec("gw-eu", EU)] if abroad else []
         self.core = desk(replicas=replicas, peers=peers, config=CoreConfig(placement=self.config)).core
         self.fleet = Fleet(self.config, self.core.replicas, self.core.peers, random.Random(1))
@@ -77,9 +79,20 @@ class Told:
         rtt_ms: int = 0,
         backlog_bytes: int = 0,
         free_tokens: int | None = None,
+        room: int = 64,
+        release_ns: int = 0,
     ) -> None:
         capacity = ModelCapacity(
-            MODEL, DEFAULT_POOL, EU, replicas, replicas, load=load, backlog_bytes=backlog_bytes, free_tokens=free_tokens
+            MODEL,
+            DEFAULT_POOL,
+            EU,
+            replicas,
+            replicas,
+            load=load,
+            backlog_bytes=backlog_bytes,
+            free_tokens=free_tokens,
+            room=room,
+            release_ns=release_ns,
         )
         self.heard += 1
         report = LoadReport(GatewayId("gw-eu"), EU, self.heard, True, 1, "d", (capacity,))
@@ -301,7 +314,7 @@ class TestLoadOnAverage:
     def test_is_of_all_that_it_may_go_to_and_of_each_replica_at_another_gateway(self) -> None:
         told = self.told()
         for offer in (Offer(0b011, siblings=1), Offer(0b011, remotes=1)):
-            assert self.distance_ns(told, offer) == pytest.approx(WEIGHT * 100 * MS / (1 + 6 / 4))
+            assert self.distance_ns(told, offer) == pytest.approx(WAY_WEIGHT * 100 * MS / (1 + 6 / 4))
 
     @pytest.mark.parametrize("lie", [{"load": 10**9}, {"load": 10**9, "replicas": 10**6}])
     def test_whatever_another_gateway_says_makes_nothing_cheap_here(self, lie: dict[str, int]) -> None:
@@ -324,16 +337,20 @@ class TestLoadOnAverage:
 
     def test_is_not_of_whom_it_may_not_go_to(self) -> None:
         told = self.told()
-        assert self.distance_ns(told, Offer(0b011)) == pytest.approx(WEIGHT * 100 * MS / (1 + 4 / 2))
-        assert self.distance_ns(told, Offer(0, remotes=1)) == pytest.approx(WEIGHT * 100 * MS / (1 + 2 / 2))
+        assert self.distance_ns(told, Offer(0b011)) == pytest.approx(WAY_WEIGHT * 100 * MS / (1 + 4 / 2))
+        assert self.distance_ns(told, Offer(0, remotes=1)) == pytest.approx(WAY_WEIGHT * 100 * MS / (1 + 2 / 2))
 
     def test_is_not_that_of_another_request_where_one_is_only_asked_about_for_the_record(self) -> None:
         told = self.told()
         told.weigh(prompt("b"))
         told.policy.choose_peer(prompt("a"), 1, True)
-        assert told.policy.costs_at_peer(prompt("a"), 0).distance_ns == pytest.approx(WEIGHT * 100 * MS / (1 + 2 / 2))
+        assert told.policy.costs_at_peer(prompt("a"), 0).distance_ns == pytest.approx(
+            WAY_WEIGHT * 100 * MS / (1 + 2 / 2)
+        )
         told.policy.choose_replica(prompt("a"), 0b011)
-        assert told.policy.costs_at_peer(prompt("a"), 0).distance_ns == pytest.approx(WEIGHT * 100 * MS / (1 + 4 / 2))
+        assert told.policy.costs_at_peer(prompt("a"), 0).distance_ns == pytest.approx(
+            WAY_WEIGHT * 100 * MS / (1 + 4 / 2)
+        )
 
 
 class TestAtAnotherGateway:
@@ -342,7 +359,9 @@ class TestAtAnotherGateway:
         told.hear(replicas=4, load=20, rtt_ms=100)
         costs = told.costs_there(prompt("a"))
         assert costs.crowding_ns == PRIOR_NS * REQUEST_BYTES * 5
-        assert costs.distance_ns == pytest.approx(WEIGHT * 100 * MS), "nobody runs here, and it speaks for itself alone"
+        assert costs.distance_ns == pytest.approx(WAY_WEIGHT * 100 * MS), (
+            "nobody runs here, and it speaks for itself alone"
+        )
         assert costs.reading_ns == PRIOR_NS * prompt("a").prompt_bytes
         assert costs.waiting_ns == 0
 
@@ -414,7 +433,7 @@ class TestAtAnotherGateway:
 
         def is_cheaper_here(running: int) -> bool:
             here_ns = PRIOR_NS * (asked.prompt_bytes + REQUEST_BYTES * running)
-            return here_ns < (PRIOR_NS * asked.prompt_bytes + WEIGHT * 100 * MS) / (1 + 2 * running / 3)
+            return here_ns < (PRIOR_NS * asked.prompt_bytes + WAY_WEIGHT * 100 * MS) / (1 + 2 * running / 3)
 
         worth = max(filter(is_cheaper_here, range(100)))
         assert worth > 1
@@ -674,17 +693,17 @@ class TestInAGateway:
 
     def test_whoever_is_held_goes_as_soon_as_there_is_nothing_before_it_and_keeps_no_books(self) -> None:
         one = desk_with(PlacementPolicy.COST, replicas=1)
-        one.ask("first", prompt="a" * 6000)
+        one.ask("first", prompt="a" * 9000)
         for name in ("second", "third"):
-            assert started(one.ask(name, prompt=name * 1500)) == []
+            assert started(one.ask(name, prompt=name * 9000)) == []
         assert started(one.first_token("first")) == ["r0"]
         assert started(one.first_token("second")) == ["r0"]
         assert one.core.waiting.homes == 0
 
     def test_whoever_gives_up_while_held_is_forgotten(self) -> None:
         one = desk_with(PlacementPolicy.COST, replicas=1)
-        one.ask("first", prompt="a" * 6000)
-        one.ask("second", prompt="b" * 6000, deadline_ns=20 * MS)
+        one.ask("first", prompt="a" * 9000)
+        one.ask("second", prompt="b" * 9000, deadline_ns=20 * MS)
         assert one.core.waiting.homes == 1
         one.wait(20 * MS)
         assert (one.core.waiting.homes, len(one.core.waiting)) == (0, 0)

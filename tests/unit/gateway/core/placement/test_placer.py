@@ -220,7 +220,7 @@ class TestCostsOnRecord:
         asked = profile("q")
         chosen, other, peer = self.considered(PlacementPolicy.COST)
         assert chosen.costs == other.costs == Costs(reading_ns=10_000.0 * asked.prompt_bytes)
-        assert peer.costs == Costs(reading_ns=10_000.0 * asked.prompt_bytes, distance_ns=0.5 * 70 * MS)
+        assert peer.costs == Costs(reading_ns=10_000.0 * asked.prompt_bytes, distance_ns=70 * MS)
 
     def test_nobody_s_where_they_were_not(self) -> None:
         assert [each.costs for each in self.considered(PlacementPolicy.PREFIX)] == [None, None, None]
@@ -241,8 +241,8 @@ class TestCostsOnRecord:
             one.wait(40 * MS)
             one.first_token(name)
             one.finish(name)
-        one.ask("first", prompt="a" * 6000)
-        one.ask("held", prompt="b" * 6000)
+        one.ask("first", prompt="a" * 9000)
+        one.ask("held", prompt="b" * 9000)
         one.wait(MS)
         (start,) = of_kind(StartLeg, one.first_token("first"))
         assert (start.request_id, start.decision.waited_ns) == ("held", MS)

@@ -66,7 +66,7 @@ def mesh(
 
 
 def hear(one: Desk, name: str, place: Place, *, rtt_ms: int, backlog_bytes: int = 0, load: int = 0) -> None:
-    capacity = ModelCapacity(MODEL, DEFAULT_POOL, place, 4, 4, load=load, backlog_bytes=backlog_bytes)
+    capacity = ModelCapacity(MODEL, DEFAULT_POOL, place, 4, 4, load=load, backlog_bytes=backlog_bytes, room=4)
     report = LoadReport(GatewayId(name), place, one.now_ns + 1, True, 1, "digest", (capacity,))
     heard = PeerObservation(report, one.now_ns, one.now_ns, rtt_ms * MS, rtt_ms * MS)
     one.tell(events.PeersObserved((heard,)))
@@ -139,6 +139,15 @@ def test_bytes_that_leave_a_region_are_part_of_its_price() -> None:
     one.tell(events.PricesChanged(prices(by_use(US, 90), by_use(EU, 5), by_use(AP, 1), egress=far)))
     ask(one, "a")
     assert where(one) == ["gw-eu"], "100 kB at 1000 EUR a GB are 0.1 EUR"
+
+
+def test_a_picture_leaves_a_region_with_all_its_bytes() -> None:
+    far = (EgressPrice(US.region, EU.region, 10**6), EgressPrice(EU.region, US.region, 0))
+    for sent_bytes, name in ((0, "gw-eu"), (100 * PROMPT_BYTES, "gw-ap")):
+        one = mesh()
+        one.tell(events.PricesChanged(prices(by_use(US, 90), by_use(EU, 5), by_use(AP, 6), egress=far)))
+        ask(one, "a", sent_bytes=sent_bytes)
+        assert where(one) == [name]
 
 
 def test_carbon_has_a_price_if_the_list_says_so() -> None:

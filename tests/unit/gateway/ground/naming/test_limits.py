@@ -59,8 +59,15 @@ class TestPlaces:
 
     def test_a_network_gets_its_places_back(self) -> None:
         places = Places(DnsLimits(network_connections_max=1))
-        places.take("a", ONE)
-        assert not places.may_take(BESIDE)
-        assert places.may_take(OTHER)
-        places.leave("a")
-        assert places.may_take(BESIDE)
+        assert places.take("a", ONE) is None
+        assert places.take("b", BESIDE) == "a"
+        assert places.take("c", OTHER) is None
+        for each in "ab":
+            places.leave(each)
+        assert places.take("d", BESIDE) is None
+
+    def test_whoever_of_a_network_asked_last_stays(self) -> None:
+        places = Places(DnsLimits(network_connections_max=2, connections_max=3))
+        assert [places.take(each, ONE) for each in "ab"] == [None, None]
+        places.asked("a")
+        assert places.take("c", BESIDE) == "b"

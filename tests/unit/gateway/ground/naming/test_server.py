@@ -234,17 +234,22 @@ class TestBounds:
             for _, writer in (first, second):
                 writer.close()
 
-    async def test_one_network_has_so_many_and_no_more(self) -> None:
-        async with serving(DnsLimits(network_connections_max=1)) as server:
-            _, first = await asyncio.open_connection(*server.address, local_addr=("127.0.1.1", 0))
-            first.write(b"\x00")
-            await by_datagram(server, query())
+    async def test_one_network_has_so_many_and_one_more_goes_for_its_own_most_silent(self) -> None:
+        async with serving(DnsLimits(network_connections_max=2)) as server:
+            beside = ("127.0.1.9", 0)
+            silent = [await asyncio.open_connection(*server.address, local_addr=beside) for _ in range(2)]
+            other = await asyncio.open_connection(*server.address, local_addr=("127.0.2.1", 0))
+            for _ in range(3):
+                assert addresses(await by_connection(server, query())), "silence shuts nobody out"
             with pytest.raises((OSError, EOFError)):
-                await by_connection(server, query())
-            host, port = server.address
-            assert addresses(await dns.asyncquery.tcp(query(), host, timeout=60, port=port, source="127.0.2.1"))
-            first.close()
-            await first.wait_closed()
+                await silent[0][0].readexactly(1)
+            assert server.count("turned_away") == 1, "those who have asked and gone have left their place"
+            wire = query().to_wire()
+            for reader, writer in (other, silent[1]):
+                writer.write(struct.pack("!H", len(wire)) + wire)
+                assert await reader.readexactly(2)
+            for _, writer in (*silent, other):
+                writer.close()
 
     async def test_a_connection_that_says_nothing_is_let_go(self) -> None:
         async with serving(DnsLimits(idle_s=0.01)) as server:

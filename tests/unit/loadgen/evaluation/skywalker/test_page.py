@@ -6,6 +6,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from gateway.config.sections import ProbeConfig
-from gateway.core.config import CoreConfig, PlacementPolicy
+from gateway.core.config import CoreConfig, PeerAvailability, PlacementPolicy
 from gateway.ground.yaml_file import read_yaml
 from loadgen.bench.scale.main import Measured, document_of
 from loadgen.bench.scale.measure import Reading
@@ -214,7 +215,9 @@ def test_a_default_is_what_the_code_has(axis: Axis) -> None:
 
 def test_worth_and_credit_are_what_the_code_has_beside_this_policy_and_the_papers_settings_are_not() -> None:
     runs = {str(run["name"]): RunSection.model_validate(run).as_config() for run in VARIANTS}
-    assert runs[WORTH_AND_CREDIT] == under(PlacementPolicy.PREFIX)
+    ours = under(PlacementPolicy.PREFIX)
+    papers = replace(ours.placement, peer_availability=PeerAvailability.FREE_REPLICA)
+    assert runs[WORTH_AND_CREDIT] == replace(ours, placement=papers)
     assert runs[SKYWALKER] != under(PlacementPolicy.PREFIX)
 
 

@@ -1,0 +1,87 @@
+"""Slots of one engine: how many requests it runs at once, how many of them are taken, and how soon one becomes free.
+
+An operator declares the number, or the engine tells it, or it is learnt. It counts requests and decides nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_UNKNOWN_ROOM: Final = 8
+"""Requests that an engine with an unknown number of slots is taken to have room for, until it runs more than that: from
+then on, for as many again as it runs."""
+_KV_FULL: Final = 0.9
+"""Share of the KV cache in use from which requests may wait for blocks rather than for a slot."""
+_FULL_PROBES: Final = 2
+_LEARN: Final = 0.05
+"""Weight of one more request's duration: the last twenty make the average."""
+
+
+class EngineSlots:
+    """The slots of one replica's engine."""
+
+    __slots__ = ("_full_probes", "_learnt", "_peak", "_running_max", "declared", "duration_ns", "foreign", "told")
+
+    def __init__(self, declared: int) -> None:
+        self.declared = declared
+        self.told = 0
+        self.foreign = 0
+        """Requests in the engine at the last probe that this gateway had not sent."""
+        self.duration_ns = 0.0
+        """Mean time that a request of this gateway spends in the engine; 0: none has ended yet."""
+        self._learnt = 0
+        self._peak = 0
+        """Most requests of this gateway at once since the last probe."""
+        self._running_max = 0
+        self._full_probes = 0
+        """Probes that found the engine out of slots while it ran as many requests as it ever did."""
+
+    @property
+    def total(self) -> int:
+        """Slots as declared, told or learnt, in that order; 0: not known."""
+        return self.declared or self.told or self._learnt
+
+    @property
+    def learnt(self) -> int:
+        return self._learnt
+
+    def forget(self) -> None:
+        """The engine has started anew, and may have been given another number of slots."""
+        self.told = self._learnt = self._running_max = self._full_probes = self.foreign = 0
+
+    def started(self, in_flight: int) -> None:
+        """One more request of this gateway is on its way; `in_flight` counts it."""
+        self._peak = max(self._peak, in_flight)
+
+    def ended(self, took_ns: int) -> None:
+        """A request of this gateway has completed."""
+        self.duration_ns += (took_ns - self.duration_ns) * (_LEARN if self.duration_ns else 1.0)
+
+    def observe(self, running: int, waiting: int, *, unread: int, in_flight: int, kv_usage: float) -> None:
+        """Take in one probe. `unread`: requests of this gateway without a first token.
+
+        The engine is out of slots where others wait although it reads no prompt, since each request without a first
+        token is one of those that wait, and although its cache has room. A request that has only just come looks the
+        same, so that several probes have to find it so at the most requests that it ever ran.
+        """
+        self.foreign = max(0, running + waiting - max(self._peak, in_flight))
+        self._peak = in_flight
+        if running > self._running_max:
+            self._running_max, self._full_probes, self._learnt = running, 0, 0
+        if running == self._running_max and 0 < waiting >= unread and running and kv_usage < _KV_FULL:
+            self._full_probes += 1
+            if self._full_probes >= _FULL_PROBES:
+                self._learnt = running
+
+    def room(self, *, running: int, waiting: int, unreflected: int, in_flight: int, kv_usage: float) -> int:
+        """Requests that the engine could begin at once; negative: as many wait for a slot. `unreflected`: requests of
+        this gateway that the last probe cannot have counted."""
+        if total := self.total:
+            room = total - in_flight - self.foreign
+        else:
+            room = max(_UNKNOWN_ROOM, running) - waiting - unreflected
+        return min(room, -waiting) if waiting and kv_usage >= _KV_FULL else room
+
+    def release_ns(self) -> float:
+        """Mean time between two requests leaving while every slot is taken; 0: not known."""
+        return self.duration_ns / self.total if self.total else 0.0

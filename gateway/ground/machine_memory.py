@@ -1,0 +1,41 @@
+"""How much memory this process may have: the machine's, or less where a control group says so. It only reads files of
+the kernel, and what cannot be read sets no bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+_PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+_KIBIBYTE = 1024
+
+
+def memory_bytes(proc: Path = _PROC, groups: Path = _GROUPS) -> int | None:
+    """The smallest of the machine's memory and the bounds of the control groups around this process; None where nothing
+    tells."""
+    return min((*_of_machine(proc), *_of_groups(proc, groups)), default=None)
+
+
+def _of_machine(proc: Path) -> Iterator[int]:
+    for line in _lines(proc / "meminfo"):
+        if line.startswith("MemTotal:"):
+            yield int(line.split()[1]) * _KIBIBYTE
+
+
+def _of_groups(proc: Path, groups: Path) -> Iterator[int]:
+    """Version 2 has one tree; in version 1 memory has one of its own. A group is bounded by all those around it."""
+    for line in _lines(proc / "self/cgroup"):
+        _, kinds, path = line.split(":", 2)
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        root, name = (groups / "memory", "memory.limit_in_bytes") if kinds else (groups, "memory.max")
+        inside = PurePosixPath(path.lstrip("/"))
+        for group in (inside, *inside.parents):
+            yield from (int(text) for text in _lines(root / group / name) if text.isdigit())
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []

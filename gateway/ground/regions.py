@@ -1,0 +1,194 @@
+"""Reads the operators' table of regions, which a policy file and a controller's file hold, or name the file of. Written
+once, it is shared by all of them. It is never guessed at: a table that cannot be read gives none.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationInfo
+from pydantic.json_schema import WithJsonSchema
+
+from gateway.core.regions import KnownRegion, RegionTable
+from gateway.core.vocabulary import Jurisdiction, Place, RegionName
+from gateway.ground.faults import Fault, FileError, KeyFaults
+from gateway.ground.values import Surroundings
+from gateway.ground.yaml_file import read_yaml
+
+TABLE_BYTES_MAX = 256 * 1024
+REGIONS_MAX = 1024
+JURISDICTIONS_MAX = 64
+"""A rule that keeps to the table travels with each forward, and names them one by one."""
+RANGES_MAX = 256
+_DEPTH_MAX = 8
+_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::[0-9]{1,5})?(?:/[!-~]*)?")
+_HOST_NAME = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
+"""The last label begins with a letter: what begins with a digit is an address in one of its many spellings."""
+
+Name = Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+def range_fault(text: str) -> str:
+    """What is wrong with a range of addresses as it is written; empty where it can be used."""
+    if _looks_like_address(text):
+        try:
+            ip_network(text)
+        except ValueError as error:
+            return f"{text!r} is not a network: {error}"
+        return ""
+    if _HOST_NAME.fullmatch(text.removeprefix(".")) is None or len(text) > 253:
+        return f"{text!r} is neither a network such as 10.2.0.0/16 nor a host name, or the end of one, in small letters"
+    return ""
+
+
+def _looks_like_address(text: str) -> bool:
+    return "/" in text or ":" in text or text[-1:].isdigit()
+
+
+def _check_range(text: str) -> str:
+    if fault := range_fault(text):
+        raise ValueError(fault)
+    return text
+
+
+class RegionFile(BaseModel):
+    """What operators say of one region."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, title="Region")
+
+    jurisdiction: Name
+    """Whose law holds there, in the one spelling that all files share."""
+    replicas: Annotated[
+        tuple[Annotated[str, Field(strict=True, max_length=253), AfterValidator(_check_range)], ...],
+        Field(max_length=RANGES_MAX),
+    ] = ()
+    """Where gateways of other regions may reach its replicas: networks (10.2.0.0/16), host names, and endings of host
+    names that begin with a dot. Without any, no other gateway takes them over."""
+    announced_by: Annotated[tuple[Name, ...], Field(max_length=RANGES_MAX)] = ()
+    """Further regions whose gateways may announce replicas in this one."""
+
+    def as_known(self) -> KnownRegion:
+        return KnownRegion(
+            Jurisdiction(self.jurisdiction), self.replicas, tuple(RegionName(each) for each in self.announced_by)
+        )
+
+
+def _written_out(value: object) -> object:
+    """The short form `eu-west-1: EU`."""
+    return {"jurisdiction": value} if isinstance(value, str) else value
+
+
+Region = Annotated[
+    RegionFile,
+    BeforeValidator(_written_out),
+    WithJsonSchema({"anyOf": [{"type": "string"}, RegionFile.model_json_schema()]}),
+]
+
+
+def _check_jurisdictions(regions: dict[str, RegionFile]) -> dict[str, RegionFile]:
+    if len({each.jurisdiction for each in regions.values()}) > JURISDICTIONS_MAX:
+        raise ValueError(f"names more than {JURISDICTIONS_MAX} jurisdictions")
+    return regions
+
+
+Regions = Annotated[dict[Name, Region], Field(max_length=REGIONS_MAX), AfterValidator(_check_jurisdictions)]
+
+
+class TableFile(BaseModel):
+    """A file that holds the table, for all files that name it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1]
+    regions: Regions
+
+
+def _read_where_named(value: object, info: ValidationInfo) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return read_table_file(Surroundings.of(info).folder / value).regions
+    except FileError as error:
+        raise KeyFaults(*(Fault("", f"{error.path.name}: {fault}") for fault in error.faults)) from error
+
+
+_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string", "description": "A file beside this one that holds the table."},
+        {
+            "type": "object",
+            "maxProperties": REGIONS_MAX,
+            "additionalProperties": {"anyOf": [{"type": "string"}, RegionFile.model_json_schema()]},
+        },
+    ]
+}
+
+NamedRegions = Annotated[Regions, BeforeValidator(_read_where_named), WithJsonSchema(_SCHEMA)]
+"""The table, or the name of the file that holds it."""
+
+
+def read_table_file(path: Path) -> TableFile:
+    """Raises FileError."""
+    file = read_yaml(path, bytes_max=TABLE_BYTES_MAX, depth_max=_DEPTH_MAX, is_plain=True)
+    file.mapping()
+    return file.read_as(TableFile)
+
+
+def is_table(content: object) -> bool:
+    """Does a file hold a table alone, and no policy?"""
+    return isinstance(content, dict) and content.keys() <= {"version", "regions"} and "regions" in content
+
+
+def table_named_in(path: Path, content: object) -> Path | None:
+    """The file that the content of another one names as its table."""
+    named = content.get("regions") if isinstance(content, dict) else None
+    return path.parent / named if isinstance(named, str) else None
+
+
+def table_of(regions: dict[str, RegionFile]) -> RegionTable:
+    return RegionTable({RegionName(name): each.as_known() for name, each in regions.items()})
+
+
+# Where replicas stand
+
+
+def announcement_fault(regions: RegionTable, home: Place, place: Place, url: str) -> str:
+    """Why a gateway at `home` is not believed to have a replica at `place`, at this address; empty where the table lets
+    it announce one. A region without ranges refuses no address here: see `RegionTable.lends`."""
+    if fault := regions.place_fault(home) or regions.place_fault(place):
+        return fault
+    known = regions.regions[place.region]
+    if home.region not in (place.region, *known.announced_by):
+        return f"a gateway in region {home.region} may announce no replica in region {place.region}"
+    host = host_in(url)
+    if known.replicas and not any(_is_within(host, each) for each in known.replicas):
+        return f"{host or 'its address'} is in none of the ranges of region {place.region}"
+    return ""
+
+
+def host_in(url: str) -> str:
+    """The host of an engine's URL: an address in its usual spelling or a host name in small letters; empty for what is
+    neither, or could be read in two ways, and so lies in no range."""
+    found = _URL.fullmatch(url)
+    if found is None:
+        return ""
+    host = found[1].strip("[]").lower()
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        name = host.removesuffix(".")
+        return name if _HOST_NAME.fullmatch(name) else ""
+
+
+def _is_within(host: str, known: str) -> bool:
+    if not host:
+        return False
+    if _looks_like_address(known):
+        try:
+            return ip_address(host) in ip_network(known)
+        except ValueError:
+            return False
+    return host == known or (known.startswith(".") and host.endswith(known))

@@ -1,0 +1,206 @@
+"""Commands as README and docs print them: each exists with all of its options, and what needs no mesh, cloud or hours
+is run. README, docs/first_day.md and docs/operations.md have walks of their own, and docs/coming_from.md has tests of
+its own."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import nightside
+from loadgen.bench.main import bench_names
+from tests.support.calibrations import calibration, write_calibration
+from tests.support.walk import ROOT
+
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "policies/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/decisions").glob("*.md")),
+    *sorted((ROOT / "terraform").rglob("*.md")),
+]
+WALKED = {"README.md", "docs/first_day.md", "docs/operations.md", "docs/coming_from.md"}
+_FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```\s*$", flags=re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"^ {4}(nightside .*)$", flags=re.MULTILINE)
+_INLINE = re.compile(r"`(nightside [^`\n]+)`")
+_OURS = re.compile(r"(?:^|[\s(])nightside ([a-z].*)")
+_REST = re.compile(r"\s(?:[|>&#]|2>)|\)$|…")
+"""Where the command ends: a pipe, a comment, or what the page leaves to its reader."""
+_SUBSTITUTED = re.compile(r'"\$\((?!nightside)[^)]*\)"')
+_PROMPT = re.compile(r"^[$#] (?=\w)")
+
+
+@dataclass(frozen=True)
+class Printed:
+    page: str
+    text: str
+    is_block: bool
+    """Printed to be pasted, and not only named in a sentence."""
+
+    @property
+    def words(self) -> list[str]:
+        """Of a command of ours, what follows its name; none of any other."""
+        found = _OURS.search(_SUBSTITUTED.sub("WORD", self.text))
+        return [] if found is None else shlex.split(_REST.split(found[1])[0])
+
+
+def printed_in(page: Path) -> Iterator[Printed]:
+    text, name = page.read_text(), str(page.relative_to(ROOT))
+    for language, block in _FENCE.findall(text):
+        if language not in ("", "sh", "console"):
+            continue
+        for line in re.sub(r"\\\n\s*", " ", block).splitlines():
+            is_command = language != "console" or _PROMPT.match(line)
+            command = _PROMPT.sub("", line.strip())
+            if is_command and re.match(r"(?:nightside|make|pip|openssl|[A-Z_]+=\S+ nightside) ", command):
+                yield Printed(name, command, is_block=True)
+    text = _FENCE.sub("", text)
+    yield from (Printed(name, command.strip(), is_block=True) for command in _INDENTED.findall(text))
+    yield from (Printed(name, command.strip(), is_block=False) for command in _INLINE.findall(text))
+
+
+ALL = [each for page in PAGES for each in printed_in(page)]
+
+
+def fault_of(words: Sequence[str]) -> str | None:
+    """What our command line would say of these words' commands and options."""
+    command: click.Command = nightside.main
+    options = {"--help", "-h", "--version"}
+    taken: list[str] = []
+    for number, word in enumerate(words):
+        if isinstance(command, click.Group) and re.match(r"[a-z]", word):
+            found = command.get_command(click.Context(command), word)
+            if taken == ["bench"] and word in bench_names():
+                return None
+            if found is None:
+                return f"there is no command {' '.join([*taken, word])}"
+            command = found.load() if isinstance(found, nightside.LazyCommand) else found
+            taken.append(word)
+            options |= {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+            continue
+        for given in words[number:]:
+            if re.match(r"--?[a-z]", given) and given.partition("=")[0] not in options:
+                return f"{' '.join(taken)} has no option {given}"
+        break
+    return None
+
+
+def test_every_command_that_is_named_exists_with_all_of_its_options() -> None:
+    ours = [each for each in ALL if each.words]
+    assert len(ours) > 250, "nothing is looked at"
+    assert [(each.page, each.text, fault) for each in ours if (fault := fault_of(each.words))] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        ("nightside plann", "there is no command plann"),
+        ("nightside keys ad keys.yaml", "there is no command keys ad"),
+        ("nightside plan FILE --format nightside", "plan has no option --format"),
+        ("nightside sim skewed_day -o out/   # a comment --with options", None),
+    ],
+)
+def test_one_that_does_not_is_found(command: str, fault: str | None) -> None:
+    assert fault_of(Printed("page", command, is_block=True).words) == fault
+
+
+def test_every_make_target_that_is_printed_can_be_made() -> None:
+    """Without making it: they take minutes."""
+    commands = {_REST.split(each.text)[0].strip() for each in ALL if each.text.startswith("make ")}
+    assert len(commands) > 15, "nothing is looked at"
+    for command in sorted(commands):
+        words = [*shlex.split(command), "--dry-run", "--silent"]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+# Run
+
+
+NEEDS = {
+    "docs/controller.md": {"nightside controller run controller.yaml": "runs until it is told to stop: README's walk"},
+    "docs/disaggregated.md": {
+        "nightside engine": "runs until it is told to stop: tests/integration/test_disaggregated.py"
+    },
+    "docs/identity.md": {"nightside ctl freeze": "a controller"},
+    "docs/keys.md": {"nightside gateway usage": "a gateway that runs: tests/integration/test_usage.py"},
+    "docs/load.md": {"nightside load": "endpoints: README's walk"},
+    "docs/pools.md": {
+        "nightside plan --metrics": "a gateway that has counted",
+        "nightside engine": "runs until it is told to stop: README's walk",
+    },
+    "docs/predictors.md": {
+        "pip install": "a package index",
+        "nightside fit predictor --history": "what a gateway wrote",
+    },
+    "docs/prices.md": {"nightside audit price": "what a gateway wrote"},
+    "docs/records.md": {"nightside audit verify": "what a gateway wrote: tests/integration/test_audit.py"},
+    "docs/simulator.md": {
+        "nightside sim skewed_day --sweep seed=1,2,3 --ray": "a Ray cluster: tests/integration/test_ray.py",
+        "nightside results trial": "recorded traces",
+    },
+    "docs/stores.md": {"nightside controller run": "a store that is shared: tests/cloud"},
+}
+"""Commands that are looked at and not run here, by how they begin: what each would need, or which test runs it."""
+LIGHTER = {
+    ("sim", "--chaos"): ["--runs", "2"],
+    ("sim",): ["--set", "duration=2s", "--set", "warm_up=1s"],
+    ("plan",): ["--formula"],
+}
+"""What is added, so that as much is played as a test has time for."""
+
+
+def to_be_run() -> Iterator[Printed]:
+    for each in ALL:
+        elsewhere = each.page in WALKED or each.page.startswith("terraform/") or each.text.startswith("make ")
+        if each.is_block and not elsewhere and not each.text.startswith(tuple(NEEDS.get(each.page, ()))):
+            yield each
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a reader has: the checkout's files, and those that the pages show or suppose."""
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    shutil.copytree(ROOT / "policies", tmp_path / "policies")
+    shutil.copy(ROOT / "docs/examples/prices.yaml", tmp_path)
+    (tmp_path / "controller.yaml").write_text(
+        "controller: controller-1\nstore: {path: controller.db}\nregions: {us-east-1: US}\n"
+    )
+    (profiles,) = re.findall(
+        r"^```yaml\n(profiles:.*?)^```$", (ROOT / "docs/pools.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    (tmp_path / "profiles.yaml").write_text(profiles)
+    write_calibration(tmp_path / "chat.calibration.jsonl", calibration(96, 16, experts=64))
+    (tmp_path / "rates.csv").write_text("hour,rate\n" + "".join(f"{hour},{hour % 12 + 1}\n" for hour in range(24)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted({each.page for each in to_be_run()}))
+def test_what_a_page_prints_runs_in_its_order(page: str, folder: Path) -> None:
+    for each in (each for each in to_be_run() if each.page == page):
+        if not each.words:
+            subprocess.run(["sh", "-c", each.text], cwd=folder, check=True, capture_output=True)
+            continue
+        more = next((more for first, more in LIGHTER.items() if set(first) <= set(each.words)), [])
+        done = CliRunner().invoke(nightside.main, [*each.words, *more])
+        assert done.exit_code == 0, f"{each.text}\n{done.output}"
+
+
+def test_what_is_not_run_is_still_printed() -> None:
+    stale = [
+        (page, beginning)
+        for page, needs in NEEDS.items()
+        for beginning in needs
+        if not any(each.page == page and each.text.startswith(beginning) for each in ALL)
+    ]
+    assert stale == []
