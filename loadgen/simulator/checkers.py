@@ -611,7 +611,8 @@ class Watch:
         if visit.is_ordinary and view.core.placer.weighs_everybody:
             waiting = view.alike(visit.queue, leg.request_id)
             earlier = [request_id for request_id, arrival in waiting.items() if arrival < visit.arrival]
-            own = view.core.requests[leg.request_id].charge
+            starter = view.core.requests.get(leg.request_id)
+            own = None if starter is None else starter.charge
             blocked = [
                 each
                 for each in earlier

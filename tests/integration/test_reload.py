@@ -30,6 +30,8 @@ from tests.support.gateways import (
 from tests.support.processes import gateway_process, region_file
 
 WHOLE = b"".join(GOOD_STREAM)
+PAPERS_RULE = {"policy": "prefix", "peer_availability": "free_replica"}
+"""Placement that sends nothing to whoever has a pending request, here or abroad."""
 
 
 class Region:
@@ -112,7 +114,7 @@ async def test_engines_are_probed_by_the_new_numbers(world: World) -> None:
 
 async def test_requests_that_wait_are_served_by_a_replica_that_joins(world: World) -> None:
     world.one.waiting = 1
-    world.region.write(world.one, placement={"policy": "prefix"})  # who is pending is sent nothing
+    world.region.write(world.one, placement=PAPERS_RULE)
     async with world.region.serving() as gateway, asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(completed(world, gateway))
         await until(lambda: gateway.driver.open_requests == 1)
@@ -168,7 +170,7 @@ async def serving_with_a_peer(world: World, **changes: object) -> AsyncIterator[
     folder = world.region.folder / "eu"
     folder.mkdir()
     abroad = Region(folder, "eu-1", EU)
-    world.region.write(world.one, placement={"policy": "prefix"}, **changes)  # who is pending is sent nothing
+    world.region.write(world.one, placement=PAPERS_RULE, **changes)
     async with world.region.serving() as gateway:
         abroad.write(world.two, peers=[known_as(gateway, "us-1", US)])
         async with abroad.serving() as other:

@@ -478,7 +478,8 @@ class TestOverflow:
             one.finish("first")
             known = index.blocks
             assert known > 0
-            one.probe("r0", waiting=int(one is away))
+            if one is away:
+                occupy(one)
             one.hear("gw-eu", EU)
             one.ask("second", prompt="x" * 400 + "y" * 400)
             assert index.blocks > known

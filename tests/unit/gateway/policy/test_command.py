@@ -311,7 +311,7 @@ def test_a_controller_s_policy_for_nobody_here_or_for_another_place_is_found(mes
 
 def test_those_that_come_along_are_listed_and_printed() -> None:
     regions = run("sample").output.split()
-    assert regions == sorted(path.stem for path in POLICIES.glob("*.yaml"))
+    assert regions == sorted(path.stem for path in POLICIES.glob("*.yaml") if path.name != "regions.yaml")
     assert run("sample", "eu-west-1").output == (POLICIES / "eu-west-1.yaml").read_text()
 
 
