@@ -47,6 +47,7 @@ VARIABLES = {
         "file": "tests/package.tar.gz",
         "sha256": "c0703a5bd33b55186b6e90aeaef21861d1386701e617c72dea750610846e2cde",
     },
+    "regions_file": "tests/regions.yaml",
     "table": {"name": "nightside", "arn": "arn:aws:dynamodb:eu-west-1:123456789012:table/nightside"},
     "zone": {"id": "Z0123456789ABC", "name": ZONE},
 }

@@ -4,6 +4,7 @@ modules say what the providers take, and that one's outputs are another's inputs
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -121,6 +122,7 @@ def make_secrets(place: Path, kind: str, document: dict[str, Any], stack: Path) 
     ours("dev-certs", place / "made", "--trust-domain=mesh.test", *names)
     for made in (place / "made").iterdir():
         made.rename(place / "tls" / re.sub(r"^.*\.(clients|peers|controller)\.", r"\1.", made.name))
+    shutil.copy(stack / "tests/regions.yaml", place)
     if kind == "gateway":
         ours("keys", "add", place / "keys.yaml", "--id=team", "--tenant=acme")
         (place / "policy.yaml").write_text((stack / "tests/policy.yaml").read_text())
