@@ -29,6 +29,9 @@ from gateway.core.vocabulary import (
 )
 
 BUSY: Final = Standing.BUSY
+_AHEAD_FACTOR: Final = 4
+"""Of requests that leave slots in one round trip and heartbeat, how many may wait at a peer, where the policy weighs
+that wait."""
 _ANSWERS_MAX = 64
 """Models with rules about which somebody asked of late."""
 
@@ -86,6 +89,8 @@ class Peers(Targets[PeerState, PeerSpec]):
         """Models of which some pool of theirs has one, as far as we ever heard."""
         self.served_version = 0
         """Changes with what anybody among them serves, and where, as far as is known; never with how busy they are."""
+        self.weighs_waits = False
+        """Does the policy in force count what a wait at a peer costs?"""
 
     # What changes them
 
@@ -281,10 +286,13 @@ class Peers(Targets[PeerState, PeerSpec]):
         return queue_length + len(state.unreflected) + 1 - room
 
     def _ahead_max(self, state: PeerState, release_ns: float) -> float:
-        """Requests that leave slots while a heartbeat and a forward that answers it are on their way: that many may be
-        forwarded beyond the room that was told, or slots would stand empty for a round trip."""
+        """Requests that may be forwarded beyond the room that was told: as many as leave slots while a heartbeat and a
+        forward that answers it are on their way, or slots would stand empty for a round trip. Under a policy that
+        weighs the wait it is `_AHEAD_FACTOR` times as many: a session can wait where its cache is, rather than take the
+        next slot that is free elsewhere."""
+        factor = _AHEAD_FACTOR if self.weighs_waits else 1
         interval_ns = self._config.observation.publish_interval_ns
-        return (state.rtt_ns + interval_ns) / release_ns if release_ns else 0.0
+        return factor * (state.rtt_ns + interval_ns) / release_ns if release_ns else 0.0
 
     def first_token(self, state: PeerState, key: LegKey, now_ns: int) -> None:  # noqa: ARG002
         """A forward counts against the room that was told until a heartbeat counts it, whatever it has answered."""

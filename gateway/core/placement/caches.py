@@ -105,9 +105,10 @@ class Caches:
             return inf
         return float(now_ns - earliest_ns)
 
-    def read_again(self) -> float:
-        """Bytes that will be read once more for each byte that is read where a cache is full of what is still wanted:
-        whoever is pushed out comes back with the share of prompts that go on, and pushes out another then."""
+    def follow_ups(self) -> float:
+        """Requests that are expected to go on from one: the share of prompts that go on, and of those as many again. As
+        many bytes are read once more for each byte that is read into a cache that is full of what is still wanted:
+        whoever is pushed out comes back, and pushes out another then."""
         share = min(_CHAIN_MAX, self.continued)
         return share / (1 - share)
 

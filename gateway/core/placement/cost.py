@@ -40,6 +40,8 @@ behind it as well."""
 _DISTANCE_WEIGHT: Final = 2
 """Weight of the way to another gateway against a wait: a round trip is measured, a wait is estimated and off by as much
 as itself, so that a request leaves only where it gains more than that."""
+_WAYS_MORE_MAX: Final = 2.0
+"""Later requests of its session that a request's way counts for, at most: each of them takes the way as well."""
 _INTERVAL_KEEPS: Final = 0.95
 """Of the average of intervals, when one more comes: the last twenty make it."""
 
@@ -125,7 +127,7 @@ class Cost(Policy):
         return None if slot < 0 else self._replica_choice(profile, offer, slot, blocks)
 
     def reading_again_ns(self, uncached_bytes: int) -> float:
-        return self._caches.read_again() * self._slope_ns() * uncached_bytes
+        return self._caches.follow_ups() * self._slope_ns() * uncached_bytes
 
     def costs_at_replica(
         self, profile: RequestProfile, slot: int, held: Hold | None, matched_blocks: int = -1
@@ -166,7 +168,7 @@ class Cost(Policy):
         """In a full cache it pushes out as much, which will be read again: a conversation stays the more readily where
         its cache is."""
         reading_ns = self._slope_ns() * uncached_bytes * self._share_delayed(load)
-        return reading_ns * (1 + self._caches.read_again() * full_share)
+        return reading_ns * (1 + self._caches.follow_ups() * full_share)
 
     def _is_full(self, slot: int) -> bool:
         """Of what is still wanted: it keeps what nobody asks for through fewer gaps than come before most turns."""
@@ -326,8 +328,14 @@ class Cost(Policy):
             reading_ns=self._reading_ns(profile.uncached_bytes(blocks), load, self._full_share),
             crowding_ns=slope * self.config.explore_load_bytes * load,
             waiting_ns=self._wait_cost_ns(slope * fleet.peer_backlog(slot, model), fleet.peer_wait_ns(slot, model)),
-            distance_ns=_DISTANCE_WEIGHT * self._delay_weight * fleet.peer_rtt_ns(slot),
+            distance_ns=self._distance_ns(slot),
         )
+
+    def _distance_ns(self, slot: int) -> float:
+        """Cost of the way there and back, for this request and for those that follow it in its session: where requests
+        rarely go on from others, it counts for this one alone."""
+        ways = 1 + min(_WAYS_MORE_MAX, self._caches.follow_ups())
+        return _DISTANCE_WEIGHT * ways * self._delay_weight * self.fleet.peer_rtt_ns(slot)
 
     # What it is told
 

@@ -511,7 +511,7 @@ class Placer:
         """Begin with the policy that the config names, and tell it who is there."""
         factory: PolicyFactory = BUILT_IN.get(config.policy) or self._plug_ins(config.policy)
         self._policy = factory(self._fleet, config)
-        self.weighs_everybody = self._policy.weighs_everybody()
+        self.weighs_everybody = self._peers.weighs_waits = self._policy.weighs_everybody()
         self._wants_prefixes = self._policy.wants_prefixes()
         self._takes_full_replicas = self._policy.takes_full_replicas()
         for replica in self._replicas:

@@ -394,11 +394,12 @@ class TestOverflow:
     def test_the_way_there_is_filled_with_requests_that_find_a_slot_when_they_arrive(
         self, placement: PlacementPolicy
     ) -> None:
-        """150 ms there and back and 100 ms until the next heartbeat: ten requests leave in that time."""
+        """150 ms there and back and 100 ms until the next heartbeat: ten requests leave in that time. Four times as
+        many may wait there where the wait is part of the cost."""
         one = busy_desk(placement)
         one.hear("gw-eu", EU, available=1, room=0, rtt_ms=150, release_ns=25 * MS)
-        sent = [started(one.ask(f"q{number}")) for number in range(20)]
-        assert sent.count(["gw-eu"]) == 10
+        sent = [started(one.ask(f"q{number}")) for number in range(50)]
+        assert sent.count(["gw-eu"]) == (40 if placement is PlacementPolicy.COST else 10)
 
     def test_a_forward_that_has_answered_takes_room_until_a_heartbeat_counts_it(
         self, placement: PlacementPolicy

@@ -197,7 +197,7 @@ class TestTurns:
     def test_whoever_is_pushed_out_and_comes_back_pushes_out_another(self, continued: float, again: float) -> None:
         told = Told()
         told.caches.continued = continued
-        assert told.caches.read_again() == pytest.approx(again)
+        assert told.caches.follow_ups() == pytest.approx(again)
 
 
 def test_what_nobody_asks_for_is_forgotten_in_time() -> None:

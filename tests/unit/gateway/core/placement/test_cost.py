@@ -606,17 +606,23 @@ class TestUnderMemoryPressure:
         once = self.told(abroad=True, kept_gaps=0.0)
         for told in (again, once):
             told.hear(replicas=1, load=4)
-        more = 1 + again.policy._caches.read_again()
+        more = 1 + again.policy._caches.follow_ups()
         assert more > 4
         assert again.costs(asked, 0).reading_ns == pytest.approx(more * once.costs(asked, 0).reading_ns)
         assert again.costs_there(asked).reading_ns == pytest.approx(more * once.costs_there(asked).reading_ns)
+
+    def test_the_way_counts_for_two_of_those_that_follow_in_the_session_as_well(self) -> None:
+        told, asked = self.told(abroad=True), prompt("n")
+        told.hear(replicas=1, load=4, rtt_ms=100)
+        assert told.policy._caches.follow_ups() > 2
+        assert told.costs_there(asked).distance_ns == pytest.approx(3 * WAY_WEIGHT * 100 * MS / (1 + 4))
 
     def test_as_many_of_another_gateway_s_caches_are_full_as_of_ours(self) -> None:
         told, asked = self.told(abroad=True, replicas=2), prompt("n")
         told.hear(replicas=1, load=4)
         told.load(1, running=4)
         once_ns = PRIOR_NS * asked.prompt_bytes
-        again = told.policy._caches.read_again()
+        again = told.policy._caches.follow_ups()
         assert told.costs_there(asked).reading_ns == pytest.approx((1 + again / 2) * once_ns)
         assert told.costs(asked, 0).reading_ns == pytest.approx((1 + again) * once_ns)
         assert told.costs(asked, 1).reading_ns == pytest.approx(once_ns)
@@ -644,7 +650,7 @@ class TestUnderMemoryPressure:
         told = self.told()
         caches = told.policy._caches
         asked = prompt("n", 16_000)
-        patience_ns = caches.read_again() * PRIOR_NS * asked.prompt_bytes * 5
+        patience_ns = caches.follow_ups() * PRIOR_NS * asked.prompt_bytes * 5
         assert self.is_cold(told, asked, int(patience_ns) - 1)
         assert not self.is_cold(told, asked, int(patience_ns) + 1)
 

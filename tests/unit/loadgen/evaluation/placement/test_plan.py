@@ -54,7 +54,7 @@ def test_points_of_an_experiment_have_names_of_their_own(plan: Evaluation) -> No
 
 
 def test_workloads_are_played_by_everybody_and_sweeps_by_the_strongest(plan: Evaluation) -> None:
-    assert len(plan.workloads) == 16
+    assert len(plan.workloads) == 18
     for series in plan.workloads:
         assert series.experiment.run_names == list(SYSTEMS)
         assert len(series.experiment.seeds) == SEEDS_FULL
@@ -141,6 +141,6 @@ def test_what_is_held_out_is_played_only_when_it_is_looked_at(plan: Evaluation, 
 def test_without_traces_there_is_less_of_everything_and_nothing_held_out() -> None:
     bare = evaluation(None, look=True)
     assert bare.held_out == ()
-    assert len(bare.workloads) == 13
+    assert len(bare.workloads) == 14
     assert all("agentic" not in each.name for each in bare.experiments)
     assert all((bare.sweeps, bare.cases, bare.spikes))

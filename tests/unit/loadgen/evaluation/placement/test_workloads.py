@@ -11,6 +11,7 @@ from loadgen.evaluation.placement.workloads import (
     Workload,
     as_recorded,
     at_rate,
+    few_large,
     find_traces,
     with_clients,
     workloads,
@@ -37,7 +38,7 @@ def test_without_traces_there_is_what_is_generated() -> None:
 
 def test_with_traces_there_are_the_twelve_and_the_three_of_the_older_page(traces: Path) -> None:
     known = workloads(find_traces(traces))
-    assert len(known) == 12 + 3 + 1
+    assert len(known) == 12 + 3 + 1 + 2
     assert known["agentic-long"].point.name == "agentic sessions twice as long, 2/2/2"
     assert known["mooncake"].preset == scenario(known["mooncake"]).preset
 
@@ -47,7 +48,14 @@ def test_every_workload_is_a_scenario_with_the_engines_that_it_says(name: str) -
     assert scenario(GENERATED[name]).preset == GENERATED[name].preset
 
 
-@pytest.mark.parametrize("name", GENERATED)
+@pytest.mark.parametrize("slots", [64, 256])
+def test_few_large_replicas_have_nearly_all_their_users_in_one_region(slots: int) -> None:
+    large = scenario(few_large(GENERATED["conversations"], slots))
+    assert [(each.replicas, each.slots) for each in large.regions.values()] == [(1, slots)] * 3
+    assert [each.clients for each in large.clients] == [30 * slots // 16, slots // 16, slots // 16]
+
+
+@pytest.mark.parametrize("name", [name for name in GENERATED if not name.endswith("-large")])
 def test_it_can_be_asked_for_by_more_users_or_at_a_rate(name: str) -> None:
     assert {section.clients for section in scenario(with_clients(GENERATED[name], 30)).clients} == {30}
     open_loop = scenario(at_rate(GENERATED[name], 2.5))
