@@ -20,9 +20,9 @@ setup-tests: ## Make sure that what the tests start is on this machine: programs
 	@.ci/setup-tests
 	@PYTHON="$(PYTHON)" .ci/setup-cloud || [ $$? = 69 ]
 
-demo: setup ## Run three regions on this machine and show what forwarding gains. SERVE=1 keeps them up, KILL=region kills its gateway, DISAGGREGATED=1 lets Europe's engines share their work, ENGINE=llamacpp takes two regions with real engines that write real text.
+demo: setup ## Run three regions on this machine and show what forwarding gains. SERVE=1 keeps them up, KILL=region kills its gateway, FLEET=large takes one large engine a region in place of four, DISAGGREGATED=1 lets Europe's engines share their work, ENGINE=llamacpp takes two regions with real engines that write real text.
 	$(if $(ENGINE),@PYTHON="$(PYTHON)" .ci/setup-engines $(ENGINE))
-	$(BIN)/nightside demo $(if $(SERVE),--serve) $(if $(KILL),--kill $(KILL)) $(if $(DISAGGREGATED),--disaggregated) $(if $(ENGINE),--$(ENGINE) .venv-$(ENGINE)/bin/python)
+	$(BIN)/nightside demo $(if $(SERVE),--serve) $(if $(KILL),--kill $(KILL)) $(if $(FLEET),--fleet $(FLEET)) $(if $(DISAGGREGATED),--disaggregated) $(if $(ENGINE),--$(ENGINE) .venv-$(ENGINE)/bin/python)
 
 test: setup setup-tests ## Run every test on emulated engines. ARGS=… goes to pytest.
 	$(BIN)/python -m pytest -n 3 --dist worksteal --session-timeout=3000 $(ARGS)

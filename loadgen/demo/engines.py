@@ -19,18 +19,18 @@ from loadgen.engine.server_config import EngineServerConfig
 
 
 @click.command()
-@click.argument("ports", type=int, nargs=-1, required=True)
+@click.argument("engines", nargs=-1, required=True, metavar="PORT=SLOTS...")
 @click.option("--model", required=True)
 @click.option("--preset", required=True, type=click.Choice(list(PRESETS)))
-@click.option("--slots", required=True, type=int, help="Requests that each engine runs at once.")
 @click.option("--prefill", type=int, multiple=True, help="The port of an engine that reads prompts for others.")
 @click.option("--decode", type=int, multiple=True, help="The port of one that writes answers to what others have read.")
-def main(
-    ports: Sequence[int], *, model: str, preset: str, slots: int, prefill: Sequence[int], decode: Sequence[int]
-) -> None:
-    """Serve one engine on each of PORTS until SIGTERM."""
-    engine = replace(PRESETS[preset], sequences_max=slots)
-    configs = [EngineServerConfig(model=model, engine=engine, port=port, ignore_eos=True) for port in ports]
+def main(engines: Sequence[str], *, model: str, preset: str, prefill: Sequence[int], decode: Sequence[int]) -> None:
+    """Serve an engine on each PORT that runs SLOTS requests at once, until SIGTERM."""
+    configs = []
+    for each in engines:
+        port, _, slots = each.partition("=")
+        engine = replace(PRESETS[preset], sequences_max=int(slots))
+        configs.append(EngineServerConfig(model=model, engine=engine, port=int(port), ignore_eos=True))
     handoffs = dict.fromkeys(prefill, HandoffConfig(CONNECTOR, ReplicaRole.PREFILL))
     handoffs |= dict.fromkeys(decode, HandoffConfig(CONNECTOR, ReplicaRole.DECODE))
     uvloop.run(_serve([replace(config, handoff=handoffs.get(config.port)) for config in configs]))

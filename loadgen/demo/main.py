@@ -30,7 +30,14 @@ from loadgen.demo.mesh import Mesh, read_prefix_tokens, running_mesh
 from loadgen.demo.processes import DemoFailure
 from loadgen.demo.region_files import ZONE, has_addresses_of_its_own
 from loadgen.demo.report import RunResult
-from loadgen.demo.scenario import ROUND_TRIPS_FILE, DemoScenario, RegionScenario, disaggregated_scenario, real_scenario
+from loadgen.demo.scenario import (
+    ROUND_TRIPS_FILE,
+    DemoScenario,
+    RegionScenario,
+    disaggregated_scenario,
+    large_scenario,
+    real_scenario,
+)
 from loadgen.demo.serving import Keeper
 from loadgen.demo.snippets import curl_snippet, dig_snippet, openai_snippet
 from loadgen.demo.story import (
@@ -254,6 +261,10 @@ def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
 @click.option("--disaggregated", is_flag=True, help="One region's engines share their work: one reads, three write.")
 @click.option(
+    "--fleet", type=click.Choice(["small", "large"]), default="small", show_default=True,
+    help="Four engines of 12 slots in each region, or one of 48.",
+)  # fmt: skip
+@click.option(
     "--llamacpp",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Converse with real llama.cpp servers instead, run by this Python; `make demo ENGINE=llamacpp` installs one.",
@@ -268,12 +279,15 @@ def demo(
     seed: int,
     as_json: bool,
     disaggregated: bool,
+    fleet: str,
     llamacpp: Path | None,
 ) -> None:
     """Run three regions on this machine and show what forwarding gains."""
     if disaggregated and llamacpp is not None:
         raise click.UsageError("--disaggregated is for emulated engines: llama.cpp hands nothing over")
-    scenario = disaggregated_scenario() if disaggregated else DemoScenario()
+    if fleet == "large" and (disaggregated or llamacpp is not None):
+        raise click.UsageError("--fleet large is for emulated engines that each read and write")
+    scenario = disaggregated_scenario() if disaggregated else large_scenario() if fleet == "large" else DemoScenario()
     scenario = replace(scenario, load_s=seconds, seed=seed)
     folder = Path(tempfile.mkdtemp(prefix="nightside-demo-"))
     if llamacpp is not None:

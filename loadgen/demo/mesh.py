@@ -116,16 +116,17 @@ async def running_engines(
 ) -> AsyncIterator[Child]:
     """All engines of all regions, in one process, ready for requests. It fails `tasks` if it dies."""
     log = folder / "engines.log"
-    ports = [str(port) for region_ports in layout.engines.values() for port in region_ports]
+    slots = {port: region.slots for region in scenario.regions for port in layout.engines[region.name]}
     if scenario.llamacpp is not None:
-        real = [str(LLAMACPP_SERVER), scenario.model, str(scenario.slots), *ports]
+        real = [str(LLAMACPP_SERVER), scenario.model, str(scenario.regions[0].slots), *map(str, slots)]
         running = running_child("llama.cpp", real, log, tasks, runner=[str(scenario.llamacpp)])
     else:
-        options = ["--model", scenario.model, "--preset", scenario.preset, "--slots", str(scenario.slots)]
+        options = ["--model", scenario.model, "--preset", scenario.preset]
         for port, role in layout.roles.items():
             if role is not ReplicaRole.UNIFIED:
                 options += [f"--{role}", str(port)]
-        running = running_child("the engines' process", ["loadgen.demo.engines", *options, *ports], log, tasks)
+        engines = [f"{port}={count}" for port, count in slots.items()]
+        running = running_child("the engines' process", ["loadgen.demo.engines", *options, *engines], log, tasks)
     async with running as child:
         await until_ready(child, [f"{url}/health" for urls in urls_of_engines(layout).values() for url in urls])
         yield child
@@ -190,7 +191,6 @@ class _Start:
             seed=self.scenario.seed,
             dialect="vllm" if self.scenario.llamacpp is None else "llamacpp",
             roles=[layout.roles[port] for port in seat.engines],
-            slots=self.scenario.slots,
             number=seat.number,
             controlled=controlled,
         )

@@ -95,6 +95,15 @@ def gateway_id(region: RegionName, number: int = 0) -> GatewayId:
     return GatewayId(f"gw-{region}" if number == 0 else f"gw-{region}-{1 + number}")
 
 
+def write_table(regions: Sequence[RegionScenario]) -> None:
+    """The table of regions, beside their policies, which name it; replicas of each stand on this machine."""
+    table = {
+        str(each.name): {"jurisdiction": str(each.place.jurisdiction), "replicas": ["127.0.0.0/8"]} for each in regions
+    }
+    for file in {each.table_file for each in regions}:
+        file.write_text(yaml.safe_dump({"version": 1, "regions": table}))
+
+
 def region_file(
     region: RegionScenario,
     *,
@@ -106,13 +115,11 @@ def region_file(
     seed: int,
     dialect: str = "vllm",
     roles: Sequence[ReplicaRole] = (),
-    slots: int = 0,
     number: int = 0,
     controlled: Controlled | None = None,
 ) -> str:
     """One gateway's configuration. `peers` says through which local port each other gateway is reached, `number` which
-    of its region's gateways this is. `roles` are those of the engines, which share their work if there are several;
-    `slots` is what each of those runs at once."""
+    of its region's gateways this is. `roles` are those of the engines, which share their work if there are several."""
     name = gateway_id(region.name, number)
     replicas: list[dict[str, object]] = [
         {"id": f"{name.removeprefix('gw-')}-{number}", "url": url, "models": [str(model)], "dialect": dialect}
@@ -143,7 +150,7 @@ def region_file(
         "limits": {"drain": "2s"},
     }
     if ReplicaRole.DECODE in roles:
-        document |= _sharing(replicas, roles, slots)
+        document |= _sharing(replicas, roles, region.slots)
     if controlled is not None:
         document |= _controlled(region, ports, controlled)
     return yaml.safe_dump(document, sort_keys=False)

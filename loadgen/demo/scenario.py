@@ -9,6 +9,8 @@ from gateway.core.vocabulary import Connector, Jurisdiction, ModelName, Place, R
 from loadgen.workload import WorkloadConfig
 
 FOLDER = Path(__file__).parent
+TABLE = "regions.yaml"
+"""Beside the policies."""
 MODEL = ModelName("llama-3.1-8b-instruct")
 CONNECTOR = Connector.NIXL
 """By which engines that share their work hand it over."""
@@ -21,6 +23,9 @@ class RegionScenario:
     place: Place
     clients: int
     engines: int = 4
+    slots: int = 12
+    """Requests that each of them runs at once: fewer than its memory would allow, so that some dozens of clients fill a
+    region and one small machine can carry them all."""
     policies: Path = FOLDER / "policies"
     prefill_engines: int = 0
     """How many of them only read prompts, for the others that write answers; 0: each does both."""
@@ -40,7 +45,7 @@ class RegionScenario:
     @property
     def table_file(self) -> Path:
         """The regions that there are."""
-        return self.policies / "regions.yaml"
+        return self.policies / TABLE
 
 
 def _region(name: str, jurisdiction: str, clients: int, location: tuple[float, float]) -> RegionScenario:
@@ -58,9 +63,6 @@ class DemoScenario:
     )
     model: ModelName = MODEL
     preset: str = "llama-3.1-8b-l4"
-    slots: int = 12
-    """Requests that an engine runs at once: fewer than its memory would allow, so that some dozens of clients fill a
-    region and one small machine can carry them all."""
     load_s: float = 28.0
     drain_s: float = 16.0
     seed: int = 1
@@ -84,7 +86,13 @@ def disaggregated_scenario() -> DemoScenario:
     return replace(base, regions=(us, replace(eu, prefill_engines=1), jp))
 
 
+def large_scenario() -> DemoScenario:
+    """One engine in each region, of as many slots as the four of the others' together."""
+    base = DemoScenario()
+    return replace(base, regions=tuple(replace(each, engines=1, slots=4 * each.slots) for each in base.regions))
+
+
 def real_scenario(python: Path) -> DemoScenario:
     """Two regions with one small real engine each, which writes one answer at a time."""
-    us, eu, _ = (replace(region, engines=1) for region in DemoScenario().regions)
-    return replace(DemoScenario(), regions=(us, eu), model=ModelName("smollm2-135m-instruct"), slots=1, llamacpp=python)
+    us, eu, _ = (replace(region, engines=1, slots=1) for region in DemoScenario().regions)
+    return replace(DemoScenario(), regions=(us, eu), model=ModelName("smollm2-135m-instruct"), llamacpp=python)

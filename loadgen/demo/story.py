@@ -77,14 +77,14 @@ def print_intro(console: Console, scenario: DemoScenario, round_trips: RoundTrip
 
 def _intro(scenario: DemoScenario, round_trips: RoundTripTable) -> str:
     regions = ", ".join(f"{region.name} ({region.clients})" for region in scenario.regions)
-    engines = sum(region.engines for region in scenario.regions)
+    engines, slots = sum(region.engines for region in scenario.regions), scenario.regions[0].slots
     distances = ", ".join(
         f"{one.name} – {other.name} {round_trips.round_trip_s(one.name, other.name) * 1000:.0f} ms"
         for one, other in combinations(scenario.regions, 2)
     )
     lines = [
         f"{len(scenario.regions)} regions on this machine, each a gateway in its own process; clients: {regions}.",
-        f"{engines} emulated engines ({scenario.preset}, {scenario.slots} slots each). Round trips: {distances}.",
+        f"{engines} emulated engines ({scenario.preset}, {slots} slots each). Round trips: {distances}.",
         *(f"Of those in {name}, {readers} read prompts for the others." for name, readers in _readers(scenario)),
         *(f"By its policy, what arrives in {name} stays there." for name in _closed_regions(scenario)),
         f"The same load goes out twice, {scenario.load_s:.0f} s each: {MESH_RUN} forwards overflow to other regions, "
@@ -182,7 +182,7 @@ def _scenario_document(scenario: DemoScenario) -> dict[str, object]:
             for region in scenario.regions
         ],
         "engine_preset": scenario.preset,
-        "engine_slots": scenario.slots,
+        "engine_slots": scenario.regions[0].slots,
         "load_s": scenario.load_s,
         "seed": scenario.seed,
     }

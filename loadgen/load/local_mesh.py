@@ -15,7 +15,8 @@ import yaml
 from gateway.core.vocabulary import ModelName, RegionName
 from gateway.ground.faults import ConfigError
 from loadgen.demo.mesh import Mesh, running_mesh
-from loadgen.demo.scenario import DemoScenario, RegionScenario
+from loadgen.demo.region_files import write_table
+from loadgen.demo.scenario import TABLE, DemoScenario, RegionScenario
 from loadgen.simulator.scenario import RunSection, Scenario
 
 _MILLISECOND_NS = 1_000_000
@@ -46,7 +47,7 @@ def _faults_of(scenario: Scenario, run: RunSection) -> list[str]:
     if scenario.faults:
         found.append("faults: cannot be brought about on live gateways")
     for name, region in scenario.regions.items():
-        if region.gateways != 1 or region.adopted or region.preset or region.slots or not region.replicas:
+        if region.gateways != 1 or region.adopted or region.preset or not region.replicas:
             found.append(f"regions.{name}: should have one gateway and some replicas like all others")
     return found
 
@@ -57,6 +58,7 @@ def as_demo(scenario: Scenario, folder: Path) -> DemoScenario:
     policies.mkdir(parents=True, exist_ok=True)
     for name in scenario.regions:
         document = scenario.policy_document(name).model_dump(mode="json", exclude_defaults=True)
+        document["regions"] = TABLE
         (policies / f"{name}.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
     round_trips = folder / "round_trips.csv"
     lines = (
@@ -65,14 +67,21 @@ def as_demo(scenario: Scenario, folder: Path) -> DemoScenario:
         if one < other
     )
     round_trips.write_text("\n".join(lines) + "\n")
+    regions = tuple(
+        RegionScenario(
+            scenario.place(name),
+            clients=0,
+            engines=region.replicas,
+            slots=region.slots or scenario.slots or _slots_of(scenario),
+            policies=policies,
+        )
+        for name, region in scenario.regions.items()
+    )
+    write_table(regions)
     return DemoScenario(
-        regions=tuple(
-            RegionScenario(scenario.place(name), clients=0, engines=region.replicas, policies=policies)
-            for name, region in scenario.regions.items()
-        ),
+        regions=regions,
         model=ModelName(scenario.model),
         preset=scenario.preset,
-        slots=scenario.slots or _slots_of(scenario),
         seed=scenario.seed,
         round_trips_file=round_trips,
         has_controller=False,

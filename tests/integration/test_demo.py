@@ -78,10 +78,10 @@ def small_scenario(base: DemoScenario | None = None) -> DemoScenario:
     at once."""
     base = base or DemoScenario()
     regions = tuple(
-        replace(region, clients=clients, engines=1 + region.prefill_engines)
+        replace(region, clients=clients, engines=1 + region.prefill_engines, slots=4)
         for region, clients in zip(base.regions, (14, 2, 1), strict=True)
     )
-    return replace(base, regions=regions, preset="tiny", slots=4, load_s=2.0, drain_s=8.0, workload=LIVELY)
+    return replace(base, regions=regions, preset="tiny", load_s=2.0, drain_s=8.0, workload=LIVELY)
 
 
 def test_a_short_demo_forwards_overflow_within_policy_and_only_when_told_to(

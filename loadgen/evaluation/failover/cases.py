@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -17,6 +17,7 @@ from gateway.core.vocabulary import Jurisdiction, Place, RegionName
 from gateway.ground.clock import Clock
 from loadgen.demo.members import Member
 from loadgen.demo.mesh import Mesh, running_mesh
+from loadgen.demo.region_files import write_table
 from loadgen.demo.scenario import DemoScenario, RegionScenario
 from loadgen.demo.watch import TTL_S, Cause, Death, Sightings, Watch
 from loadgen.evaluation.failover.clients import Asked, Clients
@@ -189,6 +190,7 @@ def _scenario(case: Case, folder: Path) -> DemoScenario:
             Place(RegionName(name), Jurisdiction("XX")),
             clients=_USERS,
             engines=4 if case.has_sibling else 2,
+            slots=8,
             policies=folder / "policies",
             gateways=2 if case.has_sibling and number == case.gateways - 1 else 1,
             location=_WHERE[number],
@@ -199,15 +201,12 @@ def _scenario(case: Case, folder: Path) -> DemoScenario:
     round_trips = folder / "round_trips.csv"
     pairs = combinations([each.name for each in regions], 2)
     round_trips.write_text("".join(f"{one},{other},{_ROUND_TRIP_MS}\n" for one, other in pairs))
-    return DemoScenario(regions=regions, preset="tiny", slots=8, round_trips_file=round_trips)
+    return DemoScenario(regions=regions, preset="tiny", round_trips_file=round_trips)
 
 
-def _write_policies(regions: Iterable[RegionScenario], folder: Path) -> None:
+def _write_policies(regions: Sequence[RegionScenario], folder: Path) -> None:
     folder.mkdir()
-    table = {
-        str(each.name): {"jurisdiction": str(each.place.jurisdiction), "replicas": ["127.0.0.0/8"]} for each in regions
-    }
-    (folder / "regions.yaml").write_text(yaml.safe_dump({"version": 1, "regions": table}))
+    write_table(regions)
     for region in regions:
         jurisdiction = str(region.place.jurisdiction)
         document = {

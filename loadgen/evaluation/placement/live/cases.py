@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 
 from loadgen.evaluation.experiments import SCENARIOS, Changes
@@ -28,6 +29,8 @@ class Case:
     changes: Changes = field(default_factory=dict)
     llamacpp: Path | None = None
     """The Python of an environment with llama.cpp, whose real servers take the place of emulated engines."""
+    beside: str = ""
+    """Another case, which has a part of this one's engines: ours is to serve more here than there."""
 
     def scenario(self, seed: int) -> Scenario:
         """Raises ConfigError, also for what cannot be brought to life."""
@@ -44,11 +47,48 @@ def cases(traces: Path | None, llamacpp: Path | None, changes: Mapping[str, obje
         _agentic("agentic", _AGENTS, sessions, changes),
         _agentic("agentic, half as many again", _MORE_AGENTS, sessions, changes),
         Case("mixed", "unequal trees of thoughts, made up", SCENARIOS / "live_mixed.yaml", changes),
+        *_few_large(changes),
     ]
     if llamacpp is not None:
         what = "made-up sessions of agents on two real llama.cpp servers with SmolLM2-135M"
         found.append(Case("agentic, real engines", what, SCENARIOS / "live_real.yaml", changes, llamacpp))
     return found
+
+
+def _few_large(changes: Mapping[str, object]) -> list[Case]:
+    """One engine of 16 slots alone, and beside one of 4 whose region has all users; then as far away as another
+    continent, as four engines of 4 slots, and with users in three regions."""
+    path = SCENARIOS / "few_large.yaml"
+    large = {"jurisdiction": "EU", "replicas": 1, "slots": 16}
+    alone: Changes = {
+        "regions": {"eu-west-1": large},
+        "clients.0.region": "eu-west-1",
+        "balancer_region": "eu-west-1",
+        "round_trips": [],
+    }
+    origins = ("us-east-1", "us-west-2", "ap-northeast-1")
+    jurisdictions = dict(zip(origins, ("US", "US", "JP"), strict=True))
+    small = {name: {"jurisdiction": jurisdictions[name], "replicas": 1, "slots": 4} for name in origins}
+    several: Changes = {
+        "regions": {**small, "eu-west-1": large},
+        "clients": [{"region": name, "workload": "chat", "clients": 12} for name in origins],
+        "round_trips": [[one, other, "1ms"] for one, other in combinations([*origins, "eu-west-1"], 2)],
+    }
+    whole = "a large engine alone"
+    found: list[tuple[str, str, Changes]] = [
+        ("and a small one", "24 users where the small engine is", {}),
+        ("and a small one, far apart", "the same at 150 ms", {"round_trips": [["us-east-1", "eu-west-1", "150ms"]]}),
+        (
+            "in four parts",
+            "the same with four engines of 4 slots",
+            {"regions.eu-west-1": {**large, "replicas": 4, "slots": 4}},
+        ),
+        ("and three small ones", "12 users at each of three small engines", several),
+    ]
+    cases = [Case(whole, "24 users where the one engine of 16 slots is", path, {**alone, **changes})]
+    return cases + [
+        Case(f"a large engine {name}", what, path, {**own, **changes}, beside=whole) for name, what, own in found
+    ]
 
 
 def _agentic(name: str, agents: int, sessions: Path | None, changes: Mapping[str, object]) -> Case:

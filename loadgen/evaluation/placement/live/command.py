@@ -113,7 +113,13 @@ def _document(played: Live, missing: Mapping[str, str], rivals: Path, command: s
         "rounds": played.rounds,
         "seed": played.seed,
         "cases": [
-            {"name": case.name, "what": case.what, "about": case.scenario(played.seed).about} for case in played.cases
+            {
+                "name": case.name,
+                "what": case.what,
+                "about": case.scenario(played.seed).about,
+                "beside": case.beside,
+            }
+            for case in played.cases
         ],
         "systems": [{"name": each.name, "what": _told(each, rivals)} for each in played.systems],
         "not_measured": dict(missing),

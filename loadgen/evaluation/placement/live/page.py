@@ -50,6 +50,7 @@ def page_of(document: Figures) -> str:
         what = case["what"][:1].upper() + case["what"][1:]
         parts += [f"## {case['name'].capitalize()}\n", f"{what}. {case['about']}\n"]
         parts += _sections(document, case["name"])
+        parts.append(_beside(document, case))
     parts.append("## What this machine can tell\n")
     parts.append(_machine(document))
     return "\n".join(filter(None, parts))
@@ -130,6 +131,14 @@ def _compared(document: Figures, case: str) -> Iterator[list[str]]:
         others = [ratio(ours, theirs, measure) for measure in (of.TTFT_P50, of.TTFT_P90)]
         told = [of.spread_times(each) for each in (throughput, wait, *others)]
         yield [system["name"], *told, _verdict(throughput, wait)]
+
+
+def _beside(document: Figures, case: Figures) -> str:
+    """What our mesh serves beside what it serves with a part of the engines; empty where that is no question."""
+    if not case["beside"]:
+        return ""
+    both, part = (_runs(document, name, NIGHTSIDE) for name in (case["name"], case["beside"]))
+    return f"`nightside` serves {of.spread_times(ratio(both, part, of.THROUGHPUT))} of what *{case['beside']}* does.\n"
 
 
 def _verdict(throughput: Middle | None, wait: Middle | None) -> str:

@@ -68,7 +68,6 @@ def test_engines_that_share_their_work_are_one_pool(tmp_path: Path) -> None:
             overflow=OverflowMode.ON,
             seed=1,
             roles=[ReplicaRole.PREFILL, ReplicaRole.DECODE],
-            slots=12,
         )
     )
     config = load_config(file, {})

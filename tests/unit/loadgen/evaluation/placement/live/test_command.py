@@ -17,7 +17,7 @@ from loadgen.evaluation.main import results
         (["--set", "duration=1s"], "say with -o where to"),
         (
             ["--only", "nothing", "-o", "out"],
-            "no such case: nothing; there are: agentic; agentic, half as many again; mixed",
+            "no such case: nothing; there are: agentic; agentic, half as many again; mixed; a large engine",
         ),
         (["--set", "duration", "-o", "out"], "'duration' is not KEY=VALUE"),
         (["--rounds", "0"], "0 is not in the range"),

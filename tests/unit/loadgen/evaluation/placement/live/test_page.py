@@ -37,7 +37,7 @@ def document(*runs: Figures, **changes: Any) -> Figures:
         "machine": {"cores": 2},
         "rounds": 2,
         "seed": 1,
-        "cases": [{"name": "agentic", "what": "sessions", "about": "Some agents."}],
+        "cases": [{"name": "agentic", "what": "sessions", "about": "Some agents.", "beside": ""}],
         "systems": [{"name": name, "what": f"what {name} is"} for name in names],
         "not_measured": {},
         "faults": [],
@@ -69,6 +69,16 @@ def test_an_aim_that_is_missed_is_called_so() -> None:
     later = [run("nightside", 1, 11.0, 401.0), *PAIRED[1:3], run("nightside", 2, 20.0, 101.0)]
     for runs in (slower, later):
         assert "| **not met** |" in page_of(document(*runs))
+
+
+def test_what_more_engines_serve_stands_beside_what_a_part_of_them_does() -> None:
+    cases = [
+        {"name": name, "what": "users", "about": "An engine.", "beside": beside}
+        for name, beside in (("alone", ""), ("both", "alone"))
+    ]
+    runs = [run("nightside", 1, 20.0, 1.0, case="alone"), run("nightside", 1, 25.0, 1.0, case="both")]
+    assert "`nightside` serves × 1.25 (1.25–1.25) of what *alone* does." in page_of(document(*runs, cases=cases))
+    assert "`nightside` serves – of what *alone* does." in page_of(document(runs[1], cases=cases))
 
 
 def test_a_round_that_was_not_played_is_paired_with_nothing() -> None:
