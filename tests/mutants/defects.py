@@ -23,6 +23,7 @@ from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import AttemptState, Hold, LegEnd, Phase, RequestClass, RequestState
 from gateway.core.residency import ResidencyPolicy, Verdict
 from gateway.core.rooms import Rooms
+from gateway.core.slots import EngineSlots
 from gateway.core.state import GatewayState
 from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
@@ -32,6 +33,7 @@ from gateway.core.vocabulary import (
     LegResult,
     LegRole,
     LoadReport,
+    ModelCapacity,
     ModelName,
     Outcome,
     Place,
@@ -426,6 +428,44 @@ def hears_no_change(original: Original, report: LoadReport, last: LoadReport | N
 def never_stale(original: Original, peers: Peers, state: PeerState) -> int:
     stale_ns: int = original(peers, state)
     return stale_ns and stale_ns + _AGES_NS
+
+
+@mutant(
+    "forwards that no heartbeat counts yet take no room",
+    "peers:Peers._position",
+    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestOverflow",
+)
+def forgets_its_forwards(
+    original: Original, peers: Peers, state: PeerState, capacities: list[ModelCapacity], queue_length: int
+) -> int:
+    return int(original(peers, state, capacities, queue_length)) - len(state.unreflected)
+
+
+@mutant(
+    "forwards are taken without end",
+    "placement.placer:Placer.position_of",
+    hunter=f"{_CORE_TESTS}/test_intake.py::TestForwards",
+)
+def takes_all_forwards(original: Original, placer: Placer, *asked: Any) -> tuple[int, float]:
+    return 0, original(placer, *asked)[1]
+
+
+@mutant(
+    "a prompt that is being read teaches how many slots there are",
+    "slots:EngineSlots.observe",
+    hunter=f"{_CORE_TESTS}/test_slots.py",
+)
+def learns_from_reading(original: Original, slots: EngineSlots, running: int, waiting: int, **told: Any) -> None:
+    original(slots, running, waiting, **{**told, "unread": 0})
+
+
+@mutant(
+    "a session that leaves takes the way once",
+    "placement.cost:Cost._distance_ns",
+    hunter=f"{_CORE_TESTS}/placement/test_cost.py",
+)
+def goes_and_comes_once(original: Original, cost: Cost, slot: int) -> float:
+    return 2 * cost._delay_weight * cost.fleet.peer_rtt_ns(slot)
 
 
 # How queues are shared

@@ -35,6 +35,7 @@ from tests.support.core import (
     BOTH,
     EU,
     MODEL,
+    MS,
     SECOND,
     TENANT,
     US,
@@ -154,6 +155,19 @@ class TestForwards:
         occupy(one)
         one.ask("own")
         assert refusal(one, forward("q")) is RefusalReason.BUSY
+
+    def test_more_forwards_than_slots_come_free_meanwhile_are_refused_at_once(self) -> None:
+        """Two slots, from one of which a request leaves every 50 ms. Until the origin hears of it, 100 ms pass, in
+        which two leave. Four times as many may wait here by the rule, and twice that and one more are taken."""
+        one = desk(replicas=[replace(replica_spec("r0"), slots=2)], peers=[EU_PEER])
+        one.hear("gw-eu", EU, rtt_ms=0)
+        one.ask("own")
+        one.wait(100 * MS)
+        one.finish("own")
+        one.probe("r0")
+        taken = [refusal(one, forward(f"f{number}")) is None for number in range(30)]
+        assert taken == [number < 2 + 2 * 4 * 2 + 1 for number in range(30)]
+        assert refusal(one, forward("late")) is RefusalReason.BUSY
 
     def test_a_forwarded_duplicate_is_refused(self) -> None:
         one = desk(peers=[EU_PEER])
