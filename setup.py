@@ -85,6 +85,7 @@ COMPILED = (
     "gateway/core/replicas.py",
     "gateway/core/requests.py",
     "gateway/core/rooms.py",
+    "gateway/core/slots.py",
     "gateway/core/scaling/demand.py",
     "gateway/core/scaling/flows.py",
     "gateway/core/scaling/planner.py",

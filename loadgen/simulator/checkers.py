@@ -54,6 +54,8 @@ from loadgen.simulator.observers import GatewaySpec
 
 _DISHONEST = frozenset({RefusalReason.HOP_LIMIT, RefusalReason.RESIDENCY_STAMP})
 """Reasons for which no gateway of ours ever has to be refused."""
+_AHEAD = 4
+"""Of requests that leave a peer's slots meanwhile, how many may wait there, by docs/placement.md."""
 _IDLE_NS = 10_000_000_000
 """Nobody who may go there waits this long beside an engine that has had nothing to do for as long."""
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
@@ -677,7 +679,8 @@ class Watch:
             self._expect("no peer with a long queue is used", is_short, where)
         else:
             forwards = sum(peer == heard.report.gateway_id for peer, _ in view.uncounted.values())
-            room = _room_of(heard, config.observation.publish_interval_ns)
+            ahead = _AHEAD if view.core.placer.weighs_everybody else 1
+            room = _room_of(heard, config.observation.publish_interval_ns, ahead)
             has_room = bool(visit.follows) or queue + forwards <= room
             self._expect("no peer is sent more than it has room for", has_room, where)
 
@@ -774,11 +777,12 @@ def _queue_of(report: LoadReport, *, is_pooled: bool) -> int:
     return sum(each.length for each in report.queues if each.pool is None)
 
 
-def _room_of(heard: PeerObservation, interval_ns: int) -> float:
-    """Requests that a peer can take at the most: its room, and what leaves while word of it and a forward travel."""
+def _room_of(heard: PeerObservation, interval_ns: int, ahead: int) -> float:
+    """Requests that a peer can take at the most: its room, and `ahead` times what leaves while word of it and a forward
+    travel."""
     capacities = heard.report.capacities
     leaving = sum((heard.rtt_ns + interval_ns) / each.release_ns for each in capacities if each.release_ns)
-    return sum(max(0, each.room) for each in capacities) + leaving
+    return sum(max(0, each.room) for each in capacities) + ahead * leaving
 
 
 def _is_long_idle(engine: SimReplica, now_ns: int) -> bool:
