@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.evaluation.experiments import Changes
-from loadgen.evaluation.placement.workloads import REGIONS, Workload, changed, few_large, with_clients
+from loadgen.evaluation.placement.workloads import LARGE, REGIONS, Workload, changed, few_large, with_clients
 
 LOSS_S = 30
 """How long what is lost stays lost."""
 ROUND_TRIPS_MS = (1, 75, 150, 300)
 """Between any two regions; 1 ms stands for none."""
 FLEETS = (1, 4, 16)
-SLOTS = (64, 128, 256)
-"""Of the one replica of each region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ def cases(known: Mapping[str, Workload]) -> list[Case]:
     if "agentic" in known:
         agentic = with_clients(known["agentic"], 22)
         found += [_unscaled(known["agentic"]), _distances("agentic", agentic), *_lost("agentic", agentic)]
-    found += [_large(name, known[name]) for name in ("agentic", "conversations") if name in known]
+    found += [_large(name, known[name], users) for name, users in LARGE.items() if name in known]
     if "agentic" in known and "mooncake" in known:
         found.append(_tenants(known["agentic"], known["mooncake"]))
     return found
@@ -118,10 +116,10 @@ def _fleet(workload: Workload, factor: int) -> Workload:
     return changed(larger, f"{2 * factor} replicas a region", {**replicas, "duration": "60s", "warm_up": "20s"})
 
 
-def _large(name: str, workload: Workload) -> Case:
-    points = tuple(few_large(workload, slots) for slots in SLOTS)
+def _large(name: str, workload: Workload, users: Mapping[int, int]) -> Case:
+    points = tuple(few_large(workload, slots, count) for slots, count in users.items())
     title = f"{workload.point.name}: one large replica a region"
-    return Case(f"large replicas, {name}", title, points, "slots", tuple(map(float, SLOTS)))
+    return Case(f"large replicas, {name}", title, points, "slots", tuple(map(float, users)))
 
 
 def _distances(name: str, workload: Workload) -> Case:

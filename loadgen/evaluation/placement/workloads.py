@@ -28,8 +28,11 @@ _BEYOND = (
     "agentic-long",
 )
 _RECORDED = ("mooncake", "agentic", "agentic-long")
-_LARGE = ("agentic", "conversations")
-"""Those that are also played on fleets of few large replicas."""
+LARGE: Mapping[str, Mapping[int, int]] = {
+    "agentic": {64: 32, 128: 48, 256: 64},
+    "conversations": {64: 128, 128: 256, 256: 512},
+}
+"""Users on fleets of one large replica a region, by its slots: agents fill its cache, and conversations its slots."""
 _UNSEEN = ("conversations", "one-prompt", "bursts")
 H100 = "llama-3.1-8b-h100"
 _L4 = "llama-3.1-8b-l4"
@@ -86,7 +89,9 @@ def workloads(traces: skywalker.Traces) -> dict[str, Workload]:
     for name, point in zip(_UNSEEN, skywalker.UNSEEN, strict=True):
         named[name] = Workload(point, seeds_from=unseen_from)
     named["reasoning"] = Workload(_reasoning(), H100)
-    named |= {f"{name}-large": few_large(named[name], 128) for name in _LARGE if name in named}
+    named |= {
+        f"{name}-large": few_large(named[name], 128, users[128]) for name, users in LARGE.items() if name in named
+    }
     return named
 
 
@@ -94,12 +99,11 @@ def _has(traces: skywalker.Traces, name: str) -> bool:
     return (traces.mooncake if name == "mooncake" else traces.sessions) is not None
 
 
-def few_large(workload: Workload, slots: int) -> Workload:
-    """One replica of so many slots in each region, and twice as many users as one of them has slots, in proportions of
-    30 : 1 : 1: nearly all of them in a region that cannot serve them alone."""
+def few_large(workload: Workload, slots: int, users: int) -> Workload:
+    """One replica of so many slots in each region, and users in proportions of 30 : 1 : 1: nearly all of them in one."""
     who = workload.clients()[0]["workload"]
-    quiet = max(1, round(2 * slots / 32))
-    counts = (2 * slots - 2 * quiet, quiet, quiet)
+    quiet = round(users / 32)
+    counts = (users - 2 * quiet, quiet, quiet)
     changes: Changes = {
         "preset": H100,
         "duration": "120s",
@@ -110,7 +114,9 @@ def few_large(workload: Workload, slots: int) -> Workload:
         **{f"regions.{region}.replicas": 1 for region in REGIONS},
         **{f"regions.{region}.slots": slots for region in REGIONS},
     }
-    return replace(changed(workload, f"one replica of {slots} slots a region, users 30 : 1 : 1", changes), preset=H100)
+    return replace(
+        changed(workload, f"one replica of {slots} slots a region, {users} users 30 : 1 : 1", changes), preset=H100
+    )
 
 
 def _reasoning() -> Point:

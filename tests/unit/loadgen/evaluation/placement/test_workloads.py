@@ -50,7 +50,7 @@ def test_every_workload_is_a_scenario_with_the_engines_that_it_says(name: str) -
 
 @pytest.mark.parametrize("slots", [64, 256])
 def test_few_large_replicas_have_nearly_all_their_users_in_one_region(slots: int) -> None:
-    large = scenario(few_large(GENERATED["conversations"], slots))
+    large = scenario(few_large(GENERATED["conversations"], slots, 2 * slots))
     assert [(each.replicas, each.slots) for each in large.regions.values()] == [(1, slots)] * 3
     assert [each.clients for each in large.clients] == [30 * slots // 16, slots // 16, slots // 16]
 
