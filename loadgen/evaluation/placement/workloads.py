@@ -100,7 +100,7 @@ def _has(traces: skywalker.Traces, name: str) -> bool:
 
 
 def few_large(workload: Workload, slots: int, users: int) -> Workload:
-    """One replica of so many slots in each region, and users in proportions of 30 : 1 : 1: nearly all of them in one."""
+    """One replica of so many slots in each region, and users 30 : 1 : 1, so that nearly all of them are in one."""
     who = workload.clients()[0]["workload"]
     quiet = round(users / 32)
     counts = (users - 2 * quiet, quiet, quiet)
