@@ -87,6 +87,8 @@ class Orders:
     """In force in place of the region file's; None: that is."""
     prices_fault: str = ""
     """Why the ones that a controller has sent cannot be read here: an engine that died is stood in for all the same."""
+    regions: RegionTable | None = None
+    """The operators' table, for replicas that are found; None while there has been no usable one."""
     is_drained: bool = False
     """By an operator's order at the controller: clients and replicas of this gateway go to others."""
 
@@ -94,7 +96,7 @@ class Orders:
 def without_orders(local: GatewayConfig, regions: RegionTable | None) -> Orders:
     """Where no controller ever said anything."""
     misplaced = _misplaced_here(local, regions)
-    return Orders(peers=_placed(local.peers, misplaced), core=local.core, misplaced=misplaced)
+    return Orders(peers=_placed(local.peers, misplaced), core=local.core, misplaced=misplaced, regions=regions)
 
 
 def read_orders(
@@ -134,6 +136,7 @@ def read_orders(
         prices=prices,
         prices_fault=prices_fault,
         is_drained=snapshot.is_drained,
+        regions=regions,
     )
 
 

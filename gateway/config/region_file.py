@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self
 
 from pydantic import Field, PrivateAttr, Strict, StrictBool, ValidationInfo, model_validator
 
-from gateway.config.kubernetes import Namespace, PortName, Selector, cluster_around
+from gateway.config.kubernetes import Namespace, Network, PortName, Selector, as_network, cluster_around
 from gateway.config.names import AUTO_MODELS, DnsName, Model, Models, Url
 from gateway.config.placement_plug_ins import placement_faults, with_version
 from gateway.config.pools import Member, PoolFile
@@ -57,6 +57,7 @@ _RANKS_MAX = 256
 _SLOTS_MAX = 65536
 _ALIASES_MAX = 1000
 _MEANT_MAX = 16
+_NETWORKS_MAX = 64
 
 
 class RegionSections(SectionsFile[AnySections], Generic[AnySections]):
@@ -258,6 +259,8 @@ class KubernetesReplicasFile(_EngineFile):
     namespace: Namespace | None = None
     scheme: Literal["http", "https"] = "http"
     port: Annotated[int, Strict(), Field(ge=1, le=65535)] | PortName
+    networks: Annotated[tuple[Network, ...], Field(max_length=_NETWORKS_MAX)] = ()
+    """Where its addresses may be, whatever the cluster says; without any, as the operators' table has it."""
     api: WebUrl | None = None
     """Where a cluster's API is; without it, of the cluster that this gateway runs in."""
     token_file: FilePath | None = None
@@ -293,7 +296,14 @@ class KubernetesReplicasFile(_EngineFile):
     ) -> KubernetesReplicasConfig:
         template = self._as_template(home, probes, connectors)
         return KubernetesReplicasConfig(
-            template, self.kind, self._api, self._namespace, self.selector, self.scheme, self.port
+            template,
+            self.kind,
+            self._api,
+            self._namespace,
+            self.selector,
+            self.scheme,
+            self.port,
+            tuple(map(as_network, self.networks)),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from gateway.core.vocabulary import Connector, PeerSpec, ReplicaId, ReplicaRole, ReplicaSpec
@@ -139,6 +140,9 @@ class KubernetesReplicasConfig:
     scheme: str
     port: int | str
     """Of every replica, or its name in the Service or the container."""
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Where their addresses may be. Without any: where the operators' table has replicas of their region, if it names
+    networks, and in no case at an address that no pod has."""
 
 
 @dataclass(frozen=True, slots=True)
