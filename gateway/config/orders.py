@@ -381,10 +381,22 @@ class _PlaceCheck:
         place = home
         if isinstance(region, str) and isinstance(jurisdiction, str):
             place = Place(RegionName(region), Jurisdiction(jurisdiction))
-        fault = self._fault(home, place, str(document.get("url", "")))
+        fault = self._fault(home, place, str(document.get("url", ""))) or self._stray(home, place, document)
         if fault:
             self.misplaced[f"replica {name}"] = fault
         return fault
+
+    def _stray(self, home: Place, place: Place, document: Mapping[str, Any]) -> str:
+        """Decode workers are led there, so it is held against the table as the replica's own address is."""
+        hosts = document.get("side_channel_hosts", ())
+        for host in hosts if isinstance(hosts, list | tuple) else ():
+            text = str(host)
+            url = f"http://[{text}]" if ":" in text else f"http://{text}"
+            if "/" in text:
+                return "side_channel_hosts: one that is adopted names no networks"
+            if fault := self._fault(home, place, url):
+                return f"side_channel_hosts: {fault}"
+        return ""
 
     def _fault(self, home: Place, place: Place, url: str) -> str:
         if self.regions is None:

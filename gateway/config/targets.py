@@ -73,6 +73,10 @@ class ReplicaConfig:
     """Of a prefill or decode worker: how its pool hands over."""
     bootstrap_port: int | None = None
     """Of a prefill worker that decode workers meet; None: the usual one, or what it says."""
+    side_channel_hosts: tuple[str, ...] = ()
+    """Of a prefill worker: hosts and networks besides its own address where decode workers may fetch what it read."""
+    side_channel_port: int | None = None
+    """The first of as many as it has ranks; None: any port of those hosts."""
     is_adopted: bool = False
     """It is at home at another gateway, which has said where it is."""
 

@@ -20,7 +20,7 @@ from tests.fakes.dns import FakeDns
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream_until, token
 from tests.fakes.kubernetes import FakeKubernetes, endpoint_slice, pod
 from tests.support.core import MODEL, US
-from tests.support.gateways import ask, free_replicas, region_document, serving_file, until
+from tests.support.gateways import ask, counted, free_replicas, region_document, serving_file, until
 
 NAME = "llama.engines.test"
 WHOLE = b"".join(GOOD_STREAM)
@@ -249,8 +249,7 @@ async def test_a_cluster_names_addresses_within_the_operators_table(world: World
         assert replicas(gateway) == []
         assert "replica llama-192.0.2.9-8000: 192.0.2.9 is in none of the ranges" in await world.ready(gateway)
         cluster.api.put("endpointslices", endpoint_slice("a", "169.254.169.254"))
-        while "places_refused" in await world.ready(gateway):
-            await asyncio.sleep(0.01)
+        await until(lambda: counted(gateway, "places_refused") == 0)
         assert replicas(gateway) == [], "no pod has a cloud's own address"
     cluster.api.put("endpointslices", endpoint_slice("a", "192.0.2.9"))
     async with cluster.serving(selector="app=vllm", port="http", networks=["192.0.2.0/24"]) as gateway:

@@ -41,6 +41,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kubernetes, "_WATCH_PAUSE_S", 0.005)
 
 
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text("the-token")
+    return file
+
+
 @dataclass
 class Known:
     source: KubernetesSource
@@ -66,7 +73,6 @@ def urls(engines: Iterable[str]) -> frozenset[str]:
 
 @asynccontextmanager
 async def lied_to(lists: Answers, watches: Answers, token: Path) -> AsyncIterator[tuple[LyingKubernetes, Known]]:
-    token.write_text("the-token")
     log_stream = io.StringIO()
     log = make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("g"), log_stream)
     async with LyingKubernetes(lists, watches).serving() as api:
@@ -108,24 +114,24 @@ def check(case: ClusterCase, api: LyingKubernetes, known: Known, asked: list[byt
 
 
 @pytest.mark.parametrize("case", LIST_CASES, ids=lambda case: case.name)
-async def test_a_list_that_lies(case: ClusterCase, tmp_path: Path) -> None:
+async def test_a_list_that_lies(case: ClusterCase, token: Path) -> None:
     async with elsewhere() as (port, asked):
         lie = _to(case, port)
 
         def lists(before: int) -> bytes | Iterable[bytes] | None:
             return TRUTH if before == 0 or (case.once and before > 1) else lie
 
-        async with lied_to(lists, lambda _: TOO_OLD, tmp_path / "token") as (api, known):
+        async with lied_to(lists, lambda _: TOO_OLD, token) as (api, known):
             await known.until(case.known)
             await api.listed.reaches(1 + ROUNDS)
             check(case, api, known, asked)
 
 
 @pytest.mark.parametrize("case", WATCH_CASES, ids=lambda case: case.name)
-async def test_a_watch_that_lies(case: ClusterCase, tmp_path: Path) -> None:
+async def test_a_watch_that_lies(case: ClusterCase, token: Path) -> None:
     async with elsewhere() as (port, asked):
         lie = _to(case, port)
-        async with lied_to(lambda _: TRUTH, lambda before: lie if before == 0 else None, tmp_path / "token") as (
+        async with lied_to(lambda _: TRUTH, lambda before: lie if before == 0 else None, token) as (
             api,
             known,
         ):

@@ -64,6 +64,7 @@ async def finding(
     kind: KubernetesKind = KubernetesKind.ENDPOINT_SLICES,
     port: int | str = "http",
     selector: str = "app=vllm",
+    *,
     token_file: Path | None = None,
     networks: tuple[str, ...] = (),
 ) -> AsyncIterator[Heard]:
