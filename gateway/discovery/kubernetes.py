@@ -72,6 +72,7 @@ class KubernetesSource:
             except Expired:
                 self._log.debug("the cluster has forgotten what we knew: asking for everything again")
             except _AllGone:
+                self._pause_ns = self._settings.interval_min_ns
                 self._log.warning(
                     "the cluster says that every replica is gone; they stay until it has said so again",
                     known=len(self._known),

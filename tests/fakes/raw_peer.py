@@ -58,7 +58,10 @@ class RawPeer:
 
 
 @asynccontextmanager
-async def serve_raw_peer(peer: RawPeer, credentials: grpc.ServerCredentials | None = None) -> AsyncIterator[RawPeer]:
+async def serve_raw_peer(
+    peer: RawPeer, credentials: grpc.ServerCredentials | None = None, port: int = 0
+) -> AsyncIterator[RawPeer]:
+    """`port` 0: any."""
     handlers = {
         "Subscribe": grpc.unary_stream_rpc_method_handler(peer._subscribe, response_serializer=written),
         "Forward": grpc.unary_stream_rpc_method_handler(
@@ -71,9 +74,9 @@ async def serve_raw_peer(peer: RawPeer, credentials: grpc.ServerCredentials | No
     server = grpc.aio.server(options=options)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     if credentials is None:
-        peer.port = server.add_insecure_port("127.0.0.1:0")
+        peer.port = server.add_insecure_port(f"127.0.0.1:{port}")
     else:
-        peer.port = server.add_secure_port("127.0.0.1:0", credentials)
+        peer.port = server.add_secure_port(f"127.0.0.1:{port}", credentials)
     await server.start()
     try:
         yield peer

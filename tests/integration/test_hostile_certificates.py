@@ -4,6 +4,7 @@ The cases are data: `tests/hostile/peer_certificates.py`."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,30 +84,50 @@ async def test_whoever_calls_is_who_its_certificate_says(called: Called, case: C
         assert codes <= set(TURNED_AWAY)
 
 
-@pytest.mark.parametrize("case", CERTIFICATE_CASES, ids=lambda case: case.name)
-async def test_whoever_answers_is_who_its_certificate_says(case: CertificateCase, tmp_path: Path) -> None:
-    ca = new_ca()
+def showing(case: CertificateCase, ca: DevelopmentCa) -> grpc.ServerCredentials:
     shown = odd_certificate(case, ca)
-    credentials = grpc.ssl_server_credentials(
+    return grpc.ssl_server_credentials(
         [(shown.key_pem, shown.certificate_pem)], root_certificates=roots_of(ca), require_client_auth=True
     )
-    forwarded: list[pb.ForwardRequest] = []
 
-    async def take(request: pb.ForwardRequest, _: Any) -> None:
-        forwarded.append(request)
 
-    def us_beat(number: int) -> bytes:
-        place = {"place.region": "us-east-1", "place.jurisdiction": "US", "capacities": []}
-        return written(beat(number, {"gateway_id": "us-1", **place}))
+def us_beat(number: int) -> bytes:
+    place = {"place.region": "us-east-1", "place.jurisdiction": "US", "capacities": []}
+    return written(beat(number, {"gateway_id": "us-1", **place}))
 
-    peer = RawPeer(us_beat, take)
+
+async def answer_nothing(_: pb.ForwardRequest, __: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize("case", CERTIFICATE_CASES, ids=lambda case: case.name)
+async def test_whoever_answers_is_who_its_certificate_says(case: CertificateCase, tmp_path: Path) -> None:
+    ca, peer = new_ca(), RawPeer(us_beat, answer_nothing)
     async with (
-        serve_raw_peer(peer, credentials),
+        serve_raw_peer(peer, showing(case, ca)),
         serve_gateway(eu_config(tmp_path, ca, Address("127.0.0.1", peer.port))) as gateway,
     ):
         if case.may_answer:
             await until(lambda: usable_peers(gateway) == 1)
         else:
-            await until(lambda: counted(gateway, "peers_refused_total", seen_by="caller") >= 2)
+            await until(lambda: refused_by(gateway) >= 2)
             assert usable_peers(gateway) == 0
             assert peer.beats.count == 0
+
+
+async def test_a_peer_that_comes_back_with_another_ones_certificate_is_none_any_more(tmp_path: Path) -> None:
+    right, another = CERTIFICATE_CASES[0], CERTIFICATE_CASES[1]
+    ca, peer = new_ca(), RawPeer(us_beat, answer_nothing)
+    async with AsyncExitStack() as first:
+        await first.enter_async_context(serve_raw_peer(peer, showing(right, ca)))
+        async with serve_gateway(eu_config(tmp_path, ca, Address("127.0.0.1", peer.port))) as gateway:
+            await until(lambda: usable_peers(gateway) == 1)
+            assert refused_by(gateway) == 0
+            await first.aclose()
+            async with serve_raw_peer(peer, showing(another, ca), port=peer.port):
+                await until(lambda: refused_by(gateway) >= 2)
+                assert usable_peers(gateway) == 0
+
+
+def refused_by(gateway: GatewayHandle) -> float:
+    return counted(gateway, "peers_refused_total", seen_by="caller")
