@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from enum import Enum, auto
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
@@ -19,6 +20,7 @@ from gateway.core.value import value
 
 _VALUES_MAX = 10_000
 """In what is not made of numbers alone: a worker of many nodes names a few hundred."""
+_KEY_LENGTH_MAX = 128
 _PORT_MAX = 65_535
 _NUMBERS = re.compile(rb"[][\s\d,.+eE-]*|null|true|false")
 _HOST_KEY = re.compile(
@@ -30,7 +32,20 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)", re.DOTALL)
 _AUTHORITY = re.compile(
     r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9_.-]{1,253})|([0-9A-Fa-f:.]{2,45}))(?::([0-9]{1,5}))?"
 )
+_ADDRESS = re.compile(r"\[?[0-9A-Fa-f.:]+\]?(?::[0-9]{1,5})?")
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class _Kind(Enum):
+    HOST = auto()
+    PORT = auto()
+
+
+@lru_cache(1024)
+def _kind(key: str) -> _Kind | None:
+    if _PORT_KEY.search(key):
+        return _Kind.PORT
+    return _Kind.HOST if _HOST_KEY.search(key) else None
 
 
 @value
@@ -71,11 +86,11 @@ def stray_in(told: bytes, own: SideChannel) -> str:
     an object in JSON. Raises what msgspec does where it is not."""
     seen = 0
     for name, raw in _MEMBERS.decode(told).items():
-        if _NUMBERS.fullmatch(raw) and not (_HOST_KEY.search(name) or _PORT_KEY.search(name)):
+        if _NUMBERS.fullmatch(raw) and len(name) <= _KEY_LENGTH_MAX and _kind(name) is None:
             continue
         for key, found in _values(name, msgspec.json.decode(raw)):
             seen += 1
-            if seen > _VALUES_MAX:
+            if seen > _VALUES_MAX or len(key) > _KEY_LENGTH_MAX:
                 return "its hand-off is too long to be looked through"
             if fault := _fault(key, found, own):
                 return fault
@@ -101,10 +116,11 @@ def _values(name: str, found: Any) -> Iterator[tuple[str, Any]]:
 def _fault(key: str, found: Any, own: SideChannel) -> str:
     if found is None:
         return ""
-    if _PORT_KEY.search(key):
+    kind = _kind(key)
+    if kind is _Kind.PORT:
         is_port = type(found) is int and own.has_port(found)
         return "" if is_port else "it names a port of a side channel that is not its own"
-    if _HOST_KEY.search(key) or (isinstance(found, str) and _is_address(found)):
+    if kind is _Kind.HOST or (isinstance(found, str) and _is_address(found)):
         is_host = isinstance(found, str) and _leads_to(found, own)
         return "" if is_host else "it names a host of a side channel that is not its own"
     return ""
@@ -114,7 +130,7 @@ def _is_address(text: str) -> bool:
     """Does a text read as an address whatever it is called?"""
     if "://" in text:
         return True
-    host = _AUTHORITY.fullmatch(text)
+    host = _AUTHORITY.fullmatch(text) if _ADDRESS.fullmatch(text) else None
     if host is None:
         return False
     try:

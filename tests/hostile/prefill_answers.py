@@ -97,6 +97,7 @@ PREFILL_CASES = (
     PrefillCase("an address deep within", handed(TOLD, b'"x":{"y":[[{"z":["fd00::8"]}]]}'), None),
     PrefillCase("an address as a name", handed(TOLD, b'"x":{"10.0.0.8":1}'), None),
     PrefillCase("many nodes, one of them elsewhere", handed(TOLD, b'"remote_multi_nodes_meta_mapping":{"0":{"host":"10.0.0.7"},"1":{"host":"evil.example.net"}}'), None),
+    PrefillCase("a member of a long name", handed(TOLD, b'"' + b"x" * 1000 + b'host":"evil"'), None),
     PrefillCase("20,000 nodes", handed(TOLD, b'"nodes":[' + b",".join([b'{"host":"10.0.0.7"}'] * 20_000) + b"]"), None),
     # What it is
     PrefillCase("nothing", b"", None),
