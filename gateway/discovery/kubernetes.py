@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.config.sections import DiscoveryConfig
 from gateway.config.targets import KubernetesReplicasConfig, ReplicaConfig
 from gateway.discovery.kubernetes_api import OBJECTS_MAX, ApiFailed, Collection, Expired
-from gateway.discovery.kubernetes_objects import Condition, Seen, kind_of, name_of, path_of, seen_in
+from gateway.discovery.kubernetes_objects import OBJECTS, Condition, Seen, kind_of, name_of, path_of, seen_in
 from gateway.discovery.source import Report
 from gateway.discovery.templates import Location, replica_at
 
@@ -25,7 +25,7 @@ _WATCH_PAUSE_S = 1.0
 """Between two watches; a cluster that ends each of them at once is not asked without pause."""
 _WATCHES_PER_LIST = 10
 """After so many the whole list is asked for: a watch that keeps a change to itself does so for some minutes."""
-_SEEN_MAX = 20_000
+_SEEN_MAX = 5_000
 """Engines in all objects, whether they are ready or not."""
 
 
@@ -45,7 +45,8 @@ class KubernetesSource:
             kind_of(config.kind),
             path_of(config.kind, config.namespace),
             config.selector,
-            settings.timeout_ns / _SECOND_NS,
+            objects=OBJECTS,
+            timeout_s=settings.timeout_ns / _SECOND_NS,
         )
         self._objects: dict[str, tuple[Seen, ...]] = {}
         """By the name of the object that says it."""

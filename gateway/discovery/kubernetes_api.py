@@ -36,6 +36,8 @@ _SILENT_S = 15
 _PART_PAUSE_S = 0.02
 """After each piece of a watch: whoever sends without a pause is read at the pace of an ordinary cluster, and leaves the
 loop to requests."""
+_PAUSE_SHARE = 4
+"""Or so many times as long as that piece took to take in."""
 _VERSION_LENGTH_MAX = 256
 _CONTINUE_LENGTH_MAX = 4096
 """Both are opaque, and are sent back in the address of the next question."""
@@ -86,16 +88,27 @@ class _Event(msgspec.Struct):
 
 _PAGES = msgspec.json.Decoder(_Page)
 _EVENTS = msgspec.json.Decoder(_Event)
-_OBJECTS = msgspec.json.Decoder(dict[str, Any])
+_STATUSES = msgspec.json.Decoder(dict[str, Any])
 _Read = TypeVar("_Read")
 
 
 class Collection:
     """Some objects of one kind, in one namespace, with certain labels."""
 
-    def __init__(self, api: KubernetesApi, kind: str, path: str, selector: str, timeout_s: float) -> None:
-        """`kind`: of each object, in the API's words. `timeout_s`: until connected."""
+    def __init__(
+        self,
+        api: KubernetesApi,
+        kind: str,
+        path: str,
+        selector: str,
+        *,
+        objects: msgspec.json.Decoder[dict[str, Any]],
+        timeout_s: float,
+    ) -> None:
+        """`kind`: of each object, in the API's words. `objects` decodes as much of one as is looked at. `timeout_s`:
+        until connected."""
         self._api = api
+        self._decoder = objects
         self._kind = kind
         self._url = f"{api.url}{path}"
         self._selector = selector
@@ -128,7 +141,7 @@ class Collection:
                     f"the list has more than {OBJECTS_MAX} objects or {_LIST_BYTES_MAX >> 20} MiB: narrow the selector"
                 )
             for raw in found:
-                items.append(read(_object(raw)))
+                items.append(read(self._object(raw)))
                 await asyncio.sleep(0)
             if not page.metadata.continue_:
                 return Listed(items, _version(page.metadata.resource_version))
@@ -146,20 +159,22 @@ class Collection:
             "timeoutSeconds": str(_WATCH_S),
         }
         timeout = aiohttp.ClientTimeout(total=_WATCH_S + _SILENT_S, connect=self._timeout_s)
+        loop = asyncio.get_running_loop()
         async with self._asking(query, timeout) as response:
             async for lines in _lines(response):
+                began_s = loop.time()
                 news: list[News] = []
                 for line in lines:
                     news.append(self._news(line, version))
                     version = news[-1].version
                 yield news
-                await asyncio.sleep(_PART_PAUSE_S)
+                await asyncio.sleep(max(_PART_PAUSE_S, _PAUSE_SHARE * (loop.time() - began_s)))
 
     def _news(self, line: bytes, version: str) -> News:
         event = _decoded(_EVENTS, line)
-        item = _object(event.object)
         if event.type == "ERROR":
-            _raise_status(item)
+            _raise_status(_decoded(_STATUSES, event.object))
+        item = self._object(event.object)
         if item.get("kind", self._kind) != self._kind:
             raise ApiFailed(f"what came is a {_shown(str(item['kind']))}, and no {self._kind}")
         metadata = item.get("metadata")
@@ -168,6 +183,11 @@ class Collection:
         if event.type in ("ADDED", "MODIFIED", "DELETED"):
             return News(version, item, is_gone=event.type == "DELETED")
         return News(version)
+
+    def _object(self, raw: msgspec.Raw) -> dict[str, Any]:
+        if len(memoryview(raw)) > _OBJECT_BYTES_MAX:
+            raise ApiFailed(f"an object is larger than {_OBJECT_BYTES_MAX >> 20} MiB")
+        return _decoded(self._decoder, raw)
 
     @asynccontextmanager
     async def _asking(
@@ -242,7 +262,7 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]
 async def _status(response: aiohttp.ClientResponse) -> dict[str, Any]:
     """What the API says of its refusal; its status alone where it says nothing that can be read."""
     try:
-        told = _decoded(_OBJECTS, await response.content.read(_REASON_MAX * 10))
+        told = _decoded(_STATUSES, await response.content.read(_REASON_MAX * 10))
     except ApiFailed:
         told = {}
     return {"message": response.reason or "", **told, "code": response.status}
@@ -271,12 +291,6 @@ def _token_of_next(told: str, before: set[str]) -> str:
         raise ApiFailed("the list goes on at no place that can be used, or at one where it has been")
     before.add(told)
     return told
-
-
-def _object(raw: msgspec.Raw) -> dict[str, Any]:
-    if len(memoryview(raw)) > _OBJECT_BYTES_MAX:
-        raise ApiFailed(f"an object is larger than {_OBJECT_BYTES_MAX >> 20} MiB")
-    return _decoded(_OBJECTS, raw)
 
 
 def _decoded(decoder: msgspec.json.Decoder[_Read], text: bytes | msgspec.Raw) -> _Read:

@@ -1,5 +1,5 @@
 """What EndpointSlices and pods say of engines: where each is, and whether it may be had. What is not as expected is
-left out; it never fails.
+left out; it never fails. Nothing but the members that are looked at is ever decoded.
 
 Objects come as the API tells them, as plain JSON.
 """
@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import Any
+from typing import Any, TypedDict
+
+import msgspec
 
 from gateway.config.targets import KubernetesKind
 from gateway.discovery.templates import Location, is_one_servers
@@ -23,6 +25,65 @@ _ENDPOINTS_MAX = 1000
 _METADATA = frozenset({ip_address("fd00:ec2::254"), ip_address("100.100.100.200"), ip_address("168.63.129.16")})
 """Where clouds answer machines about themselves, besides the link's own addresses."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
+
+
+class _Conditions(TypedDict, total=False):
+    ready: bool | None
+    terminating: bool | None
+
+
+class _Named(TypedDict, total=False):
+    name: str | None
+
+
+class _Endpoint(TypedDict, total=False):
+    addresses: list[str] | None
+    conditions: _Conditions | None
+    targetRef: _Named | None
+
+
+class _Port(TypedDict, total=False):
+    name: str | None
+    port: int | None
+    containerPort: int | None
+
+
+class _Container(TypedDict, total=False):
+    ports: list[_Port] | None
+
+
+class _Spec(TypedDict, total=False):
+    containers: list[_Container] | None
+
+
+class _Condition(TypedDict, total=False):
+    type: str
+    status: str
+
+
+class _Status(TypedDict, total=False):
+    phase: str
+    podIP: str
+    conditions: list[_Condition] | None
+
+
+class _Metadata(TypedDict, total=False):
+    name: str
+    resourceVersion: str
+    deletionTimestamp: str | None
+
+
+class _Object(TypedDict, total=False):
+    kind: str
+    metadata: _Metadata
+    endpoints: list[_Endpoint] | None
+    ports: list[_Port] | None
+    spec: _Spec
+    status: _Status
+
+
+OBJECTS: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(_Object)
+"""Of either kind."""
 
 
 class Condition(Enum):

@@ -157,7 +157,7 @@ LIST_CASES = (
     ClusterCase("a page of 17 MiB", listed(*[{"x": "x" * (1 << 20)}] * 17)),
     ClusterCase("a page without end", Endless(_CHUNKED, b'{"kind": "EndpointSliceList", "items": [' + b'"x",' * 10_000)),
     ClusterCase("a page of spaces without end", Endless(_CHUNKED, b" " * 60_000)),
-    ClusterCase("21,000 engines", listed(*[sliced(*[endpoint(f"10.{a}.{b}.9") for b in range(250) for _ in range(4)], name=f"s{a}") for a in range(21)])),
+    ClusterCase("6,000 engines", listed(*[sliced(*[endpoint(f"10.{a}.{b}.9") for b in range(250) for _ in range(4)], name=f"s{a}") for a in range(6)])),
     ClusterCase("a packed list that swells to 64 MiB", answer(_BOMB, "content-encoding: gzip")),
     ClusterCase("a packed list", answer(gzip.compress(TRUTH.partition(b"\r\n\r\n")[2]), "content-encoding: gzip")),
     ClusterCase("an answer that breaks off", answer(b'{"kind": "End', length=10_000)),
