@@ -84,6 +84,7 @@ class Desk:
         self.audit = _audit(config, clock, log, self.ledger, self.serves)
         self._descriptors = DescriptorWatch(clock, log, self.metrics.descriptors_exhausted)
         self._misplaced: Mapping[str, str] = {}
+        self._misplaced_found: Mapping[str, str] = {}
         self._idle = asyncio.Event()
         self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger, self.serves).on_finished)
         counted = self.metrics
@@ -119,6 +120,16 @@ class Desk:
                 self.log.error("place_refused", what=name, reason=why)
         self._misplaced = orders.misplaced
 
+    def place_found(self, misplaced: Mapping[str, str]) -> None:
+        """Tell of replicas that a cluster names out of place: one line a change, however many they are."""
+        if fresh := [name for name in misplaced if name not in self._misplaced_found]:
+            self.log.error("place_refused", what=fresh[0], reason=misplaced[fresh[0]], further=len(fresh) - 1)
+        self._misplaced_found = misplaced
+
+    @property
+    def _out_of_place(self) -> dict[str, str]:
+        return {**self._misplaced, **self._misplaced_found}
+
     def _submit_prices(self, event: PricesChanged) -> None:
         self.driver.submit(event)
 
@@ -130,7 +141,7 @@ class Desk:
         registry.register(PoolLevels(core.lengths.figures))
         registry.register(ThresholdLevels(core.tuning))
         registry.register(PriceLevels(self.prices))
-        self.metrics.follow_places(lambda: len(self._misplaced))
+        self.metrics.follow_places(lambda: len(self._out_of_place))
         self.metrics.follow_sharing(lambda: sharing_of(core, clock.now_ns()))
         registry.register(LimitLevels(core.limits, self.metrics.tenant_label))
 
@@ -180,8 +191,8 @@ class Desk:
         notes = {"engines": engines_note(self.core)}
         if self.core.locked_down:
             notes["lockdown"] = self.lockdown.state.reason or "no reason given"
-        if self._misplaced:
-            notes["places_refused"] = _in_words(self._misplaced)
+        if self._out_of_place:
+            notes["places_refused"] = _in_words(self._out_of_place)
         return {name: note for name, note in (notes | self.trust.notes()).items() if note}
 
     def metrics_page(self) -> bytes:

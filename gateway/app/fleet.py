@@ -5,7 +5,7 @@ the file changes. It wires the edges that take part and decides nothing itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 from structlog.typing import FilteringBoundLogger
 
@@ -25,6 +25,7 @@ from gateway.engines.prober import Prober
 from gateway.engines.tls import TlsContexts
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
+from gateway.ground.regions import found_fault
 from gateway.ground.supervisor import Supervisor
 
 _SECOND_NS = 1_000_000_000
@@ -46,13 +47,18 @@ class Fleet:
         clock: Clock,
         log: FilteringBoundLogger,
         on_restart: Callable[[str, Exception], None],
+        on_misplaced: Callable[[Mapping[str, str]], None],
     ) -> None:
-        """Raises ConfigError where an engine's certificates cannot be used."""
+        """`on_misplaced` is told which replicas a cluster names where the operators' table does not let it, and why.
+        Raises ConfigError where an engine's certificates cannot be used."""
         self.endpoints = ReplicaEndpoints()
         self.left_out: dict[str, str] = {}
         """By id, those that a controller grants and that cannot be served here, and why."""
         self._config = config
         self._log = log
+        self._on_misplaced = on_misplaced
+        self._found: dict[str, tuple[ReplicaConfig, ...]] = {}
+        """By source, as it says; what of it may be used goes on."""
         self._contexts = _contexts(config)
         self._assignments = Assignments(submit, self._follow)
         self._adoptions = Adoptions(clock, config.control, self._apply_orders)
@@ -63,7 +69,7 @@ class Fleet:
             self.endpoints, clock, config.probes, self._assignments.listed, log=log, on_restart=on_restart
         )
         self._bootstraps = BootstrapWatcher(self.endpoints, clock, config.probes, log=log, on_restart=on_restart)
-        self._discovery = Discovery(map(self._source, _found_by(config)), self._assignments.found)
+        self._discovery = Discovery(map(self._source, _found_by(config)), self._take_in)
         self._configure(config, orders, _unusable(orders, self._contexts))
 
     async def start(self, loops: Supervisor) -> None:
@@ -103,7 +109,36 @@ class Fleet:
         self._adoptions.configure(config.control, (each for each in orders.replicas if each.is_adopted))
         names = [source.name for source in self._discovery.sources]
         self._assignments.configure(config.replicas, (peer.spec for peer in orders.peers), names, config.pools)
+        self._found = {name: self._found[name] for name in names if name in self._found}
+        self._place_found()
         self._apply_orders()
+
+    def _take_in(self, source: str, replicas: tuple[ReplicaConfig, ...]) -> None:
+        self._found[source] = replicas
+        self._place_found()
+
+    def _place_found(self) -> None:
+        """A cluster's word on where its pods are holds within the operators' table, or what the region file says in its
+        place."""
+        misplaced: dict[str, str] = {}
+        for source, replicas in self._found.items():
+            faults = self._faults(source, replicas)
+            placed = tuple(each for each in replicas if each.spec.replica_id not in faults)
+            self._assignments.found(source, placed)
+            misplaced |= {f"replica {name}": why for name, why in faults.items()}
+        self._on_misplaced(misplaced)
+
+    def _faults(self, source: str, replicas: tuple[ReplicaConfig, ...]) -> dict[str, str]:
+        regions = self._orders.regions
+        is_bound = any(
+            isinstance(each.config, KubernetesReplicasConfig) and not each.config.networks
+            for each in self._sources()
+            if each.name == source
+        )
+        if regions is None or not is_bound:
+            return {}
+        found = {each.spec.replica_id: found_fault(regions, each.spec.place, each.url) for each in replicas}
+        return {name: why for name, why in found.items() if why}
 
     def _apply_orders(self) -> None:
         """What a controller says, less what cannot be served here."""

@@ -411,7 +411,15 @@ def _fleet(config: GatewayConfig, orders: Orders, desk: Desk) -> Fleet:
         desk.log.error("probing failed and starts again", engine=url, exc_info=error)
         desk.metrics.restarted("probe")
 
-    return Fleet(config, orders, desk.driver.submit, clock=desk.clock, log=desk.log, on_restart=on_restart)
+    return Fleet(
+        config,
+        orders,
+        desk.driver.submit,
+        clock=desk.clock,
+        log=desk.log,
+        on_restart=on_restart,
+        on_misplaced=desk.place_found,
+    )
 
 
 def _reloader(config: GatewayConfig, desk: Desk) -> Reloader:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated
 
@@ -65,6 +66,19 @@ def _check_selector(text: str) -> str:
     return text
 
 
+def _check_network(text: str) -> str:
+    as_network(text)
+    return text
+
+
+def as_network(text: str) -> IPv4Network | IPv6Network:
+    """Raises ValueError."""
+    if "/" not in text:
+        raise ValueError(f"{text[:64]!r} is not a network such as 10.244.0.0/16")
+    return ip_network(text)
+
+
 Namespace = Annotated[str, Strict(), AfterValidator(_check_namespace)]
 PortName = Annotated[str, Strict(), AfterValidator(_check_port_name)]
+Network = Annotated[str, Strict(), AfterValidator(_check_network)]
 Selector = Annotated[str, Strict(), AfterValidator(_check_selector)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address, ip_network
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -47,8 +48,19 @@ def _listed_or_auto(value: object, handler: ValidatorFunctionWrapHandler) -> Any
     return AUTO_MODELS if value == "auto" else handler(value)
 
 
+def _check_side_channel_host(text: str) -> str:
+    if "/" in text:
+        ip_network(text)
+        return text
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return _check_dns_name(text)
+
+
 Model = Annotated[str, Strict(), AfterValidator(_check_model_name)]
 Url = Annotated[str, Strict(), AfterValidator(_check_engine_url)]
+SideChannelHost = Annotated[str, Strict(), AfterValidator(_check_side_channel_host)]
 DnsName = Annotated[str, Strict(), AfterValidator(_check_dns_name)]
 Models = Annotated[
     tuple[Model, ...],

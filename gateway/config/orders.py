@@ -1,5 +1,6 @@
-"""What a controller's snapshot comes to at one gateway. It is taken whole or refused whole, with the reason; only a
-replica whose key this gateway has not, or may not use, is left out by itself.
+"""What a controller's snapshot comes to at one gateway. It is taken or refused as a whole, with the reason; only a
+replica that cannot be served as it is described, or may not be, is left out by itself. One that is left out is sent
+nothing, which no rule of residency minds: a policy, parameters and peers are never left out so.
 
 Nothing here is put in force, and nothing is asked of the snapshot that a region file would not be asked.
 """
@@ -9,8 +10,9 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +50,13 @@ from gateway.ground.faults import ConfigError
 from gateway.ground.naming.tree import RecordTree
 from gateway.ground.regions import announcement_fault
 from gateway.ground.settings import settings_as_file
-from gateway.ground.values import CERTIFICATE_NAME_PATTERN, Surroundings, parse_address
+from gateway.ground.values import CERTIFICATE_NAME_PATTERN, ID_PATTERN, Surroundings, parse_address
 from gateway.ground.yaml_file import faults_in
 
 _CREDENTIAL_KEYS = ("api_key_env", "api_key_file")
 _RANKS_PER_ADOPTED = 4
+_FAULTS_TOLD_MAX = 3
+_FAULT_LENGTH_MAX = 300
 
 
 class OrdersRefused(ConfigError):
@@ -87,6 +91,8 @@ class Orders:
     """In force in place of the region file's; None: that is."""
     prices_fault: str = ""
     """Why the ones that a controller has sent cannot be read here: an engine that died is stood in for all the same."""
+    regions: RegionTable | None = None
+    """The operators' table, for replicas that are found; None while there has been no usable one."""
     is_drained: bool = False
     """By an operator's order at the controller: clients and replicas of this gateway go to others."""
 
@@ -94,7 +100,7 @@ class Orders:
 def without_orders(local: GatewayConfig, regions: RegionTable | None) -> Orders:
     """Where no controller ever said anything."""
     misplaced = _misplaced_here(local, regions)
-    return Orders(peers=_placed(local.peers, misplaced), core=local.core, misplaced=misplaced)
+    return Orders(peers=_placed(local.peers, misplaced), core=local.core, misplaced=misplaced, regions=regions)
 
 
 def read_orders(
@@ -134,6 +140,7 @@ def read_orders(
         prices=prices,
         prices_fault=prices_fault,
         is_drained=snapshot.is_drained,
+        regions=regions,
     )
 
 
@@ -157,27 +164,24 @@ def _replicas(
     adopted: set[str] = set()
     grants = tuple(grants)
     too_many = _too_many(grants, local)
-    for index, grant in enumerate(grants):
-        what = f"replicas[{index}]"
-        document = _json_object(grant.document, what)
-        name = str(document.get("id", ""))
-        if name in served or name in left_out:
-            raise OrdersRefused(f"{what}: {name} is granted twice")
+    described, unreadable = _described(grants, local, own)
+    left_out |= unreadable
+    for index, name, document in described:
+        grant = grants[index]
         if grant.home != local.gateway_id:
             adopted.add(name)
-            if grant.accepts is None:
-                raise OrdersRefused(f"{what}: nothing says what the home of {name} accepts")
         elif name in own:
             served[name] = own[name]
             continue
         home = grant.home_place if name in adopted else local.place
-        if why := places.fault_of(name, document, home) or too_many.get(index) or _may_not_use(document, local):
+        why = places.fault_of(name, document, home) or too_many.get(index) or _may_not_use(document, local)
+        if why := why or _says_nothing_of_policy(grant, local):
             left_out[name] = why
             continue
         try:
             file = ReplicaFile.model_validate(document, context=Surroundings(local.folder, environ))
-        except ValidationError as error:
-            left_out[name] = _want_of_credential(error, what)
+        except (ValidationError, RecursionError) as error:
+            left_out[name] = _in_words(error)
         else:
             connectors: dict[str, Connector | None] = {each.name: each.connector for each in local.pools}
             configs = file.as_configs(grant.home_place, local.probes, connectors)
@@ -195,6 +199,39 @@ def _replicas(
         left_out[name] = "the ranks that are adopted here are more than four times control.adopted_max"
     replicas = tuple(each for configs in served.values() for each in configs)
     return replicas, left_out, frozenset(adopted), pools
+
+
+def _described(
+    grants: Sequence[ReplicaGrant], local: GatewayConfig, own: Mapping[str, object]
+) -> tuple[list[tuple[int, str, dict[str, Any]]], dict[str, str]]:
+    """Each grant's place in the list, id and description; and those of which there is none that can be used, or two,
+    by their id or else their place. A replica of the region file is none of those, whoever else goes by its id."""
+    described: dict[str, tuple[int, str, dict[str, Any]]] = {}
+    unreadable: dict[str, str] = {}
+    for index, grant in enumerate(grants):
+        what = f"replicas[{index}]"
+        try:
+            document = _json_object(grant.document, what)
+        except OrdersRefused as fault:
+            unreadable[what] = f"{fault} (announced by {grant.home})"
+            continue
+        name = document.get("id")
+        if not isinstance(name, str) or ID_PATTERN.fullmatch(name) is None:
+            unreadable[what] = f"{what}: id: it is no id (announced by {grant.home})"
+        elif name in own and (grant.home != local.gateway_id or name in described):
+            unreadable[what] = f"{what}: {name} is in this gateway's own region file (announced by {grant.home})"
+        elif name in described or name in unreadable:
+            described.pop(name, None)
+            unreadable[name] = f"{what}: {name} is granted twice, and which is meant is not known"
+        else:
+            described[name] = (index, name, document)
+    return list(described.values()), unreadable
+
+
+def _says_nothing_of_policy(grant: ReplicaGrant, local: GatewayConfig) -> str:
+    """One that is adopted takes what its home accepts. Without a word on that it takes nothing."""
+    is_silent = grant.home != local.gateway_id and grant.accepts is None
+    return "nothing says what its home accepts" if is_silent else ""
 
 
 def _too_many(grants: Iterable[ReplicaGrant], local: GatewayConfig) -> dict[int, str]:
@@ -226,7 +263,7 @@ def _with_too_many_ranks(served: Mapping[str, tuple[ReplicaConfig, ...]], local:
 def _words(
     grants: Iterable[ReplicaGrant], replicas: Iterable[ReplicaConfig], further: Iterable[PeerConfig]
 ) -> dict[Target, str]:
-    homes = {str(_json_object(each.document, "replica").get("id", "")): each.home for each in grants}
+    homes = {str(document.get("id", "")): each.home for each in grants if (document := _object_or_none(each.document))}
     words = {peer_target(each.spec.gateway_id): "controller" for each in further}
     for each in replicas:
         words[replica_target(each.spec.replica_id)] = f"announced_by:{homes[_described_id(each)]}"
@@ -290,12 +327,12 @@ def _is_allowed(name: str, key: str, local: GatewayConfig) -> bool:
     return str(path) in allowed or any(path.is_relative_to(each) for each in folders)
 
 
-def _want_of_credential(error: ValidationError, what: str) -> str:
-    """Why this replica alone is left out. Raises OrdersRefused where anything else is wrong with it."""
-    faults = list(faults_in(error))
-    if other := [each for each in faults if each.key not in _CREDENTIAL_KEYS]:
-        raise OrdersRefused(f"{what}: {other[0]}")
-    return "; ".join(map(str, faults))
+def _in_words(error: ValidationError | RecursionError) -> str:
+    """Why this replica alone is left out. What it says of itself is a stranger's word: a little of it is shown."""
+    if isinstance(error, RecursionError):
+        return "its description has too many levels"
+    told = "; ".join(map(str, islice(faults_in(error), _FAULTS_TOLD_MAX)))
+    return "".join(each if each.isprintable() else "?" for each in told[:_FAULT_LENGTH_MAX])
 
 
 # Peers
@@ -378,10 +415,22 @@ class _PlaceCheck:
         place = home
         if isinstance(region, str) and isinstance(jurisdiction, str):
             place = Place(RegionName(region), Jurisdiction(jurisdiction))
-        fault = self._fault(home, place, str(document.get("url", "")))
+        fault = self._fault(home, place, str(document.get("url", ""))) or self._stray(home, place, document)
         if fault:
             self.misplaced[f"replica {name}"] = fault
         return fault
+
+    def _stray(self, home: Place, place: Place, document: Mapping[str, Any]) -> str:
+        """Decode workers are led there, so it is held against the table as the replica's own address is."""
+        hosts = document.get("side_channel_hosts", ())
+        for host in hosts if isinstance(hosts, list | tuple) else ():
+            text = str(host)
+            url = f"http://[{text}]" if ":" in text else f"http://{text}"
+            if "/" in text:
+                return "side_channel_hosts: one that is adopted names no networks"
+            if fault := self._fault(home, place, url):
+                return f"side_channel_hosts: {fault}"
+        return ""
 
     def _fault(self, home: Place, place: Place, url: str) -> str:
         if self.regions is None:
@@ -430,6 +479,13 @@ def _placed(peers: Iterable[PeerConfig], misplaced: Mapping[str, str]) -> tuple[
 
 def _peer_name(peer: PeerConfig) -> str:
     return f"peer {peer.spec.gateway_id}"
+
+
+def _object_or_none(text: str) -> dict[str, Any] | None:
+    try:
+        return _json_object(text, "replica")
+    except OrdersRefused:
+        return None
 
 
 def _json_object(text: str, what: str) -> dict[str, Any]:

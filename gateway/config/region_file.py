@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self
 
 from pydantic import Field, PrivateAttr, Strict, StrictBool, ValidationInfo, model_validator
 
-from gateway.config.kubernetes import Namespace, PortName, Selector, cluster_around
-from gateway.config.names import AUTO_MODELS, DnsName, Model, Models, Url
+from gateway.config.kubernetes import Namespace, Network, PortName, Selector, as_network, cluster_around
+from gateway.config.names import AUTO_MODELS, DnsName, Model, Models, SideChannelHost, Url
 from gateway.config.placement_plug_ins import placement_faults, with_version
 from gateway.config.pools import Member, PoolFile
 from gateway.config.sections import GatewayConfig, ProbeConfig, Sections
@@ -57,6 +57,7 @@ _RANKS_MAX = 256
 _SLOTS_MAX = 65536
 _ALIASES_MAX = 1000
 _MEANT_MAX = 16
+_NETWORKS_MAX = 64
 
 
 class RegionSections(SectionsFile[AnySections], Generic[AnySections]):
@@ -91,6 +92,11 @@ class _EngineFile(FileModel):
     """Of a decode worker: with whom it steps in time; its own id if nothing is said."""
     bootstrap_port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = None
     """Of a prefill worker that decode workers meet."""
+    side_channel_hosts: Annotated[tuple[SideChannelHost, ...], Field(max_length=_NETWORKS_MAX)] = ()
+    """Of a prefill worker whose answers name it: hosts and networks, besides the engine's own address, where decode
+    workers may fetch what it has read."""
+    side_channel_port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = None
+    """The first of as many as it has data-parallel ranks; without it, any port of those hosts."""
     region: Id | None = None
     """Where the engine runs, if not in the gateway's own region."""
     jurisdiction: Id | None = None
@@ -119,6 +125,9 @@ class _EngineFile(FileModel):
             raise _fault("tls", "client_certificate and client_key are written together or not at all")
         if self.bootstrap_port is not None and self.role is not ReplicaRole.PREFILL:
             raise _fault("bootstrap_port", "belongs to a prefill worker")
+        for key in ("side_channel_hosts", "side_channel_port"):
+            if getattr(self, key) and self.role is not ReplicaRole.PREFILL:
+                raise _fault(key, "belongs to a prefill worker")
         if self.tls is not None and not self._is_encrypted:
             raise _fault("tls", "the engine is not reached by https")
         self._api_key = self._read_api_key(Surroundings.of(info).environ)
@@ -184,6 +193,8 @@ class _EngineFile(FileModel):
             takes_cache_salt=self.dialect in SALTED_DIALECTS if self.cache_salt is None else self.cache_salt,
             connector=connectors.get(self.pool) if isinstance(self.pool, str) else self.pool.connector,
             bootstrap_port=self.bootstrap_port,
+            side_channel_hosts=self.side_channel_hosts,
+            side_channel_port=self.side_channel_port,
         )
 
     def _as_template(
@@ -258,6 +269,8 @@ class KubernetesReplicasFile(_EngineFile):
     namespace: Namespace | None = None
     scheme: Literal["http", "https"] = "http"
     port: Annotated[int, Strict(), Field(ge=1, le=65535)] | PortName
+    networks: Annotated[tuple[Network, ...], Field(max_length=_NETWORKS_MAX)] = ()
+    """Where its addresses may be, whatever the cluster says; without any, as the operators' table has it."""
     api: WebUrl | None = None
     """Where a cluster's API is; without it, of the cluster that this gateway runs in."""
     token_file: FilePath | None = None
@@ -293,7 +306,14 @@ class KubernetesReplicasFile(_EngineFile):
     ) -> KubernetesReplicasConfig:
         template = self._as_template(home, probes, connectors)
         return KubernetesReplicasConfig(
-            template, self.kind, self._api, self._namespace, self.selector, self.scheme, self.port
+            template,
+            self.kind,
+            self._api,
+            self._namespace,
+            self.selector,
+            self.scheme,
+            self.port,
+            tuple(map(as_network, self.networks)),
         )
 
 

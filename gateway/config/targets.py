@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from gateway.core.vocabulary import Connector, PeerSpec, ReplicaId, ReplicaRole, ReplicaSpec
@@ -72,6 +73,10 @@ class ReplicaConfig:
     """Of a prefill or decode worker: how its pool hands over."""
     bootstrap_port: int | None = None
     """Of a prefill worker that decode workers meet; None: the usual one, or what it says."""
+    side_channel_hosts: tuple[str, ...] = ()
+    """Of a prefill worker: hosts and networks besides its own address where decode workers may fetch what it read."""
+    side_channel_port: int | None = None
+    """The first of as many as it has ranks; None: any port of those hosts."""
     is_adopted: bool = False
     """It is at home at another gateway, which has said where it is."""
 
@@ -139,6 +144,9 @@ class KubernetesReplicasConfig:
     scheme: str
     port: int | str
     """Of every replica, or its name in the Service or the container."""
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Where their addresses may be. Without any: where the operators' table has replicas of their region, if it names
+    networks, and in no case at an address that no pod has."""
 
 
 @dataclass(frozen=True, slots=True)

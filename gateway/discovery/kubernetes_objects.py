@@ -1,19 +1,89 @@
 """What EndpointSlices and pods say of engines: where each is, and whether it may be had. What is not as expected is
-left out; it never fails.
+left out; it never fails. Nothing but the members that are looked at is ever decoded.
 
 Objects come as the API tells them, as plain JSON.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
-from ipaddress import ip_address
-from typing import Any
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Any, TypedDict
+
+import msgspec
 
 from gateway.config.targets import KubernetesKind
 from gateway.discovery.templates import Location, is_one_servers
+
+Networks = tuple[IPv4Network | IPv6Network, ...]
+
+_ENDPOINTS_MAX = 1000
+"""Of one slice, as clusters have them."""
+_METADATA = frozenset({ip_address("fd00:ec2::254"), ip_address("100.100.100.200"), ip_address("168.63.129.16")})
+"""Where clouds answer machines about themselves, besides the link's own addresses."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
+
+
+class _Conditions(TypedDict, total=False):
+    ready: bool | None
+    terminating: bool | None
+
+
+class _Named(TypedDict, total=False):
+    name: str | None
+
+
+class _Endpoint(TypedDict, total=False):
+    addresses: list[str] | None
+    conditions: _Conditions | None
+    targetRef: _Named | None
+
+
+class _Port(TypedDict, total=False):
+    name: str | None
+    port: int | None
+    containerPort: int | None
+
+
+class _Container(TypedDict, total=False):
+    ports: list[_Port] | None
+
+
+class _Spec(TypedDict, total=False):
+    containers: list[_Container] | None
+
+
+class _Condition(TypedDict, total=False):
+    type: str
+    status: str
+
+
+class _Status(TypedDict, total=False):
+    phase: str
+    podIP: str
+    conditions: list[_Condition] | None
+
+
+class _Metadata(TypedDict, total=False):
+    name: str
+    resourceVersion: str
+    deletionTimestamp: str | None
+
+
+class _Object(TypedDict, total=False):
+    kind: str
+    metadata: _Metadata
+    endpoints: list[_Endpoint] | None
+    ports: list[_Port] | None
+    spec: _Spec
+    status: _Status
+
+
+OBJECTS: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(_Object)
+"""Of either kind."""
 
 
 class Condition(Enum):
@@ -39,28 +109,47 @@ def path_of(kind: KubernetesKind, namespace: str) -> str:
             return f"/api/v1/namespaces/{namespace}/pods"
 
 
-def name_of(item: dict[str, Any]) -> str:
-    return str(_dict(item, "metadata").get("name", ""))
-
-
-def seen_in(kind: KubernetesKind, item: dict[str, Any], port: int | str) -> Iterator[Seen]:
+def kind_of(kind: KubernetesKind) -> str:
+    """In the API's words."""
     match kind:
         case KubernetesKind.ENDPOINT_SLICES:
-            yield from _in_slice(item, port)
+            return "EndpointSlice"
         case KubernetesKind.PODS:
-            yield from _in_pod(item, port)
+            return "Pod"
+
+
+def name_of(item: dict[str, Any]) -> str:
+    """Empty where it has none that a cluster would give."""
+    return _name(_dict(item, "metadata").get("name"))
+
+
+def seen_in(kind: KubernetesKind, item: dict[str, Any], port: int | str, networks: Networks = ()) -> Iterator[Seen]:
+    """`networks`: where addresses may be; without any, wherever pods can be. What has no name is nothing."""
+    if name_of(item):
+        found = _in_slice(item, port) if kind is KubernetesKind.ENDPOINT_SLICES else _in_pod(item, port)
+        yield from (each for each in found if _is_pods(each.location.address, networks))
+
+
+def _is_pods(address: IPv4Address | IPv6Address, networks: Networks) -> bool:
+    """Clusters give no pod an address of the machine itself or of its link, where clouds answer with credentials; nor
+    one that can be written in two ways."""
+    if isinstance(address, IPv6Address) and (address.scope_id is not None or address.ipv4_mapped is not None):
+        return False
+    if networks:
+        return any(address in each for each in networks)
+    return not (address.is_loopback or address.is_link_local or address in _METADATA)
 
 
 def _in_slice(item: dict[str, Any], port: int | str) -> Iterator[Seen]:
     number = port if isinstance(port, int) else _named(_dicts(item, "ports"), port, "port")
-    for endpoint in _dicts(item, "endpoints"):
+    for endpoint in _dicts(item, "endpoints")[:_ENDPOINTS_MAX]:
         conditions = _dict(endpoint, "conditions")
         addresses = endpoint.get("addresses")
         if conditions.get("terminating") is True:
             condition = Condition.GOING
         else:  # nothing said means ready
             condition = Condition.UNREADY if conditions.get("ready") is False else Condition.READY
-        target = str(_dict(endpoint, "targetRef").get("name", ""))
+        target = _name(_dict(endpoint, "targetRef").get("name"))
         for address in addresses[:1] if isinstance(addresses, list) else ():  # a second one means nothing
             yield from _seen(target, address, number, condition)
 
@@ -81,7 +170,7 @@ def _is_ready(status: dict[str, Any]) -> bool:
 
 
 def _seen(target: str, address: object, port: object, condition: Condition) -> Iterator[Seen]:
-    if not isinstance(address, str) or not isinstance(port, int) or not 0 < port < 65536:
+    if not isinstance(address, str) or type(port) is not int or not 0 < port < 65536:
         return
     try:
         location = Location(ip_address(address), port, target)
@@ -89,6 +178,10 @@ def _seen(target: str, address: object, port: object, condition: Condition) -> I
         return  # a slice of host names
     if is_one_servers(location):
         yield Seen(f"{target or address}:{port}", location, condition)
+
+
+def _name(told: object) -> str:
+    return told if isinstance(told, str) and _NAME.fullmatch(told) else ""
 
 
 def _named(ports: list[dict[str, Any]], name: str, key: str) -> object:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
 from typing import Self
 
 import msgspec
@@ -31,6 +32,7 @@ from gateway.request.engine_api import TOKENIZE_PATH
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.extras import ask_for
 from gateway.request.legs import Headers, Leg, LegFailure, LegHead, OutboundRequest, Part
+from gateway.request.side_channels import NOWHERE, SideChannel
 
 _SECOND_NS = 1_000_000_000
 _ERROR_BYTES_MAX = 512 * 1024
@@ -42,6 +44,8 @@ _TOLD_BY = {
     Extra.TOKEN_IDS: frozenset({Dialect.VLLM}),
 }
 """Engines that tell it when asked, and change nothing else but what is known. Of any other it is not known."""
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+"""What a worker calls itself that is reached on this machine."""
 _NOT_OF_AN_ERROR = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
 
 
@@ -194,7 +198,15 @@ class EngineLeg:
     def __init__(
         self, response: Response, endpoint: ReplicaEndpoint, order: StartLeg, extras: tuple[Extra, ...]
     ) -> None:
-        self.head = LegHead(response.status, response.headers, endpoint.ran_at, order.attempt, order.leg, extras)
+        self.head = LegHead(
+            response.status,
+            response.headers,
+            endpoint.ran_at,
+            order.attempt,
+            order.leg,
+            extras,
+            _side_channel(endpoint, response) if order.role is LegRole.PREFILL else NOWHERE,
+        )
         self._response = response
 
     def chunks(self) -> AsyncIterator[bytes]:
@@ -205,6 +217,23 @@ class EngineLeg:
             return await self._response.pour(take)
         except EngineGone as error:
             raise _broke_off(error) from error
+
+
+def _side_channel(endpoint: ReplicaEndpoint, response: Response) -> SideChannel:
+    """What is said of it, and the address that answered: engines behind a name know themselves by their address."""
+    named = endpoint.side_channel
+    found = {str(ip_address(response.peer))} if response.peer else set()
+    hosts = named.hosts | found
+    if any(_is_loopback(each) for each in hosts):
+        hosts |= _LOOPBACK
+    return replace(named, hosts=hosts)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class ErrorLeg:

@@ -83,6 +83,10 @@ class Connection(asyncio.Protocol):
     # What the pool and the response use
 
     @property
+    def peer(self) -> str:
+        return "" if self._transport is None else _host_of(self._transport.get_extra_info("peername"))
+
+    @property
     def is_usable(self) -> bool:
         """Idle, alive, and with nothing in it: neither an unread answer nor anything unasked-for."""
         is_open = self._transport is not None and not self._transport.is_closing()
@@ -300,14 +304,22 @@ class Connection(asyncio.Protocol):
                 self._error = EngineGone("an error of ours broke it off")  # the traceback knows this connection
 
 
+def _host_of(peername: object) -> str:
+    """The address of whoever is at the other end; empty where the transport does not say."""
+    is_internet = isinstance(peername, tuple) and bool(peername) and isinstance(peername[0], str)
+    return peername[0].partition("%")[0] if is_internet else ""  # type: ignore[index]
+
+
 class Response:
     """One answer. `close` gives the connection back if it was read to its end, and closes it otherwise."""
 
-    __slots__ = ("_connection", "_origin", "_pool", "headers", "status")
+    __slots__ = ("_connection", "_origin", "_pool", "headers", "peer", "status")
 
     def __init__(self, pool: ConnectionPool, origin: Origin, connection: Connection) -> None:
         self.status = connection.status
         self.headers = connection.headers
+        self.peer = connection.peer
+        """The address that answers."""
         self._pool = pool
         self._origin = origin
         self._connection: Connection | None = connection

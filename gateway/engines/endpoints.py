@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from gateway.config.targets import Dialect, ReplicaConfig
 from gateway.core.vocabulary import Connector, Place, ReplicaId
 from gateway.engines.handoff.bootstrap import PORT_DEFAULT, Bootstrap
 from gateway.engines.tls import EngineTls, TlsContexts
 from gateway.request.legs import RanAt
+from gateway.request.side_channels import NOWHERE, SideChannel
 
 RANK_HEADER = "x-data-parallel-rank"
 """Pins a request to one rank; vLLM and SGLang read the same one."""
@@ -50,6 +53,8 @@ class ReplicaEndpoint:
     is_met: bool = False
     """It is a prefill worker that decode workers meet: it has to say where."""
     bootstrap_port: int = PORT_DEFAULT
+    side_channel: SideChannel = NOWHERE
+    """Of a prefill worker whose answers name one: what is said of it, besides where the worker itself is reached."""
     is_adopted: bool = False
     """Another gateway has said where it is."""
     engine: Engine = field(init=False, repr=False, compare=False)
@@ -81,8 +86,26 @@ class ReplicaEndpoint:
             connector=config.connector,
             is_met=config.is_met,
             bootstrap_port=config.bootstrap_port or PORT_DEFAULT,
+            side_channel=_side_channel(config),
             is_adopted=config.is_adopted,
         )
+
+
+def _side_channel(config: ReplicaConfig) -> SideChannel:
+    hosts = {each for each in config.side_channel_hosts if "/" not in each}
+    networks = tuple(each for each in config.side_channel_hosts if "/" in each)
+    own = urlsplit(config.url).hostname
+    return SideChannel(
+        frozenset(map(_spelt, {*hosts, *filter(None, (own,))})), networks, config.side_channel_port, config.ranks
+    )
+
+
+def _spelt(host: str) -> str:
+    """In the usual spelling."""
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return host.lower().removesuffix(".")
 
 
 class ReplicaEndpoints:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from cryptography import x509
@@ -20,8 +21,10 @@ TRUST_DOMAIN_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-
 TRUST_DOMAIN_LENGTH_MAX = 100
 """Leaves room for the other names in a DNS name of at most 253 characters."""
 
-_SPIFFE_ID = "peer_spiffe_id"
-"""Set by gRPC, only where the certificate has exactly one URI and it is a SPIFFE id."""
+_CALLERS_KEPT = 256
+"""Certificates that are not read anew with each call."""
+_CERTIFICATE = "x509_pem_cert"
+"""Set by gRPC: what the caller showed. Its own reading of the URI in it, `peer_spiffe_id`, ends at a zero byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +108,21 @@ def is_trust_domain(text: str) -> bool:
 
 def caller_identity(auth: AuthContext) -> MeshIdentity:
     """Raises ValueError for a caller without a certificate, or with one that names no gateway."""
-    uris = [uri.decode(errors="replace") for uri in auth.get(_SPIFFE_ID, ())]
+    uris = [uri for shown in auth.get(_CERTIFICATE, ()) for uri in _uris_in(shown)]
     if len(uris) != 1:
         raise ValueError("the certificate holds no SPIFFE id, or several")
     return parse_identity(uris[0])
+
+
+@lru_cache(_CALLERS_KEPT)
+def _uris_in(pem: bytes) -> tuple[str, ...]:
+    """Raises ValueError where the names of a certificate cannot be read."""
+    certificate = x509.load_pem_x509_certificate(pem)
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(names.get_values_for_type(x509.UniformResourceIdentifier))
 
 
 def certificate_identity(certificate: x509.Certificate) -> MeshIdentity:

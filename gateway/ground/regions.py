@@ -5,7 +5,8 @@ once, it is shared by all of them. It is never guessed at: a table that cannot b
 from __future__ import annotations
 
 import re
-from ipaddress import ip_address, ip_network
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -169,6 +170,24 @@ def announcement_fault(regions: RegionTable, home: Place, place: Place, url: str
     return ""
 
 
+def found_fault(regions: RegionTable, place: Place, url: str) -> str:
+    """Why an address that somebody else's directory gave is not used for a replica at `place`; empty where the table
+    lets it. Host names in the table say nothing of addresses: where it names no network for the region, only those of
+    other regions are closed."""
+    host = host_in(url)
+    networks = {
+        name: [each for each in known.replicas if _looks_like_address(each)] for name, known in regions.regions.items()
+    }
+    own = networks.pop(place.region, [])
+    if any(_is_within(host, each) for each in own):
+        return ""
+    if own:
+        return f"{host or 'its address'} is in none of the ranges of region {place.region}"
+    if any(_is_within(host, each) for found in networks.values() for each in found):
+        return f"{host} is in a range of another region"
+    return ""
+
+
 def host_in(url: str) -> str:
     """The host of an engine's URL: an address in its usual spelling or a host name in small letters; empty for what is
     neither, or could be read in two ways, and so lies in no range."""
@@ -183,12 +202,17 @@ def host_in(url: str) -> str:
         return name if _HOST_NAME.fullmatch(name) else ""
 
 
+@lru_cache(RANGES_MAX)
+def _network(known: str) -> IPv4Network | IPv6Network:
+    return ip_network(known)
+
+
 def _is_within(host: str, known: str) -> bool:
     if not host:
         return False
     if _looks_like_address(known):
         try:
-            return ip_address(host) in ip_network(known)
+            return ip_address(host) in _network(known)
         except ValueError:
             return False
     return host == known or (known.startswith(".") and host.endswith(known))

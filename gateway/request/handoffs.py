@@ -18,6 +18,7 @@ from gateway.request.answers import fault_of
 from gateway.request.bodies import Body, ChatBody, CompletionBody, MessagesBody, ResponsesBody, is_set
 from gateway.request.engine_errors import decode
 from gateway.request.legs import LegFailure
+from gateway.request.side_channels import SideChannel, stray_in
 from gateway.request.sse import events, fields
 
 OUR_PREFIX = "nightside"
@@ -149,9 +150,9 @@ _PREFILLED = msgspec.json.Decoder(_Prefilled)
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def handoff_in(answer: bytes, connector: Connector) -> Handoff:
-    """What a prefill that answered with success hands on. Raises LegFailure where it did nothing of use: the engine is
-    to blame, never the request."""
+def handoff_in(answer: bytes, connector: Connector, own: SideChannel) -> Handoff:
+    """What a prefill that answered with success hands on. `own`: where it may lead its decode. Raises LegFailure where
+    it did nothing of use: the engine is to blame, never the request."""
     _check_soundness(answer)
     if not connector.is_sequential:
         return Handoff()
@@ -166,8 +167,20 @@ def handoff_in(answer: bytes, connector: Connector) -> Handoff:
     handed = bytes(told)
     rest = answer.replace(handed, b"null", 1)
     if OUR_PREFIX.encode() not in handed and b"\\u" not in handed:
-        return Handoff(handed, rest)
-    return Handoff(*_apart(handed, rest))
+        handoff = Handoff(handed, rest)
+    else:
+        handoff = Handoff(*_apart(handed, rest))
+    _check_way(handoff.told, own)
+    return handoff
+
+
+def _check_way(handed: bytes, own: SideChannel) -> None:
+    try:
+        stray = stray_in(handed, own)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise LegFailure(LegResult.FAILED, "the prefill's kv_transfer_params are no JSON object") from error
+    if stray:
+        raise LegFailure(LegResult.FAILED, f"the prefill leads its decode elsewhere: {stray}")
 
 
 def _apart(handed: bytes, rest: bytes) -> tuple[bytes, bytes, bytes]:

@@ -20,6 +20,7 @@ from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.value import value
 from gateway.core.vocabulary import Extra, LegResult, Place, RefusalReason, ReplicaId, RequestProfile, Resumes
 from gateway.request.answers import TokenUsage
+from gateway.request.side_channels import NOWHERE, SideChannel
 from gateway.request.trace_context import RequestTrace
 
 NONCE_BYTES = 16
@@ -92,6 +93,8 @@ class LegHead:
     """Which leg of which attempt brought it; set by whoever opened it."""
     extras: tuple[Extra, ...] = ()
     """What the answer holds only because we asked the engine for it: not for the client."""
+    side_channel: SideChannel = NOWHERE
+    """Where a prefill worker may have its decode worker fetch what it has read."""
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ class PartFeed(Feed):
             return await self._answer_fault(head, answer.fault)
         nearness: Nearness | None = None
         if self._order.connector is not None:
-            handed = handoff_in(body, self._order.connector)
+            handed = handoff_in(body, self._order.connector, head.side_channel)
             self._relay.handed_over = handed.told
             self._relay.assembler = self._assembler(handed) if self._order.connector.is_sequential else None
             nearness = self._relay.nearness_of(self._order, handed.counts)

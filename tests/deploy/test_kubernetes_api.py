@@ -22,7 +22,7 @@ from tests.deploy.charts import KUBECTL, PYTHON
 from tests.fakes.engine import Tally
 from tests.fakes.kubernetes import FakeKubernetes, endpoint_slice, pod
 from tests.support.background import in_background
-from tests.support.core import replica_spec
+from tests.support.core import MS, replica_spec
 
 WATCHER = """
 import asyncio, json, sys
@@ -86,7 +86,8 @@ async def test_what_kubectl_writes_is_found(cluster: FakeKubernetes, tmp_path: P
         template, KubernetesKind.ENDPOINT_SLICES, KubernetesApi(cluster.url), "engines", "app=vllm", "http", "http"
     )
     log = make_logger(LoggingConfig(), GatewayId("g"), io.StringIO())
-    async with in_background(KubernetesSource(config, DiscoveryConfig(), log).run(report)):
+    quick = DiscoveryConfig(interval_min_ns=10 * MS, interval_max_ns=20 * MS)
+    async with in_background(KubernetesSource(config, quick, log).run(report)):
         written = {**endpoint_slice("a", "10.0.0.1"), "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice"}
         await kubectl("create", "--validate=false", "-f", "-", told=json.dumps(written))
         await until("http://10.0.0.1:8000")

@@ -18,6 +18,7 @@ from gateway.engines.handoff.meeting import Meeting, leg_headers, meeting
 from gateway.request.assembling import Assembler
 from gateway.request.event_scanner import EventScanner
 from gateway.request.handoffs import Handoff, handoff_in
+from gateway.request.side_channels import SideChannel
 from tests.engines.calls import CHAT, COMPLETIONS, EXPIRED, FETCHED, PATHS, asked, comparable, long_text, said_in
 from tests.engines.conftest import Pair
 from tests.engines.real import KV_BLOCK_TOKENS, LEASE_S, Engine, reports_error
@@ -45,7 +46,7 @@ class ByHand:
         leg = prefill_body(Connector.NIXL, self.path, self.body, self.met)
         status, said = await ask(self.session, self.pair.prefill, self.path, leg, self.met)
         assert status == 200, said
-        return handoff_in(said, Connector.NIXL)
+        return handoff_in(said, Connector.NIXL, SideChannel(frozenset({"127.0.0.1", "localhost"})))
 
     async def decode(self, handed: Handoff, *, assembled: bool = False) -> tuple[int, bytes]:
         leg = decode_body(Connector.NIXL, self.body, self.met, told=handed.told, assembled=assembled)

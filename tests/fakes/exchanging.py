@@ -46,6 +46,16 @@ class FrameContext:
         frame.forward = self._forward
         await self._stream.write(pb.ExchangeResponse(frames=[frame]).SerializeToString())
 
+    async def say_raw(self, message: pb.ExchangeResponse | bytes) -> None:
+        """A whole message of the stream; numbers of forwards in it count from this one."""
+        if isinstance(message, pb.ExchangeResponse):
+            said = pb.ExchangeResponse()
+            said.CopyFrom(message)
+            for frame in said.frames:
+                frame.forward += self._forward
+            message = said.SerializeToString()
+        await self._stream.write(message)
+
     async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
         """Ends the stream, and so every forward on it."""
         self._stream.abort(code, details)

@@ -58,7 +58,10 @@ class RawPeer:
 
 
 @asynccontextmanager
-async def serve_raw_peer(peer: RawPeer) -> AsyncIterator[RawPeer]:
+async def serve_raw_peer(
+    peer: RawPeer, credentials: grpc.ServerCredentials | None = None, port: int = 0
+) -> AsyncIterator[RawPeer]:
+    """`port` 0: any."""
     handlers = {
         "Subscribe": grpc.unary_stream_rpc_method_handler(peer._subscribe, response_serializer=written),
         "Forward": grpc.unary_stream_rpc_method_handler(
@@ -70,7 +73,10 @@ async def serve_raw_peer(peer: RawPeer) -> AsyncIterator[RawPeer]:
     options = [("grpc.so_reuseport", 0), ("grpc.max_send_message_length", -1)]
     server = grpc.aio.server(options=options)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    peer.port = server.add_insecure_port("127.0.0.1:0")
+    if credentials is None:
+        peer.port = server.add_insecure_port(f"127.0.0.1:{port}")
+    else:
+        peer.port = server.add_secure_port(f"127.0.0.1:{port}", credentials)
     await server.start()
     try:
         yield peer

@@ -21,10 +21,12 @@ from gateway.request.event_scanner import EventScanner
 from gateway.request.expert_counts import BadCounts, read_counts
 from gateway.request.handoffs import HANDOFF_BYTES_MAX, OUR_PREFIX, handoff_in, takers_of
 from gateway.request.legs import LegFailure
+from gateway.request.side_channels import SideChannel
 
 _RECORDINGS = Path(__file__).parents[1] / "recordings" / "vllm-0.32.0"
 _MET = meeting(b"n" * 16, 1)
 _AT = Bootstrap("p.example", 8998, engine_id="e-0")
+_OWN = SideChannel(frozenset({"10.0.0.7"}))
 _TOLD = b'{"do_remote_prefill":true,"remote_block_ids":[[64, 40]]}'
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OURS = frozenset(_Named.__struct_fields__)
@@ -111,7 +113,7 @@ def read_prefill(data: bytes) -> None:
     """As a prefill's answer, as a decode's stream, and as a page of a bootstrap server."""
     for connector in Connector:
         with suppress(LegFailure):
-            handed = handoff_in(data, connector)
+            handed = handoff_in(data, connector, _OWN)
             assert len(handed.told) <= HANDOFF_BYTES_MAX
             members = json.loads(handed.told or b"{}")
             assert isinstance(members, dict)

@@ -337,6 +337,110 @@ ELSEWHERE_CASES = (
 """Each says that the request ran where its residency rule forbids. Such a peer is sent nothing more."""
 
 
+# As a called one, frame by frame
+
+
+@dataclass(frozen=True, slots=True)
+class FrameCase:
+    name: str
+    messages: tuple[pb.ExchangeResponse | bytes, ...]
+    """Forward 0 in a frame stands for the one that is answered; others are so much above it."""
+    status: int
+    """What the client gets; 0 where it waits until it leaves."""
+    breaks: bool = False
+    """It costs the peer its stream."""
+    contains: bytes = b""
+    lacks: bytes = b""
+    times: int = 1
+    """The first message, so often."""
+
+
+def frames(*each: pb.AnswerFrame, **more: Any) -> pb.ExchangeResponse:
+    return pb.ExchangeResponse(frames=each, **more)
+
+
+def frame(*said: pb.ForwardResponse, forward: int = 0, **more: Any) -> pb.AnswerFrame:
+    """All of that in one frame."""
+    made = pb.AnswerFrame(forward=forward, **more)
+    for each in said:
+        kind = each.WhichOneof("kind")
+        assert kind is not None
+        if kind == "data":
+            made.data += each.data
+        else:
+            getattr(made, kind).CopyFrom(getattr(each, kind))
+    return made
+
+
+def _later(message: pb.ExchangeResponse) -> pb.ExchangeResponse:
+    message.MergeFromString(_NEWER)
+    return message
+
+
+_ACCEPTED, _HEAD, _ENDED = frame(ACCEPTED), frame(head()), frame(ended())
+_WHOLE = frame(*GOOD_ANSWER)
+_OTHERS = 1000
+"""Far above any forward that is begun here."""
+_EVIL = data(b"data: evil\n\n")
+
+# fmt: off
+FRAME_CASES = (
+    FrameCase("nothing wrong, in one frame", (frames(_WHOLE),), 200, contains=b"[DONE]"),
+    FrameCase("nothing wrong, in one message", (frames(*(frame(each) for each in GOOD_ANSWER)),), 200, contains=b"[DONE]"),
+    FrameCase("nothing wrong, and a last word", (frames(_WHOLE, frame(last=True)),), 200, contains=b"[DONE]"),
+    # Whose it is
+    FrameCase("another's answer first", (frames(frame(*GOOD_ANSWER[:2], _EVIL, forward=_OTHERS)), frames(_WHOLE)), 200, contains=b"[DONE]", lacks=b"evil"),
+    FrameCase("another's head in the middle", (frames(_ACCEPTED, frame(head(500), forward=_OTHERS)), frames(_HEAD, frame(_STREAM), _ENDED)), 200, contains=b"[DONE]"),
+    FrameCase("another's end in the middle", (frames(_ACCEPTED, _HEAD, frame(ended("failed_midstream"), forward=_OTHERS)), frames(frame(_STREAM), _ENDED)), 200, contains=b"[DONE]"),
+    FrameCase("a forward that never can be", (frames(frame(_EVIL, forward=2**63)), frames(_WHOLE)), 200, contains=b"[DONE]", lacks=b"evil"),
+    FrameCase("1,100 forwards that never were, one by one", (frames(frame(ACCEPTED, forward=_OTHERS)), frames(_WHOLE)), 502, breaks=True, times=1100),
+    FrameCase("1,100 forwards that never were, at once", (frames(*[frame(ACCEPTED, forward=_OTHERS)] * 1100), frames(_WHOLE)), 502, breaks=True),
+    # In what order
+    FrameCase("two heads in two frames", (frames(_ACCEPTED, _HEAD, _HEAD, frame(_STREAM), _ENDED),), 502),
+    FrameCase("accepted and refused in one frame", (frames(frame(ACCEPTED, refused("busy")), frame(*GOOD_ANSWER[1:])),), 502),
+    FrameCase("two ends", (frames(_WHOLE, _ENDED),), 200, contains=b"[DONE]"),
+    FrameCase("2,000 ends", (frames(_WHOLE, *[_ENDED] * 2000),), 200, breaks=True),
+    FrameCase("tokens after the end", (frames(_WHOLE, frame(_EVIL)),), 200, contains=b"[DONE]", lacks=b"evil"),
+    FrameCase("tokens after the last word", (frames(frame(*GOOD_ANSWER[:2], last=True), frame(_EVIL), _ENDED),), 502, lacks=b"evil"),
+    FrameCase("a last word first of all", (frames(frame(last=True), _WHOLE),), 502, lacks=b"Hello"),
+    FrameCase("a last word in the middle", (frames(_ACCEPTED, _HEAD, frame(data(ROLE, token("x"))), frame(last=True)),), 200, contains=_BROKE_OFF),
+    FrameCase("an end before its beginning", (frames(_ENDED, _WHOLE),), 502, lacks=b"Hello"),
+    FrameCase("tokens before their head", (frames(_ACCEPTED, frame(_STREAM), _HEAD, _ENDED),), 502),
+    # How much
+    FrameCase("credit beyond all numbers", (frames(frame(credit=2**64 - 1)), frames(_WHOLE)), 502, breaks=True),
+    FrameCase("credit below nothing", (frames(frame(credit=2**63)), frames(_WHOLE)), 502, breaks=True),
+    FrameCase("credit byte by byte", (frames(*[frame(credit=1)] * 1100), frames(_WHOLE)), 502, breaks=True),
+    FrameCase("more than it has credit for", (frames(_ACCEPTED, _HEAD), *[frames(frame(data(b":" * (1 << 19))))] * 10), 502, breaks=True),
+    FrameCase("a message of 2 MiB", (frames(_ACCEPTED, frame(data(b":" * (2 << 20)))),), 502, breaks=True),
+    FrameCase("a frame of nothing", (frames(frame(), _WHOLE),), 502),
+    FrameCase("1,100 frames of nothing", (frames(*[frame()] * 1100),), 502, breaks=True),
+    FrameCase("1,100 messages of nothing", (frames(), frames(_WHOLE)), 502, breaks=True, times=1100),
+    FrameCase("bytes that are no message", (b"\xff" * 50,), 502, breaks=True),
+    FrameCase("half a message", (frames(_WHOLE).SerializeToString()[:-7],), 502, breaks=True),
+    FrameCase("a field of a later version", (_later(frames(_WHOLE)),), 200, contains=b"[DONE]"),
+    FrameCase("40,000 heads", (frames(_ACCEPTED, *[frame(pb.ForwardResponse(head=pb.Head()))] * 40_000),), 502, breaks=True),
+    FrameCase("40,000 pieces of a byte", (frames(_ACCEPTED, _HEAD, *[frame(data(b":"))] * 40_000),), 502, breaks=True),
+    # Its stream
+    FrameCase("it closes, and answers", (frames(_WHOLE, closing=True),), 200, contains=b"[DONE]"),
+    FrameCase("it closes again and again", (frames(closing=True), frames(_WHOLE)), 200, contains=b"[DONE]", times=100),
+    # What it says of others
+    FrameCase("a refusal with a wait of years", (frames(frame(refused("busy", "retry after 99999999999 s"))),), 0, lacks=b"99999999999"),
+    FrameCase("it refuses by its policy", (frames(frame(refused("residency_not_accepted"))),), 0),
+    FrameCase("it refuses by our stamp", (frames(frame(refused("residency_stamp"))),), 0),
+    FrameCase("it has no such model", (frames(frame(refused("unknown_model"))),), 0),
+    FrameCase("it has no such answer", (frames(frame(refused("unknown_response"))),), 0),
+    FrameCase("it calls it too long", (frames(frame(refused("too_long"))),), 0),
+    FrameCase("it calls it too late", (frames(frame(refused("deadline"))),), 0),
+    FrameCase("it has had it already", (frames(frame(refused("duplicate"))),), 0),
+    FrameCase("it is locked down", (frames(frame(refused("lockdown"))),), 0),
+    FrameCase("a tenant's limit at the end", (frames(_ACCEPTED, frame(ended("rejected_tenant_limit", detail="retry-after: 99999999999"))),), 0, lacks=b"99999999999"),
+    FrameCase("a client's fault at the end", (frames(_ACCEPTED, frame(ended("client_error"))),), 502),
+    FrameCase("an error with a wait of years", (frames(_ACCEPTED, frame(head(429, _JSON, ("retry-after", "99999999999"))), frame(data(b'{"error": {"message": "evil"}}')), _ENDED),), 0),
+)
+# fmt: on
+"""Each answers a forward of a gateway in us-east-1 that has no engine."""
+
+
 # As a neighbour
 
 
@@ -411,7 +515,41 @@ BEAT_CASES = (
     BeatCase("the same capacity 1,000 times", {"capacities": [capacity()] * 1000}, True),
     BeatCase("a queue of 2**32 - 1", _queues(pb.ModelQueue(model="llama", length=2**32 - 1)), True),
     BeatCase("a queue without a model", _queues(pb.ModelQueue(length=1)), False),
+    # Room, and what it promises
+    BeatCase("room for 2**31", _capacities(room=2**31), False),
+    BeatCase("room for 2**63 - 1", _capacities(room=2**63 - 1), False),
+    BeatCase("room for less than -2**62", _capacities(room=-(2**63)), False),
+    BeatCase("room for 10**9", _capacities(room=10**9), True),
+    BeatCase("room for -10**9", _capacities(room=-(10**9)), True),
+    BeatCase("room, and nobody available", _capacities(available=0, room=10**9), True),
+    BeatCase("a release each microsecond", _capacities(room=-5, release_us=1), True),
+    BeatCase("a release of 2**64 - 1", _capacities(release_us=2**64 - 1), False),
+    BeatCase("a load of 2**64 - 1", _capacities(load=2**64 - 1), False),
+    BeatCase("a backlog of 2**64 - 1", _capacities(backlog_bytes=2**64 - 1), False),
+    BeatCase("free tokens of 2**64 - 1", _capacities(free_tokens=2**64 - 1), False),
+    BeatCase("a context of 2**64 - 1", _capacities(context_tokens_max=2**64 - 1), False),
+    BeatCase("a threshold of 2**64 - 1", _capacities(threshold_tokens=2**64 - 1), False),
+    BeatCase("a connector that nobody knows", _capacities(connector="teleport"), True),
+    BeatCase("a connector with a line break", _capacities(connector="a\nb"), True),
+    # What is not its own
+    BeatCase("a capacity in our region", _capacities(place=pb.Place(region="us-east-1", jurisdiction="US")), True),
+    BeatCase("a capacity in a third region", _capacities(place=pb.Place(region="ap-east-1", jurisdiction="AP")), True),
+    BeatCase("a capacity in its region under another law", _capacities(place=pb.Place(region="eu-west-1", jurisdiction="US")), True),
+    BeatCase("a region with a line break that it takes", {"accepts": ["us-east-1\nx"]}, True),
+    BeatCase("5,000 regions that it takes", {"accepts": [f"r-{number}" for number in range(5000)]}, True),
+    BeatCase("a way of 2**64 - 1", {"ways": [pb.Way(region="us-east-1", rtt_us=2**64 - 1)]}, True),
+    BeatCase("5,000 ways", {"ways": [pb.Way(region=f"r-{number}") for number in range(5000)]}, True),
+    BeatCase("a tenant that uses 2**64 - 1", {"tenant_uses": [pb.TenantUse(tenant="acme", running=2**64 - 1, demand=2**64 - 1, tokens_per_minute=2**64 - 1)]}, False),
+    BeatCase("a tenant of 10,000 letters", {"tenant_uses": [pb.TenantUse(tenant="a" * 10_000)]}, False),
+    BeatCase("100,000 tenants", {"tenant_uses": [pb.TenantUse(tenant=f"t-{number}") for number in range(100_000)]}, False),
+    BeatCase("a budget of no kind", {"budget_uses": [pb.BudgetUse(kind="planet", name="a", day="2026-11-22")]}, True),
+    BeatCase("a budget of the year 9999", {"budget_uses": [pb.BudgetUse(kind="key", name="a", day="9999-12-31", tokens_in_day=5)]}, True),
+    BeatCase("a budget of no such day", {"budget_uses": [pb.BudgetUse(kind="key", name="a", day="2026-13-45")]}, True),
+    BeatCase("a budget used up by 2**64 - 1", {"budget_uses": [pb.BudgetUse(kind="key", name="a", day="2026-11-22", tokens_in_day=2**64 - 1)]}, False),
+    BeatCase("a pool that wants 2**32 - 1", {"pool_loads": [pb.PoolLoad(model="llama", pool="default", wanted=2**32 - 1, offered=2**64 - 1, price=2**64 - 1)]}, True),
+    BeatCase("a term of 2**64 - 1", {"control_term": 2**64 - 1, "control_version": 2**64 - 1}, True),
     BeatCase("5,000 queues", _queues(*(pb.ModelQueue(model=f"m-{number}") for number in range(5000))), False),
 )
 # fmt: on
-"""Each is told by a peer in eu-west-1 to a gateway in us-east-1 with an engine of its own."""
+"""Each is told by a peer in eu-west-1 to a gateway in us-east-1 with an engine of its own, which has no budgets, plans no
+replicas and follows no controller: what is said of those is not read."""

@@ -171,8 +171,8 @@ async def test_one_that_cannot_be_served_by_changes_nothing_and_says_why(
     async with serving_file(site.path) as gateway:
         stream = await controller.stream(0)
         await stream.answer(snapshot(2, parameters='{"queue": {"length_max": 7}}'))
-        bad = snapshot(3, replicas=(granted("eu-1-r0", engine, colour="red"),), away=AWAY)
-        assert await stream.answer(bad) == Rejected(bad.version, "replicas[0]: colour: is not a known key")
+        bad = snapshot(3, replicas=(granted("eu-1-r0", engine),), away=AWAY, parameters='{"queue": {"colour": 1}}')
+        assert await stream.answer(bad) == Rejected(bad.version, "parameters: queue.colour: is not a known key")
         old = await stream.answer(snapshot(1))
         assert isinstance(old, Rejected)
         assert old.reason == "it is older than 1.2, which is in force"

@@ -20,7 +20,7 @@ from tests.fakes.dns import FakeDns
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream_until, token
 from tests.fakes.kubernetes import FakeKubernetes, endpoint_slice, pod
 from tests.support.core import MODEL, US
-from tests.support.gateways import ask, free_replicas, region_document, serving_file, until
+from tests.support.gateways import ask, counted, free_replicas, region_document, serving_file, until
 
 NAME = "llama.engines.test"
 WHOLE = b"".join(GOOD_STREAM)
@@ -63,6 +63,10 @@ class World:
     async def serving(self, **changes: object) -> AsyncIterator[GatewayHandle]:
         async with serving_file(self.write(**changes)) as gateway:
             yield gateway
+
+    async def ready(self, gateway: GatewayHandle) -> str:
+        async with self.session.get(f"{gateway.admin_url}/ready") as response:
+            return await response.text()
 
     async def completed(self, gateway: GatewayHandle) -> bytes:
         async with ask(self.session, gateway.http_url) as response:
@@ -182,8 +186,16 @@ class Cluster:
         self.api.put("pods", made)
 
     @asynccontextmanager
-    async def serving(self, **found: str) -> AsyncIterator[GatewayHandle]:
-        told = {"id": "llama", "namespace": "engines", "api": self.api.url, "models": [MODEL], **found}
+    async def serving(self, **found: object) -> AsyncIterator[GatewayHandle]:
+        told = {
+            "networks": ["127.0.0.0/8"],
+            "id": "llama",
+            "namespace": "engines",
+            "api": self.api.url,
+            "models": [MODEL],
+            **found,
+        }
+        told = {name: value for name, value in told.items() if value is not None}
         settings = {"interval_min": "10ms", "interval_max": "20ms"}
         path = self._world.folder / "us.yaml"
         probes = {"interval": "5ms"}
@@ -228,3 +240,17 @@ async def test_a_pod_that_goes_gets_nothing_more_and_its_streams_go_on(world: Wo
         assert await world.completed(gateway) == WHOLE
         go_on.set()
         assert await response.content.read() == token("lo") + STOP + DONE
+
+
+async def test_a_cluster_names_addresses_within_the_operators_table(world: World, cluster: Cluster) -> None:
+    """The table has the region's replicas at 127.0.0.0/8, and a cluster cannot say otherwise; the region file can."""
+    cluster.api.put("endpointslices", endpoint_slice("a", "192.0.2.9"))
+    async with cluster.serving(selector="app=vllm", port="http", networks=None) as gateway:
+        assert replicas(gateway) == []
+        assert "replica llama-192.0.2.9-8000: 192.0.2.9 is in none of the ranges" in await world.ready(gateway)
+        cluster.api.put("endpointslices", endpoint_slice("a", "169.254.169.254"))
+        await until(lambda: counted(gateway, "places_refused") == 0)
+        assert replicas(gateway) == [], "no pod has a cloud's own address"
+    cluster.api.put("endpointslices", endpoint_slice("a", "192.0.2.9"))
+    async with cluster.serving(selector="app=vllm", port="http", networks=["192.0.2.0/24"]) as gateway:
+        assert replicas(gateway) == ["llama-192.0.2.9-8000"]

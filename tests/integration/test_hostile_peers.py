@@ -26,11 +26,13 @@ from tests.hostile.peers import (
     BEAT_CASES,
     CALL_CASES,
     ELSEWHERE_CASES,
+    FRAME_CASES,
     GOOD_ANSWER,
     AnswerCase,
     BeatCase,
     CallCase,
     Came,
+    FrameCase,
     Status,
     beat,
     forward,
@@ -182,6 +184,43 @@ async def test_a_peer_that_says_it_broke_a_rule_is_sent_nothing_more(tmp_path: P
         assert not made.at.held()
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def on_a_stream(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Surrounded]:
+    async with surrounded(tmp_path_factory.mktemp("frames"), has_engine=False) as made:
+        yield made
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("case", FRAME_CASES, ids=lambda case: case.name)
+async def test_frames_that_lie_cost_the_peer_its_stream_at_most(on_a_stream: Surrounded, case: FrameCase) -> None:
+    at, peer = on_a_stream.at, on_a_stream.peer
+    at.told.clear()
+    broken, answered = _streams_broken(at), peer.answered.count
+
+    async def say(_: pb.ForwardRequest, context: Any) -> None:
+        first, *others = case.messages
+        try:
+            for message in (*[first] * case.times, *others):
+                await context.say_raw(message)
+        finally:
+            peer.answered.add()
+        await asyncio.Event().wait()
+
+    peer.forwarded = say
+    try:
+        received = await (sent(at.gateway, posted("connection: close")) if case.status else left(at, peer, answered))
+    finally:
+        peer.forwarded = on_a_stream.answer
+    assert not case.status or int(received[9:12]) == case.status, received[:2000]
+    assert case.contains in received
+    assert not case.lacks or case.lacks not in received
+    if case.breaks:
+        await until(lambda: _streams_broken(at) > broken)
+    else:
+        assert _streams_broken(at) == broken
+    await at.goes_on()
+
+
 async def left(at: Besieged, peer: RawPeer, answered: int) -> bytes:
     """What had come when the client left: after the peer had answered it all, as often as it is asked for a while."""
     async with asyncio.timeout(ENOUGH_S), wire(at.gateway) as client:
@@ -211,6 +250,6 @@ async def test_a_heartbeat_is_believed_within_reason(with_engine: Surrounded, ca
 
 
 def test_each_is_told_apart() -> None:
-    for cases in (CALL_CASES, ANSWER_CASES, BEAT_CASES):
+    for cases in (CALL_CASES, ANSWER_CASES, FRAME_CASES, BEAT_CASES):
         assert len({case.name for case in cases}) == len(cases)
     assert len(CALL_CASES) + len(ANSWER_CASES) + len(BEAT_CASES) >= 60

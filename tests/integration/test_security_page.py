@@ -10,7 +10,7 @@ from tests.support.named_tests import ROOT, is_there, named_on
 
 PAGE = (ROOT / "docs/security.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n?)*)", PAGE, flags=re.MULTILINE))
-TO_WHOM = ("a client", "a tenant", "a peer", "an operator", "an engine")
+TO_WHOM = ("a client", "a tenant", "a peer", "an operator", "an engine", "a cluster")
 
 
 def test_each_promise_names_a_test() -> None:

@@ -24,7 +24,7 @@ CLIENT = SpanName("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", is_sam
 PREFILLED = (
     b'{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"H"},'
     b'"finish_reason":"length"}],"usage":{"prompt_tokens":22,"completion_tokens":1},'
-    b'"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_host":"a","remote_port":1}}'
+    b'"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_host":"127.0.0.1","remote_port":1}}'
 )
 TAIL = TailConfig(slow_first_token_ns=None)
 

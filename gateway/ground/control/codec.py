@@ -376,8 +376,9 @@ def _snapshot(message: pb.Snapshot) -> Snapshot:
 
 
 def _grant(message: pb.ReplicaGrant, what: str) -> ReplicaGrant:
+    """Its description is for those to judge who serve by it, replica by replica; one that is too long is none."""
     return ReplicaGrant(
-        document=_document(message.document, f"{what}.document"),
+        document=message.document if len(message.document) <= DOCUMENT_LENGTH_MAX else "",
         home=read_gateway_id(message.home_gateway_id, f"{what}.home_gateway_id"),
         home_place=read_place(message.home_place, f"{what}.home_place"),
         accepts=read_rule(message.accepts, f"{what}.accepts") if message.HasField("accepts") else None,

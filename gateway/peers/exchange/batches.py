@@ -22,6 +22,9 @@ MESSAGE_BYTES_MAX = 1 << 20
 BATCH_BYTES_MAX = 128 * 1024
 """A batch takes no further frame behind this much. What comes next waits for it to be written: on a slow line it is
 what a chat's first token may find ahead of itself."""
+FRAMES_MAX = 8192
+"""Of one message, before each further one is taken for waste: what reads a message does nothing else meanwhile. A batch
+has one for each forward that has something to say."""
 TURN_BYTES_MIN = 16 * 1024
 """Of one forward in a batch, however many others there are."""
 UNASKED_BYTES_MAX = 256 * 1024

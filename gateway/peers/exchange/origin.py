@@ -19,7 +19,14 @@ from gateway.ground.clock import Clock
 from gateway.ground.task_group import TaskGroup
 from gateway.ground.waiter import Waiter
 from gateway.ground.wire import WireError
-from gateway.peers.exchange.batches import UNASKED_BYTES_MAX, Outbox, Outgoing, has_unknown_fields, read_message
+from gateway.peers.exchange.batches import (
+    FRAMES_MAX,
+    UNASKED_BYTES_MAX,
+    Outbox,
+    Outgoing,
+    has_unknown_fields,
+    read_message,
+)
 from gateway.peers.exchange.grpc_internals import CallOver, writer_of
 from gateway.peers.exchange.patience import CREDIT_MIN, WASTED_MAX, Patience
 from gateway.peers.words import Word, closed_without_a_word, failure_in
@@ -161,7 +168,9 @@ class OriginStream:
         if message.closing:
             self._peer_closes = True
             self.is_retiring = True
-        for frame in message.frames:
+        for number, frame in enumerate(message.frames):
+            if number >= FRAMES_MAX:
+                self._waste()
             forward = self._forwards.get(frame.forward)
             if forward is None:
                 self._ignore()
@@ -334,8 +343,7 @@ class OriginForward:
             self._stream.is_over(self._out.forward)
         if self.is_left:
             return is_last
-        if not words and not frame.data:
-            self._take_no_word(frame, words)
+        says_nothing = not words and not frame.data and self._take_no_word(frame, words)
         if words:
             self._passed_over = False
         if is_last and not (words and words[-1].kind in ("ended", "refused")):
@@ -344,14 +352,16 @@ class OriginForward:
             self.has_spoken = True
             self._words.extend(words)
             self._waiter.wake()
-        return bool(words) or is_last
+        return (bool(words) and not says_nothing) or is_last
 
-    def _take_no_word(self, frame: pb.AnswerFrame, words: list[Word]) -> None:
-        """There may be one of a later version in it. A frame of nothing at all is a word out of place."""
+    def _take_no_word(self, frame: pb.AnswerFrame, words: list[Word]) -> bool:
+        """There may be one of a later version in it. A frame of nothing at all is a word out of place: True."""
         if has_unknown_fields(frame, _KNOWN):
             self._passed_over = True
         elif not frame.credit and not frame.last:
             words.append(Word(None, None))
+            return True
+        return False
 
     @property
     def has_begun(self) -> bool:

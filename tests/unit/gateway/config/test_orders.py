@@ -113,8 +113,8 @@ def test_an_adopted_replica_keeps_its_place_and_what_its_home_accepts(local: Gat
 def test_one_whose_home_says_nothing_is_told_as_taking_nothing_and_never_without_a_rule(local: GatewayConfig) -> None:
     (replica,) = orders(local, replicas=(ReplicaGrant(document(), THEIRS, EU, PlaceRule()),)).replicas
     assert replica.spec.accepts == PlaceRule()
-    fault = refusal(local, replicas=(ReplicaGrant(document(), THEIRS, EU, None),))
-    assert fault == "replicas[0]: nothing says what the home of r9 accepts"
+    silent = orders(local, replicas=(ReplicaGrant(document(), THEIRS, EU, None),))
+    assert (silent.replicas, silent.left_out) == ((), {"r9": "nothing says what its home accepts"})
 
 
 class TestBounds:
@@ -199,25 +199,40 @@ def test_a_replica_whose_key_is_not_here_is_left_out_by_itself(local: GatewayCon
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    ("text", "label", "fault"),
     [
-        ("{", "replicas[0]: it is not JSON"),
-        ('{"a":' * 9000 + "1" + "}" * 9000, "replicas[0]: it is not JSON"),
-        (document(colour="red"), "replicas[0]: colour: is not a known key"),
-        (document(api_key_env="EU_KEY", api_key_file="x"), "replicas[0]: "),
+        ("{", "replicas[0]", "replicas[0]: it is not JSON"),
+        ('{"a":' * 9000 + "1" + "}" * 9000, "replicas[0]", "replicas[0]: it is not JSON"),
+        (document(colour="red"), "r9", "colour: is not a known key"),
+        (document(api_key_env="EU_KEY", api_key_file="x"), "r9", "api_key_file and api_key_env exclude each other"),
     ],
 )
-def test_a_description_that_no_region_file_could_hold_refuses_the_whole(
-    local: GatewayConfig, text: str, fault: str
+def test_a_description_that_no_region_file_could_hold_leaves_out_that_replica_alone(
+    local: GatewayConfig, text: str, label: str, fault: str
 ) -> None:
     allowing = replace(local, control=ControlConfig(credentials=("x",)))
-    assert refusal(allowing, replicas=(adopted(document("r8")), adopted(text))[::-1]).startswith(fault)
+    read = orders(allowing, replicas=(adopted(text), adopted(document("r8"))))
+    assert [each.spec.replica_id for each in read.replicas] == ["r8"]
+    assert list(read.left_out) == [label]
+    assert fault in read.left_out[label]
 
 
-def test_what_is_for_another_or_said_twice_is_refused(local: GatewayConfig) -> None:
+def test_of_one_that_is_granted_twice_neither_is_served_and_our_own_is_as_it_stands_here(local: GatewayConfig) -> None:
+    other = document(url="http://10.0.0.8:8000")
+    read = orders(local, replicas=(adopted(document()), adopted(other), adopted(document("r8"))))
+    assert [each.spec.replica_id for each in read.replicas] == ["r8"]
+    assert "granted twice" in read.left_out["r9"]
+    own = local.replicas[0].spec.replica_id
+    ours = ReplicaGrant(document(own), OURS, US)
+    for grants in ((ours, adopted(document(own))), (adopted(document(own)), ours), (ours, ours)):
+        read = orders(local, replicas=grants)
+        assert read.replicas == (local.replicas[0],)
+        assert own not in read.left_out
+
+
+def test_what_is_for_another_is_refused(local: GatewayConfig) -> None:
     assert refusal(local, gateway_id=THEIRS) == "it is for gateway eu-1"
     assert refusal(local, narrowing=closed_policy(EU, "x")) == "narrowing: it is for another region"
-    assert refusal(local, replicas=(adopted(document()),) * 2) == "replicas[1]: r9 is granted twice"
 
 
 # Places

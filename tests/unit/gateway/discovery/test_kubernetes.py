@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -63,12 +64,16 @@ async def finding(
     kind: KubernetesKind = KubernetesKind.ENDPOINT_SLICES,
     port: int | str = "http",
     selector: str = "app=vllm",
+    *,
     token_file: Path | None = None,
+    networks: tuple[str, ...] = (),
 ) -> AsyncIterator[Heard]:
     stream = io.StringIO()
     log = make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("g"), stream)
     api = KubernetesApi(cluster.url, token_file)
-    config = KubernetesReplicasConfig(TEMPLATE, kind, api, "engines", selector, "http", port)
+    config = KubernetesReplicasConfig(
+        TEMPLATE, kind, api, "engines", selector, "http", port, tuple(map(ip_network, networks))
+    )
     heard = Heard(KubernetesSource(config, QUICK, log), stream)
     async with in_background(heard.source.run(heard.report)):
         yield heard
@@ -88,9 +93,48 @@ async def test_what_is_there_is_found_and_what_comes_and_goes_is_told_at_once(cl
         assert heard.sets[0] == ["http://10.0.0.1:8000"]
         cluster.put(SLICES, endpoint_slice("a", "10.0.0.1", "10.0.0.2"))
         await heard.until("10.0.0.1:8000", "10.0.0.2:8000")
+        cluster.put(SLICES, endpoint_slice("b", "10.0.0.3"))
+        cluster.delete(SLICES, "a")
+        await heard.until("10.0.0.3:8000")
+        assert cluster.lists.count == 1, "all else came by the watch"
+
+
+async def test_nobody_at_all_is_believed_once_several_lists_have_said_so(cluster: FakeKubernetes) -> None:
+    cluster.put(SLICES, endpoint_slice("a", "10.0.0.1"))
+    async with finding(cluster) as heard:
+        await heard.until("10.0.0.1:8000")
         cluster.delete(SLICES, "a")
         await heard.until()
-        assert cluster.lists.count == 1, "all else came by the watch"
+        assert cluster.lists.count == 1 + QUICK.misses_max
+        assert heard.logged().count("EVERY REPLICA THAT THE CLUSTER NAMED IS GONE") == 1
+
+
+async def test_everybody_may_go_at_once_where_each_is_seen_to_go(cluster: FakeKubernetes) -> None:
+    cluster.put(SLICES, endpoint_slice("a", "10.0.0.1"))
+    async with finding(cluster) as heard:
+        await heard.until("10.0.0.1:8000")
+        cluster.put(SLICES, endpoint_slice("a", "10.0.0.1", terminating=True))
+        await heard.until()
+        assert cluster.lists.count == 1
+
+
+async def test_a_watch_that_tells_nothing_is_not_believed_for_long(
+    cluster: FakeKubernetes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes, "_WATCHES_PER_LIST", 2)
+    async with finding(cluster) as heard:
+        await heard.source.first_look()
+        for number in (1, 2):
+            await cluster.watches.reaches(number)
+            cluster.end_watches()
+        await cluster.lists.reaches(2)
+
+
+async def test_addresses_are_kept_to_the_networks_that_are_named(cluster: FakeKubernetes) -> None:
+    cluster.put(SLICES, endpoint_slice("a", "127.0.0.1", "10.0.0.1"))
+    async with finding(cluster, networks=("127.0.0.0/8",)) as heard:
+        await heard.source.first_look()
+        assert heard.sets == [["http://127.0.0.1:8000"]]
 
 
 async def test_labels_that_are_taken_away_take_an_engine_away(cluster: FakeKubernetes) -> None:

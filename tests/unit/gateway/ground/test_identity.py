@@ -60,12 +60,15 @@ def test_what_is_no_gateways_identity(uri: str) -> None:
 
 
 def test_a_caller_is_who_its_one_spiffe_id_says() -> None:
-    assert caller_identity({"peer_spiffe_id": [URI.encode()]}) == mesh_identity("us-1", US)
+    ca = new_ca()
+    shown = mesh_leaf(ca, "us-1", US).certificate_pem
+    assert caller_identity({"x509_pem_cert": [shown]}) == mesh_identity("us-1", US)
     wrong: list[dict[str, list[bytes]]] = [
         {},
-        {"peer_spiffe_id": []},
-        {"peer_spiffe_id": [URI.encode()] * 2},
-        {"x509_common_name": [b"us-1"]},
+        {"x509_pem_cert": []},
+        {"x509_pem_cert": [shown] * 2},
+        {"x509_pem_cert": [clients_leaf(ca).certificate_pem]},
+        {"x509_common_name": [b"us-1"], "peer_spiffe_id": [URI.encode()]},
     ]
     for auth in wrong:
         with pytest.raises(ValueError, match="no SPIFFE id, or several"):
@@ -105,7 +108,7 @@ def test_a_controllers_identity_reads_back_as_itself_and_is_no_gateways() -> Non
     assert parse_controller(CONTROLLER.uri) == CONTROLLER
     assert controller_identity(leaf_of(controller_leaf(new_ca()).certificate_pem)) == CONTROLLER
     with pytest.raises(ValueError, match="is not spiffe://TRUST-DOMAIN/gateway"):
-        caller_identity({"peer_spiffe_id": [CONTROLLER.uri.encode()]})
+        caller_identity({"x509_pem_cert": [controller_leaf(new_ca(), may_call=True).certificate_pem]})
     with pytest.raises(ValueError, match="is not spiffe://TRUST-DOMAIN/gateway"):
         certificate_identity(leaf_of(controller_leaf(new_ca()).certificate_pem))
 

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.core.regions import KnownRegion, RegionTable
 from gateway.core.vocabulary import Place, RegionName
-from gateway.ground.regions import announcement_fault, host_in, range_fault
+from gateway.ground.regions import announcement_fault, found_fault, host_in, range_fault
 from tests.support.core import AP, EU, US
 
 LENT = RegionTable(
@@ -108,3 +108,24 @@ def test_a_range_that_cannot(text: str) -> None:
 def test_what_is_no_host_has_none() -> None:
     assert host_in("http://a.example:80/x") == "a.example"
     assert host_in("http://user@a.example") == host_in("gopher://a.example") == ""
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "url", "fault"),
+    [
+        (("10.1.0.0/16",), ("10.2.0.0/16",), "http://10.1.2.3:8000", ""),
+        (("10.1.0.0/16",), ("10.1.2.0/24",), "http://10.1.2.3:8000", ""),
+        (("10.1.0.0/16",), (), "http://10.3.2.3:8000", "10.3.2.3 is in none of the ranges of region us-east-1"),
+        ((".us.example.net",), ("10.2.0.0/16",), "http://10.3.2.3:8000", ""),
+        ((".us.example.net",), ("10.2.0.0/16",), "http://10.2.2.3:8000", "10.2.2.3 is in a range of another region"),
+        ((), ("fd00::/8",), "http://[fd00::1]:8000", "fd00::1 is in a range of another region"),
+        (("10.1.0.0/16",), (), "http://10.1.2.3@evil:8000", "its address is in none of the ranges of region us-east-1"),
+    ],
+)
+def test_addresses_that_a_directory_gives_are_kept_to_the_table(
+    own: tuple[str, ...], others: tuple[str, ...], url: str, fault: str
+) -> None:
+    regions = RegionTable(
+        {US.region: KnownRegion(US.jurisdiction, own), EU.region: KnownRegion(EU.jurisdiction, others)}
+    )
+    assert found_fault(regions, US, url) == fault

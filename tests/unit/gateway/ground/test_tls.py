@@ -307,9 +307,9 @@ async def test_a_caller_is_held_to_its_own_certificate(tmp_path: Path, gateway_i
 
 def test_only_gateways_of_this_trust_domain_may_call(tmp_path: Path) -> None:
     tls = mesh_tls(gateway_files(tmp_path, new_ca(), "eu-1", EU), "eu-1", EU)
-    ours, theirs = (f"spiffe://{domain}.test/gateway/us-east-1/us-1".encode() for domain in ("mesh", "other"))
-    assert tls.caller_fault({"peer_spiffe_id": [ours]}, None) is None
-    assert "another trust domain" in (tls.caller_fault({"peer_spiffe_id": [theirs]}, None) or "")
+    ours, theirs = (mesh_leaf(new_ca(domain), "us-1", US).certificate_pem for domain in ("mesh.test", "other.test"))
+    assert tls.caller_fault({"x509_pem_cert": [ours]}, None) is None
+    assert "another trust domain" in (tls.caller_fault({"x509_pem_cert": [theirs]}, None) or "")
     assert "no SPIFFE id" in (tls.caller_fault({"x509_common_name": [b"eu-2"]}, None) or "")
 
 

@@ -11,8 +11,10 @@ from gateway.request.bodies import read_body
 from gateway.request.expert_counts import BadCounts, read_counts
 from gateway.request.handoffs import HANDOFF_BYTES_MAX, Handoff, handoff_in, takers_of, why_whole
 from gateway.request.legs import LegFailure
+from gateway.request.side_channels import SideChannel
 from tests.hostile.prefill_answers import PREFILL_CASES, PrefillCase
 
+OWN = SideChannel(frozenset({"10.0.0.7", "127.0.0.1", "localhost"}), first_port=5600)
 CHAT, COMPLETIONS = engine_api.CHAT_PATH, engine_api.COMPLETIONS_PATH
 RESPONSES, MESSAGES = engine_api.RESPONSES_PATH, engine_api.MESSAGES_PATH
 OLDER_CONNECTORS = frozenset(Connector)
@@ -84,11 +86,11 @@ ANSWER = (
 class TestWhatAPrefillHandsOn:
     def test_it_is_the_very_bytes_that_came(self) -> None:
         for connector in (Connector.NIXL, Connector.ASCEND):
-            assert handoff_in(ANSWER % TOLD, connector) == Handoff(TOLD, ANSWER % b"null")
+            assert handoff_in(ANSWER % TOLD, connector, OWN) == Handoff(TOLD, ANSWER % b"null")
 
     def test_of_a_real_engine(self) -> None:
         answer = (Path(__file__).parents[3] / "recordings/vllm-0.32.0/chat.prefill.json").read_bytes()
-        handed = handoff_in(answer, Connector.NIXL)
+        handed = handoff_in(answer, Connector.NIXL, SideChannel(frozenset({"127.0.0.1"})))
         assert json.loads(handed.told) == json.loads(answer)["kv_transfer_params"]
         assert json.loads(handed.answer) == json.loads(answer) | {"kv_transfer_params": None}
         assert b"remote_block_ids" not in handed.answer
@@ -96,20 +98,20 @@ class TestWhatAPrefillHandsOn:
     def test_only_what_is_ours_is_taken_out(self) -> None:
         counts = b'{"v":1, "counts":"x"}'
         told = b'{"nightside" : {"at":[1,{"}":2}]}, "b" : 1.50,"nightside_expert_counts":%b,"c":"nightside"}' % counts
-        handed = handoff_in(ANSWER % told, Connector.NIXL)
+        handed = handoff_in(ANSWER % told, Connector.NIXL, OWN)
         assert handed == Handoff(b'{"b":1.50,"c":"nightside"}', ANSWER % b"null", counts)
         escaped = b'{"\\u006eightside_expert_counts":1,"b":2}'
-        assert handoff_in(ANSWER % escaped, Connector.NIXL) == Handoff(b'{"b":2}', ANSWER % b"null", b"1")
+        assert handoff_in(ANSWER % escaped, Connector.NIXL, OWN) == Handoff(b'{"b":2}', ANSWER % b"null", b"1")
         kept = b'{"c":"nightside", "d\\u0041" :1}'
-        assert handoff_in(ANSWER % kept, Connector.NIXL) == Handoff(kept, ANSWER % b"null")
+        assert handoff_in(ANSWER % kept, Connector.NIXL, OWN) == Handoff(kept, ANSWER % b"null")
 
     @pytest.mark.parametrize("connector", [Connector.MOONCAKE, Connector.SGLANG])
     def test_who_meets_by_other_means_hands_nothing_on(self, connector: Connector) -> None:
-        assert handoff_in(ANSWER % b"null", connector).told == b""
+        assert handoff_in(ANSWER % b"null", connector, OWN).told == b""
 
     def test_a_stream_is_a_prefill_too(self) -> None:
         said = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\ndata: [DONE]\n\n'
-        assert handoff_in(said, Connector.SGLANG).told == b""
+        assert handoff_in(said, Connector.SGLANG, OWN).told == b""
 
     @pytest.mark.parametrize(
         "answer,why,result",
@@ -132,14 +134,14 @@ class TestWhatAPrefillHandsOn:
     def test_what_is_of_no_use_is_the_targets_failure(self, answer: bytes, why: str, result: LegResult) -> None:
         for connector in (Connector.NIXL, Connector.ASCEND):
             with pytest.raises(LegFailure, match=why) as raised:
-                handoff_in(answer, connector)
+                handoff_in(answer, connector, OWN)
             assert raised.value.result is result
 
     def test_an_error_is_a_failure_of_a_concurrent_prefill_too(self) -> None:
         """Nobody else tells the decode, which would wait for minutes."""
         for connector in (Connector.MOONCAKE, Connector.SGLANG):
             with pytest.raises(LegFailure, match="reported an error"):
-                handoff_in(b'{"error":{"message":"m","code":500}}', connector)
+                handoff_in(b'{"error":{"message":"m","code":500}}', connector, OWN)
 
 
 @pytest.mark.parametrize("case", PREFILL_CASES, ids=lambda case: case.name)
@@ -147,15 +149,15 @@ def test_a_prefill_that_lies_hands_over_one_bounded_object_or_is_to_blame(case: 
     answer = b'{"choices":[],"kv_transfer_params":' + case.params + b"}"
     if case.told is None:
         with pytest.raises(LegFailure) as caught:
-            handoff_in(answer, Connector.NIXL)
+            handoff_in(answer, Connector.NIXL, OWN)
         assert caught.value.result is LegResult.FAILED
         return
-    handoff = handoff_in(answer, Connector.NIXL)
+    handoff = handoff_in(answer, Connector.NIXL, OWN)
     assert handoff.told == case.told
     assert json.loads(handoff.told)
     assert len(handoff.told) <= HANDOFF_BYTES_MAX
     if case.counts:
-        assert read_counts(handoff.counts).counts.shape == (2, 2)
+        assert read_counts(handoff.counts).counts.shape in {(2, 2), (2, 3)}
     else:
         with pytest.raises(BadCounts):
             read_counts(handoff.counts)

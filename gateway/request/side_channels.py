@@ -1,0 +1,149 @@
+"""Where a prefill worker may lead its decode worker: what a hand-off names as hosts and ports, held against where the
+worker itself is. Pure. Without it a prefill worker has its decode worker connect to any address of its choosing.
+
+Connectors differ in what they tell and new versions tell more, so a member counts by what its name and its text look
+like: whatever reads as a host, an address or a URL has to be the worker's own. No fault quotes what it found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum, auto
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any
+
+import msgspec
+
+from gateway.core.value import value
+
+_VALUES_MAX = 10_000
+"""In what is not made of numbers alone: a worker of many nodes names a few hundred."""
+_KEY_LENGTH_MAX = 128
+_PORT_MAX = 65_535
+_NUMBERS = re.compile(rb"[][\s\d,.+eE-]*|null|true|false")
+_HOST_KEY = re.compile(
+    r"(?:^|_|[a-z](?=[A-Z]))(?:host|hostname|addr|address|addresse|ip|url|uri|server|metaserver|endpoint)s?$",
+    re.IGNORECASE,
+)
+_PORT_KEY = re.compile(r"(?:^|_)ports?$", re.IGNORECASE)
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)", re.DOTALL)
+_AUTHORITY = re.compile(
+    r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9_.-]{1,253})|([0-9A-Fa-f:.]{2,45}))(?::([0-9]{1,5}))?"
+)
+_ADDRESS = re.compile(r"\[?[0-9A-Fa-f.:]+\]?(?::[0-9]{1,5})?")
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class _Kind(Enum):
+    HOST = auto()
+    PORT = auto()
+
+
+@lru_cache(1024)
+def _kind(key: str) -> _Kind | None:
+    if _PORT_KEY.search(key):
+        return _Kind.PORT
+    return _Kind.HOST if _HOST_KEY.search(key) else None
+
+
+@value
+class SideChannel:
+    """Where decode workers may fetch what one prefill worker has read."""
+
+    hosts: frozenset[str] = frozenset()
+    """In small letters: names, and addresses in their usual spelling."""
+    networks: tuple[str, ...] = ()
+    first_port: int | None = None
+    """None: any port of those hosts."""
+    ports: int = 1
+    """From the first one on."""
+
+    def has_host(self, host: str) -> bool:
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return host.lower().removesuffix(".") in self.hosts
+        return str(address) in self.hosts or any(address in _network(each) for each in self.networks)
+
+    def has_port(self, port: int) -> bool:
+        if self.first_port is None:
+            return 0 < port <= _PORT_MAX
+        return 0 <= port - self.first_port < self.ports
+
+
+NOWHERE = SideChannel()
+
+
+@lru_cache(256)
+def _network(text: str) -> IPv4Network | IPv6Network:
+    return ip_network(text)
+
+
+def stray_in(told: bytes, own: SideChannel) -> str:
+    """What of a hand-off leads elsewhere than to the worker that told it, in words; empty where nothing does. `told` is
+    an object in JSON. Raises what msgspec does where it is not."""
+    seen = 0
+    for name, raw in _MEMBERS.decode(told).items():
+        if _NUMBERS.fullmatch(raw) and len(name) <= _KEY_LENGTH_MAX and _kind(name) is None:
+            continue
+        for key, found in _values(name, msgspec.json.decode(raw)):
+            seen += 1
+            if seen > _VALUES_MAX or len(key) > _KEY_LENGTH_MAX:
+                return "its hand-off is too long to be looked through"
+            if fault := _fault(key, found, own):
+                return fault
+    return ""
+
+
+def _values(name: str, found: Any) -> Iterator[tuple[str, Any]]:
+    """Everything in it that is neither a list nor an object, by the name of the member that it stands in. The names of
+    members count as text too."""
+    held = [(name, found)]
+    while held:
+        key, part = held.pop()
+        if isinstance(part, dict):
+            for inner, each in part.items():
+                yield "", inner
+                held.append((inner, each))
+        elif isinstance(part, list):
+            held.extend((key, each) for each in part)
+        else:
+            yield key, part
+
+
+def _fault(key: str, found: Any, own: SideChannel) -> str:
+    if found is None:
+        return ""
+    kind = _kind(key)
+    if kind is _Kind.PORT:
+        is_port = type(found) is int and own.has_port(found)
+        return "" if is_port else "it names a port of a side channel that is not its own"
+    if kind is _Kind.HOST or (isinstance(found, str) and _is_address(found)):
+        is_host = isinstance(found, str) and _leads_to(found, own)
+        return "" if is_host else "it names a host of a side channel that is not its own"
+    return ""
+
+
+def _is_address(text: str) -> bool:
+    """Does a text read as an address whatever it is called?"""
+    if "://" in text:
+        return True
+    host = _AUTHORITY.fullmatch(text) if _ADDRESS.fullmatch(text) else None
+    if host is None:
+        return False
+    try:
+        ip_address(host[1] or host[2] or host[3])
+    except ValueError:
+        return False
+    return True
+
+
+def _leads_to(text: str, own: SideChannel) -> bool:
+    url = _URL.match(text)
+    found = _AUTHORITY.fullmatch(url[1] if url is not None else text)
+    if found is None:
+        return False
+    port = found[4]
+    return own.has_host(found[1] or found[2] or found[3]) and (port is None or own.has_port(int(port)))

@@ -1,0 +1,135 @@
+"""Certificates that a gateway may be shown, by whoever calls it as us-1 of us-east-1 and by whoever answers where it
+calls that gateway, and what has to come of each: one line a finding. The mesh's own authority has signed them unless
+the line says otherwise: authorities make mistakes, and sign for others too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+URI = "spiffe://mesh.test/gateway/us-east-1/us-1"
+NAME = "us-1.us-east-1.gateway.mesh.test"
+CONTROLLER_URI = "spiffe://mesh.test/controller/control-1"
+CONTROLLER_NAME = "controller.mesh.test"
+
+
+class Signer(Enum):
+    MESH = "mesh"
+    FOREIGN = "foreign"
+    """Of the same name as ours."""
+    ITSELF = "itself"
+    LEAF = "leaf"
+    """A gateway's certificate of the mesh, which may sign nothing."""
+
+
+class Usage(Enum):
+    BOTH = "both"
+    SERVER = "server"
+    CLIENT = "client"
+    MAIL = "mail"
+    UNSAID = "unsaid"
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateCase:
+    name: str
+    may_call: bool
+    """As us-1 of us-east-1."""
+    may_answer: bool
+    """The same."""
+    uris: tuple[str, ...] = (URI,)
+    names: tuple[str, ...] = (NAME,)
+    common_name: str = "us-1"
+    usage: Usage = Usage.BOTH
+    begins_days: float = -1
+    ends_days: float = 1
+    signer: Signer = Signer.MESH
+    is_authority: bool = False
+
+
+def _uri(name: str, *uris: str, may_answer: bool = True) -> CertificateCase:
+    """With the right host name: who is called is known by that."""
+    return CertificateCase(name, may_call=False, may_answer=may_answer, uris=uris)
+
+
+def _named(name: str, *names: str, may_answer: bool = False) -> CertificateCase:
+    """With the right URI: who calls is known by that."""
+    return CertificateCase(name, may_call=True, may_answer=may_answer, names=names)
+
+
+# fmt: off
+CERTIFICATE_CASES = (
+    CertificateCase("nothing wrong", True, True),
+    # Whose it is
+    CertificateCase("another gateway of the region", False, False, ("spiffe://mesh.test/gateway/us-east-1/us-2",), ("us-2.us-east-1.gateway.mesh.test",)),
+    CertificateCase("the right gateway of another region", False, False, ("spiffe://mesh.test/gateway/eu-west-1/us-1",), ("us-1.eu-west-1.gateway.mesh.test",)),
+    CertificateCase("region and gateway the other way round", False, False, ("spiffe://mesh.test/gateway/us-1/us-east-1",), ("us-east-1.us-1.gateway.mesh.test",)),
+    CertificateCase("the right gateway of another trust domain", False, False, ("spiffe://mesh.evil/gateway/us-east-1/us-1",), ("us-1.us-east-1.gateway.mesh.evil",)),
+    CertificateCase("a trust domain that ends like ours", False, False, ("spiffe://evil.mesh.test/gateway/us-east-1/us-1",), ("us-1.us-east-1.gateway.evil.mesh.test",)),
+    CertificateCase("a trust domain that begins like ours", False, False, ("spiffe://mesh.test.evil/gateway/us-east-1/us-1",), ("us-1.us-east-1.gateway.mesh.test.evil",)),
+    CertificateCase("a controller's", False, False, (CONTROLLER_URI,), (CONTROLLER_NAME,)),
+    CertificateCase("a controller's, with a gateway's host name", False, True, (CONTROLLER_URI,), (CONTROLLER_NAME, NAME)),
+    CertificateCase("a client's", False, False, (), ("localhost",)),
+    CertificateCase("no names at all", False, False, (), ()),
+    CertificateCase("no names but its subject's", False, True, (), (), common_name=NAME),
+    # What it is called
+    _uri("no URI"),
+    _uri("two gateways", URI, "spiffe://mesh.test/gateway/us-east-1/us-2"),
+    _uri("the right one twice", URI, URI),
+    _uri("the right one and a page", URI, "https://us-1.example.net/"),
+    _uri("another scheme", "https://mesh.test/gateway/us-east-1/us-1"),
+    _uri("a scheme in capitals", "SPIFFE://mesh.test/gateway/us-east-1/us-1"),
+    _uri("a trust domain in capitals", "spiffe://MESH.TEST/gateway/us-east-1/us-1"),
+    _uri("a path in capitals", "spiffe://mesh.test/gateway/US-EAST-1/US-1"),
+    _uri("a slash too many", "spiffe://mesh.test/gateway/us-east-1/us-1/"),
+    _uri("two slashes in a row", "spiffe://mesh.test//gateway/us-east-1/us-1"),
+    _uri("a path that leads back", "spiffe://mesh.test/gateway/eu-west-1/../us-east-1/us-1"),
+    _uri("a query", "spiffe://mesh.test/gateway/us-east-1/us-1?x=1"),
+    _uri("a fragment", "spiffe://mesh.test/gateway/us-east-1/us-1#x"),
+    _uri("a port", "spiffe://mesh.test:443/gateway/us-east-1/us-1"),
+    _uri("a user's name", "spiffe://us-1@mesh.test/gateway/us-east-1/us-1"),
+    _uri("escapes", "spiffe://mesh.test/gateway/us-east-1/us%2D1"),
+    _uri("a wildcard", "spiffe://mesh.test/gateway/us-east-1/*"),
+    _uri("a line break", "spiffe://mesh.test/gateway/us-east-1/us-1\n"),
+    _uri("a zero", "spiffe://mesh.test/gateway/us-east-1/us-1\0.evil"),
+    _uri("letters from elsewhere, as punycode", "spiffe://mesh.test/gateway/us-east-1/xn--us-1-9ta"),
+    _uri("another jurisdiction", f"{URI}/jurisdiction/EU"),
+    _uri("half a jurisdiction", f"{URI}/jurisdiction"),
+    _uri("an id of 3,000 letters", f"{URI}{'1' * 3000}"),
+    # Where it answers
+    _named("no host name"),
+    _named("an empty host name", ""),
+    _named("its address", "127.0.0.1"),
+    _named("the name and one more", NAME, "localhost", may_answer=True),
+    _named("the name in capitals", NAME.upper(), may_answer=True),
+    _named("the name with a dot at its end", f"{NAME}.", may_answer=True),
+    _named("the name with a zero in it", f"{NAME}\0.evil", may_answer=True),
+    _named("the name as a part of another", f"x.{NAME}"),
+    _named("a name that begins like it", f"{NAME}.evil"),
+    _named("its end alone", "us-east-1.gateway.mesh.test"),
+    _named("every name", "*"),
+    _named("every gateway of every region", "*.*.gateway.mesh.test"),
+    _named("a part of a label", "us-*.us-east-1.gateway.mesh.test"),
+    _named("a label in the middle", "us-1.*.gateway.mesh.test"),
+    _named("letters from elsewhere", "xn--us-1-9ta.us-east-1.gateway.mesh.test"),
+    _named("every gateway of the region", "*.us-east-1.gateway.mesh.test", may_answer=True),
+    # For what and until when
+    CertificateCase("to call alone", True, False, usage=Usage.CLIENT),
+    CertificateCase("to answer alone", False, True, usage=Usage.SERVER),
+    CertificateCase("for mail", False, False, usage=Usage.MAIL),
+    CertificateCase("for whatever it may be", True, True, usage=Usage.UNSAID),
+    CertificateCase("an authority's", True, True, is_authority=True),
+    CertificateCase("expired a day ago", False, False, begins_days=-3, ends_days=-1),
+    CertificateCase("expired a minute ago", False, False, ends_days=-1 / 1440),
+    CertificateCase("valid from tomorrow on", False, False, begins_days=1, ends_days=3),
+    # Who signed it
+    CertificateCase("a stranger", False, False, signer=Signer.FOREIGN),
+    CertificateCase("itself", False, False, signer=Signer.ITSELF),
+    CertificateCase("itself, as an authority", False, False, signer=Signer.ITSELF, is_authority=True),
+    CertificateCase("a gateway of the mesh", False, False, signer=Signer.LEAF),
+)
+# fmt: on
+"""Whose host name is compared is gRPC's doing, as a browser would: with a wildcard for one label, by the subject's name
+where there is no other, and up to a zero byte. Whoever signs for a mesh must sign none of them: docs/security.md says so.
+"""

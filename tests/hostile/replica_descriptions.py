@@ -1,0 +1,80 @@
+"""Descriptions of a replica that a controller hands to an adopter, each as another gateway announced it, and what is
+said of each when it alone is left out: one line a finding. Whatever stands beside it in the snapshot is taken in.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptionCase:
+    name: str
+    text: str
+    why: str
+    """Has to be in what is said of it; empty where it is served."""
+    label: str = "lent"
+    """What it goes by: its id, or its place in the list."""
+    accepts: bool = True
+    """Its home says what it accepts."""
+    times: int = 1
+
+
+def described(**changes: Any) -> str:
+    told = {"id": "lent", "url": "http://127.0.0.1:9", "models": ["llama"], "region": "eu-west-1", "jurisdiction": "EU"}
+    return json.dumps(told | changes)
+
+
+_FIRST = "replicas[0]"
+_DEEP = "[" * 100_000
+
+# fmt: off
+DESCRIPTION_CASES = (
+    DescriptionCase("nothing wrong", described(), ""),
+    # What is none
+    DescriptionCase("nothing", "", "it is not JSON", _FIRST),
+    DescriptionCase("no JSON", "{", "it is not JSON", _FIRST),
+    DescriptionCase("a list", "[]", "it is not a JSON object", _FIRST),
+    DescriptionCase("levels without end", '{"id": "lent", "a": ' + _DEEP, "it is not JSON", _FIRST),
+    DescriptionCase("null", "null", "it is not a JSON object", _FIRST),
+    # What it is called
+    DescriptionCase("no id", described(id=None), "it is no id", _FIRST),
+    DescriptionCase("an id with a line break", described(id="a\nb"), "it is no id", _FIRST),
+    DescriptionCase("an id that is a list", described(id=["lent"]), "it is no id", _FIRST),
+    DescriptionCase("an id of 10,000 letters", described(id="a" * 10_000), "it is no id", _FIRST),
+    DescriptionCase("an id of a script", described(id="<script>"), "it is no id", _FIRST),
+    DescriptionCase("our own replica's id", described(id="us-1-r0"), "is in this gateway's own region file", _FIRST),
+    DescriptionCase("one id twice", described(), "granted twice", times=2),
+    DescriptionCase("one id three times", described(), "granted twice", times=3),
+    # What it says of itself
+    DescriptionCase("a key of a later version", described(colour="red"), "colour: is not a known key"),
+    DescriptionCase("a key with a line break", described(**{"a\nb": 1}), "a?b: is not a known key"),
+    DescriptionCase("a thousand keys", described(**{f"k{number}": 1 for number in range(1000)}), "is not a known key"),
+    DescriptionCase("no models", described(models=[]), "models"),
+    DescriptionCase("a model with a line break", described(models=["a\nb"]), "models"),
+    DescriptionCase("a model twice", described(models=["a", "a"]), "twice"),
+    DescriptionCase("models that are a number", described(models=5), "models"),
+    DescriptionCase("slots below none", described(slots=-1), "slots"),
+    DescriptionCase("slots beyond all", described(slots=10**30), "slots"),
+    DescriptionCase("slots that are no number", '{"slots": NaN, ' + described()[1:], "slots"),
+    DescriptionCase("2**31 ranks", described(data_parallel_ranks=2**31), "data_parallel_ranks"),
+    DescriptionCase("a dialect that nobody speaks", described(dialect="latin"), "dialect"),
+    DescriptionCase("a role that is none", described(role="king"), "role"),
+    DescriptionCase("a pool that is no name", described(pool="a b"), "pool"),
+    DescriptionCase("a group of 10,000 letters", described(role="decode", group="g" * 10_000), "group"),
+    DescriptionCase("a certificate without its key", described(url="https://127.0.0.1:9", tls={"client_certificate": "/etc/passwd"}), "tls"),
+    DescriptionCase("a file for a key", described(api_key_file="/etc/shadow"), "api_key_file"),
+    DescriptionCase("a key of our environment", described(api_key_env="HOME"), "api_key_env"),
+    # Where it is
+    DescriptionCase("a URL with a query", described(url="http://127.0.0.1:9/?x=1"), "url"),
+    DescriptionCase("a URL of a cloud's metadata", described(url="http://169.254.169.254"), "none of the ranges"),
+    DescriptionCase("a side channel in a cloud's metadata", described(role="prefill", side_channel_hosts=["169.254.169.254"]), "side_channel_hosts: 169.254.169.254 is in none of the ranges"),
+    DescriptionCase("a side channel everywhere", described(role="prefill", side_channel_hosts=["0.0.0.0/0"]), "names no networks"),
+    DescriptionCase("a region without a jurisdiction", described(jurisdiction=None), "region and jurisdiction"),
+    DescriptionCase("half of another place", described(region="us-east-1"), "has region us-east-1 in US"),
+    # Whose law
+    DescriptionCase("nothing of what its home accepts", described(), "nothing says what its home accepts", accepts=False),
+)
+# fmt: on
