@@ -56,6 +56,7 @@ class Office(Followed):
         config = replace(AuditConfig(folder=folder), **settings)  # type: ignore[arg-type]
         serves = self.desk.core.replicas.serves
         self.audit = Audit(config, GATEWAY, US, self.ledger, serves=serves, clock=Still(), log=log)
+        self.audit.begin()
         self.ledger.hand_to(self.audit.on_finished)
         self.watch([self.audit])
 
