@@ -19,6 +19,7 @@ from gateway.app.listening import Door
 from gateway.config.sections import GatewayConfig
 from gateway.core.state import GatewayState
 from gateway.core.vocabulary import GatewayId, TenantName
+from gateway.ground.listening import named_by, why_not
 from gateway.ground.naming.server import Inherited
 from gateway.ground.naming.service import NameService
 from gateway.ground.supervisor import Supervisor, Tenure
@@ -147,6 +148,7 @@ class Succession:
         """This process, as that of another that takes over; None where no folder is kept that both know."""
         self._successor = successor
         """This process, as one that takes over."""
+        desk.metrics.follow_predecessor(lambda: 0 if successor is None else successor.requests_left or 0)
 
     @property
     def takes_over(self) -> bool:
@@ -168,6 +170,7 @@ class Succession:
         TakeOverFault, and OSError for an audit that cannot be written."""
         held: list[Account] = []
         if self._successor is not None:
+            self._check_addresses(self._successor)
             await self._until_probed()
             held = await self._successor.until_released()
             self.desk.lockdown.restore()
@@ -176,20 +179,30 @@ class Succession:
         if self.desk.audit is not None:
             self.desk.audit.begin()
 
+    def _check_addresses(self, successor: Successor) -> None:
+        """Those that are not handed over have to be free. Raises OSError, before anything has moved."""
+        listen = self.config.listen
+        for role, address in (("http", listen.http), ("admin", listen.admin)):
+            if not successor.has(role, address) and (fault := why_not(address)):
+                with named_by(f"listen.{role}", address):
+                    raise OSError(fault, "")
+
     def serve(self, estate: Estate, loops: Supervisor) -> None:
         """Everything is open."""
         self.tenure.begin()
-        folder = self.config.state.folder
+        folder, gateway_id = self.config.state.folder, self.config.gateway_id
         if folder is None:
             return
-        self.predecessor = Predecessor(
-            socket_path(folder, self.config.gateway_id), self.config.gateway_id, estate, self.desk.log
-        )
         if self._successor is not None:
             self.desk.log.info("taken_over", pid=self._successor.pid)
             self._successor.say_serving()
             loops.run("take_over_before", partial(self._follow, self._successor))
-        loops.run("take_over", self.predecessor.run)
+        try:
+            self.predecessor = Predecessor(socket_path(folder, gateway_id), gateway_id, estate, self.desk.log)
+        except OSError as error:
+            self.desk.log.error("no other process can take over from this one", why=str(error))  # noqa: TRY400 - said
+        else:
+            loops.run("take_over", self.predecessor.run)
 
     @property
     def is_alone(self) -> bool:

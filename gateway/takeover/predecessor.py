@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId
 from gateway.takeover.messages import VERSION, FromSuccessor, Hello, Offer, Ready, Refused, Released, Serving
-from gateway.takeover.wire import TakeOverFault, Wire, listen_at
+from gateway.takeover.wire import SEND_MAX_S, OtherGone, TakeOverFault, Wire, listen_at
 
 _HELLO_MAX_S = 5.0
 _READY_MAX_S = 120.0
@@ -52,24 +52,23 @@ class Predecessor:
     """`run` is for as long as the process owns the gateway."""
 
     def __init__(self, path: Path, gateway_id: GatewayId, estate: Estate, log: FilteringBoundLogger) -> None:
+        """Listens at once. Raises OSError."""
         self.has_left = asyncio.Event()
         """Another process serves in this one's place."""
         self.successor: Wire[FromSuccessor] | None = None
-        self._path = path
+        self._listening = listen_at(path)
         self._gateway_id = gateway_id
         self._estate = estate
         self._log = log
 
     async def run(self) -> None:
-        listening = listen_at(self._path)
-        try:
-            while self.successor is None:
-                connection, _ = await asyncio.get_running_loop().sock_accept(listening)
-                await self._meet(connection)
-        finally:
-            listening.close()
+        while self.successor is None:
+            connection, _ = await asyncio.get_running_loop().sock_accept(self._listening)
+            await self._meet(connection)
+        self._listening.close()
 
     def close(self) -> None:
+        self._listening.close()
         if self.successor is not None:
             self.successor.close()
 
@@ -107,8 +106,8 @@ class Predecessor:
         try:
             successor.send(await self._estate.release())
             _expect(Serving, await successor.receive(_SERVING_MAX_S))
-        except _FAILED:
-            successor.other.kill()  # were it only slow, two processes would own one gateway
+        except _FAILED as error:
+            await asyncio.to_thread(successor.other.end, SEND_MAX_S if isinstance(error, OtherGone) else 0.0)
             await self._estate.take_back()
             raise
         self.successor = successor

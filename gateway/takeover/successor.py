@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -77,6 +78,9 @@ class Successor:
         """Of the predecessor."""
         return self._predecessor.other.pid
 
+    def has(self, role: str, asked: Address) -> bool:
+        return any(each.role == role and each.asked == str(asked) for each, _ in self._sockets)
+
     def listening(self, role: str, asked: Address) -> list[socket.socket]:
         """Sockets of the predecessor, where it was told to listen at the same address; they are the caller's."""
         taken = [each for each in self._sockets if each[0].role == role and each[0].asked == str(asked)]
@@ -111,7 +115,8 @@ class Successor:
         for _, each in self._sockets:
             each.close()  # the region file listens elsewhere now
         if self.requests_left is not None:
-            self._predecessor.send(Serving())
+            with suppress(OtherGone):  # all is this process's by now, whatever becomes of the other one
+                self._predecessor.send(Serving())
 
     async def follow(self, heir: Heir, log: FilteringBoundLogger) -> None:
         """Until the predecessor has nothing more to say."""

@@ -58,8 +58,11 @@ class Other:
     def has_ended(self, wait_max_s: float) -> bool:
         return bool(select.select([self._handle], [], [], wait_max_s)[0])
 
-    def kill(self) -> None:
-        """It is gone when this returns, or will be before it runs on."""
+    def end(self, wait_max_s: float) -> None:
+        """It has ended when this returns: by itself within this time, or killed. Were it only slow, two processes would
+        own one gateway."""
+        if self.has_ended(wait_max_s):
+            return
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         self.has_ended(SEND_MAX_S)
