@@ -202,8 +202,8 @@ async def _run_until_signalled(region: RegionFile, successor: Successor | None) 
 
     def on_ready(gateway: GatewayHandle) -> None:
         running.append(gateway)
-        _set_garbage_collection()
         _announce(gateway)
+        _set_garbage_collection()
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
     config = region.as_config()

@@ -29,7 +29,7 @@ from gateway.records.others_usage import BudgetName
 from gateway.records.usage_book import Line, Rows, Used
 from gateway.request.callers import KeyId
 from gateway.takeover import messages
-from gateway.takeover.messages import Account, Audited, Done, FromSuccessor, Left, Offer, Passed, Released, Row
+from gateway.takeover.messages import Account, Audited, FromSuccessor, Left, Offer, Passed, Released, Row
 from gateway.takeover.predecessor import Predecessor
 from gateway.takeover.successor import Successor
 from gateway.takeover.wire import OtherGone, Wire
@@ -227,9 +227,7 @@ class Succession:
 
     def close(self) -> None:
         """Once all stores are closed: what is still to be told has been."""
-        if self.predecessor is not None and self.predecessor.successor is not None:
-            with suppress(OtherGone):
-                self.predecessor.successor.send(Done())
+        if self.predecessor is not None:
             self.predecessor.close()
         if self._successor is not None:
             self._successor.close()

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId
-from gateway.takeover.messages import VERSION, FromSuccessor, Hello, Offer, Ready, Refused, Released, Serving
+from gateway.takeover.messages import VERSION, Done, FromSuccessor, Hello, Offer, Ready, Refused, Released, Serving
 from gateway.takeover.wire import SEND_MAX_S, OtherGone, TakeOverFault, Wire, listen_at
 
 _HELLO_MAX_S = 5.0
@@ -68,8 +69,11 @@ class Predecessor:
         self._listening.close()
 
     def close(self) -> None:
+        """Whoever has taken over has been told all."""
         self._listening.close()
         if self.successor is not None:
+            with suppress(OtherGone):
+                self.successor.send(Done())
             self.successor.close()
 
     async def _meet(self, connection: socket.socket) -> None:
