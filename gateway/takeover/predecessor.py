@@ -52,7 +52,15 @@ class Estate(Protocol):
 class Predecessor:
     """`run` is for as long as the process owns the gateway."""
 
-    def __init__(self, path: Path, gateway_id: GatewayId, estate: Estate, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        path: Path,
+        gateway_id: GatewayId,
+        estate: Estate,
+        log: FilteringBoundLogger,
+        *,
+        serving_max_s: float = _SERVING_MAX_S,
+    ) -> None:
         """Listens at once. Raises OSError."""
         self.has_left = asyncio.Event()
         """Another process serves in this one's place."""
@@ -60,6 +68,7 @@ class Predecessor:
         self._listening = listen_at(path)
         self._gateway_id = gateway_id
         self._estate = estate
+        self._serving_max_s = serving_max_s
         self._log = log
 
     async def run(self) -> None:
@@ -71,10 +80,11 @@ class Predecessor:
     def close(self) -> None:
         """Whoever has taken over has been told all."""
         self._listening.close()
-        if self.successor is not None:
+        successor, self.successor = self.successor, None
+        if successor is not None:
             with suppress(OtherGone):
-                self.successor.send(Done())
-            self.successor.close()
+                successor.send(Done())
+            successor.close()
 
     async def _meet(self, connection: socket.socket) -> None:
         try:
@@ -109,7 +119,7 @@ class Predecessor:
     async def _hand_over(self, successor: Wire[FromSuccessor]) -> None:
         try:
             successor.send(await self._estate.release())
-            _expect(Serving, await successor.receive(_SERVING_MAX_S))
+            _expect(Serving, await successor.receive(self._serving_max_s))
         except _FAILED as error:
             await asyncio.to_thread(successor.other.end, SEND_MAX_S if isinstance(error, OtherGone) else 0.0)
             await self._estate.take_back()

@@ -53,25 +53,19 @@ class Successor:
         self._sockets = list(zip(offer.sockets, sockets, strict=True))
 
     @classmethod
-    def begin(cls, path: Path, gateway_id: GatewayId) -> Self | None:
+    def begin(cls, path: Path, gateway_id: GatewayId, *, answer_max_s: float = SEND_MAX_S) -> Self | None:
         """Before there is an event loop. None where no process serves. Raises TakeOverFault, also for a refusal."""
         try:
             predecessor = connect_to(path)
-            if predecessor is None:
-                return None
-            predecessor.send(Hello(VERSION, gateway_id))
-            offer, sockets = predecessor.receive_sockets(SEND_MAX_S)
-        except TimeoutError as error:
-            raise TakeOverFault(
-                "the running process does not answer: is it busy with another that takes over?"
-            ) from error
         except OSError as error:
-            raise TakeOverFault(f"the running process cannot be asked at {path}: {error}") from error
-        if isinstance(offer, Refused):
-            raise TakeOverFault(f"the running process refuses: {offer.reason}")
-        if not isinstance(offer, Offer) or len(offer.sockets) != len(sockets):
-            raise TakeOverFault("the running process offers nothing that is understood")
-        return cls(predecessor, offer, sockets)
+            raise TakeOverFault(f"the running process cannot be asked at {path}: {error.strerror}") from error
+        if predecessor is None:
+            return None
+        try:
+            return cls(predecessor, *_offer_of(predecessor, gateway_id, answer_max_s))
+        except TakeOverFault:
+            predecessor.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -149,3 +143,22 @@ class Successor:
                 self.requests_left = None
             case _:
                 raise TakeOverFault(f"it says {type(said).__name__} once it has let go")
+
+
+def _offer_of(
+    predecessor: Wire[FromPredecessor], gateway_id: GatewayId, answer_max_s: float
+) -> tuple[Offer, list[socket.socket]]:
+    try:
+        predecessor.send(Hello(VERSION, gateway_id))
+        said, sockets = predecessor.receive_sockets(answer_max_s)
+    except TimeoutError as error:
+        raise TakeOverFault("the running process does not answer: does another take over already?") from error
+    except OSError as error:
+        raise TakeOverFault(f"the running process cannot be asked: {error}") from error
+    if isinstance(said, Offer) and len(said.sockets) == len(sockets):
+        return said, sockets
+    for each in sockets:
+        each.close()
+    if isinstance(said, Refused):
+        raise TakeOverFault(f"the running process refuses: {said.reason}")
+    raise TakeOverFault("the running process offers nothing that is understood")

@@ -43,13 +43,13 @@ class OtherGone(OSError):
 class Other:
     """The process at the other end."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, own_uid: int) -> None:
         """Raises TakeOverFault for another user's."""
         told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(told)
         self.pid: int = pid
-        if uid != os.geteuid():
-            raise TakeOverFault(f"the process at the other end runs as user {uid}, and this one as {os.geteuid()}")
+        if uid != own_uid:
+            raise TakeOverFault(f"the process at the other end runs as user {uid}, and this one as {own_uid}")
         try:
             self._handle = os.pidfd_open(self.pid)
         except OSError as error:
@@ -74,10 +74,10 @@ class Other:
 class Wire(Generic[_Heard]):
     """One connection, and whoever is at its other end."""
 
-    def __init__(self, connection: socket.socket, heard: Any) -> None:
+    def __init__(self, connection: socket.socket, heard: Any, *, send_max_s: float = SEND_MAX_S) -> None:
         """`heard` is what the other end may say. Raises TakeOverFault for another user's process."""
         try:
-            self.other = Other(connection)
+            self.other = Other(connection, os.geteuid())
         except TakeOverFault:
             connection.close()
             raise
@@ -85,6 +85,7 @@ class Wire(Generic[_Heard]):
         self._socket = connection
         self._decoder: msgspec.json.Decoder[_Heard] = msgspec.json.Decoder(heard)
         self._unread = bytearray()
+        self._send_max_s = send_max_s
         self._one_sender = threading.Lock()
 
     def send(self, message: FromSuccessor | FromPredecessor, sockets: Sequence[socket.socket] = ()) -> None:
@@ -104,7 +105,7 @@ class Wire(Generic[_Heard]):
             try:
                 return socket.send_fds(self._socket, [piece[:_PIECE_BYTES]], handles)
             except BlockingIOError:
-                if not select.select([], [self._socket], [], SEND_MAX_S)[1]:
+                if not select.select([], [self._socket], [], self._send_max_s)[1]:
                     raise OtherGone("the other process reads nothing") from None
             except OSError as error:
                 raise OtherGone(f"the other process is gone: {error.strerror}") from error
@@ -126,8 +127,10 @@ class Wire(Generic[_Heard]):
         while (message := self._whole_message()) is None:
             if not select.select([self._socket], [], [], wait_max_s)[0]:
                 raise TimeoutError
-            piece, handles, _, _ = socket.recv_fds(self._socket, _PIECE_BYTES, _SOCKETS_MAX, socket.MSG_CMSG_CLOEXEC)
+            piece, handles, _, _ = socket.recv_fds(self._socket, _PIECE_BYTES, _SOCKETS_MAX)
             sockets.extend(socket.socket(fileno=handle) for handle in handles)
+            for each in sockets:
+                each.set_inheritable(False)
             self._take(piece)
         return message, sockets
 

@@ -216,6 +216,9 @@ class TestWhatIsCounted:
             engine.plays(stream(*GOOD_STREAM))
             new = await later.enter_async_context(taking_over(file))
             assert await status_of(session, new, held) == 429
+            await new.until_metric(session, lambda left: left == 2, "nightside_predecessor_requests")
+            _, out, _ = await nightside("gateway", "status", "--admin", new.admin_url)
+            assert f"took over from process {old.process.pid}, where 2 requests still run" in out
             gate.set()
             assert [await each.finish() for each in asked[1:]] == [WHOLE, WHOLE]
             await asked[0].close()
@@ -223,6 +226,8 @@ class TestWhatIsCounted:
                 await each.close()
             assert await old.process.wait() == 0
             await until_alone(new)
+            _, out, _ = await nightside("gateway", "status", "--admin", new.admin_url)
+            assert f"took over from process {old.process.pid}, which has ended" in out
             assert await status_of(session, new, held) == 200
             assert [await status_of(session, new, spent) for _ in range(3)] == [200, 200, 429]
             assert await used(session, new) == {"spent": (4, 4 * 28), "held": (2, 2 * 28)}
@@ -512,6 +517,20 @@ class TestWhatFails:
             assert isinstance(said, Refused)
             assert said.reason.startswith(why)
             await old.until_logged("take_over_refused", why=said.reason)
+
+    async def test_a_second_process_that_does_not_take_over_finds_the_port_taken(
+        self, tmp_path: Path, engine: FakeEngine, unused_tcp_port_factory: Callable[[], int]
+    ) -> None:
+        """Both would share it, and the system would give either some of the other gateways' calls."""
+        listen = {"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "peers": f"127.0.0.1:{unused_tcp_port_factory()}"}
+        file = lone(tmp_path, engine, listen=listen)
+        async with gateway_process(file):
+            process = await asyncio.create_subprocess_exec(
+                *command("run", file), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            )
+            out, err = await process.communicate()
+            assert (process.returncode, out) == (1, b"")
+            assert b"listen.peers: cannot listen" in err
 
     async def test_only_its_own_user_reaches_it(self, tmp_path: Path, engine: FakeEngine) -> None:
         async with gateway_process(lone(tmp_path, engine)):
