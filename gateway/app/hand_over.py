@@ -200,7 +200,7 @@ class Succession:
         try:
             self.predecessor = Predecessor(socket_path(folder, gateway_id), gateway_id, estate, self.desk.log)
         except OSError as error:
-            self.desk.log.error("no other process can take over from this one", why=str(error))  # noqa: TRY400 - said
+            self.desk.log.warning("no other process can take over from this one", why=str(error))
         else:
             loops.run("take_over", self.predecessor.run)
 

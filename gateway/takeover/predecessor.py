@@ -117,6 +117,7 @@ class Predecessor:
             await self._hand_over(successor)
 
     async def _hand_over(self, successor: Wire[FromSuccessor]) -> None:
+        self._log.info("letting_go", pid=successor.other.pid)
         try:
             successor.send(await self._estate.release())
             _expect(Serving, await successor.receive(self._serving_max_s))

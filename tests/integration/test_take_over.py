@@ -221,6 +221,8 @@ class TestWhatIsCounted:
             assert f"took over from process {old.process.pid}, where 2 requests still run" in out
             gate.set()
             assert [await each.finish() for each in asked[1:]] == [WHOLE, WHOLE]
+            while await used(session, new) != {"spent": (2, 2 * 28), "held": (1, 28)}:
+                assert not old.has_logged("what clients used cannot be written down yet")
             await asked[0].close()
             for each in asked[1:]:
                 await each.close()
@@ -368,11 +370,17 @@ class TestOtherGateways:
             file = lone(tmp_path, engine, control=control)
             old = await later.enter_async_context(gateway_process(file))
             await until(lambda: has_taken_all(controller, GATEWAY))
-            before = controller.links.get(GATEWAY)
-            await later.enter_async_context(taking_over(file))
+            before, staying = controller.links.get(GATEWAY), Client(old.http_url)
+            assert await staying.ask() == WHOLE
+            new = await later.enter_async_context(taking_over(file))
             await until(lambda: controller.links.get(GATEWAY) is not before and has_taken_all(controller, GATEWAY))
+            now = controller.links.get(GATEWAY)
+            await new.until_logged("attached to a controller")
+            assert await answered(session, new)
+            assert await staying.ask() == WHOLE
             assert await old.process.wait() == 0
-            assert has_taken_all(controller, GATEWAY)
+            assert not old.has_logged("controller lost"), "it has left, and does not come back"
+            assert controller.links.get(GATEWAY) is now
 
 
 def has_taken_all(controller: Any, gateway_id: GatewayId) -> bool:
@@ -469,6 +477,7 @@ class TestWhatFails:
             wrong.write_text(yaml.safe_dump(taken))
             assert "is in use by another program" in await refused(wrong)
             await old.until_logged("take_over_failed")
+            assert not old.has_logged("letting_go")
             assert await answered(session, old)
 
     async def test_without_a_folder_in_which_both_would_meet_it_is_refused(
