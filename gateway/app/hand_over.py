@@ -25,11 +25,12 @@ from gateway.ground.naming.service import NameService
 from gateway.ground.supervisor import Supervisor, Tenure
 from gateway.ground.values import Address
 from gateway.peers.server import PeerServer
+from gateway.records.audit import Audit
 from gateway.records.others_usage import BudgetName
 from gateway.records.usage_book import Line, Rows, Used
 from gateway.request.callers import KeyId
 from gateway.takeover import messages
-from gateway.takeover.messages import Account, Audited, FromSuccessor, Left, Offer, Passed, Released, Row
+from gateway.takeover.messages import Account, Audited, FromSuccessor, Left, Offer, Passed, Ready, Released, Row
 from gateway.takeover.predecessor import Predecessor
 from gateway.takeover.successor import Successor
 from gateway.takeover.wire import OtherGone, Wire
@@ -39,7 +40,6 @@ _LEFT_TOLD_S = 0.2
 _PROBED_MAX_S = 5.0
 """An engine or a peer that has not answered by then is not waited for."""
 _LOOK_S = 0.02
-_ROWS_TOLD_MAX = 10_000
 
 
 def socket_path(folder: Path, gateway_id: GatewayId) -> Path:
@@ -84,12 +84,12 @@ class Estate:
             sockets.extend(both)
         return Offer(named, (str(self._config.listen.peers), str(self.peers_address))), sockets
 
-    async def release(self) -> Released:
+    async def release(self, ready: Ready) -> Released:
         for door in self.doors.values():
             await door.shut()
         await self._names.shut()
         await self._tenure.end()
-        if self._desk.audit is not None:
+        if self._desk.audit is not None and _folder_of(self._desk.audit) == ready.audit:
             await self._desk.audit.release()
         return Released(_accounts(await self._usage.release()))
 
@@ -106,7 +106,7 @@ class Estate:
         self._successor = successor
         self._desk.is_ending = True
         self._usage.tell(lambda rows, held: _tell_used(successor, rows, held))
-        if self._desk.audit is not None:
+        if self._desk.audit is not None and self._desk.audit.is_released:
             self._desk.audit.tell(lambda lines: successor.send(Audited([each.decode() for each in lines])))
         for door in self.doors.values():
             door.leave()
@@ -172,7 +172,7 @@ class Succession:
         if self._successor is not None:
             self._check_addresses(self._successor)
             await self._until_probed()
-            held = await self._successor.until_released()
+            held = await self._successor.until_released(_folder_of(self.desk.audit))
             self.desk.lockdown.restore()
         self.accounts.begin()
         self.accounts.usage.take_over({}, _held(held))
@@ -239,12 +239,8 @@ class Succession:
         self.accounts.usage.take_over(rows, _held(used.accounts))
 
     def take_lines(self, lines: list[bytes]) -> None:
-        if self.desk.audit is None:
-            self.desk.log.critical(
-                "audit lines are lost: the process before has an audit, and this one none", n=len(lines)
-            )
-        else:
-            self.desk.audit.take_over(lines)
+        assert self.desk.audit is not None, "the process before was told of it"
+        self.desk.audit.take_over(lines)
 
     async def _follow(self, successor: Successor) -> None:
         await successor.follow(self, self.desk.log)
@@ -256,6 +252,10 @@ class Succession:
             async with asyncio.timeout(_PROBED_MAX_S):
                 while not _all_have_answered(core):  # noqa: ASYNC110 - the core has no event to wait for
                     await asyncio.sleep(_LOOK_S)
+
+
+def _folder_of(audit: Audit | None) -> str:
+    return "" if audit is None else str(audit.folder.resolve())
 
 
 def _all_have_answered(core: GatewayState) -> bool:

@@ -201,6 +201,11 @@ class Audit:
         return self._settings.folder
 
     @property
+    def is_released(self) -> bool:
+        """The chain is another process's, or nobody's yet."""
+        return self._files is None
+
+    @property
     def unwritten_bytes(self) -> int:
         return self._fresh_bytes + (0 if self._files is None else self._files.unwritten_bytes)
 

@@ -46,7 +46,9 @@ class Offer(msgspec.Struct, frozen=True, tag="offer"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    pass
+    audit: str
+    """The folder of the chain that the successor would continue; empty where it keeps none. With another one than its
+    own, the predecessor keeps its chain to its end."""
 
 
 class Account(msgspec.Struct, frozen=True, array_like=True):

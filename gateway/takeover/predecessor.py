@@ -9,7 +9,7 @@ import asyncio
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
@@ -22,6 +22,7 @@ _READY_MAX_S = 120.0
 """What the other process may take to load all that it serves by; this one serves meanwhile."""
 _SERVING_MAX_S = 20.0
 """What it may take to open the stores; new connections wait meanwhile."""
+_Said = TypeVar("_Said", Ready, Serving)
 _FAILED = (TakeOverFault, TimeoutError, OSError)
 
 
@@ -36,7 +37,7 @@ class Estate(Protocol):
         """Copies of the listening sockets, for the caller to close."""
         ...
 
-    async def release(self) -> Released:
+    async def release(self, ready: Ready) -> Released:
         """Write all down, write and accept nothing from now on, and leave the controller."""
         ...
 
@@ -112,15 +113,15 @@ class Predecessor:
             for each in sockets:
                 each.close()
         self._log.info("take_over_begun", pid=successor.other.pid)
-        _expect(Ready, await successor.receive(_READY_MAX_S))
+        ready = _expected(Ready, await successor.receive(_READY_MAX_S))
         if not self._is_refused(successor, self._estate.why_not()):
-            await self._hand_over(successor)
+            await self._hand_over(successor, ready)
 
-    async def _hand_over(self, successor: Wire[FromSuccessor]) -> None:
+    async def _hand_over(self, successor: Wire[FromSuccessor], ready: Ready) -> None:
         self._log.info("letting_go", pid=successor.other.pid)
         try:
-            successor.send(await self._estate.release())
-            _expect(Serving, await successor.receive(self._serving_max_s))
+            successor.send(await self._estate.release(ready))
+            _expected(Serving, await successor.receive(self._serving_max_s))
         except _FAILED as error:
             await asyncio.to_thread(successor.other.end, SEND_MAX_S if isinstance(error, OtherGone) else 0.0)
             await self._estate.take_back()
@@ -149,6 +150,7 @@ class Predecessor:
         return bool(why)
 
 
-def _expect(kind: type[FromSuccessor], said: FromSuccessor) -> None:
+def _expected(kind: type[_Said], said: FromSuccessor) -> _Said:
     if not isinstance(said, kind):
         raise TakeOverFault(f"the other process says {type(said).__name__} where {kind.__name__} is due")
+    return said

@@ -86,11 +86,11 @@ class Successor:
         told, real = self._offer.peers
         return parse_address(real) if told == str(asked) else asked
 
-    async def until_released(self) -> list[Account]:
-        """All is loaded. Gives what running requests hold of budgets; nothing where the predecessor has died, and this
-        process begins as after a crash. Raises TakeOverFault."""
+    async def until_released(self, audit: str) -> list[Account]:
+        """All is loaded; `audit` is the folder of this process's chain. Gives what running requests hold of budgets;
+        nothing where the predecessor has died, and this process begins as after a crash. Raises TakeOverFault."""
         try:
-            self._predecessor.send(Ready())
+            self._predecessor.send(Ready(audit))
             said = await self._predecessor.receive(_RELEASED_MAX_S)
         except TimeoutError as error:
             raise TakeOverFault("the running process does not let go") from error

@@ -267,6 +267,21 @@ class TestWhatIsCounted:
         asked = [line["request"] for line in lines if line["kind"] == "request"]
         assert len(set(asked)) == len(asked) == 4
 
+    async def test_where_the_new_process_keeps_no_such_record_the_old_one_keeps_its_own_to_the_end(
+        self, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+    ) -> None:
+        folder = tmp_path / "audit"
+        file = lone(tmp_path, engine, audit={"folder": str(folder), "flush_interval": "20ms"})
+        async with gateway_process(file) as old:
+            staying = Client(old.http_url)
+            assert await staying.ask() == WHOLE
+            async with taking_over(lone(tmp_path, engine)) as new:
+                assert await answered(session, new)
+                assert await staying.ask() == WHOLE
+                assert await old.process.wait() == 0
+        code, out, _ = await nightside("audit", "verify", *sorted(folder.iterdir()))
+        assert (code, out.splitlines()[0]) == (0, "whole: 3 lines in 1 files")
+
 
 class KeyedClient(Client):
     def __init__(self, url: str, key: str) -> None:
@@ -399,7 +414,7 @@ wire.send(Hello(VERSION, "us-1"))
 wire.receive_sockets(60)
 print("offered", flush=True)
 if sys.argv[2] == "once it owns the gateway":
-    wire.send(Ready())
+    wire.send(Ready(sys.argv[3]))
     print(type(wire.receive_sockets(60)[0]).__name__, flush=True)
 sys.exit(1)
 """
@@ -423,7 +438,7 @@ class TestWhatFails:
         async with gateway_process(file) as old:
             assert await status_of(session, old, key) == 200
             dying = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", STAND_IN, at(tmp_path), when, stdout=asyncio.subprocess.PIPE, cwd=ROOT
+                sys.executable, "-c", STAND_IN, at(tmp_path), when, folder, stdout=asyncio.subprocess.PIPE, cwd=ROOT
             )
             told, _ = await dying.communicate()
             assert told.split()[-1] == (b"offered" if when == "while it loads" else b"Released")

@@ -15,7 +15,7 @@ from gateway.core.vocabulary import GatewayId
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from gateway.ground.values import Address
-from gateway.takeover.messages import Account, FromSuccessor, Offer, Passed, Released, Row, Used
+from gateway.takeover.messages import Account, FromSuccessor, Offer, Passed, Ready, Released, Row, Used
 from gateway.takeover.predecessor import Predecessor
 from gateway.takeover.successor import Successor
 from gateway.takeover.wire import TakeOverFault, Wire
@@ -35,7 +35,7 @@ wire = connect_to(Path(sys.argv[1]))
 wire.send(Hello(VERSION, "us-1"))
 wire.receive_sockets(60)
 for step in sys.argv[2:]:
-    {"ready": lambda: wire.send(Ready()), "serving": lambda: wire.send(Serving()),
+    {"ready": lambda: wire.send(Ready("/audit")), "serving": lambda: wire.send(Serving()),
      "released": lambda: wire.receive_sockets(60), "nonsense": lambda: wire._socket.send(b"\\0\\0\\0\\1x"),
      "stall": lambda: time.sleep(600)}[step]()
 """
@@ -53,8 +53,9 @@ class FakeEstate:
         listening = socket.create_server(("127.0.0.1", 0))
         return Offer([Passed("http", "127.0.0.1:0")], ("127.0.0.1:0", "127.0.0.1:7070")), [listening]
 
-    async def release(self) -> Released:
+    async def release(self, ready: Ready) -> Released:
         self.steps.append("released")
+        assert ready.audit == "/audit"
         return Released(HELD)
 
     async def take_back(self) -> None:
@@ -150,7 +151,7 @@ async def test_both_sides_come_to_an_end(world: World) -> None:
     listening.close()
     assert successor.peers_address(asked) == Address("127.0.0.1", 7070)
     assert successor.peers_address(Address("127.0.0.2", 0)) == Address("127.0.0.2", 0)
-    assert await successor.until_released() == HELD
+    assert await successor.until_released("/audit") == HELD
     successor.say_serving()
     await world.predecessor.has_left.wait()
     assert successor.requests_left == 0
@@ -167,7 +168,7 @@ async def test_a_reason_that_comes_up_while_the_other_loads_is_told(world: World
     assert successor is not None
     world.estate.reason = "it is ending"
     with pytest.raises(TakeOverFault, match="refuses: it is ending"):
-        await successor.until_released()
+        await successor.until_released("/audit")
     successor.close()
     assert world.estate.steps == []
 
