@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import web
 from structlog.typing import FilteringBoundLogger
@@ -24,7 +24,8 @@ from gateway.ground.reloader import ReloadRefused
 from gateway.ground.threads import finish_in_thread
 from gateway.ground.values import parse_duration_ns
 from gateway.http.admin_keys import KeysRefused, add_key_routes, add_usage_route
-from gateway.records.usage_book import Line, UsageBook, Used
+from gateway.records.others_usage import BudgetName
+from gateway.records.usage_book import Line, Rows, UsageBook, Used
 from gateway.records.usage_store import UsageStore, UsageUnusable, days_before, usage_file
 from gateway.request.callers import KeyId
 from gateway.security.keyring import Keyring
@@ -33,6 +34,8 @@ from gateway.security.keys_editing import KeyUnknown, add_key, change_key, remov
 _SECOND_NS = 1_000_000_000
 _DAY_NS = 86_400 * _SECOND_NS
 _Result = TypeVar("_Result")
+TellUsed = Callable[[Rows, Mapping[BudgetName, int]], None]
+"""What was used, and what running requests hold of budgets."""
 
 
 class KeysAdmin:
@@ -106,18 +109,63 @@ class UsageKeeper:
         self._clock = clock
         self._log = log
         self._forget_due_ns = clock.now_ns()
+        self._is_open = False
+        """The store is this process's."""
+        self._tell: TellUsed | None = None
+        """Whoever has the store now."""
 
     def begin(self) -> None:
         """Before anybody is served. A damaged file leaves budgets counting from nothing, loudly; one that is there and
         cannot be read leaves them closed until it can be."""
+        self._open()
+        self.book.others.remember(self._store.told())
+        self.book.remember(self._store.since(self._month_begin), self._clock.wall_ns())
+
+    def _open(self) -> None:
+        self._is_open, self._tell = True, None
         try:
             self._store.open()
         except UsageUnusable as error:
             self.fault, self.book.is_unknown = str(error), error.hides_usage
             lost = "USAGE LOST: what clients used before is not known"
             self._log.error(lost, problem=self.fault, budgets_closed=error.hides_usage)
-        self.book.others.remember(self._store.told())
-        self.book.remember(self._store.since(self._month_begin), self._clock.wall_ns())
+
+    # A hand-over
+
+    async def release(self) -> Mapping[BudgetName, int]:
+        """All is written down, and the store closed for another process. What is used from now on is held until it is
+        known who takes it. Gives what running requests hold of budgets."""
+        await self.flush()
+        self._is_open = False
+        await self._store.release()
+        return self.book.held()
+
+    def take_back(self) -> None:
+        """After `release`: the other process is gone."""
+        if not self._is_open:
+            self._open()
+
+    def tell(self, tell: TellUsed) -> None:
+        """After `release`: what is used is told to whoever has the store. `tell` raises OSError where that has gone."""
+        self._tell = tell
+
+    def take_over(self, rows: Rows, held: Mapping[BudgetName, int]) -> None:
+        """Of the process before."""
+        self.book.take_over(rows, held, self._clock.wall_ns())
+
+    async def _flush_elsewhere(self) -> None:
+        if self._tell is not None:
+            rows, tell = self.book.take_rows(), self._tell
+            try:
+                await finish_in_thread(tell, rows, self.book.held())
+            except OSError:
+                self._take_back_with(rows)
+            except asyncio.CancelledError as cancelled:
+                if cancelled.__cause__ is not None:
+                    self._take_back_with(rows)
+                raise
+
+    # Soon after
 
     @property
     def today(self) -> str:
@@ -136,7 +184,7 @@ class UsageKeeper:
     async def _forget(self) -> None:
         """What is older than is kept, once a day of the clock that no one sets."""
         now_ns = self._clock.now_ns()
-        if self.fault or now_ns < self._forget_due_ns:
+        if self.fault or not self._is_open or now_ns < self._forget_due_ns:
             return
         try:
             await self._store.forget_before(days_before(self.today, self._config.days_max))
@@ -147,6 +195,9 @@ class UsageKeeper:
 
     async def flush(self) -> None:
         """What cannot be written down is kept, up to a bound, and tried again."""
+        if not self._is_open:
+            await self._flush_elsewhere()
+            return
         await self._open_again()
         rows, told = self.book.take_rows(), self.book.others.take_unwritten()
         try:
@@ -189,16 +240,34 @@ class UsageKeeper:
 
     async def asked(self, first: str, last: str, by: str) -> tuple[list[tuple[Line, Used]], bool]:
         await self.flush()
-        return await self._store.asked(first, last, by)
+        try:
+            return await self._store.asked(first, last, by)
+        except OSError as error:
+            raise KeysRefused(str(error), 503) from error
 
     def close(self) -> None:
         """The last of it, and the file."""
         try:
-            self._store.add_at_once(self.book.take_rows())
-            self._store.keep_told_at_once(self.book.others.take_unwritten())
+            self._tell_the_last()
+            if self._is_open:
+                self._store.add_at_once(self.book.take_rows())
+                self._store.keep_told_at_once(self.book.others.take_unwritten())
         except OSError as error:
             self._log.error("the last of what clients used is lost", problem=str(error))
         self._store.close()
+
+    def _tell_the_last(self) -> None:
+        if self._tell is None:
+            return
+        rows = self.book.take_rows()
+        try:
+            self._tell(rows, {})
+        except OSError:
+            self._take_back_with(rows)
+
+    def _take_back_with(self, untold: Rows) -> None:
+        self.book.give_back(untold)
+        self.take_back()
 
 
 class Accounts:
@@ -213,13 +282,13 @@ class Accounts:
         self.identities = Identities(config, clock, log)
         self._admin = None if self.keyring is None else KeysAdmin(self.keyring, clock, log)
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
+        """Before anybody is served."""
         self.usage.begin()
         self.budgets.begin()
         self.identities.restore()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.usage.close()
 
     def with_routes(self, admin: web.Application) -> web.Application:

@@ -22,6 +22,7 @@ import yaml
 from gateway.app.drain_cli import drain, undrain
 from gateway.app.fleet import check_engine_certificates
 from gateway.app.gateway import GatewayHandle, run_gateway
+from gateway.app.hand_over import socket_path
 from gateway.app.identities import Identities
 from gateway.app.lockdown_cli import lockdown
 from gateway.app.memory import describe_memory, fitted
@@ -47,11 +48,13 @@ from gateway.policy.file import load_policy_or_closed
 from gateway.records.audit import head_signer
 from gateway.security.keyring import read_keys
 from gateway.security.tls import Certificates
+from gateway.takeover.successor import Successor
+from gateway.takeover.wire import TakeOverFault
 
 _GARBAGE_THRESHOLDS = (20_000, 20, 50)
 """Python's own are made for programs that are short or leave many cycles."""
 _OPEN_FILES = 2**20
-_UNUSABLE = (OSError, ConfigError, CertificateFault)
+_UNUSABLE = (OSError, ConfigError, CertificateFault, TakeOverFault)
 """A file that cannot be used raises one of these."""
 
 
@@ -71,17 +74,31 @@ cli.add_command(usage)
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-def run(file: Path) -> None:
+@click.option(
+    "--take-over", is_flag=True, help="Take the place of the process that serves this gateway here, if there is one."
+)
+def run(file: Path, *, take_over: bool) -> None:
     """Serve the region that FILE describes, until SIGTERM or SIGINT; a second signal does not wait for requests.
 
     SIGHUP reads FILE and what it names anew, without ending any request.
+
+    With --take-over no connection is refused and no request ends early: the process that serves hands its listening
+    sockets over once this one is ready, finishes what runs there, and leaves. FILE has to name its state.folder.
     """
     fix_allocator()
     region = _read(file)
     _raise_open_files_limit()
     with _complaints():
-        status = uvloop.run(_run_until_signalled(region))
+        successor = _begin_to_take_over(region.as_config()) if take_over else None
+        status = uvloop.run(_run_until_signalled(region, successor))
     raise SystemExit(status)
+
+
+def _begin_to_take_over(config: GatewayConfig) -> Successor | None:
+    """None where no process serves. Raises TakeOverFault."""
+    if config.state.folder is None:
+        raise TakeOverFault("--take-over: the region file names no state.folder, in which both processes would meet")
+    return Successor.begin(socket_path(config.state.folder, config.gateway_id), config.gateway_id)
 
 
 @cli.command()
@@ -169,7 +186,7 @@ def _complaints() -> Iterator[None]:
         raise click.ClickException(str(error)) from error
 
 
-async def _run_until_signalled(region: RegionFile) -> int:
+async def _run_until_signalled(region: RegionFile, successor: Successor | None) -> int:
     stop, stop_at_once = asyncio.Event(), asyncio.Event()
     running: list[GatewayHandle] = []
 
@@ -185,12 +202,14 @@ async def _run_until_signalled(region: RegionFile) -> int:
 
     def on_ready(gateway: GatewayHandle) -> None:
         running.append(gateway)
-        _set_garbage_collection()
         _announce(gateway)
+        _set_garbage_collection()
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
     config = region.as_config()
-    return await run_gateway(config, stop=stop, ready=on_ready, stop_at_once=stop_at_once, region=region)
+    return await run_gateway(
+        config, stop=stop, ready=on_ready, stop_at_once=stop_at_once, region=region, successor=successor
+    )
 
 
 def _announce(gateway: GatewayHandle) -> None:

@@ -33,7 +33,7 @@ from gateway.ground.control.vocabulary import (
     Wanted,
 )
 from gateway.ground.faults import ConfigError
-from gateway.ground.supervisor import Supervisor
+from gateway.ground.supervisor import Supervisor, Tenure
 from gateway.ground.transport import Transport
 from gateway.ground.values import Address
 from gateway.peers.ears import Ears
@@ -100,13 +100,13 @@ class Control:
         self._taken_ns = kept.taken_ns
         self._log.info("begins with what a controller said last", term=version.term, version=version.version)
 
-    def run(self, loops: Supervisor, http: Address, peers: Address) -> None:
-        """From now on, for as long as the gateway runs: it is reached there."""
+    def run(self, loops: Supervisor, tenure: Tenure, http: Address, peers: Address) -> None:
+        """From now on it is reached there. Only the process that owns the gateway speaks to its controller."""
         self._http, self._peers = http, peers
         loops.run("regions", self._follow_regions)
         if self.is_wanted:
-            loops.run("control", self.attachment.run)
-            loops.run("control_state", self.keeper.run)
+            tenure.run("control", self.attachment.run)
+            tenure.run("control_state", self.keeper.run)
 
     def follow_policy(self, policy: ResidencyPolicy) -> None:
         """The region's own, narrowed by nobody."""

@@ -14,7 +14,7 @@ from gateway.core.decode.locality.nearness import Nearness, SignatureState
 from gateway.core.decode.locality.signature import Comparer
 from gateway.core.events import ArtifactReady
 from gateway.core.vocabulary import PoolName
-from gateway.ground.supervisor import Supervisor
+from gateway.ground.supervisor import Tenure
 from gateway.request.expert_counts import BadCounts, read_counts
 from gateway.state.locality import LocalityKeeper
 
@@ -22,7 +22,7 @@ from gateway.state.locality import LocalityKeeper
 class ExpertLocality:
     """One keeper for each pool that the region file names an artifact for."""
 
-    def __init__(self, config: GatewayConfig, desk: Desk, loops: Supervisor) -> None:
+    def __init__(self, config: GatewayConfig, desk: Desk, loops: Tenure) -> None:
         self._config = config
         self._desk = desk
         self._loops = loops

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, cast
 
 from structlog.typing import FilteringBoundLogger
 
@@ -16,8 +17,6 @@ from gateway.core.events import Event
 from gateway.discovery.adoptions import Adoptions
 from gateway.discovery.assignments import Assignments
 from gateway.discovery.discovery import Discovery
-from gateway.discovery.dns import DnsSource
-from gateway.discovery.kubernetes import KubernetesSource
 from gateway.engines.bootstraps import BootstrapWatcher
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.models import ModelWatcher
@@ -27,6 +26,10 @@ from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
 from gateway.ground.regions import found_fault
 from gateway.ground.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from gateway.discovery.dns import DnsSource
+    from gateway.discovery.kubernetes import KubernetesSource
 
 _SECOND_NS = 1_000_000_000
 _GRACE_S = 0.5
@@ -158,16 +161,20 @@ class Fleet:
         self.endpoints.replace(ReplicaEndpoint.from_config(each, self._contexts) for each in replicas)
 
     def _source(self, config: FoundConfig) -> DnsSource | KubernetesSource:
+        """Each kind is loaded where there is one: most gateways have neither, and begin sooner."""
         match config:
             case DnsReplicasConfig():
+                from gateway.discovery.dns import DnsSource  # noqa: PLC0415 - as above
+
                 return DnsSource(config, self._config.discovery, self._log)
             case KubernetesReplicasConfig():
+                from gateway.discovery.kubernetes import KubernetesSource  # noqa: PLC0415 - as above
+
                 return KubernetesSource(config, self._config.discovery, self._log)
 
     def _sources(self) -> Iterator[DnsSource | KubernetesSource]:
         for source in self._discovery.sources:
-            assert isinstance(source, DnsSource | KubernetesSource), "made by us"
-            yield source
+            yield cast("DnsSource | KubernetesSource", source)  # all of them are made above
 
 
 def _found_by(config: GatewayConfig) -> tuple[FoundConfig, ...]:

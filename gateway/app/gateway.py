@@ -21,16 +21,17 @@ from gateway.app.control import Control
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.expert_locality import ExpertLocality
 from gateway.app.fleet import Fleet
+from gateway.app.hand_over import Estate, Succession
 from gateway.app.in_force import InForce
 from gateway.app.listening import listen
-from gateway.app.naming import serve_names
+from gateway.app.naming import make_names
 from gateway.app.open_files import warn_of_open_files
 from gateway.app.others import listen_for_control, make_control, make_peer_server, make_roster, stop_peer_server
 from gateway.app.overview import Overview
 from gateway.app.predictors import Predictors, PromptKeys
 from gateway.app.reload import RegionPart
 from gateway.app.scaling import Scaling
-from gateway.app.tracing import requests_traced
+from gateway.app.tracing import TracedGateway, requests_traced
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -43,10 +44,9 @@ from gateway.ground.logs import libraries_told_of, make_logger
 from gateway.ground.naming.service import NameService
 from gateway.ground.operators import Operator, Operators, told_of
 from gateway.ground.reloader import Reloader
-from gateway.ground.supervisor import Supervisor
+from gateway.ground.supervisor import Supervisor, Tenure
 from gateway.ground.task_group import TaskGroup
 from gateway.ground.tls import ExpiryWatch
-from gateway.ground.values import Address
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
 from gateway.http.admin_scaling import add_scaling_route
 from gateway.http.app import Api
@@ -61,6 +61,7 @@ from gateway.records.metrics import CONTENT_TYPE
 from gateway.records.wording import in_words
 from gateway.request.callers import NO_BUDGET
 from gateway.request.content import ContentReader
+from gateway.request.legs import LegOpener
 from gateway.request.media import MediaTokens
 from gateway.request.model_names import ModelNames
 from gateway.request.owner import OwnerContext
@@ -69,6 +70,7 @@ from gateway.request.relay import RelaySettings
 from gateway.security.tls import Certificates
 from gateway.state.lockdown import LockdownAnswer
 from gateway.state.token_budget import TokenBudgetKeeper
+from gateway.takeover.successor import Successor
 
 _SECOND_NS = 1_000_000_000
 
@@ -89,7 +91,10 @@ class GatewayHandle:
         *,
         control: Control,
         budgets: Budgets,
+        estate: Estate,
     ) -> None:
+        self.estate = estate
+        self.succession = estate.succession
         self.reloader = reloader
         self.control = control
         self.budgets = budgets
@@ -128,7 +133,9 @@ class GatewayHandle:
         is_empty = False
         try:
             await self._peer_server.drain()
-            is_empty = await self._within(wait_max_s, self._desk.until_peers_are_told, self._desk.until_idle)
+            is_empty = await self._within(
+                wait_max_s, self._desk.until_peers_are_told, self._desk.until_idle, self.succession.until_alone
+            )
         finally:
             took_s = round((self._desk.clock.now_ns() - began_ns) / _SECOND_NS, 3)
             left = self.driver.open_requests
@@ -137,6 +144,14 @@ class GatewayHandle:
             else:
                 log.warning("drain ended early: what still runs is cut off", requests=left, took_s=took_s)
         return is_empty
+
+    async def leave(self, wait_max_s: float) -> None:
+        """Another process serves: finish what runs here, which tells that one what it comes to."""
+        began_ns = self._desk.clock.now_ns()
+        self._desk.log.info("leaving: another process serves", requests=self.driver.open_requests)
+        is_empty = await self.estate.until_empty(wait_max_s)
+        took_s = round((self._desk.clock.now_ns() - began_ns) / _SECOND_NS, 3)
+        self._desk.log.info("left", requests=self.driver.open_requests, took_s=took_s, in_time=is_empty)
 
     async def settle(self, wait_max_s: float) -> bool:
         """Wait until no request is left. False when time ran out first."""
@@ -159,10 +174,12 @@ async def serve_gateway(
     clock: Clock | None = None,
     log: FilteringBoundLogger | None = None,
     region: RegionFile | None = None,
+    successor: Successor | None = None,
 ) -> AsyncIterator[GatewayHandle]:
     """Run a gateway until the context is left. What still runs then is cut off: drain first.
 
-    Several may run in one process. With `region`, the file that the config comes from, it can be read anew.
+    Several may run in one process. With `region`, the file that the config comes from, it can be read anew. With
+    `successor` it takes over from another process, and raises TakeOverFault where that is not to be.
     Raises OSError when an address cannot be listened on or the journal not written, ConfigError when the keys file or
     an engine's certificates cannot be used, and CertificateFault.
     """
@@ -172,49 +189,47 @@ async def serve_gateway(
     certificates = Certificates(config, clock)
     async with AsyncExitStack() as stack:
         desk = Desk(config, clock, log)
-        stack.callback(desk.close)
-        stack.enter_context(accounts)
         loops = Supervisor(clock, desk.loop_failed)
+        tenure = Tenure(loops, clock, desk.loop_failed)
+        succession = Succession(config, desk, accounts, tenure, successor)
+        for close in (succession.close, desk.close, accounts.close):
+            stack.callback(close)
         control = make_control(config, desk, certificates, lambda: fleet.left_out)
         orders = control.precedence.orders
         desk.apply(orders)
         fleet = _fleet(config, orders, desk)
-        roster = make_roster(
-            config, desk, loops, control, budgets=accounts.budgets, scaling=(scaling := Scaling(config, desk))
-        )
+        scaling = Scaling(config, desk)
+        roster = make_roster(config, desk, loops, control, budgets=accounts.budgets, scaling=scaling)
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
         tracing = await stack.enter_async_context(requests_traced(config, desk, fleet, roster))
         engines = await stack.enter_async_context(_engine_client(config, fleet, clock))
-        locality = ExpertLocality(config, desk, loops)
-        owners = OwnerContext(
-            desk.driver,
-            clock,
-            {TargetKind.REPLICA: engines, TargetKind.PEER: _peer_opener(config, roster, desk)},
-            loops.start,
-            RelaySettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
-            on_finished=desk.on_finished,
-            prompt_key=PromptKeys(config, log).of if _keeps_histories(config) else None,
-            compare=locality.compare if config.locality.pools else None,
-            on_fault=desk.request_failed,
-            begin_trace=tracing.begin,
-        )
+        locality = ExpertLocality(config, desk, tenure)
+        openers: dict[TargetKind, LegOpener] = {
+            TargetKind.REPLICA: engines,
+            TargetKind.PEER: _peer_opener(config, roster, desk),
+        }
+        owners = _owners(config, desk, openers, loops, locality=locality, tracing=tracing)
         peer_server = make_peer_server(config, desk, owners, roster, control, budgets=accounts.budgets)
-        reloader = _reloader(config, desk)
-        names = await stack.enter_async_context(serve_names(config, desk))
-        in_force = _in_force(config, orders, desk, fleet=fleet, roster=roster, names=names, loops=loops)
-        handle = GatewayHandle(in_force, desk, peer_server, reloader, control=control, budgets=accounts.budgets)
+        names = make_names(config, desk)
+        in_force = _in_force(config, orders, desk, fleet=fleet, roster=roster, names=names, tenure=tenure)
+        handle = GatewayHandle(
+            in_force,
+            desk,
+            peer_server,
+            _reloader(config, desk),
+            control=control,
+            budgets=accounts.budgets,
+            estate=Estate(succession, peer_server, names),
+        )
 
         await stack.enter_async_context(loops)
-        _run_loops(config, loops, desk, certificates, accounts=accounts, scaling=scaling)
-        stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
-        handle.peers_address = await _listen_for_peers(peer_server, config.listen.peers)
-        in_force.begin(orders)  # now that peers can call back
-        await fleet.start(loops)
-        _begin_predicting(in_force, locality)
-        control.precedence.start(in_force.apply)
-        _add_region(reloader, region, control, desk)
-        _add_parts(reloader, desk, accounts, certificates, loops)
+        _run_loops(config, loops, desk, certificates, accounts=accounts, tenure=tenure)
+        own = partial(_own, stack, handle, peer_server, desk)
+        learn = partial(_learn, orders, in_force, fleet, control, loops=loops, locality=locality)
+        for begin in (learn, own) if succession.takes_over else (own, learn):  # peers call back once they were called
+            await begin()
+        _add_parts(handle.reloader, desk, accounts, certificates, loops, region=region, control=control)
 
         parts = _described(
             certificates=certificates,
@@ -225,6 +240,7 @@ async def serve_gateway(
             tracing=tracing,
             scaling=scaling,
             issuers=accounts.identities,
+            taken_over_from=succession,
         )
         await _open_doors(
             stack,
@@ -246,7 +262,9 @@ async def serve_gateway(
             api=_api(desk, owners, accounts, in_force),
             certificates=certificates,
         )
-        control.run(loops, handle.http_address, handle.peers_address)
+        scaling.run(tenure)
+        control.run(loops, tenure, handle.http_address, handle.peers_address)
+        succession.serve(handle.estate, loops)
         yield handle
 
 
@@ -257,12 +275,15 @@ async def run_gateway(
     ready: Callable[[GatewayHandle], None],
     stop_at_once: asyncio.Event | None = None,
     region: RegionFile | None = None,
+    successor: Successor | None = None,
 ) -> int:
-    """Serve until `stop` is set, drain, and return the exit status: 1 when the core failed, else 0."""
+    """Serve until `stop` is set, drain, and return the exit status: 1 when the core failed, else 0. A gateway that
+    another process takes over leaves by itself."""
     stop_at_once = stop_at_once or asyncio.Event()
     log = make_logger(config.logging, config.gateway_id)
     with libraries_told_of(log):
-        return await _run_until(stop, stop_at_once, serve_gateway(config, log=log, region=region), ready)
+        serving = serve_gateway(config, log=log, region=region, successor=successor)
+        return await _run_until(stop, stop_at_once, serving, ready)
 
 
 async def _run_until(
@@ -273,19 +294,61 @@ async def _run_until(
 ) -> int:
     async with serving as gateway:
         ready(gateway)
-        await _first_of(stop.wait, stop_at_once.wait, gateway.driver.failed.wait)
+        await _first_of(stop.wait, stop_at_once.wait, gateway.driver.failed.wait, gateway.succession.until_taken)
         if not gateway.driver.failed.is_set():
             drain_s = gateway.config.limits.drain_ns / _SECOND_NS
-            await _first_of(lambda: gateway.drain(drain_s), stop_at_once.wait, gateway.driver.failed.wait)
+            end = gateway.leave if gateway.succession.is_taken else gateway.drain
+            await _first_of(lambda: end(drain_s), stop_at_once.wait, gateway.driver.failed.wait)
         if not gateway.driver.failed.is_set():
             return 0
         await gateway.settle(LAST_BYTES_S)
         return 1
 
 
-async def _listen_for_peers(peer_server: PeerServer, address: Address) -> Address:
+async def _own(stack: AsyncExitStack, handle: GatewayHandle, peer_server: PeerServer, desk: Desk) -> None:
+    """Open the stores, and answer other gateways and questions for names."""
+    succession = handle.succession
+    await succession.own()
+    address = succession.peers_address()
+    stack.push_async_callback(handle.names.stop)
+    stack.push_async_callback(stop_peer_server, peer_server, desk.driver)
     with named_by("listen.peers", address):
-        return await peer_server.start(address)
+        handle.peers_address = await peer_server.start(address, takes_over=succession.takes_over)
+    handle.estate.peers_address = handle.peers_address
+    await handle.names.start(handle.config.dns.listen, succession.names_at)
+
+
+async def _learn(
+    orders: Orders, in_force: InForce, fleet: Fleet, control: Control, *, loops: Supervisor, locality: ExpertLocality
+) -> None:
+    """What there is to serve by: peers, replicas, predictors."""
+    in_force.begin(orders)
+    await fleet.start(loops)
+    _begin_predicting(in_force, locality)
+    control.precedence.start(in_force.apply)
+
+
+def _owners(
+    config: GatewayConfig,
+    desk: Desk,
+    openers: Mapping[TargetKind, LegOpener],
+    loops: Supervisor,
+    *,
+    locality: ExpertLocality,
+    tracing: TracedGateway,
+) -> OwnerContext:
+    return OwnerContext(
+        desk.driver,
+        desk.clock,
+        openers,
+        loops.start,
+        RelaySettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
+        on_finished=desk.on_finished,
+        prompt_key=PromptKeys(config, desk.log).of if _keeps_histories(config) else None,
+        compare=locality.compare if config.locality.pools else None,
+        on_fault=desk.request_failed,
+        begin_trace=tracing.begin,
+    )
 
 
 def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce) -> web.Application:
@@ -322,15 +385,34 @@ async def _open_doors(
     certificates: Certificates,
 ) -> None:
     """For operators first, then for clients."""
-    handle.admin_app, asked = admin, handle.config.listen
+    handle.admin_app, asked, succession = admin, handle.config.listen, handle.succession
     settings = HttpSettings.from_config(handle.config)
     tls = certificates.http.context if certificates.http else None
     admin_tls = tls if asked.admin_tls else None
     few = replace(settings, connections_max=operators_connections_max(settings.connections_max))
-    handle.admin_address = await listen(stack, desk, admin, few, asked.admin, key="listen.admin", tls=admin_tls)
-    handle.http_address = await listen(
-        stack, desk, api, settings, asked.http, key="listen.http", tls=tls, reuse_port=asked.reuse_port
+    doors = handle.estate.doors
+    doors["admin"] = await listen(
+        stack,
+        desk,
+        admin,
+        few,
+        asked.admin,
+        key="listen.admin",
+        tls=admin_tls,
+        inherited=succession.listening("admin", asked.admin),
     )
+    doors["http"] = await listen(
+        stack,
+        desk,
+        api,
+        settings,
+        asked.http,
+        key="listen.http",
+        tls=tls,
+        reuse_port=asked.reuse_port,
+        inherited=succession.listening("http", asked.http),
+    )
+    handle.admin_address, handle.http_address = doors["admin"].address, doors["http"].address
 
 
 def _run_loops(
@@ -340,16 +422,15 @@ def _run_loops(
     certificates: Certificates,
     *,
     accounts: Accounts,
-    scaling: Scaling,
+    tenure: Tenure,
 ) -> None:
-    """What watches the gateway itself, and what it says of its region's replicas."""
+    """What watches the gateway itself, and writes down what it does."""
     warn_of_open_files(config, desk.log)
-    scaling.run(loops)
     loops.run("usage", accounts.usage.run)
     for each in accounts.identities.counters.collectors():
         desk.metrics.registry.register(each)
     accounts.identities.run(loops)
-    _keep_token_budget(config, loops, desk)
+    _keep_token_budget(config, tenure, desk)
     if desk.journal is not None:
         loops.run("journal", desk.journal.run)
     loops.run("event_loop_watch", desk.watch_loop)
@@ -361,12 +442,12 @@ def _run_loops(
     loops.run("certificate_expiry", ExpiryWatch(certificates.holders, desk.clock, desk.log).run)
 
 
-def _keep_token_budget(config: GatewayConfig, loops: Supervisor, desk: Desk) -> None:
+def _keep_token_budget(config: GatewayConfig, tenure: Tenure, desk: Desk) -> None:
     if config.state.folder is None:
         return
     keeper = TokenBudgetKeeper(config.gateway_id, config.state.folder, desk.core.token_budget, desk.log)
     keeper.restore(lambda snapshot: desk.driver.submit(TokenBudgetRestored(snapshot)))
-    loops.run("token_budget", partial(keeper.run, config.content.save_interval_ns))
+    tenure.run("token_budget", partial(keeper.run, config.content.save_interval_ns))
 
 
 def _keeps_histories(config: GatewayConfig) -> bool:
@@ -390,9 +471,9 @@ def _in_force(
     fleet: Fleet,
     roster: PeerRoster,
     names: NameService,
-    loops: Supervisor,
+    tenure: Tenure,
 ) -> InForce:
-    predictors = Predictors(config, desk, loops)
+    predictors = Predictors(config, desk, tenure)
     return InForce(config, orders, desk, fleet=fleet, roster=roster, names=names, predictors=predictors)
 
 
@@ -443,8 +524,16 @@ async def _reload(control: Control, log: FilteringBoundLogger, config: GatewayCo
 
 
 def _add_parts(
-    reloader: Reloader, desk: Desk, accounts: Accounts, certificates: Certificates, loops: Supervisor
+    reloader: Reloader,
+    desk: Desk,
+    accounts: Accounts,
+    certificates: Certificates,
+    loops: Supervisor,
+    *,
+    region: RegionFile | None,
+    control: Control,
 ) -> None:
+    _add_region(reloader, region, control, desk)
     reloader.add("policy", desk.policy.reload, desk.policy.files)
     reloader.add("prices", desk.prices.reload, desk.prices.files)
     if accounts.keyring is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from ssl import SSLContext
 
@@ -11,11 +14,91 @@ from gateway.app.desk import Desk
 from gateway.ground.listening import named_by
 from gateway.ground.values import Address
 from gateway.http.app import make_runner
+from gateway.http.connections import GuardedRunner
 from gateway.http.settings import HttpSettings
 from gateway.http.site import Site
 from gateway.request.driver import Driver
 
 _BACKLOG = 1024
+_LOOK_S = 0.02
+
+
+class Door:
+    """Where clients, or operators, come in. It may be shut while those inside are served on, and opened again."""
+
+    def __init__(
+        self,
+        runner: GuardedRunner,
+        asked: Address,
+        *,
+        tls: SSLContext | None,
+        handshake_s: float,
+        reuse_port: bool = False,
+    ) -> None:
+        self.asked = asked
+        """As the region file has it."""
+        self.address = asked
+        """With the port that the system chose."""
+        self._runner = runner
+        self._tls = tls
+        self._handshake_s = handshake_s
+        self._reuse_port = reuse_port
+        self._shut: list[socket.socket] = []
+        self._shut_at_s = 0.0
+
+    async def open(self, inherited: Sequence[socket.socket]) -> None:
+        """On sockets that listen already, where there are any. Raises OSError."""
+        for each in inherited or (None,):
+            await self._site().start_on(each)
+        self.address = Address(self.asked.host, self._runner.addresses[0][1])
+
+    def sockets(self) -> list[socket.socket]:
+        """Copies, for the caller to close."""
+        return [each for site in self._sites for each in site.sockets()]
+
+    async def shut(self) -> None:
+        """Whoever comes now waits with the system."""
+        self._shut = self.sockets()
+        self._shut_at_s = asyncio.get_running_loop().time()
+        for site in self._sites:
+            await site.stop()
+
+    async def reopen(self) -> None:
+        if not self._sites:
+            await self.open(self._shut)
+            self._shut = []
+
+    def leave(self) -> None:
+        """Whoever comes is another process's; those inside are told with their next answer to come again."""
+        for each in self._shut:
+            each.close()
+        self._shut = []
+        self._runner.guarded.is_leaving = True
+
+    async def until_empty(self) -> None:
+        """After `leave`."""
+        while self._runner.guarded.open_connections or self._may_shake_hands():  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(_LOOK_S)
+
+    def _may_shake_hands(self) -> bool:
+        """A connection whose handshake goes on is none yet; handshakes that failed are not told from it."""
+        is_recent = asyncio.get_running_loop().time() < self._shut_at_s + self._handshake_s
+        return is_recent and self._runner.guarded.has_unmade
+
+    @property
+    def _sites(self) -> list[Site]:
+        return [each for each in self._runner.sites if isinstance(each, Site)]
+
+    def _site(self) -> Site:
+        return Site(
+            self._runner,
+            self.asked.host,
+            self.asked.port,
+            backlog=_BACKLOG,
+            tls=self._tls,
+            handshake_s=self._handshake_s,
+            reuse_port=self._reuse_port,
+        )
 
 
 async def listen(
@@ -28,9 +111,9 @@ async def listen(
     key: str,
     tls: SSLContext | None,
     reuse_port: bool = False,
-) -> Address:
-    """Listen until the stack is left. Returns the real address, also where the system chose the port. Raises OSError,
-    which names the key of the region file that says where."""
+    inherited: Sequence[socket.socket] = (),
+) -> Door:
+    """Listen until the stack is left. Raises OSError, which names the key of the region file that says where."""
     runner = make_runner(
         app,
         settings,
@@ -39,19 +122,10 @@ async def listen(
     )
     await runner.setup()
     stack.push_async_callback(_stop_listening, runner, desk.driver)
-    handshake_s = settings.headers_s
-    site = Site(
-        runner,
-        address.host,
-        address.port,
-        backlog=_BACKLOG,
-        tls=tls,
-        handshake_s=handshake_s,
-        reuse_port=reuse_port,
-    )
+    door = Door(runner, address, tls=tls, handshake_s=settings.headers_s, reuse_port=reuse_port)
     with named_by(key, address):
-        await site.start()
-    return Address(address.host, runner.addresses[0][1])
+        await door.open(inherited)
+    return door
 
 
 async def _stop_listening(runner: web.AppRunner, driver: Driver) -> None:

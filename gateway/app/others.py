@@ -149,7 +149,15 @@ def make_peer_server(
         budgets=lambda place, seen: budgets.told_to(place, desk.core.policy, seen),
         on_subscribed=control.ears.called_by,
     )
-    return PeerServer(service, desk.board, config.peering, control.transport, clock=desk.clock, log=desk.log)
+    return PeerServer(
+        service,
+        desk.board,
+        config.peering,
+        control.transport,
+        clock=desk.clock,
+        log=desk.log,
+        shares_port=config.state.folder is not None,
+    )
 
 
 async def stop_peer_server(server: PeerServer, driver: Driver) -> None:

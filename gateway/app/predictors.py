@@ -24,7 +24,7 @@ from gateway.core.decode.predictors.catalogue import make_estimator
 from gateway.core.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, PoolKind, PoolName, PoolSpec, RequestProfile
 from gateway.ground.state_files import StateUnusable
-from gateway.ground.supervisor import Supervisor
+from gateway.ground.supervisor import Tenure
 from gateway.state.prediction import PredictorKeeper
 from gateway.state.predictor_files import read_or_make_secret
 
@@ -55,7 +55,7 @@ class PromptKeys:
 class Predictors:
     """One keeper for each disaggregated pool that the region file describes."""
 
-    def __init__(self, config: GatewayConfig, desk: Desk, loops: Supervisor) -> None:
+    def __init__(self, config: GatewayConfig, desk: Desk, loops: Tenure) -> None:
         self._config = config
         self._desk = desk
         self._loops = loops

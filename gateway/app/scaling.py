@@ -17,7 +17,7 @@ from gateway.core.scaling.scaler import Scaler
 from gateway.core.scaling.vocabulary import WHOLE, Heard, PoolKey, ScalingReport, Want
 from gateway.core.vocabulary import ModelName, PeerSpec, RequestProfile
 from gateway.ground.control.vocabulary import Wanted
-from gateway.ground.supervisor import Supervisor
+from gateway.ground.supervisor import Tenure
 from gateway.records.ledger import RequestRecord
 from gateway.records.scaling_metrics import ScalingMetrics
 from gateway.request.legs import RequestSummary
@@ -62,7 +62,7 @@ class Scaling:
         """Who is to be told what this peer says of its replicas; None: nobody wants to know."""
         return partial(self._hear, peer) if self.is_on and self._config.mesh else None
 
-    def run(self, loops: Supervisor) -> None:
+    def run(self, loops: Tenure) -> None:
         if self.is_on:
             loops.run("scaling", self._look_again_and_again)
         if self._webhook is not None:

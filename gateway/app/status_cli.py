@@ -133,6 +133,11 @@ class PricesView(msgspec.Struct, frozen=True):
     next_change_s: float | None = None
 
 
+class TakenOverView(msgspec.Struct, frozen=True):
+    pid: int
+    requests_left: int | None
+
+
 class Status(msgspec.Struct, frozen=True):
     """The part of `/admin/state` that is shown."""
 
@@ -157,6 +162,8 @@ class Status(msgspec.Struct, frozen=True):
     scaling: ScalingView | None = None
     prices: PricesView | None = None
     """None where nobody has said any."""
+    taken_over_from: TakenOverView | None = None
+    """None where the process began by itself."""
 
 
 @click.command()
@@ -284,12 +291,20 @@ def _headlines(seen: Status) -> Iterator[str]:
     yield f"policy {_policy(seen)}; placement {seen.placement_policy}, overflow {seen.overflow}"
     queues = ", ".join(f"{length} for {model}" for model, length in seen.queue.by_model.items() if length)
     yield f"requests: {seen.requests} open, {seen.queue.length} of them wait{f' ({queues})' if queues else ''}"
+    if seen.taken_over_from is not None:
+        yield _taken_over(seen.taken_over_from)
     if seen.control is not None:
         yield _control(seen.control)
     if seen.prices is not None and seen.prices.digest:
         yield _prices(seen.prices)
     for role, certificate in seen.certificates.items():
         yield f"certificate for {role}: {_expiry(certificate.expires_in_s)}"
+
+
+def _taken_over(before: TakenOverView) -> str:
+    if before.requests_left is None:
+        return f"took over from process {before.pid}, which has ended"
+    return f"took over from process {before.pid}, where {before.requests_left} requests still run"
 
 
 def _control(control: ControlView) -> str:

@@ -23,8 +23,7 @@ from gateway.ground.faults import ConfigError
 from gateway.ground.logs import make_logger
 from gateway.ground.operators import NotAnOperator
 from gateway.ground.tokens.counters import AT_START
-from gateway.ground.tokens.verifying import looks_like_token
-from gateway.ground.tokens.words import TokenRefused
+from gateway.ground.tokens.words import TokenRefused, looks_like_token
 from gateway.request.callers import ClientKey
 
 

@@ -154,10 +154,11 @@ def shared_options(link: LinkSettings) -> list[tuple[str, int]]:
     ]
 
 
-def server_options(link: ServedSettings) -> list[tuple[str, int]]:
+def server_options(link: ServedSettings, *, shares_port: bool = False) -> list[tuple[str, int]]:
+    """Without `shares_port` a second server on one port fails. With it whoever begins one looks first."""
     return [
         *shared_options(link),
-        ("grpc.so_reuseport", 0),  # a second server on one port must fail, not share it
+        ("grpc.so_reuseport", int(shares_port)),
         ("grpc.http2.min_ping_interval_without_data_ms", 1_000),  # those who call check silent connections
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_connection_age_ms", link.connection_age_ns // _MILLISECOND_NS),

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationInfo
-from pydantic.json_schema import WithJsonSchema
 
 from gateway.core.regions import KnownRegion, RegionTable
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
+from gateway.ground.descriptions import SchemaFrom, describe_keys
 from gateway.ground.faults import Fault, FileError, KeyFaults
 from gateway.ground.values import Surroundings
 from gateway.ground.yaml_file import read_yaml
@@ -58,7 +58,7 @@ def _check_range(text: str) -> str:
 class RegionFile(BaseModel):
     """What operators say of one region."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, title="Region")
+    model_config = ConfigDict(extra="forbid", frozen=True, title="Region", json_schema_extra=describe_keys)
 
     jurisdiction: Name
     """Whose law holds there, in the one spelling that all files share."""
@@ -85,7 +85,7 @@ def _written_out(value: object) -> object:
 Region = Annotated[
     RegionFile,
     BeforeValidator(_written_out),
-    WithJsonSchema({"anyOf": [{"type": "string"}, RegionFile.model_json_schema()]}),
+    SchemaFrom(lambda: {"anyOf": [{"type": "string"}, RegionFile.model_json_schema()]}),
 ]
 
 
@@ -116,18 +116,20 @@ def _read_where_named(value: object, info: ValidationInfo) -> object:
         raise KeyFaults(*(Fault("", f"{error.path.name}: {fault}") for fault in error.faults)) from error
 
 
-_SCHEMA: dict[str, Any] = {
-    "anyOf": [
-        {"type": "string", "description": "A file beside this one that holds the table."},
-        {
-            "type": "object",
-            "maxProperties": REGIONS_MAX,
-            "additionalProperties": {"anyOf": [{"type": "string"}, RegionFile.model_json_schema()]},
-        },
-    ]
-}
+def _schema() -> dict[str, Any]:
+    return {
+        "anyOf": [
+            {"type": "string", "description": "A file beside this one that holds the table."},
+            {
+                "type": "object",
+                "maxProperties": REGIONS_MAX,
+                "additionalProperties": {"anyOf": [{"type": "string"}, RegionFile.model_json_schema()]},
+            },
+        ]
+    }
 
-NamedRegions = Annotated[Regions, BeforeValidator(_read_where_named), WithJsonSchema(_SCHEMA)]
+
+NamedRegions = Annotated[Regions, BeforeValidator(_read_where_named), SchemaFrom(_schema)]
 """The table, or the name of the file that holds it."""
 
 

@@ -39,7 +39,12 @@ _Settings = TypeVar("_Settings")
 class FileModel(BaseModel):
     """A file of ours, or part of one: unknown keys are refused, and faults quote no value."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        defer_build=True,  # a file's parts are built with it, and once
+    )
 
 
 class SectionsFile(FileModel, Generic[AnySections]):

@@ -93,3 +93,55 @@ class Supervisor:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task
+
+
+class Tenure:
+    """Loops of a supervisor that run only while this process owns what they write."""
+
+    def __init__(self, loops: Supervisor, clock: Clock, on_failure: OnFailure) -> None:
+        self._loops = loops
+        self._clock = clock
+        self._on_failure = on_failure
+        self._wanted: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+        self._running: dict[int, asyncio.Task[None]] = {}
+        """By their places among those that are wanted."""
+        self._has_begun = False
+
+    def run(self, name: str, loop: Callable[[], Awaitable[None]]) -> Callable[[], object]:
+        """Gives what ends a loop that is wanted no longer."""
+        self._wanted.append((name, loop))
+        place = len(self._wanted) - 1
+        if self._has_begun:
+            self._start(place)
+
+        def stop() -> None:
+            self._wanted[place] = ("", _return_at_once)
+            if (task := self._running.pop(place, None)) is not None:
+                task.cancel()
+
+        return stop
+
+    def begin(self) -> None:
+        self._has_begun = True
+        for place in range(len(self._wanted)):
+            if place not in self._running:
+                self._start(place)
+
+    async def end(self) -> None:
+        """Each has written its last when this returns."""
+        self._has_begun = False
+        tasks = list(self._running.values())
+        self._running.clear()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _start(self, place: int) -> None:
+        name, loop = self._wanted[place]
+        running = keep_running(name, loop, clock=self._clock, on_failure=self._on_failure)
+        self._running[place] = self._loops.start(running)
+
+
+async def _return_at_once() -> None:
+    pass

@@ -7,6 +7,7 @@ No other file names any of it, and here nothing is decided. What is expected of 
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import Coroutine
 from typing import Any, cast
@@ -41,10 +42,13 @@ class Server(web.Server):
     def __init__(self, plain: web.Server, handler: Any) -> None:
         super().__init__(
             handler,
-            request_factory=plain.request_factory,
+            request_factory=self._make,
             handler_cancellation=plain.handler_cancellation,
             **plain._kwargs,  # noqa: SLF001 - nobody else tells them
         )
+        self._make_plain = plain.request_factory
+        self.is_leaving = False
+        """Each further answer is the last one on its connection, and says so."""
         self.one_task_loop = cast(asyncio.AbstractEventLoop, _OneTaskLoop(self._loop))
 
     @property
@@ -59,6 +63,9 @@ class Server(web.Server):
     def open_connections(self) -> int:
         """With those whose last request still runs."""
         return len(self._connections)
+
+    def _make(self, message: Any, *rest: Any) -> web.BaseRequest:
+        return self._make_plain(message._replace(should_close=True) if self.is_leaving else message, *rest)
 
 
 class Connection(web.RequestHandler):
@@ -152,17 +159,16 @@ class Site(web.TCPSite):
         """The event loop's own, while it listens."""
         return self._server
 
-    async def listen(self, **options: Any) -> None:
-        """In place of `start`."""
+    async def listen(self, sock: socket.socket | None = None, **options: Any) -> None:
+        """In place of `start`. With a socket, on that one, which listens already."""
         await web.BaseSite.start(self)
         assert self._runner.server is not None, "the runner was set up"
+        where = {"host": self._host, "port": self._port, "reuse_port": self._reuse_port}
         self._server = await asyncio.get_running_loop().create_server(
             self._runner.server,
-            self._host,
-            self._port,
             ssl=self._ssl_context,
             backlog=self._backlog,
-            reuse_port=self._reuse_port,
+            **(where if sock is None else {"sock": sock}),
             **options,
         )
 

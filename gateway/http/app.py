@@ -318,7 +318,7 @@ def make_runner(
     settings: HttpSettings,
     on_fault: OnFault = tell_loop,
     on_refused: OnRefused = lambda _: None,
-) -> web.AppRunner:
+) -> GuardedRunner:
     """The only right way to run these apps. `on_refused` is told of what is turned away before there is a request."""
     app.on_response_prepare.append(_name_server)
     return GuardedRunner(

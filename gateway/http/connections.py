@@ -71,10 +71,15 @@ class GuardedRunner(Runner):
         self._shortcuts = app.get(SHORTCUTS, {})
 
     def stand_in(self, plain: web.Server) -> web.Server:
-        return _GuardedServer(plain, self._settings, self._on_fault, self._on_refused, self._shortcuts)
+        return GuardedServer(plain, self._settings, self._on_fault, self._on_refused, self._shortcuts)
+
+    @property
+    def guarded(self) -> GuardedServer:
+        assert isinstance(self.server, GuardedServer), "the runner was set up"
+        return self.server
 
 
-class _GuardedServer(Server):
+class GuardedServer(Server):
     """Makes a protocol for each connection that comes in."""
 
     def __init__(
@@ -90,9 +95,20 @@ class _GuardedServer(Server):
         self.on_fault = on_fault
         self._on_refused = on_refused
         self._goodbyes: set[_Goodbye] = set()
+        self._unmade = 0
+
+    @property
+    def has_unmade(self) -> bool:
+        """A connection that was accepted has not been made yet, or was lost in its handshake."""
+        return self._unmade > 0
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        self._unmade -= 1
+        super().connection_made(handler, transport)
 
     def __call__(self) -> web.RequestHandler:
         if self.open_connections < self.settings.connections_max:
+            self._unmade += 1
             return _Connection(self, loop=self.loop, **self.connection_options)
         self.refused(errors.TOO_MANY_CONNECTIONS)
         return cast(web.RequestHandler, _Goodbye(self._goodbyes, self.loop))
@@ -112,7 +128,7 @@ class _Connection(Connection):
 
     __slots__ = ("_headers_bytes", "_headers_timer", "_on_fault", "_server", "_settings")
 
-    def __init__(self, server: _GuardedServer, *, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
+    def __init__(self, server: GuardedServer, *, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
         super().__init__(server, loop=loop, **options)
         self._server = server
         self._settings = server.settings

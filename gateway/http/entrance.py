@@ -17,8 +17,7 @@ from gateway.core.vocabulary import RequestId, RequestProfile, TenantName
 from gateway.ground.admin_server import HEALTH_PATHS, credential_of
 from gateway.ground.clock import Clock
 from gateway.ground.tokens.tokens import Tokens
-from gateway.ground.tokens.verifying import looks_like_token
-from gateway.ground.tokens.words import TokenRefused
+from gateway.ground.tokens.words import TokenRefused, looks_like_token
 from gateway.http.errors import (
     BUDGET_EXCEEDED,
     CONCURRENCY_EXCEEDED,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
+from collections.abc import Sequence
 
 from aiohttp import web
 
@@ -31,10 +34,19 @@ class Site(aiohttp_internals.Site):
         self._handshake_s = handshake_s
 
     async def start(self) -> None:
+        await self.start_on(None)
+
+    async def start_on(self, sock: socket.socket | None) -> None:
+        """With a socket, on that one, which listens already."""
         if self.has_tls:
-            await self.listen(ssl_handshake_timeout=self._handshake_s)
+            await self.listen(sock, ssl_handshake_timeout=self._handshake_s)
         else:
-            await super().start()
+            await self.listen(sock)
+
+    def sockets(self) -> list[socket.socket]:
+        """Copies of those that it listens on, for the caller to close."""
+        sockets: Sequence[socket.socket] = getattr(self.server, "sockets", ())  # of asyncio's and uvloop's own alike
+        return [socket.socket(fileno=os.dup(each.fileno())) for each in sockets]
 
     async def stop(self) -> None:
         if isinstance(self.server, asyncio.Server):  # uvloop's loses nothing

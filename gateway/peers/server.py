@@ -356,12 +356,15 @@ class PeerServer:
         *,
         clock: Clock,
         log: FilteringBoundLogger,
+        shares_port: bool = False,
     ) -> None:
+        """With `shares_port` another process of this gateway may listen at the same address, and take over."""
         self._service = service
         self._board = board
         self._transport = transport
+        self._shares_port = shares_port
         self._server = grpc.aio.server(
-            options=server_options(peering),
+            options=server_options(peering, shares_port=shares_port),
             maximum_concurrent_rpcs=peering.forwards_max + peering.subscribers_max + _OTHER_CALLS_MAX,
             interceptors=[MalformedCalls(clock, log)],
         )
@@ -375,8 +378,11 @@ class PeerServer:
         self._server.add_registered_method_handlers(SERVICE_NAME, {"Exchange": exchange})
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
-    async def start(self, address: Address) -> Address:
-        """Listen. Returns the real address, also where the system chose the port. Raises OSError if it is taken."""
+    async def start(self, address: Address, *, takes_over: bool = False) -> Address:
+        """Listen. Returns the real address, also where the system chose the port. Raises OSError if it is taken, unless
+        this is to take over from whoever has it."""
+        if self._shares_port and not takes_over and (fault := why_not(address)):
+            raise OSError(fault, f"cannot listen on {address} for peers")
         try:
             port = self._transport.add_port(self._server, str(address))
         except RuntimeError as error:
@@ -391,6 +397,12 @@ class PeerServer:
 
     async def undrain(self) -> None:
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+
+    async def leave(self, grace_s: float) -> None:
+        """Whoever calls from now on gets the process that has taken over; forwards that run go on for so long."""
+        self._board.close()
+        self._service.callers.close()
+        await self._server.stop(grace_s)
 
     async def stop(self, grace_s: float) -> None:
         """End the subscriptions, give running forwards this long, then close. gRPC does not wait for those that it cuts

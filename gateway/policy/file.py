@@ -30,6 +30,7 @@ from pydantic_core import ErrorDetails
 from gateway.core.regions import RegionTable, only, places_in
 from gateway.core.residency import LoggingRule, ResidencyPolicy, TenantPolicy, closed_policy, within
 from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RegionName, TenantName
+from gateway.ground.descriptions import describe_keys
 from gateway.ground.environment import PROCESS_ENVIRONMENT
 from gateway.ground.faults import Fault, FileError
 from gateway.ground.regions import Name, NamedRegions, RegionFile, table_named_in, table_of
@@ -83,7 +84,7 @@ Names = Annotated[
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=describe_keys)
 
 
 class Places(_Section):

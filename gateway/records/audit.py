@@ -7,8 +7,9 @@ whether requests are served meanwhile is for the region file to say.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -40,6 +41,8 @@ UNAVAILABLE = "the audit record cannot be written"
 REFUSED_PREFIX = "refused_"
 """Begins the outcome of a forward that was turned away: its reason follows."""
 
+_TOLD_AT_ONCE_MAX = 1000
+"""Lines in one message to another process."""
 _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
 
@@ -150,8 +153,7 @@ class Audit:
         clock: Clock,
         log: FilteringBoundLogger,
     ) -> None:
-        """Raises OSError when the folder cannot be written, and ConfigError when the key cannot be used: that is better
-        known at the start. A full disk is a record that cannot be written yet."""
+        """Raises ConfigError when the key cannot be used: that is better known at the start."""
         assert config.folder is not None, "the audit is off without a folder"
         self.is_failing = False
         self.fault = ""
@@ -170,23 +172,106 @@ class Audit:
         self._lost_untold = 0
         self._is_over = asyncio.Event()
         self._head_due_ns = 0
-        settings = ChainSettings(
+        self._settings = ChainSettings(
             config.folder, config.file_max_bytes, config.files_max, syncs=config.sync is not AuditSync.NONE
         )
+        self._signer = head_signer(config)
+        self._files: ChainedFiles | None = None
+        """None while the chain is not this process's."""
+        self._tell: Callable[[list[bytes]], None] | None = None
+        """Whoever has the chain now."""
+
+    def begin(self) -> None:
+        """Go on with the chain. Raises OSError when the folder cannot be written. A full disk is a record that cannot
+        be written yet."""
+        self._tell = None
         self._files = ChainedFiles(
-            settings,
-            gateway_id,
-            place,
-            wall_time=clock.wall_time,
+            self._settings,
+            self._gateway_id,
+            self._place,
+            wall_time=self._clock.wall_time,
             on_deleted=self._say_what_was_deleted,
-            signer=head_signer(config),
+            signer=self._signer,
         )
         if self._files.fault:
             self._failed(self._files.fault)
 
     @property
+    def folder(self) -> Path:
+        return self._settings.folder
+
+    @property
+    def is_released(self) -> bool:
+        """The chain is another process's, or nobody's yet."""
+        return self._files is None
+
+    @property
     def unwritten_bytes(self) -> int:
-        return self._fresh_bytes + self._files.unwritten_bytes
+        return self._fresh_bytes + (0 if self._files is None else self._files.unwritten_bytes)
+
+    # A hand-over
+
+    async def release(self) -> None:
+        """All that can be is written, and the chain ends here for another process to continue. Lines are held until it
+        is known who takes them. A release that was taken back may be tried again."""
+        await self.flush()
+        files, self._files = self._files, None
+        if files is not None:
+            self._hold(files.left())
+            self._say_where_it_stands(await finish_in_thread(files.close))
+
+    def take_back(self) -> None:
+        """After `release`: the other process is gone. A folder that cannot be written any more is told of."""
+        if self._files is not None:
+            return
+        try:
+            self.begin()
+        except OSError as error:
+            self._failed(str(error))
+
+    def tell(self, tell: Callable[[list[bytes]], None]) -> None:
+        """After `release`: lines go to whoever has the chain. `tell` raises OSError where that has gone."""
+        self._tell = tell
+
+    def take_over(self, lines: list[bytes]) -> None:
+        """Of requests that ended in the process before."""
+        self.lines += len(lines)
+        self._hold(lines)
+        self._is_over.set()
+
+    def _hold(self, lines: list[bytes]) -> None:
+        self._fresh.extend(lines)
+        self._fresh_bytes += sum(map(len, lines))
+
+    async def _flush_elsewhere(self) -> None:
+        while self._tell is not None and self._fresh:
+            lines = self._take_some()
+            try:
+                await finish_in_thread(self._tell, lines)
+            except OSError:
+                self._take_back_with(lines)
+            except asyncio.CancelledError as cancelled:
+                if cancelled.__cause__ is not None:
+                    self._take_back_with(lines)
+                raise
+
+    def _tell_the_last(self) -> None:
+        while self._tell is not None and self._fresh:
+            lines = self._take_some()
+            try:
+                self._tell(lines)
+            except OSError:
+                self._take_back_with(lines)
+
+    def _take_some(self) -> list[bytes]:
+        lines = self._take()
+        self._hold(lines[_TOLD_AT_ONCE_MAX:])
+        return lines[:_TOLD_AT_ONCE_MAX]
+
+    def _take_back_with(self, untold: list[bytes]) -> None:
+        later = self._take()
+        self._hold([*untold, *later])
+        self.take_back()
 
     @property
     def refusal(self) -> str:
@@ -262,6 +347,9 @@ class Audit:
             await self.flush()
 
     async def flush(self) -> None:
+        if self._files is None:
+            await self._flush_elsewhere()
+            return
         lines = self._take()
         try:
             self._say_where_it_stands(await finish_in_thread(self._write, lines))
@@ -275,6 +363,7 @@ class Audit:
             self._succeeded()
 
     def _write(self, lines: list[bytes]) -> Head | None:
+        assert self._files is not None, "the chain is this process's"
         self._files.write(lines)
         now_ns = self._clock.now_ns()
         if now_ns < self._head_due_ns:
@@ -291,6 +380,12 @@ class Audit:
 
     def close(self) -> None:
         """Write what is left, and how much was lost until now. What cannot be written any more is lost as well."""
+        if self._files is None:
+            self._tell_the_last()
+        if self._files is None:
+            if self._fresh:
+                self._log.critical("audit lines were lost at the end", bytes=self._fresh_bytes)
+            return
         try:
             self._files.write(self._take())
             self._succeeded()

@@ -124,6 +124,12 @@ class ChainedFiles:
             self._sign(ends=False)
             return self._stand()
 
+    def left(self) -> list[bytes]:
+        """Lines that could not be written; they are the caller's now."""
+        with self._one_writer:
+            lines, self._unwritten, self.unwritten_bytes = self._unwritten, [], 0
+            return lines
+
     def close(self) -> Head | None:
         """Where the chain ends; a disk that cannot take the signature leaves a file that was not closed."""
         with self._one_writer:

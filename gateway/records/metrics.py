@@ -149,6 +149,10 @@ class Metrics:
         """Ask at each scrape how many replicas and peers are said to be where the operators' table has them not."""
         self._places_refused.follow(refused)
 
+    def follow_predecessor(self, requests_left: Callable[[], int]) -> None:
+        """Ask at each scrape how many requests still run in the process that this one took over from."""
+        self._predecessor_requests.follow(requests_left)
+
     def _define_counters(self) -> None:
         self._ended = self._counter(
             "requests", "Clients' requests by how they ended, at the gateway they came to.", "model", "outcome"
@@ -236,6 +240,9 @@ class Metrics:
         self._ready = self._level("ready", "1 while `/ready` says so.")
         self._places_refused = self._level(
             "places_refused", "Replicas and peers left out because the operators' table has their place otherwise."
+        )
+        self._predecessor_requests = self._level(
+            "predecessor_requests", "Requests that still run in the process of this gateway that was taken over from."
         )
         self._expiry = self._level(
             "certificate_expiry_seconds", "Until a certificate in use expires; below 0 it has.", "role"

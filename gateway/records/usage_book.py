@@ -70,6 +70,8 @@ class Account:
     tokens_in_month: int = 0
     set_aside: int = 0
     """By requests that run now."""
+    held_before: int = 0
+    """Of that, by those that run in the process which this one took over from."""
     by_others: UsedByOthers = NOTHING
     """At other gateways, as far as they have told."""
 
@@ -138,9 +140,7 @@ class UsageBook:
             if line.day[:7] != day[:7]:
                 continue
             for account in self._pair(line.key, line.tenant):
-                self._turn(account, day)
-                account.tokens_in_month += used.tokens
-                account.tokens_in_day += used.tokens if line.day == day else 0
+                self._count(account, line.day, used.tokens, wall_ns)
 
     def spent(self, key: KeyId, tenant: TenantName, budgets: tuple[Budget, Budget], wall_ns: int) -> Spent | None:
         """The first budget, of the key or of the tenant, of which nothing is left; what runs now counts as used."""
@@ -185,6 +185,36 @@ class UsageBook:
     def give_back(self, rows: Rows) -> None:
         for line, used in rows.items():
             self._write(line, used)
+
+    # Between the two processes of a hand-over
+
+    def held(self) -> dict[BudgetName, int]:
+        """What requests that run now hold of budgets; only of those that hold any."""
+        return {
+            name: each.set_aside for name, each in self._accounts.items() if each.set_aside and each.budget != NO_BUDGET
+        }
+
+    def take_over(self, rows: Rows, held: Mapping[BudgetName, int], wall_ns: int) -> None:
+        """Requests of the process before have ended, and are counted and written down as this one's own; `held` is all
+        that those hold which still run there."""
+        for line, used in rows.items():
+            for account in self._pair(line.key, line.tenant):
+                self._count(account, line.day, used.tokens, wall_ns)
+            self._write(line, used)
+        before = [name for name, each in self._accounts.items() if each.held_before]
+        for name in dict.fromkeys((*before, *held)):
+            account = self._account(name)
+            account.set_aside += held.get(name, 0) - account.held_before
+            account.held_before = held.get(name, 0)
+            self._note_change(account)
+
+    def _count(self, account: Account, day: str, tokens: int, wall_ns: int) -> None:
+        today = self._day(wall_ns)
+        self._turn(account, today)
+        account.tokens_in_day += tokens if day == today else 0
+        account.tokens_in_month += tokens if day[:7] == today[:7] else 0
+        if account.budget is not NO_BUDGET:
+            self._note_change(account)
 
     # What others are told, and what they tell
 

@@ -85,6 +85,10 @@ class UsageStore:
         self._thread.submit(self._close).result()
         self._thread.shutdown()
 
+    async def release(self) -> None:
+        """Close the file for another process, until it is opened again."""
+        await self._run(self._close)
+
     def since(self, day: str) -> dict[Line, Used]:
         """All rows from that day on; before anybody is served."""
         return self._thread.submit(self._since, day).result()
@@ -200,6 +204,8 @@ class UsageStore:
 
     def _require_file(self) -> None:
         """Rows that a restart would lose are kept by whoever counts them."""
+        if self._connection is None:
+            raise OSError(f"{self._path}: is another process's now")
         if self.is_apart:
             raise OSError(f"{self._path}: cannot be used yet")
 
@@ -215,6 +221,8 @@ class UsageStore:
         return {_line(row): Used(*row[3:]) for row in found}
 
     def _asked(self, first: str, last: str, by: str) -> tuple[list[tuple[Line, Used]], bool]:
+        if self._connection is None:
+            raise OSError(f"{self._path}: is another process's now")
         group = _GROUPS[by]
         sums = "sum(requests), sum(prompt_tokens), sum(cached_tokens), sum(output_tokens)"
         found = self._db.execute(

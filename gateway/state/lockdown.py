@@ -64,14 +64,18 @@ class Lockdown:
         self._one_writer = threading.Lock()
 
     def restore(self) -> None:
-        """Before anything is served: lock down again if that is how we stopped."""
+        """Before anything is served: lock down again if that is how we stopped. Called again, it takes in what another
+        process of this gateway was ordered meanwhile."""
         if self._file is None:
             return
+        was_active = self.state.active
         try:
             self.state = self._file.read() or self.state
         except StateUnusable as error:
             self.state = LockdownState(True, f"what was ordered before the restart is not known: {error}")
-        if self.state.active:
+        if was_active and not self.state.active:
+            self._submit(LockdownChanged(active=False))
+        if self.state.active and not was_active:
             self._submit(LockdownChanged(active=True))
             self._log.critical(
                 "LOCKED DOWN since before the restart: nothing is forwarded, in or out",

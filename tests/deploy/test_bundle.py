@@ -29,6 +29,7 @@ def test_it_holds_all_that_a_machine_installs(tmp_path: Path) -> None:
     assert {canonicalize_name(each) for each in pinned} - of_other_systems | {"nightside"} == wheels
     assert {path.name for path in (tmp_path / "systemd").iterdir()} == {
         "nightside-gateway.service",
+        "nightside-gateway@.service",
         "nightside-controller.service",
         "nightside.sysusers.conf",
     }

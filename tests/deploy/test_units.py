@@ -26,12 +26,24 @@ _EXPOSURE_MAX = 25
 
 
 def test_there_is_a_unit_for_each_program() -> None:
-    assert [each.name for each in UNITS] == ["nightside-controller.service", "nightside-gateway.service"]
+    assert [each.name for each in UNITS] == [
+        "nightside-controller.service",
+        "nightside-gateway.service",
+        "nightside-gateway@.service",
+    ]
+
+
+def test_the_two_units_of_a_gateway_differ_in_taking_over_alone() -> None:
+    plain, taking_turns = (settings(each) for each in UNITS if "gateway" in each.name)
+    differing = {key for key in plain.keys() | taking_turns.keys() if plain[key] != taking_turns[key]}
+    assert differing == {"Description", "ExecStart", "Restart"}
+    assert taking_turns["ExecStart"] == [f"{plain['ExecStart'][0]} --take-over"]
+    assert taking_turns["Restart"] == ["on-failure"], "who has handed over ends with 0, and stays away"
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_systemd_understands_the_unit_and_finds_little_that_it_could_do_harm_with(unit: Path, tmp_path: Path) -> None:
-    here = tmp_path / unit.name
+    here = tmp_path / unit.name.replace("@.", "@a.")
     here.write_text(unit.read_text().replace("/opt/nightside/bin/nightside", "/bin/true"))
     understood = subprocess.run(["systemd-analyze", "verify", here], capture_output=True, text=True)
     assert (understood.returncode, understood.stderr) == (0, "")
@@ -61,8 +73,8 @@ def test_the_user_can_be_made(tmp_path: Path) -> None:
 
 def test_a_gateway_has_as_long_as_its_longest_request_may_take() -> None:
     """Terraform's machines and docs/operations.md write limits.drain down as long as limits.request_deadline."""
-    (unit,) = (each for each in UNITS if "gateway" in each.name)
-    assert seconds(setting(unit, "TimeoutStopSec")) >= LimitsConfig().request_deadline_ns / 1e9 + 30
+    for unit in (each for each in UNITS if "gateway" in each.name):
+        assert seconds(setting(unit, "TimeoutStopSec")) >= LimitsConfig().request_deadline_ns / 1e9 + 30
 
 
 class Machine:

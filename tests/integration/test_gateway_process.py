@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from gateway.core.vocabulary import Place
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, stream_until, token
 from tests.support.core import EU, US
 from tests.support.gateways import ask, write_policy
-from tests.support.processes import Process, command, gateway_process, region_file
+from tests.support.processes import ROOT, Process, command, gateway_process, region_file
 
 
 async def test_it_serves_says_so_and_logs_a_line_per_request(
@@ -191,3 +192,39 @@ async def test_a_taken_address_is_told_in_words(tmp_path: Path, engine: FakeEngi
         assert status == 1
         assert err.splitlines()[-1].startswith("Error: ")
         assert "Traceback" not in err
+
+
+NOT_AT_THE_START = {
+    "dns.asyncresolver": "replicas found by names",
+    "gateway.discovery.kubernetes": "replicas found by labels",
+    "joserfc": "tokens of issuers",
+    "opentelemetry": "traces",
+    "sklearn": "fitting predictors",
+    "controller": "the other program",
+    "loadgen": "what tries gateways out",
+}
+"""Each module, and what it is loaded for where that is asked for: until then it would only make the start longer."""
+
+SERVE = """
+import sys, uvloop
+from pathlib import Path
+from gateway.app.commands import read_region_file
+from gateway.app.gateway import serve_gateway
+
+async def serve(region):
+    async with serve_gateway(region.as_config(), region=region):
+        print(*sys.modules, sep="\\n", file=sys.stdout)
+
+uvloop.run(serve(read_region_file(Path(sys.argv[1]))))
+"""
+
+
+async def test_a_gateway_begins_without_what_it_does_not_need(tmp_path: Path, engine: FakeEngine) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVE, region_file(tmp_path, "us-1", US, engine), stdout=-1, stderr=-1, cwd=ROOT
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err
+    loaded = set(out.decode().split())
+    assert "gateway.http.app" in loaded
+    assert not loaded & NOT_AT_THE_START.keys()

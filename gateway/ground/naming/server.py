@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,6 +40,8 @@ _BINDINGS_MAX = 16
 _LENGTH = struct.Struct("!H")
 _HEADER_BYTES = 12
 _RESPONSE_BIT = 0x80
+Inherited = tuple[socket.socket, socket.socket]
+"""What connections come in by, and datagrams."""
 _UNREADABLE = (dns.exception.DNSException, ValueError, IndexError, struct.error)
 """What dnspython raises over bytes that are no message."""
 
@@ -70,9 +74,13 @@ class DnsServer:
         self._rest: asyncio.TimerHandle | None = None
         self._streams: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._shut: list[socket.socket] = []
 
-    async def start(self, host: str, port: int) -> Self:
-        """Listens on both, at the same port; port 0 lets the system choose. Raises OSError."""
+    async def start(self, host: str, port: int, inherited: Inherited | None = None) -> Self:
+        """Listens on both, at the same port; port 0 lets the system choose. `inherited` are bound already. Raises
+        OSError."""
+        if inherited is not None:
+            return await self._listen_on(inherited)
         for _ in range(_BINDINGS_MAX - 1):
             try:
                 return await self._bind(host, port)
@@ -82,12 +90,13 @@ class DnsServer:
         return await self._bind(host, port)
 
     async def stop(self) -> None:
-        if self._rest is not None:
-            self._rest.cancel()
+        self._stop_reading()
         if self._datagrams is not None:
-            asyncio.get_running_loop().remove_reader(self._datagrams.socket)
             self._datagrams.close()
             self._datagrams = None
+        for each in self._shut:
+            each.close()
+        self._shut = []
         if self._streams is not None:
             if isinstance(self._streams, asyncio.Server):  # uvloop's loses nothing
                 await hear_of_all_accepted(self._streams)
@@ -96,6 +105,43 @@ class DnsServer:
                 writer.transport.abort()
             await self._streams.wait_closed()
             self._streams = None
+
+    def sockets(self) -> tuple[socket.socket, socket.socket]:
+        """Copies, for the caller to close: of what connections come in by, and datagrams."""
+        assert self._streams is not None, "it listens"
+        assert self._datagrams is not None, "it listens on both"
+        return _copy(self._streams.sockets[0]), self._datagrams.socket.dup()
+
+    async def shut(self) -> None:
+        """Whoever asks now waits with the system; connections that there are may ask on."""
+        self._shut = [self.sockets()[0]]
+        self._stop_reading()
+        assert self._streams is not None, "it listens"
+        if isinstance(self._streams, asyncio.Server):
+            await hear_of_all_accepted(self._streams)
+        self._streams.close()
+
+    async def reopen(self) -> None:
+        """After `shut`."""
+        if self._shut and self._datagrams is not None:
+            (streams,) = self._shut
+            self._shut = []
+            self._streams = await asyncio.start_server(self._serve, sock=streams, limit=_QUERY_BYTES_MAX)
+            self._listen(self._datagrams)
+
+    def _stop_reading(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+        if self._datagrams is not None:
+            asyncio.get_running_loop().remove_reader(self._datagrams.socket)
+
+    async def _listen_on(self, inherited: Inherited) -> Self:
+        streams, datagrams = inherited
+        self._streams = await asyncio.start_server(self._serve, sock=streams, limit=_QUERY_BYTES_MAX)
+        self.address = Address(*streams.getsockname()[:2])
+        self._datagrams = DatagramSocket(self.address.host, self.address.port, datagrams)
+        self._listen(self._datagrams)
+        return self
 
     async def _bind(self, host: str, port: int) -> Self:
         self._streams = await asyncio.start_server(self._serve, host, port, limit=_QUERY_BYTES_MAX)
@@ -226,6 +272,10 @@ class DnsServer:
         now_ns = self._common.clock.now_ns()
         self._common.time.spend(now_ns, now_ns - began_ns)
         return wire
+
+
+def _copy(of: socket.socket) -> socket.socket:
+    return socket.socket(fileno=os.dup(of.fileno()))
 
 
 def _client(host: str) -> ClientAddress:

@@ -6,7 +6,7 @@ It keeps nothing on any disk: whoever gives it trees knows where the last one is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from structlog.typing import FilteringBoundLogger
 
@@ -16,7 +16,7 @@ from gateway.ground.naming.answers import Answers
 from gateway.ground.naming.counters import DnsCounters
 from gateway.ground.naming.geography import Address as ClientAddress
 from gateway.ground.naming.limits import Allowance, DnsLimits, Places, TimeShare, network_around
-from gateway.ground.naming.server import Common, DnsServer
+from gateway.ground.naming.server import Common, DnsServer, Inherited
 from gateway.ground.naming.tree import RecordTree
 from gateway.ground.naming.zone import Zone
 from gateway.ground.values import Address
@@ -66,11 +66,14 @@ class NameService:
         """Of that tree; 0 without one."""
         return 0 if self.tree is None else self.tree.version
 
-    async def start(self, addresses: Iterable[Address]) -> None:
-        """Raises OSError with the address in it, and then listens nowhere."""
+    async def start(
+        self, addresses: Iterable[Address], inherited: Callable[[Address], Inherited | None] = lambda _: None
+    ) -> None:
+        """`inherited` gives sockets that are bound to an address already. Raises OSError with the address in it, and
+        then listens nowhere."""
         try:
             for each in addresses:
-                self._servers.append(await self._started(each))
+                self._servers.append(await self._started(each, inherited(each)))
         except OSError:
             await self.stop()
             raise
@@ -94,9 +97,23 @@ class NameService:
         if before is None or before.version != tree.version:
             self._log.info("records in force", zone=tree.zone, version=tree.version, areas=len(tree.areas))
 
-    async def _started(self, address: Address) -> DnsServer:
+    def sockets(self) -> list[Inherited]:
+        """Copies of those that it listens on, in the order of its addresses, for the caller to close."""
+        return [each.sockets() for each in self._servers]
+
+    async def shut(self) -> None:
+        """Whoever asks now waits with the system."""
+        for each in self._servers:
+            await each.shut()
+
+    async def reopen(self) -> None:
+        """After `shut`."""
+        for each in self._servers:
+            await each.reopen()
+
+    async def _started(self, address: Address, inherited: Inherited | None) -> DnsServer:
         try:
-            return await DnsServer(self._common).start(address.host, address.port)
+            return await DnsServer(self._common).start(address.host, address.port, inherited)
         except OSError as error:
             why = f"dns.listen: names cannot be answered at {address}: {error.strerror or error}"
             raise OSError(error.errno, why) from error

@@ -28,8 +28,12 @@ class Datagram:
 class DatagramSocket:
     """Bound to an address, or to all of this machine's. Raises OSError when it cannot be."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, inherited: socket.socket | None = None) -> None:
+        """`inherited` is bound there already."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        if inherited is not None:
+            self.socket = inherited
+            return
         self.socket = socket.socket(family, socket.SOCK_DGRAM)
         try:
             self.socket.setblocking(False)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.ground.tokens.verifying import scopes_of
-
 VALUES_MAX = 1000
 _SCOPES = frozenset({"scope", "scp"})
 
@@ -34,3 +32,11 @@ def _led_to(claims: Mapping[str, Any], path: str) -> Any:
 def _texts(said: Any) -> list[str]:
     listed = said[:VALUES_MAX] if isinstance(said, list) else [said]
     return [str(each) for each in listed if isinstance(each, str | int) and not isinstance(each, bool)]
+
+
+def scopes_of(claims: Mapping[str, Any]) -> set[str]:
+    """As OAuth has them, in words of one text (RFC 8693), or as a list, which some issuers call `scp`."""
+    said = claims.get("scope", claims.get("scp", ""))
+    if isinstance(said, str):
+        return set(said.split())
+    return {each for each in said if isinstance(each, str)} if isinstance(said, list) else set()

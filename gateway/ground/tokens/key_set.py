@@ -5,13 +5,14 @@ nothing, and takes no key that could sign or that is shared.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
-from joserfc.errors import JoseError
-from joserfc.jwk import ECKey, JWKRegistry, OKPKey, RSAKey
 
-PublicKey = RSAKey | ECKey | OKPKey
+if TYPE_CHECKING:
+    from joserfc.jwk import ECKey, OKPKey, RSAKey
+
+PublicKey: TypeAlias = "RSAKey | ECKey | OKPKey"
 
 KEYS_MAX = 100
 KEY_SET_BYTES_MAX = 256 * 1024
@@ -82,6 +83,9 @@ def _may_verify(document: dict[str, Any]) -> bool:
 def _imported(document: dict[str, Any]) -> PublicKey | None:
     if document["kty"] == "RSA" and not _RSA_BITS_MIN <= _bits_in(document.get("n")) <= _RSA_BITS_MAX:
         return None
+    from joserfc.errors import JoseError  # noqa: PLC0415 - with the first key
+    from joserfc.jwk import ECKey, JWKRegistry, OKPKey, RSAKey  # noqa: PLC0415 - as above
+
     try:
         key = JWKRegistry.import_key(document)
     except (JoseError, ValueError, TypeError, KeyError):

@@ -11,8 +11,7 @@ from gateway.ground.tokens.claims import claim_values
 from gateway.ground.tokens.config import IssuerConfig
 from gateway.ground.tokens.issuer import Around, Issuer
 from gateway.ground.tokens.tokens import Tokens
-from gateway.ground.tokens.verifying import looks_like_token
-from gateway.ground.tokens.words import Reason, TokenRefused
+from gateway.ground.tokens.words import Reason, TokenRefused, looks_like_token
 
 FOR_OPERATORS = "operators"
 _SHOWN_MAX = 128

@@ -17,7 +17,6 @@ from gateway.ground.tokens.config import IssuerConfig
 from gateway.ground.tokens.counters import REMEMBERED, VALID, TokenCounters
 from gateway.ground.tokens.issuer import Issuer
 from gateway.ground.tokens.key_set import PublicKeys
-from gateway.ground.tokens.verifying import expires_ns, read_token, verify
 from gateway.ground.tokens.words import Reason, TokenRefused
 
 REMEMBERED_MAX = 20_000
@@ -50,7 +49,11 @@ class Tokens(Generic[_Grant]):
         counters: TokenCounters,
         remembered_max: int = REMEMBERED_MAX,
     ) -> None:
+        """The library that verifies signatures is loaded with the first of these: most programs begin without."""
+        from gateway.ground.tokens import verifying  # noqa: PLC0415 - as above
+
         self.issuers = issuers
+        self._verifying = verifying
         self._use = use
         self._by_url = {each.config.issuer: each for each in issuers}
         self._grant = grant
@@ -99,20 +102,20 @@ class Tokens(Generic[_Grant]):
         return fresh.grant
 
     def _verify(self, token: str) -> _Remembered[_Grant]:
-        told = read_token(token)
+        told = self._verifying.read_token(token)
         issuer = self._by_url.get(told.issuer)
         if issuer is None:
             raise TokenRefused(Reason.ISSUER)
         config, keys = issuer.config, issuer.keys
         if not issuer.is_usable:
             raise TokenRefused(Reason.UNAVAILABLE, config.name)
-        claims = verify(told, config, keys, self._clock.wall_ns())
+        claims = self._verifying.verify(told, config, keys, self._clock.wall_ns())
         try:
             grant = self._grant(config, claims)
         except TokenRefused as refused:
             refused.issuer = config.name
             raise
-        return _Remembered(grant, issuer, keys, expires_ns(claims, config))
+        return _Remembered(grant, issuer, keys, self._verifying.expires_ns(claims, config))
 
     def _may_be_news_to(self, refused: TokenRefused) -> Issuer | None:
         """Whose answer could change that."""

@@ -23,6 +23,7 @@ from joserfc.errors import (
 )
 from joserfc.jwt import JWTClaimsRegistry
 
+from gateway.ground.tokens.claims import scopes_of
 from gateway.ground.tokens.config import Algorithm, IssuerConfig
 from gateway.ground.tokens.key_set import PublicKeys
 from gateway.ground.tokens.words import Reason, TokenRefused
@@ -47,11 +48,6 @@ class Unverified(NamedTuple):
     def issuer(self) -> str:
         said = self.claims.get("iss")
         return said if isinstance(said, str) else ""
-
-
-def looks_like_token(credential: str) -> bool:
-    """A JSON object in base64, a second one, and a signature. No key of ours looks like that."""
-    return credential.startswith("ey") and credential.count(".") == 2
 
 
 def read_token(token: str) -> Unverified:
@@ -151,11 +147,3 @@ def _verify_claims(claims: dict[str, Any], config: IssuerConfig, wall_ns: int) -
         raise TokenRefused(Reason.CLAIM, about="sub")
     if not set(config.scopes) <= scopes_of(claims):
         raise TokenRefused(Reason.SCOPE, about=" ".join(config.scopes))
-
-
-def scopes_of(claims: Mapping[str, Any]) -> set[str]:
-    """As OAuth has them, in words of one text (RFC 8693), or as a list, which some issuers call `scp`."""
-    said = claims.get("scope", claims.get("scp", ""))
-    if isinstance(said, str):
-        return set(said.split())
-    return {each for each in said if isinstance(each, str)} if isinstance(said, list) else set()

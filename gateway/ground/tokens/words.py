@@ -56,3 +56,8 @@ class TokenRefused(Exception):
     @property
     def words(self) -> str:
         return f"{WORDS[self.reason]}: {self.about}" if self.about else WORDS[self.reason]
+
+
+def looks_like_token(credential: str) -> bool:
+    """A JSON object in base64, a second one, and a signature. No key of ours looks like that."""
+    return credential.startswith("ey") and credential.count(".") == 2

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from gateway.ground.clock import Clock
-from gateway.ground.supervisor import Backoff, Supervisor, keep_running
+from gateway.ground.supervisor import Backoff, Supervisor, Tenure, keep_running
+from tests.support.gateways import until
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -86,3 +88,38 @@ async def test_a_loop_can_be_ended_alone() -> None:
         await ended.wait()
         assert not other.is_set()
     assert other.is_set()
+
+
+async def test_loops_of_an_owner_run_only_while_it_owns_and_write_their_last() -> None:
+    runs, saved, begun = list[str](), list[str](), asyncio.Event()
+
+    def loop(name: str) -> Callable[[], Awaitable[None]]:
+        async def run() -> None:
+            runs.append(name)
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                saved.append(name)
+
+        return run
+
+    async with Supervisor(Clock(), lambda _name, _error: None) as supervisor:
+        tenure = Tenure(supervisor, Clock(), lambda _name, _error: None)
+        tenure.run("a", loop("a"))
+        stop = tenure.run("b", loop("b"))
+        await asyncio.sleep(0)
+        assert not runs
+        tenure.begin()
+        tenure.begin()
+        await begun.wait()
+        assert runs == ["a", "b"], "each once"
+        await tenure.end()
+        assert sorted(saved) == ["a", "b"]
+        stop()
+        begun.clear()
+        tenure.begin()
+        tenure.run("c", loop("c"))
+        await until(lambda: runs == ["a", "b", "a", "c"])
+    assert sorted(saved) == ["a", "a", "b", "c"]

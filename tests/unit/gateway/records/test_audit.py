@@ -56,6 +56,7 @@ class Office(Followed):
         config = replace(AuditConfig(folder=folder), **settings)  # type: ignore[arg-type]
         serves = self.desk.core.replicas.serves
         self.audit = Audit(config, GATEWAY, US, self.ledger, serves=serves, clock=Still(), log=log)
+        self.audit.begin()
         self.ledger.hand_to(self.audit.on_finished)
         self.watch([self.audit])
 
@@ -385,3 +386,59 @@ async def test_where_the_chain_stands_is_logged_to_be_noted(tmp_path: Path) -> N
     path.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
     (broken,) = verify_file(path, Witness(noted=heads)).broken
     assert "line 3 had been written" in broken.problem
+
+
+class TestTakingOver:
+    """The chain of one process goes on in another's files, and has the lines of both."""
+
+    async def test_lines_of_the_process_before_are_written_by_the_one_that_has_the_chain(self, tmp_path: Path) -> None:
+        old, told = Office(desk(), tmp_path), list[list[bytes]]()
+        finish(old, "r-1")
+        await old.audit.release()
+        finish(old, "r-2")
+        await old.audit.flush()
+        assert old.audit.unwritten_bytes > 0, "held, until it is known who takes it"
+        new = Office(desk(), tmp_path)
+        old.audit.tell(told.append)
+        await old.audit.flush()
+        finish(old, "r-3")
+        old.audit.close()
+        for lines in told:
+            new.audit.take_over(lines)
+        finish(new, "r-4")
+        assert [line["request"] for line in new.lines()] == ["r-1", "r-2", "r-3", "r-4"]
+
+    @pytest.mark.parametrize("is_told", [False, True], ids=["taken back", "gone while it was told"])
+    async def test_where_the_other_process_has_gone_nothing_is_lost_or_written_twice(
+        self, tmp_path: Path, is_told: bool
+    ) -> None:
+        def gone(_: list[bytes]) -> None:
+            raise OSError("it is gone")
+
+        office = Office(desk(), tmp_path)
+        finish(office, "r-1")
+        await office.audit.release()
+        finish(office, "r-2")
+        if is_told:
+            office.audit.tell(gone)
+            await office.audit.flush()
+        else:
+            office.audit.take_back()
+        finish(office, "r-3")
+        assert [line["request"] for line in office.lines()] == ["r-1", "r-2", "r-3"]
+
+    async def test_what_could_not_be_told_at_the_end_is_written_at_the_end(self, tmp_path: Path) -> None:
+        def gone(_: list[bytes]) -> None:
+            raise OSError("it is gone")
+
+        office = Office(desk(), tmp_path)
+        await office.audit.release()
+        office.audit.tell(gone)
+        finish(office, "r-1")
+        assert [line["request"] for line in office.lines()] == ["r-1"]
+
+
+def finish(office: Office, request_id: str) -> None:
+    office.ask(request_id)
+    office.end(request_id)
+    office.finish(request_id, RanAt(ReplicaId("r0"), US))

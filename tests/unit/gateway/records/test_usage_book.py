@@ -22,6 +22,7 @@ def at(moment: str) -> int:
 
 
 NOON = at("2026-11-22T12:00")
+MONTH_LEFT_NS = at("2026-12-01T00:00") - NOON
 
 
 def use(book: UsageBook, tokens: int, wall_ns: int = NOON, key: KeyId = KEY, tenant: TenantName = ACME) -> None:
@@ -219,3 +220,35 @@ def test_who_is_gone_since_last_month_keeps_nobody_from_being_heard() -> None:
     assert book.hear(GatewayId("new"), BudgetUse(name, "2026-11-22", 7, 7), NOON)
     assert not book.hear(GatewayId("newer"), BudgetUse(name, "2026-11-22", 9, 9), NOON)
     assert book.others.used(name, "2026-11-22").in_month == 7
+
+
+class TestTakingOver:
+    NAME = ("key", KEY)
+
+    def test_what_ended_in_the_process_before_counts_and_is_written_here(self) -> None:
+        book = UsageBook()
+        book.follow_budgets({self.NAME: DAY})
+        today, yesterday = (Line(day, KEY, ACME) for day in ("2026-11-22", "2026-11-21"))
+        book.take_over({today: Used(1, 59, 0, 1), yesterday: Used(1, 39, 0, 1)}, {}, NOON)
+        assert spent(book, DAY) is None, "of today, 60"
+        assert spent(book, MONTH) == Spent("key", "month", 100, MONTH_LEFT_NS), "of the month, 100"
+        assert book.take_rows() == {today: Used(1, 59, 0, 1), yesterday: Used(1, 39, 0, 1)}
+        (told,), _ = book.changes_since(0, NOON, 10)
+        assert (told.tokens_in_day, told.tokens_in_month) == (60, 100), "others are told of it as of this gateway's own"
+
+    def test_what_runs_in_the_process_before_holds_its_part_until_it_is_said_to_be_over(self) -> None:
+        before = UsageBook()
+        before.follow_budgets({self.NAME: DAY})
+        before.set_aside(KEY, ACME, 70)
+        before.set_aside(KeyId("free"), ACME, 5)
+        assert before.held() == {self.NAME: 70}, "whose budget it is"
+        book = UsageBook()
+        book.follow_budgets({self.NAME: DAY})
+        book.take_over({}, before.held(), NOON)
+        book.set_aside(KEY, ACME, 30)
+        assert spent(book, DAY) is not None
+        book.take_over({}, {self.NAME: 60}, NOON)
+        assert spent(book, DAY) is None
+        assert book.held() == {self.NAME: 90}
+        book.take_over({}, {}, NOON)
+        assert book.held() == {self.NAME: 30}

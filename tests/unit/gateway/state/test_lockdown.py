@@ -119,3 +119,14 @@ async def test_a_reason_is_bounded(tmp_path: Path) -> None:
 async def test_gateways_that_share_a_folder_have_orders_of_their_own(tmp_path: Path) -> None:
     await Started(tmp_path).lockdown.order(active=True, cut=False, reason="")
     assert lockdown_file(tmp_path, GatewayId("us-2")).read() is None
+
+
+async def test_what_another_process_was_ordered_meanwhile_is_taken_in_either_way(tmp_path: Path) -> None:
+    old, new = Started(tmp_path), Started(tmp_path)
+    await old.lockdown.order(active=True, cut=False, reason="drill")
+    new.lockdown.restore()
+    new.lockdown.restore()
+    assert new.events == [LockdownChanged(active=True)]
+    await old.lockdown.order(active=False, cut=False, reason="")
+    new.lockdown.restore()
+    assert new.events[1:] == [LockdownChanged(active=False)]

@@ -11,17 +11,16 @@ import pytest
 from joserfc.jwk import OKPKey
 from joserfc.jws import JWSRegistry
 
+from gateway.ground.tokens.claims import scopes_of
 from gateway.ground.tokens.config import Algorithm, IssuerConfig
 from gateway.ground.tokens.key_set import PublicKeys, read_key_set
 from gateway.ground.tokens.verifying import (
     TOKEN_BYTES_MAX,
     expires_ns,
-    looks_like_token,
     read_token,
-    scopes_of,
     verify,
 )
-from gateway.ground.tokens.words import Reason, TokenRefused
+from gateway.ground.tokens.words import Reason, TokenRefused, looks_like_token
 from gateway.security.keys import mint
 from tests.fakes.issuer import AUDIENCE, RSA_KEY, FakeIssuer, SigningKey, ec_key, sign, unsigned
 

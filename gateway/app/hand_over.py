@@ -1,0 +1,283 @@
+"""What one process of a gateway gives to the one that takes its place, and what that one takes: doors, budgets, audit
+chain, state files, the controller's stream. It wires; who says what when is `gateway.takeover`'s.
+
+A request stays with the process that began it. What it comes to is told to the other one, which alone writes it down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from gateway.app.accounts import Accounts
+from gateway.app.desk import Desk
+from gateway.app.listening import Door
+from gateway.config.sections import GatewayConfig
+from gateway.core.state import GatewayState
+from gateway.core.vocabulary import GatewayId, TenantName
+from gateway.ground.listening import named_by, why_not
+from gateway.ground.naming.server import Inherited
+from gateway.ground.naming.service import NameService
+from gateway.ground.supervisor import Supervisor, Tenure
+from gateway.ground.values import Address
+from gateway.peers.server import PeerServer
+from gateway.records.audit import Audit
+from gateway.records.others_usage import BudgetName
+from gateway.records.usage_book import Line, Rows, Used
+from gateway.request.callers import KeyId
+from gateway.takeover import messages
+from gateway.takeover.messages import Account, Audited, FromSuccessor, Left, Offer, Passed, Ready, Released, Row
+from gateway.takeover.predecessor import Predecessor
+from gateway.takeover.successor import Successor
+from gateway.takeover.wire import OtherGone, Wire
+
+_NAMES = ("names_streams", "names_datagrams")
+_LEFT_TOLD_S = 0.2
+_PROBED_MAX_S = 5.0
+"""An engine or a peer that has not answered by then is not waited for."""
+_LOOK_S = 0.02
+
+
+def socket_path(folder: Path, gateway_id: GatewayId) -> Path:
+    """Where a process of this gateway waits for the next one."""
+    return folder / f"{gateway_id}.takeover.sock"
+
+
+class Estate:
+    """What this process has, as the owner of its gateway."""
+
+    def __init__(self, succession: Succession, peer_server: PeerServer, names: NameService) -> None:
+        self.succession = succession
+        self.doors: dict[str, Door] = {}
+        self.peers_address = succession.config.listen.peers
+        self._successor: Wire[FromSuccessor] | None = None
+        self._config = succession.config
+        self._desk = succession.desk
+        self._usage = succession.accounts.usage
+        self._tenure = succession.tenure
+        self._peer_server = peer_server
+        self._names = names
+
+    # Given away, step by step
+
+    def why_not(self) -> str:
+        if self._desk.is_ending:
+            return "it is ending"
+        if self._desk.core.draining:
+            return "it is drained: undrain it first, or end it and start another"
+        if not self.succession.is_alone:
+            return "it has taken over itself, and requests of the process before still run"
+        return ""
+
+    def offer(self) -> tuple[Offer, list[socket.socket]]:
+        named, sockets = [], []
+        for role, door in self.doors.items():
+            for each in door.sockets():
+                named.append(Passed(role, str(door.asked)))
+                sockets.append(each)
+        for asked, both in zip(self._config.dns.listen, self._names.sockets(), strict=False):
+            named.extend(Passed(role, str(asked)) for role in _NAMES)
+            sockets.extend(both)
+        return Offer(named, (str(self._config.listen.peers), str(self.peers_address))), sockets
+
+    async def release(self, ready: Ready) -> Released:
+        for door in self.doors.values():
+            await door.shut()
+        await self._names.shut()
+        await self._tenure.end()
+        if self._desk.audit is not None and _folder_of(self._desk.audit) == ready.audit:
+            await self._desk.audit.release()
+        return Released(_accounts(await self._usage.release()))
+
+    async def take_back(self) -> None:
+        self._usage.take_back()
+        if self._desk.audit is not None:
+            self._desk.audit.take_back()
+        self._tenure.begin()
+        await self._names.reopen()
+        for door in self.doors.values():
+            await door.reopen()
+
+    def give_to(self, successor: Wire[FromSuccessor]) -> None:
+        self._successor = successor
+        self._desk.is_ending = True
+        self._usage.tell(lambda rows, held: _tell_used(successor, rows, held))
+        if self._desk.audit is not None and self._desk.audit.is_released:
+            self._desk.audit.tell(lambda lines: successor.send(Audited([each.decode() for each in lines])))
+        for door in self.doors.values():
+            door.leave()
+
+    # Left behind
+
+    async def until_empty(self, wait_max_s: float) -> bool:
+        """Until no request runs here and no client is connected any more. False when time ran out first."""
+        try:
+            async with asyncio.timeout(wait_max_s), asyncio.TaskGroup() as tasks:
+                telling = tasks.create_task(self._tell_what_is_left())
+                await self._peer_server.leave(wait_max_s)
+                await self._desk.until_idle()
+                await self.doors["http"].until_empty()
+                telling.cancel()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _tell_what_is_left(self) -> None:
+        assert self._successor is not None, "it has taken over"
+        with suppress(OtherGone):
+            while True:
+                self._successor.send(Left(self._desk.driver.open_requests))
+                await asyncio.sleep(_LEFT_TOLD_S)
+
+
+class Succession:
+    """One gateway's part in both: it may take over as it begins, and may be taken over from while it serves."""
+
+    def __init__(
+        self, config: GatewayConfig, desk: Desk, accounts: Accounts, tenure: Tenure, successor: Successor | None
+    ) -> None:
+        self.config = config
+        self.desk = desk
+        self.accounts = accounts
+        self.tenure = tenure
+        self.predecessor: Predecessor | None = None
+        """This process, as that of another that takes over; None where no folder is kept that both know."""
+        self._successor = successor
+        """This process, as one that takes over."""
+        desk.metrics.follow_predecessor(lambda: 0 if successor is None else successor.requests_left or 0)
+
+    @property
+    def takes_over(self) -> bool:
+        return self._successor is not None
+
+    def listening(self, role: str, asked: Address) -> list[socket.socket]:
+        return [] if self._successor is None else self._successor.listening(role, asked)
+
+    def names_at(self, asked: Address) -> Inherited | None:
+        streams, datagrams = (self.listening(role, asked) for role in _NAMES)
+        return (streams[0], datagrams[0]) if streams and datagrams else None
+
+    def peers_address(self) -> Address:
+        asked = self.config.listen.peers
+        return asked if self._successor is None else self._successor.peers_address(asked)
+
+    async def own(self) -> None:
+        """All is loaded: wait for the process before to let go, where there is one, and open the stores. Raises
+        TakeOverFault, and OSError for an audit that cannot be written."""
+        held: list[Account] = []
+        if self._successor is not None:
+            self._check_addresses(self._successor)
+            await self._until_probed()
+            held = await self._successor.until_released(_folder_of(self.desk.audit))
+            self.desk.lockdown.restore()
+        self.accounts.begin()
+        self.accounts.usage.take_over({}, _held(held))
+        if self.desk.audit is not None:
+            self.desk.audit.begin()
+
+    def _check_addresses(self, successor: Successor) -> None:
+        """Those that are not handed over have to be free. Raises OSError, before anything has moved."""
+        listen = self.config.listen
+        for role, address in (("http", listen.http), ("admin", listen.admin)):
+            if not successor.has(role, address) and (fault := why_not(address)):
+                with named_by(f"listen.{role}", address):
+                    raise OSError(fault, "")
+
+    def serve(self, estate: Estate, loops: Supervisor) -> None:
+        """Everything is open."""
+        self.tenure.begin()
+        folder, gateway_id = self.config.state.folder, self.config.gateway_id
+        if folder is None:
+            return
+        if self._successor is not None:
+            self.desk.log.info("taken_over", pid=self._successor.pid)
+            self._successor.say_serving()
+            loops.run("take_over_before", partial(self._follow, self._successor))
+        try:
+            self.predecessor = Predecessor(socket_path(folder, gateway_id), gateway_id, estate, self.desk.log)
+        except OSError as error:
+            self.desk.log.warning("no other process can take over from this one", why=str(error))
+        else:
+            loops.run("take_over", self.predecessor.run)
+
+    @property
+    def is_alone(self) -> bool:
+        """No request runs any more in a process that this one took over from."""
+        return self._successor is None or self._successor.requests_left is None
+
+    async def until_alone(self) -> None:
+        while not self.is_alone:  # noqa: ASYNC110 - it is rare, and not waited for by any request
+            await asyncio.sleep(_LOOK_S)
+
+    @property
+    def is_taken(self) -> bool:
+        """Another process serves."""
+        return self.predecessor is not None and self.predecessor.has_left.is_set()
+
+    async def until_taken(self) -> None:
+        await (asyncio.Event() if self.predecessor is None else self.predecessor.has_left).wait()
+
+    def describe(self) -> dict[str, object] | None:
+        """None for a process that began by itself."""
+        return None if self._successor is None else self._successor.describe()
+
+    def close(self) -> None:
+        """Once all stores are closed: what is still to be told has been."""
+        if self.predecessor is not None:
+            self.predecessor.close()
+        if self._successor is not None:
+            self._successor.close()
+
+    # What the process before says
+
+    def take_used(self, used: messages.Used) -> None:
+        rows = {Line(each.day, KeyId(each.key), TenantName(each.tenant)): _used(each) for each in used.rows}
+        self.accounts.usage.take_over(rows, _held(used.accounts))
+
+    def take_lines(self, lines: list[bytes]) -> None:
+        assert self.desk.audit is not None, "the process before was told of it"
+        self.desk.audit.take_over(lines)
+
+    async def _follow(self, successor: Successor) -> None:
+        await successor.follow(self, self.desk.log)
+        self.desk.log.info("the process before has gone", pid=successor.pid)
+
+    async def _until_probed(self) -> None:
+        core = self.desk.core
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PROBED_MAX_S):
+                while not _all_have_answered(core):  # noqa: ASYNC110 - the core has no event to wait for
+                    await asyncio.sleep(_LOOK_S)
+
+
+def _folder_of(audit: Audit | None) -> str:
+    return "" if audit is None else str(audit.folder.resolve())
+
+
+def _all_have_answered(core: GatewayState) -> bool:
+    is_asked = all(each.sampled_ns is not None for each in core.replicas)
+    return is_asked and all(each.report is not None for each in core.peers)
+
+
+def _tell_used(successor: Wire[FromSuccessor], rows: Rows, held: Mapping[BudgetName, int]) -> None:
+    told = [
+        Row(*line, used.requests, used.prompt_tokens, used.cached_tokens, used.output_tokens)
+        for line, used in rows.items()
+    ]
+    successor.send(messages.Used(told, _accounts(held)))
+
+
+def _accounts(held: Mapping[BudgetName, int]) -> list[Account]:
+    return [Account(*name, set_aside) for name, set_aside in held.items()]
+
+
+def _held(accounts: list[Account]) -> dict[BudgetName, int]:
+    return {(each.kind, each.name): each.set_aside for each in accounts}
+
+
+def _used(row: Row) -> Used:
+    return Used(row.requests, row.prompt_tokens, row.cached_tokens, row.output_tokens)

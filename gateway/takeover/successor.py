@@ -1,0 +1,164 @@
+"""The side of the process that takes over: says who it is, is given the listening sockets, says when it has loaded all,
+and then owns the gateway. It takes nothing that it was not given, unless the other process has died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol, Self
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.core.vocabulary import GatewayId
+from gateway.ground.values import Address, parse_address
+from gateway.takeover.messages import (
+    VERSION,
+    Account,
+    Audited,
+    Done,
+    FromPredecessor,
+    Hello,
+    Left,
+    Offer,
+    Ready,
+    Refused,
+    Released,
+    Serving,
+    Used,
+)
+from gateway.takeover.wire import SEND_MAX_S, OtherGone, TakeOverFault, Wire, connect_to
+
+_RELEASED_MAX_S = 60.0
+
+
+class Heir(Protocol):
+    """What takes in what requests come to that still run at the predecessor."""
+
+    def take_used(self, used: Used) -> None: ...
+
+    def take_lines(self, lines: list[bytes]) -> None: ...
+
+
+class Successor:
+    """One taking over. In the order of its methods."""
+
+    def __init__(self, predecessor: Wire[FromPredecessor], offer: Offer, sockets: list[socket.socket]) -> None:
+        self.requests_left: int | None = None
+        """At the predecessor; None once it has gone."""
+        self._predecessor = predecessor
+        self._offer = offer
+        self._sockets = list(zip(offer.sockets, sockets, strict=True))
+
+    @classmethod
+    def begin(cls, path: Path, gateway_id: GatewayId, *, answer_max_s: float = SEND_MAX_S) -> Self | None:
+        """Before there is an event loop. None where no process serves. Raises TakeOverFault, also for a refusal."""
+        try:
+            predecessor = connect_to(path)
+        except OSError as error:
+            raise TakeOverFault(f"the running process cannot be asked at {path}: {error.strerror}") from error
+        if predecessor is None:
+            return None
+        try:
+            return cls(predecessor, *_offer_of(predecessor, gateway_id, answer_max_s))
+        except TakeOverFault:
+            predecessor.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Of the predecessor."""
+        return self._predecessor.other.pid
+
+    def has(self, role: str, asked: Address) -> bool:
+        return any(each.role == role and each.asked == str(asked) for each, _ in self._sockets)
+
+    def listening(self, role: str, asked: Address) -> list[socket.socket]:
+        """Sockets of the predecessor, where it was told to listen at the same address; they are the caller's."""
+        taken = [each for each in self._sockets if each[0].role == role and each[0].asked == str(asked)]
+        self._sockets = [each for each in self._sockets if each not in taken]
+        return [each for _, each in taken]
+
+    def peers_address(self, asked: Address) -> Address:
+        """Where other gateways know this one, if the predecessor was told to listen at the same address."""
+        told, real = self._offer.peers
+        return parse_address(real) if told == str(asked) else asked
+
+    async def until_released(self, audit: str) -> list[Account]:
+        """All is loaded; `audit` is the folder of this process's chain. Gives what running requests hold of budgets;
+        nothing where the predecessor has died, and this process begins as after a crash. Raises TakeOverFault."""
+        try:
+            self._predecessor.send(Ready(audit))
+            said = await self._predecessor.receive(_RELEASED_MAX_S)
+        except TimeoutError as error:
+            raise TakeOverFault("the running process does not let go") from error
+        except OtherGone as error:
+            if not await asyncio.to_thread(self._predecessor.other.has_ended, SEND_MAX_S):
+                raise TakeOverFault("the running process has broken off the hand-over") from error
+            return []
+        if isinstance(said, Refused):
+            raise TakeOverFault(f"the running process refuses: {said.reason}")
+        if not isinstance(said, Released):
+            raise TakeOverFault(f"the running process says {type(said).__name__} where Released is due")
+        self.requests_left = 0
+        return said.accounts
+
+    def say_serving(self) -> None:
+        for _, each in self._sockets:
+            each.close()  # the region file listens elsewhere now
+        if self.requests_left is not None:
+            with suppress(OtherGone):  # all is this process's by now, whatever becomes of the other one
+                self._predecessor.send(Serving())
+
+    async def follow(self, heir: Heir, log: FilteringBoundLogger) -> None:
+        """Until the predecessor has nothing more to say."""
+        try:
+            while self.requests_left is not None:
+                self._take(await self._predecessor.receive(None), heir)
+        except (OtherGone, TakeOverFault) as error:
+            why = str(error)
+            log.error("the process before has gone, and had not told all that it used", why=why)  # noqa: TRY400 - said
+            self.requests_left = None
+        heir.take_used(Used([], []))
+
+    def close(self) -> None:
+        self._predecessor.close()
+        for _, each in self._sockets:
+            each.close()
+
+    def describe(self) -> dict[str, object]:
+        return {"pid": self.pid, "requests_left": self.requests_left}
+
+    def _take(self, said: FromPredecessor, heir: Heir) -> None:
+        match said:
+            case Used():
+                heir.take_used(said)
+            case Audited():
+                heir.take_lines([each.encode() for each in said.lines])
+            case Left():
+                self.requests_left = said.requests
+            case Done():
+                self.requests_left = None
+            case _:
+                raise TakeOverFault(f"it says {type(said).__name__} once it has let go")
+
+
+def _offer_of(
+    predecessor: Wire[FromPredecessor], gateway_id: GatewayId, answer_max_s: float
+) -> tuple[Offer, list[socket.socket]]:
+    try:
+        predecessor.send(Hello(VERSION, gateway_id))
+        said, sockets = predecessor.receive_sockets(answer_max_s)
+    except TimeoutError as error:
+        raise TakeOverFault("the running process does not answer: does another take over already?") from error
+    except OSError as error:
+        raise TakeOverFault(f"the running process cannot be asked: {error}") from error
+    if isinstance(said, Offer) and len(said.sockets) == len(sockets):
+        return said, sockets
+    for each in sockets:
+        each.close()
+    if isinstance(said, Refused):
+        raise TakeOverFault(f"the running process refuses: {said.reason}")
+    raise TakeOverFault("the running process offers nothing that is understood")

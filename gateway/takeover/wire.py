@@ -1,0 +1,205 @@
+"""The Unix socket between the two processes of one gateway: whole messages with a limit and a deadline, and who is at
+the other end. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from gateway.ground.private_files import make_private_folder
+from gateway.takeover.messages import MESSAGE_BYTES_MAX, FromPredecessor, FromSuccessor
+
+SEND_MAX_S = 5.0
+"""What the other process may take to read."""
+_MODE = 0o600
+_LENGTH = struct.Struct("!I")
+_CREDENTIALS = struct.Struct("3i")
+_SOCKETS_MAX = 64
+_PIECE_BYTES = 256 * 1024
+
+_Heard = TypeVar("_Heard")
+
+
+class TakeOverFault(Exception):
+    """Why nothing comes of a hand-over, in words."""
+
+
+class OtherGone(OSError):
+    """The other process has closed its end, as it does when it dies."""
+
+
+class Other:
+    """The process at the other end."""
+
+    def __init__(self, connection: socket.socket, own_uid: int) -> None:
+        """Raises TakeOverFault for another user's."""
+        told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(told)
+        self.pid: int = pid
+        if uid != own_uid:
+            raise TakeOverFault(f"the process at the other end runs as user {uid}, and this one as {own_uid}")
+        try:
+            self._handle = os.pidfd_open(self.pid)
+        except OSError as error:
+            raise TakeOverFault(f"process {self.pid} cannot be watched from here: {error.strerror}") from error
+
+    def has_ended(self, wait_max_s: float) -> bool:
+        return bool(select.select([self._handle], [], [], wait_max_s)[0])
+
+    def end(self, wait_max_s: float) -> None:
+        """It has ended when this returns: by itself within this time, or killed. Were it only slow, two processes would
+        own one gateway."""
+        if self.has_ended(wait_max_s):
+            return
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        self.has_ended(SEND_MAX_S)
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+
+class Wire(Generic[_Heard]):
+    """One connection, and whoever is at its other end."""
+
+    def __init__(self, connection: socket.socket, heard: Any, *, send_max_s: float = SEND_MAX_S) -> None:
+        """`heard` is what the other end may say. Raises TakeOverFault for another user's process."""
+        try:
+            self.other = Other(connection, os.geteuid())
+        except TakeOverFault:
+            connection.close()
+            raise
+        connection.setblocking(False)
+        self._socket = connection
+        self._decoder: msgspec.json.Decoder[_Heard] = msgspec.json.Decoder(heard)
+        self._unread = bytearray()
+        self._send_max_s = send_max_s
+        self._one_sender = threading.Lock()
+
+    def send(self, message: FromSuccessor | FromPredecessor, sockets: Sequence[socket.socket] = ()) -> None:
+        """From any thread. Raises OtherGone, also for an end that reads nothing for too long."""
+        text = msgspec.json.encode(message)
+        if len(text) > MESSAGE_BYTES_MAX:
+            raise OtherGone(f"a message of {len(text)} bytes is larger than the other process may be sent")
+        rest = memoryview(_LENGTH.pack(len(text)) + text)
+        handles = [each.fileno() for each in sockets]
+        with self._one_sender:
+            while rest:
+                rest = rest[self._send_piece(rest, handles) :]
+                handles = []
+
+    def _send_piece(self, piece: memoryview, handles: list[int]) -> int:
+        while True:
+            try:
+                return socket.send_fds(self._socket, [piece[:_PIECE_BYTES]], handles)
+            except BlockingIOError:
+                if not select.select([], [self._socket], [], self._send_max_s)[1]:
+                    raise OtherGone("the other process reads nothing") from None
+            except OSError as error:
+                raise OtherGone(f"the other process is gone: {error.strerror}") from error
+
+    async def receive(self, wait_max_s: float | None) -> _Heard:
+        """Raises OtherGone at the end of the connection, TimeoutError, and TakeOverFault for what is no message."""
+        async with asyncio.timeout(wait_max_s):
+            while (message := self._whole_message()) is None:
+                try:
+                    piece = await asyncio.get_running_loop().sock_recv(self._socket, _PIECE_BYTES)
+                except OSError as error:
+                    raise OtherGone(f"the other process is gone: {error.strerror}") from error
+                self._take(piece)
+        return message
+
+    def receive_sockets(self, wait_max_s: float) -> tuple[_Heard, list[socket.socket]]:
+        """The first message, waited for outside any event loop. Raises what `receive` does."""
+        sockets: list[socket.socket] = []
+        while (message := self._whole_message()) is None:
+            if not select.select([self._socket], [], [], wait_max_s)[0]:
+                raise TimeoutError
+            piece, handles, _, _ = socket.recv_fds(self._socket, _PIECE_BYTES, _SOCKETS_MAX)
+            sockets.extend(socket.socket(fileno=handle) for handle in handles)
+            for each in sockets:
+                each.set_inheritable(False)
+            self._take(piece)
+        return message, sockets
+
+    def _take(self, piece: bytes) -> None:
+        if not piece:
+            raise OtherGone("the other process has closed the connection")
+        self._unread += piece
+
+    def _whole_message(self) -> _Heard | None:
+        if len(self._unread) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._unread)
+        if length > MESSAGE_BYTES_MAX:
+            raise TakeOverFault(f"the other process sends a message of {length} bytes: {MESSAGE_BYTES_MAX} are read")
+        end = _LENGTH.size + length
+        if len(self._unread) < end:
+            return None
+        text = bytes(self._unread[_LENGTH.size : end])
+        del self._unread[:end]
+        try:
+            return self._decoder.decode(text)
+        except msgspec.DecodeError as error:
+            raise TakeOverFault(f"the other process sends what is no message: {error}") from error
+
+    def close(self) -> None:
+        self._socket.close()
+        self.other.close()
+
+
+def listen_at(path: Path) -> socket.socket:
+    """In place of whoever listened there before. Raises OSError."""
+    make_private_folder(path.parent)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        listening.setblocking(False)
+        with _short_name(fresh) as name:
+            listening.bind(name)
+        fresh.chmod(_MODE)
+        listening.listen(1)
+        fresh.replace(path)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def connect_to(path: Path) -> Wire[FromPredecessor] | None:
+    """None where no process listens. Raises TakeOverFault and OSError."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(SEND_MAX_S)
+        with _short_name(path) as name:
+            connection.connect(name)
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        return None
+    except OSError:
+        connection.close()
+        raise
+    return Wire(connection, FromPredecessor)
+
+
+@contextmanager
+def _short_name(path: Path) -> Iterator[str]:
+    """The system takes no longer name for such a socket than 107 bytes; a folder's is as long as it is."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
