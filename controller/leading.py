@@ -105,7 +105,15 @@ async def take_the_lead(stack: AsyncExitStack, store: Store | None, waiting: Wai
     except BaseException:
         await _release(store, holding, log)
         raise
-    keeper = Keeper(store, holding, contents.revision, log, on_failure=metrics.store_failed, on_rise=lease.rose)
+    keeper = Keeper(
+        store,
+        holding,
+        contents.revision,
+        log,
+        on_failure=metrics.store_failed,
+        on_rise=lease.rose,
+        on_lost=lease.end,
+    )
     stack.push_async_callback(_give_back, store, keeper, lease, log)
     renewals = Renewals(store, lease, lambda: keeper.holding, times, clock=clock, log=log, on_lost=keeper.lose)
     return Lead(keeper, lease, renewals, contents.documents)
