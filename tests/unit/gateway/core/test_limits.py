@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ def concurrency(one: Desk) -> Divided:
 
 
 HONEST = ("gw-jp", AP)
-LIMITS = {"concurrency_max": 60, "requests_per_minute": 600, "tokens_per_minute": 60_000}
+LIMITS: dict[str, Any] = {"concurrency_max": 60, "requests_per_minute": 600, "tokens_per_minute": 60_000}
 
 
 @pytest.mark.parametrize("case", [case for case in USE_CASES if case.believed], ids=lambda case: case.name)
