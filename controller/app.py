@@ -26,7 +26,7 @@ from controller.driver import ControllerCrash, ControllerObserver, Driver
 from controller.history import History
 from controller.journal import Journal, new_header
 from controller.keeper import Keeper
-from controller.leading import Lead, Waiting, admin_hosts, admin_url, listen_for_operators, take_the_lead
+from controller.leading import Lead, Waiting, admin_hosts, admin_url, take_the_lead
 from controller.lease import Lease
 from controller.links import Links
 from controller.logs import CoreLog, Recent
@@ -41,6 +41,7 @@ from controller.server import ControlServer, ControlService
 from controller.standby import StandbyEnded
 from controller.store.store import Store, StoreError
 from gateway.core.vocabulary import GatewayId, RegionName
+from gateway.ground.admin_listening import listen_for_operators
 from gateway.ground.clock import Clock
 from gateway.ground.journal import JournalSettings
 from gateway.ground.listening import named_by

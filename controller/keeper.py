@@ -47,6 +47,7 @@ class Keeper:
         *,
         on_failure: Callable[[StoreError], None] = lambda _: None,
         on_rise: Callable[[int], None] = lambda _: None,
+        on_lost: Callable[[], None] = lambda: None,
         backoff: Backoff = _BACKOFF,
     ) -> None:
         self.version = ControlVersion(holding.token, revision)
@@ -62,6 +63,7 @@ class Keeper:
         self._log = log
         self._on_failure = on_failure
         self._on_rise = on_rise
+        self._on_lost = on_lost
         self._backoff = backoff
         self._pending: Changes = {}
         self._uncertain: Changes = {}
@@ -176,6 +178,7 @@ class Keeper:
         if not self.lost.is_set():
             self._log.error("THE STORE IS ANOTHER CONTROLLER'S NOW: nothing more is written or said", reason=str(error))
         self.fault = str(error)
+        self._on_lost()
         self.lost.set()
         for each in self._asked:
             if not each.done.done():

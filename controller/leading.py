@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from socket import gethostname
 
-from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
 from controller.config import ControllerFile, ListenConfig
@@ -23,8 +22,8 @@ from controller.metrics import CONTENT_TYPE, Metrics
 from controller.standby import Standby, make_standby_app
 from controller.store.opening import open_store
 from controller.store.store import Holding, Store, StoreError
+from gateway.ground.admin_listening import listen_for_operators
 from gateway.ground.clock import Clock
-from gateway.ground.listening import named_by
 from gateway.ground.operators import Operators
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.tls import HttpTls
@@ -105,7 +104,15 @@ async def take_the_lead(stack: AsyncExitStack, store: Store | None, waiting: Wai
     except BaseException:
         await _release(store, holding, log)
         raise
-    keeper = Keeper(store, holding, contents.revision, log, on_failure=metrics.store_failed, on_rise=lease.rose)
+    keeper = Keeper(
+        store,
+        holding,
+        contents.revision,
+        log,
+        on_failure=metrics.store_failed,
+        on_rise=lease.rose,
+        on_lost=lease.end,
+    )
     stack.push_async_callback(_give_back, store, keeper, lease, log)
     renewals = Renewals(store, lease, lambda: keeper.holding, times, clock=clock, log=log, on_lost=keeper.lose)
     return Lead(keeper, lease, renewals, contents.documents)
@@ -131,16 +138,3 @@ def admin_hosts(listen: ListenConfig) -> tuple[str, ...] | None:
 
 def admin_url(address: Address, listen: ListenConfig) -> str:
     return f"http{'' if listen.admin_tls is None else 's'}://{address}"
-
-
-async def listen_for_operators(
-    stack: AsyncExitStack, app: web.Application, address: Address, tls: HttpTls | None
-) -> Address:
-    """Until the stack is left. Gives the real address, also where the system chose the port."""
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    context = None if tls is None else tls.context
-    with named_by("listen.admin", address):
-        await web.TCPSite(runner, address.host, address.port, ssl_context=context).start()
-    return Address(address.host, runner.addresses[0][1])

@@ -32,6 +32,7 @@ class Lease:
         self._clock = clock
         self._token = token
         self._ends_ns = ends_ns
+        self._is_anothers = False
 
     @property
     def token(self) -> int:
@@ -58,8 +59,9 @@ class Lease:
     # For whoever renews it
 
     def renewed(self, ends_ns: int | None) -> None:
-        """The store has just said that it is still ours."""
-        self._ends_ns = ends_ns
+        """The store has just said that it is still ours. An answer that comes after the end is older than that."""
+        if not self._is_anothers:
+            self._ends_ns = ends_ns
 
     def rose(self, token: int) -> None:
         """The same lease, under a higher token."""
@@ -67,5 +69,6 @@ class Lease:
         self._token = token
 
     def end(self) -> None:
-        """It is another's, or was given back."""
+        """It is another's, or was given back: for good."""
+        self._is_anothers = True
         self._ends_ns = self._clock.boot_ns()

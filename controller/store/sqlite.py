@@ -54,6 +54,8 @@ class SqliteStore:
         self._connection: sqlite3.Connection | None = None
         self._lock_fd: int | None = None
         self._is_closed = False
+        self._opened_file: tuple[int, int] | None = None
+        """Which file it is: another may be put in its place, or none."""
 
     @classmethod
     async def open(cls, path: Path) -> Self:
@@ -123,6 +125,7 @@ class SqliteStore:
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, _MODE))
         connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         self._connection = connection
+        self._opened_file = _file_at(self.path)
         self._check_format(connection)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
@@ -184,6 +187,8 @@ class SqliteStore:
             self._check_holding(cursor, holding)
 
     def _check_holding(self, cursor: sqlite3.Cursor, holding: Holding) -> None:
+        if _file_at(self.path) != self._opened_file:
+            raise StoreLost(f"{self.path}: it is not the file any more that was opened")
         token, holder = cursor.execute("SELECT token, holder FROM store").fetchone()
         if token != holding.token or self._lock_fd is None:
             raise StoreLost(f"{self.path}: it is {holder or 'nobody'}'s now")
@@ -254,3 +259,12 @@ class SqliteStore:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Nothing that is written to a file without a name is ever read again."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino

@@ -73,12 +73,15 @@ class Precedence:
 
     async def take(self, snapshot: Snapshot) -> None:
         """A controller says something else. Raises ConfigError, and nothing has changed then."""
-        if self.version.is_newer_than(snapshot.version):
-            raise OrdersRefused(f"it is older than {self.version.term}.{self.version.version}, which is in force")
+        self._refuse_older(snapshot)
         if snapshot != self.snapshot:
             await self._come_to(snapshot=snapshot)
         if not self.hearsay.version.is_newer_than(snapshot.version):
             self.hearsay = Ownership()
+
+    def _refuse_older(self, snapshot: Snapshot) -> None:
+        if self.version.is_newer_than(snapshot.version):
+            raise OrdersRefused(f"it is older than {self.version.term}.{self.version.version}, which is in force")
 
     def hear(self, ownership: Ownership) -> None:
         """A peer knows of newer owners: it can only take replicas from us, and only until a controller says something
@@ -99,6 +102,8 @@ class Precedence:
             seen = self.local, self.snapshot, self.regions
             wanted = local or self.local, snapshot or self.snapshot, regions or self.regions
             orders = await asyncio.to_thread(_orders, *wanted)
+            if snapshot is not None:
+                self._refuse_older(snapshot)
             if all(each is now for each, now in zip(seen, (self.local, self.snapshot, self.regions), strict=True)):
                 break
         self._put(wanted[0], orders)

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Strict
 
 from gateway.config.targets import KubernetesApi
+from gateway.ground.whole_files import read_whole
 
 SERVICE_ACCOUNT_VARIABLE = "NIGHTSIDE_SERVICE_ACCOUNT"
 """Where a pod's token is mounted, if not where clusters mount it."""
@@ -42,7 +43,7 @@ def cluster_around(environ: Mapping[str, str]) -> Cluster | None:
 
 def _namespace_in(file: Path) -> str | None:
     try:
-        text = file.read_text(encoding="utf-8").strip()
+        text = read_whole(file).decode("utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return None
     return text if _LABEL.fullmatch(text) else None

@@ -25,8 +25,9 @@ class Breaker:
 
     It opens after failures in a row, or when a full window holds too large a share of them, so that a target which
     fails fast never looks idle. Once its time is over it lets a single trial through; each failed trial doubles the
-    next wait. Busy, refused and cancelled legs say nothing about health and are not counted, nor is what failed on our
-    side.
+    next wait, unless its request has failed elsewhere before: one that fails everywhere says as little of this target
+    as of the others. Busy, refused and cancelled legs say nothing about health and are not counted, nor is what failed
+    on our side.
     """
 
     __slots__ = ("_config", "_failures_in_row", "_open_for_ns", "_window", "open_until_ns", "state")
@@ -54,12 +55,12 @@ class Breaker:
         if self.state is BreakerState.OPEN and now_ns >= self.open_until_ns:
             self.state = BreakerState.HALF_OPEN
 
-    def record(self, result: LegResult, now_ns: int) -> bool:
+    def record(self, result: LegResult, now_ns: int, *, has_failed_elsewhere: bool = False) -> bool:
         """Count a leg's end. True when the target has just proved itself after having been open."""
         if result in _SUCCESSES:
             return self._succeed()
         if result is LegResult.FAILED:
-            self._fail(now_ns)
+            self._fail(now_ns, is_fair=not has_failed_elsewhere)
         return False
 
     def _succeed(self) -> bool:
@@ -72,11 +73,12 @@ class Breaker:
         self._window.clear()
         return True
 
-    def _fail(self, now_ns: int) -> None:
+    def _fail(self, now_ns: int, *, is_fair: bool) -> None:
         self._failures_in_row += 1
         self._window.append(False)
         if self.state is BreakerState.HALF_OPEN:
-            self._open_for_ns = min(2 * self._open_for_ns, self._config.breaker_open_max_ns)
+            if is_fair:
+                self._open_for_ns = min(2 * self._open_for_ns, self._config.breaker_open_max_ns)
             self._open(now_ns)
         elif self.state is BreakerState.CLOSED and self._has_failed_too_often():
             self._open(now_ns)

@@ -609,7 +609,9 @@ class GatewayCore(GatewayState):
             result = LegResult.REFUSED if leg.is_withdrawn else LegResult.FAILED
             detail = leg.stop_detail
         took_ns = now_ns - leg.started_ns
-        leg.state.home.ended(leg.state, (event.request_id, event.attempt, event.leg), result, now_ns, took_ns)
+        key = event.request_id, event.attempt, event.leg
+        has_failed_elsewhere = any(target != leg.target for target in request.failed_at)
+        leg.state.home.ended(leg.state, key, result, now_ns, took_ns, has_failed_elsewhere=has_failed_elsewhere)
         if event.result in _RUN and event.has_reached:
             written = None if leg.role is LegRole.PREFILL else event.output_tokens
             self.waiting.shares.ended(charge_of(request), event.prompt_tokens, written)

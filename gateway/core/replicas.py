@@ -281,7 +281,16 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         super().started(state, key, now_ns, uncached_bytes)
         state.slots.started(state.in_flight)
 
-    def ended(self, state: ReplicaState, key: LegKey, result: LegResult, now_ns: int, took_ns: int) -> None:
+    def ended(
+        self,
+        state: ReplicaState,
+        key: LegKey,
+        result: LegResult,
+        now_ns: int,
+        took_ns: int,
+        *,
+        has_failed_elsewhere: bool = False,
+    ) -> None:
         self.changed |= 1 << state.slot
         if result is LegResult.COMPLETED:
             state.slots.ended(took_ns)
@@ -290,7 +299,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             state.rest.proved()
         elif result is LegResult.BUSY and state.distrusted_since_ns is None and now_ns >= state.rest.until_ns:
             state.rest.turned_away(now_ns)
-        super().ended(state, key, result, now_ns, took_ns)
+        super().ended(state, key, result, now_ns, took_ns, has_failed_elsewhere=has_failed_elsewhere)
 
     def refresh(self, state: ReplicaState, now_ns: int) -> None:
         super().refresh(state, now_ns)

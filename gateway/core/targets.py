@@ -164,14 +164,23 @@ class Targets(Generic[_State, _Spec]):
             self._note_change(state)
             self.refresh(state, now_ns)
 
-    def ended(self, state: _State, key: LegKey, result: LegResult, now_ns: int, took_ns: int) -> None:  # noqa: ARG002
-        """A leg is over, `took_ns` after it was started."""
+    def ended(
+        self,
+        state: _State,
+        key: LegKey,
+        result: LegResult,
+        now_ns: int,
+        took_ns: int,  # noqa: ARG002
+        *,
+        has_failed_elsewhere: bool = False,
+    ) -> None:
+        """A leg is over, `took_ns` after it was started. `has_failed_elsewhere`: its request has, before."""
         assert state.in_flight > 0, f"{state.target}: a leg ended that was not in flight"
         state.in_flight -= 1
         state.backlog_bytes -= state.prefilling.pop(key, 0)
         if state.unreflected.pop(key, None) is not None:
             self._note_change(state)
-        if state.breaker.record(result, now_ns):
+        if state.breaker.record(result, now_ns, has_failed_elsewhere=has_failed_elsewhere):
             state.ramp.start(now_ns)
         if result in _DISTRUSTED_FOR:
             state.distrusted_since_ns = now_ns

@@ -19,6 +19,7 @@ import aiohttp
 import msgspec
 
 from gateway.config.targets import KubernetesApi
+from gateway.ground.whole_files import read_whole
 
 _PAGE = 100
 _PAGES_MAX = 50
@@ -226,7 +227,7 @@ def _credentials(api: KubernetesApi) -> tuple[dict[str, str], ssl.SSLContext | b
 
 
 def _token(file: Path) -> str:
-    token = file.read_text(encoding="utf-8").strip()
+    token = read_whole(file).decode("utf-8").strip()
     if not token or not token.isascii() or not token.isprintable():
         raise ValueError(f"{file} holds no usable token")
     return token

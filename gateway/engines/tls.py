@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gateway.config.targets import EngineTlsConfig
 from gateway.ground.faults import ConfigError
+from gateway.ground.whole_files import read_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def _paths(config: EngineTlsConfig) -> list[Path]:
 def _digest(config: EngineTlsConfig) -> bytes:
     digest = blake2b(digest_size=16)
     for path in _paths(config):
-        digest.update(blake2b(path.read_bytes()).digest())
+        digest.update(blake2b(read_whole(path)).digest())
     return digest.digest()
 
 

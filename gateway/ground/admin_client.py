@@ -17,6 +17,7 @@ import msgspec
 
 from gateway.ground.environment import PROCESS_ENVIRONMENT
 from gateway.ground.private_files import open_to_others
+from gateway.ground.whole_files import read_whole
 
 TOKEN_VARIABLE = "NIGHTSIDE_ADMIN_TOKEN"  # noqa: S105 - a name
 ADMIN_URL = "http://127.0.0.1:9900"
@@ -130,7 +131,7 @@ def _token_in(file: Path | None, environ: Mapping[str, str]) -> str | None:
     if file is None:
         return environ.get(TOKEN_VARIABLE, "").strip() or None
     try:
-        token = file.read_text(encoding="utf-8").strip()
+        token = read_whole(file).decode("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"{file} cannot be read", param_hint="--token-file") from error
     for path, mode in open_to_others([file]):

@@ -65,8 +65,33 @@ def add_whoami(app: web.Application) -> None:
 def admin_middlewares(operators: Operators, hosts: Collection[str] | None) -> list[Middleware]:
     """Whoever is no operator gets nothing but health and what is open to all. With `hosts`, nobody gets anything
     who asks for another host than these or this machine."""
-    middlewares: list[Middleware] = [] if hosts is None else [_answers_as(hosts)]
+    middlewares: list[Middleware] = [_as_data] if hosts is None else [_as_data, _answers_as(hosts)]
     return [*middlewares, _asks_for(operators)]
+
+
+_DATA_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
+
+
+@web.middleware
+async def _as_data(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """A browser that is led to an answer makes no page of it, whatever names stand in it. The page's own files say for
+    themselves what they are."""
+    try:
+        answer = await handler(request)
+    except web.HTTPException as error:
+        _add_headers(error)
+        raise
+    if not answer.prepared:
+        _add_headers(answer)
+    return answer
+
+
+def _add_headers(answer: web.StreamResponse | web.HTTPException) -> None:
+    for name, value in _DATA_HEADERS.items():
+        answer.headers.setdefault(name, value)
 
 
 def refuse_less_than(needed: Role, request: web.Request) -> web.Response | None:

@@ -13,6 +13,8 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from gateway.ground.whole_files import read_whole
+
 _SECOND_NS = 1_000_000_000
 
 
@@ -72,7 +74,7 @@ def date_fault(pair: KeyPair, wall_ns: int) -> str | None:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_whole(path)
     except OSError as error:
         raise CertificateFault(f"{path} cannot be read: {error.strerror}") from error
 

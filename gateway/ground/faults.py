@@ -9,6 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+TOLD_MAX = 100
+"""Faults of one file that are told; of more, only their number."""
+_LENGTH_MAX = 4000
+
 
 class ConfigError(Exception):
     """Something that was configured and cannot be used: what and why, one line per fault."""
@@ -33,7 +37,7 @@ class Fault:
         return ": ".join(filter(None, (line, self.key)))
 
     def __str__(self) -> str:
-        return ": ".join(filter(None, (self.where, self.message)))
+        return _one_line(": ".join(filter(None, (self.where, self.message))))
 
 
 class FileError(ConfigError):
@@ -45,7 +49,9 @@ class FileError(ConfigError):
         super().__init__(path, self.faults)
 
     def __str__(self) -> str:
-        return "\n".join(f"{self.path.name}: {fault}" for fault in self.faults)
+        told = [f"{self.path.name}: {fault}" for fault in self.faults[:TOLD_MAX]]
+        more = len(self.faults) - len(told)
+        return "\n".join([*told, f"{self.path.name}: {more} more faults"] if more else told)
 
 
 class KeyFaults(ValueError):
@@ -54,3 +60,13 @@ class KeyFaults(ValueError):
     def __init__(self, *faults: Fault) -> None:
         super().__init__("; ".join(map(str, faults)))
         self.faults = faults
+
+
+def _one_line(text: str) -> str:
+    """What a file holds is quoted in names of keys: it makes no line of its own, and none without an end."""
+    shown = text if text.isprintable() else "".join(each if each.isprintable() else _escaped(each) for each in text)
+    return shown if len(shown) <= _LENGTH_MAX else f"{shown[:_LENGTH_MAX]}..."
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

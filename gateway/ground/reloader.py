@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 Callback = Callable[[], Awaitable[None] | None]
 """Reads and checks everything first, then puts it in force. Raises ReloadRefused, and has changed nothing then."""
 Files = Callable[[], Iterable[Path]]
-_Print = tuple[int, int, int] | None
+_Print = tuple[int, ...] | None
 """What a file looks like from outside; None for one that is not there."""
 
 
@@ -126,9 +126,10 @@ def _prints(part: _Part) -> dict[Path, _Print]:
 
 
 def _print_of(path: Path) -> _Print:
-    """Of the file behind a link, so that one which is swapped by its link counts as changed."""
+    """Of the file behind a link, so that one which is swapped by its link counts as changed. So does one whose owner or
+    mode has changed: it may be read now, or no longer."""
     try:
         status = path.stat()
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev

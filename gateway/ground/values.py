@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict, ValidationInfo
 
 from gateway.ground.faults import Fault, KeyFaults
+from gateway.ground.whole_files import read_whole
 
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
@@ -87,9 +88,11 @@ def parse_address(text: object) -> Address:
 def read_secret(file: Path, key: str) -> str:
     """What a file holds that a key names. Raises KeyFaults, which quote nothing of it."""
     try:
-        return checked_secret(file.read_text(encoding="utf-8"), key, str(file))
-    except (OSError, UnicodeDecodeError):
-        raise KeyFaults(Fault(key, f"{file} cannot be read")) from None
+        return checked_secret(read_whole(file).decode("utf-8"), key, str(file))
+    except OSError as error:
+        raise KeyFaults(Fault(key, f"{file} cannot be read: {error.strerror}")) from None
+    except UnicodeDecodeError:
+        raise KeyFaults(Fault(key, f"{file} cannot be read: it is not UTF-8 text")) from None
 
 
 def checked_secret(text: str, key: str, source: str) -> str:

@@ -17,8 +17,12 @@ from pydantic_core import ErrorDetails
 
 from gateway.ground.faults import Fault, FileError, KeyFaults
 from gateway.ground.key_names import meant_by
+from gateway.ground.whole_files import UnfitFile, read_whole
 
 DEPTH_MAX = 32
+YAML_BYTES_MAX = 8 << 20
+"""Of a file without a bound of its own: ten thousand keys of clients come to a third."""
+_TAGGED = "text that begins with ! is put in quotes"
 _REPEATED_MAX = 10_000
 """Values more than a file has characters, where aliases repeat some."""
 
@@ -62,10 +66,9 @@ _LAST_PART = re.compile(r"(?:\[[0-9]+\]|\.?[^.\[]*\[?)$")
 
 
 def read_yaml(
-    path: Path, *, bytes_max: int | None = None, depth_max: int = DEPTH_MAX, is_plain: bool = False
+    path: Path, *, bytes_max: int = YAML_BYTES_MAX, depth_max: int = DEPTH_MAX, is_plain: bool = False
 ) -> YamlFile:
-    """Raises FileError. With `bytes_max` what is no file, such as a pipe, is refused unopened. A plain file has neither
-    anchors nor tags."""
+    """Raises FileError, also for what is no file, such as a pipe. A plain file has neither anchors nor tags."""
     text = _read_text(path, bytes_max)
     try:
         reader = _Reader(depth_max, len(text) + _REPEATED_MAX)
@@ -86,6 +89,9 @@ def faults_in(
     is likely to mean."""
     for each in error.errors(include_url=False):
         key = _key_path(each["loc"])
+        if each["type"] == "extra_forbidden" and not _NAME.fullmatch(str(each["loc"][-1])):
+            yield Fault(_key_path(each["loc"][:-1]), "holds a key that is not known, and no name", beside=key)
+            continue
         cause = each["ctx"]["error"] if each["type"] == "value_error" else None
         if isinstance(cause, KeyFaults):
             yield from (replace(fault, key=_joined(key, fault.key)) for fault in cause.faults)
@@ -94,25 +100,19 @@ def faults_in(
             yield Fault(key, own if own is not None else f"{_fault_message(each)}{_suggestion(each, model)}")
 
 
-def _read_text(path: Path, bytes_max: int | None) -> str:
+_NAME = re.compile(r"[\w./ -]{1,64}")
+"""A key that may be quoted: what is none of ours, and no name either, is a line of some other file."""
+
+
+def _read_text(path: Path, bytes_max: int) -> str:
     try:
-        return _read_bytes(path, bytes_max).decode("utf-8")
+        return read_whole(path, bytes_max).decode("utf-8")
+    except UnfitFile as error:
+        raise FileError(path, [Fault("", error.strerror or "cannot be read")]) from error
     except OSError as error:
         raise FileError(path, [Fault("", f"cannot be read: {error.strerror or error}")]) from error
     except UnicodeDecodeError as error:
         raise FileError(path, [Fault("", f"is not UTF-8 text (byte {error.start})")]) from error
-
-
-def _read_bytes(path: Path, bytes_max: int | None) -> bytes:
-    if bytes_max is None:
-        return path.read_bytes()
-    if path.exists() and not path.is_file():
-        raise FileError(path, [Fault("", "is not a file")])
-    with path.open("rb") as file:
-        content = file.read(bytes_max + 1)
-    if len(content) > bytes_max:
-        raise FileError(path, [Fault("", f"is larger than {bytes_max // 1024} KiB")])
-    return content
 
 
 # From text to nodes
@@ -141,7 +141,7 @@ class _Loader(yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
                 return "anchors and aliases (& and *) are not allowed: each rule is written out where it holds"
             if event.tag is not None:
-                return f"the tag {event.tag} is not allowed"
+                return f"tags are not allowed: {_TAGGED}"
         return "" if self._depth_left > 0 else "nested too deeply"
 
 
@@ -164,7 +164,12 @@ def _compose(text: str, depth_max: int, *, is_plain: bool) -> yaml.Node | None:
 
 def _yaml_fault(error: yaml.MarkedYAMLError) -> Fault:
     line = error.problem_mark.line + 1 if error.problem_mark is not None else None
-    return Fault("", ": ".join(part for part in (error.context, error.problem) if part), line)
+    told = ": ".join(part for part in (error.context, error.problem) if part)
+    return Fault("", _QUOTED.sub(r"\1", told), line)
+
+
+_QUOTED = re.compile(r"(alias|anchor|handle) (['\"]).*?\2")
+"""What PyYAML quotes of a file: text that begins with *, & or ! is taken for such a name, and may be a secret."""
 
 
 # From nodes to values
@@ -229,10 +234,10 @@ def _scalar(node: yaml.Node, key: str) -> str | int | float | bool | None:
                 return float(text)
             case "str" | "!":
                 return text
-            case tag:
-                raise _FaultFound(key, f"the tag {tag} is not known here", node)
+            case _:
+                raise _FaultFound(key, f"has a tag that is not known here: {_TAGGED}", node)
     except (ValueError, KeyError):
-        raise _FaultFound(key, f"{text!r} is not what its tag says", node) from None
+        raise _FaultFound(key, "is not what its tag says", node) from None
 
 
 def _line_number(node: yaml.Node) -> int:

@@ -7,6 +7,7 @@ No other file names any of it, and here nothing is decided. What is expected of 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
 import sys
 from collections.abc import Coroutine
@@ -97,8 +98,19 @@ class Connection(web.RequestHandler):
 
     @property
     def waits_for_request(self) -> bool:
-        """Has it answered all requests that came in whole?"""
-        return self._waiter is not None and not self._waiter.done()
+        """Has it answered all requests that came in whole? Data may come before its task has begun, and so before it
+        waits for any."""
+        if self._waiter is not None:
+            return not self._waiter.done()
+        return not self._messages and self._is_yet_to_begin
+
+    @property
+    def _is_yet_to_begin(self) -> bool:
+        task = self._task_handler
+        if task is None:
+            return False
+        coroutine = task.get_coro()
+        return inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
 
     @property
     def is_too_far_ahead(self) -> bool:

@@ -304,11 +304,12 @@ class Heartbeats:
             self._called_ns = None
             self._log.info("peer found", region=report.place.region, rtt_ms=self.round_trips.median_ns() // 1_000_000)
         self._submit(PeersObserved((observe(report, age_ns, self.round_trips, self._clock.now_ns()),)))
+        began_ns = self._clock.thread_ns()
         if budgets:
             self._on_budgets(budgets)
         if self._on_scaling is not None and scaling is not None:
             self._on_scaling(scaling)
-        return self._allowance.spend(self._clock.now_ns(), taken_ns)
+        return self._allowance.spend(self._clock.now_ns(), taken_ns + self._clock.thread_ns() - began_ns)
 
     def _heard_for_ns(self) -> int:
         return self._clock.now_ns() - self._found_ns if self._heard else 0

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gateway.ground.faults import ConfigError
+from gateway.ground.whole_files import read_whole
 
 FIRST_SIGNED_LINE = 2
 """A file's header is signed at once, so that no file can be made without the key."""
@@ -81,7 +82,7 @@ class HeadSigner:
     def read(cls, path: Path, within_s: float) -> Self:
         """An Ed25519 key in PEM, as `openssl genpkey -algorithm ed25519` writes it. Raises ConfigError."""
         try:
-            key = load_pem_private_key(path.read_bytes(), password=None)
+            key = load_pem_private_key(read_whole(path), password=None)
         except OSError as error:
             raise ConfigError(f"audit.signing_key: {path} cannot be read: {error.strerror}") from error
         except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -106,7 +107,7 @@ def fingerprint_of(key: Ed25519PublicKey) -> str:
 def read_public_key(path: Path) -> Ed25519PublicKey:
     """As `openssl pkey -pubout` writes it. Raises ConfigError."""
     try:
-        key = load_pem_public_key(path.read_bytes())
+        key = load_pem_public_key(read_whole(path))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, UnsupportedAlgorithm):

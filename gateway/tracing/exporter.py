@@ -24,6 +24,7 @@ from gateway.config.tracing import CollectorTlsConfig, Protocol, TracingConfig
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.ground.faults import ConfigError
 from gateway.ground.values import SECOND_NS
+from gateway.ground.whole_files import read_whole
 from gateway.tracing.encoding import encoded
 from gateway.tracing.spans import FinishedRequest, ServerOf, spans_of
 
@@ -140,7 +141,7 @@ def _way_to(config: TracingConfig, headers: Mapping[str, str]) -> _Way:
 def _credentials(tls: CollectorTlsConfig) -> grpc.ChannelCredentials:
     try:
         roots, key, chain = (
-            None if path is None else path.read_bytes() for path in (tls.ca_file, tls.key, tls.certificate)
+            None if path is None else read_whole(path) for path in (tls.ca_file, tls.key, tls.certificate)
         )
     except OSError as error:
         raise ConfigError(f"tracing.tls: {error.filename} cannot be read: {error.strerror}") from error

@@ -37,6 +37,7 @@ from tests.hostile.peers import (
     beat,
     forward,
 )
+from tests.hostile.tenants_told import USE_CASES
 from tests.support.core import EU
 from tests.support.gateways import counted, until, usable_peers
 from tests.support.hostile import ENOUGH_S, Besieged, besieged, sent
@@ -44,6 +45,14 @@ from tests.support.wire import posted, wire
 
 _NO_MESSAGE = "DecodeError"
 """In gRPC's own words for bytes that are none, under whatever status."""
+USE_BEATS = tuple(
+    BeatCase(
+        f"of tenants: {case.name}",
+        {"tenant_uses": list(case.uses), "age_us": case.age_us},
+        believed=case.believed and not case.age_us,
+    )
+    for case in USE_CASES
+)
 _GOOD = AnswerCase("good", GOOD_ANSWER, 200, counts=False)
 
 
@@ -233,7 +242,7 @@ async def left(at: Besieged, peer: RawPeer, answered: int) -> bytes:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("case", BEAT_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*BEAT_CASES, *USE_BEATS], ids=lambda case: case.name)
 async def test_a_heartbeat_is_believed_within_reason(with_engine: Surrounded, case: BeatCase) -> None:
     at, peer = with_engine.at, with_engine.peer
     at.told.clear()

@@ -27,6 +27,7 @@ from gateway.ground.operators_config import OperatorsConfig, OperatorTokenConfig
 from gateway.ground.page.serving import add_page
 from gateway.ground.values import Address
 from tests.fakes.attached import hello
+from tests.hostile.names_shown import NAME_CASES, NameCase
 from tests.support.browser import Page, chromium
 from tests.support.controllers import plain_gateway, read_file
 from tests.support.core import EU, MS, US
@@ -36,8 +37,6 @@ from tests.support.served import Served, in_thread, served
 pytestmark = pytest.mark.slow
 TOKEN = "of-the-operators"
 LOOKER = "may-only-look"
-HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
-CANDIDATE = {"id": HOSTILE, "region": HOSTILE, "standing": HOSTILE, "matched_blocks": 1, "load": 2}
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +129,8 @@ async def test_a_request_is_looked_up_by_its_id_with_the_keyboard_alone(
 async def test_what_others_write_stays_text(
     up: Served, tmp_path: Path, page: Page, session: aiohttp.ClientSession
 ) -> None:
-    """All that a gateway and a controller show, with markup wherever somebody might write some."""
+    """All that a gateway and a controller show, with each hostile name wherever somebody might write one."""
+    wrong: list[str] = []
     await asked(up.gateway, session)
     async with serve_controller(read_file(tmp_path)) as controller:
         link = plain_gateway(controller.grpc_address, hello("us-1", US))
@@ -138,48 +138,87 @@ async def test_what_others_write_stays_text(
             await us.until(lambda us: len(us.replica_ids) == 2)
             for url in (up.gateway.admin_url, controller.admin_url):
                 async with session.get(f"{url}/admin/overview") as response:
-                    shown = hostile(await response.json())
-                async with pretending(shown) as pretended:
-                    await in_thread(partial(look_for_markup, page, pretended))
+                    told = await response.json()
+                for case in NAME_CASES:
+                    async with pretending(hostile(told, case.text), case.text) as pretended:
+                        wrong += await asyncio.to_thread(look_for_markup, page, pretended, case)
+    assert not wrong, "\n".join(wrong)
 
 
-def hostile(shown: Any, name: str = "") -> Any:
-    """Every text gets some, but for the words that are looked up."""
+def hostile(shown: Any, text: str, name: str = "") -> Any:
+    """Every text becomes this one, and so do names of details; the words that are looked up stay."""
     if isinstance(shown, dict):
-        return {key: hostile(each, key) for key, each in shown.items()}
+        more = {text: {text: [text]}} if name == "details" else {}
+        return {key: hostile(each, text, key) for key, each in shown.items()} | more
     if isinstance(shown, list):
-        return [hostile(each, name) for each in shown]
-    return shown + HOSTILE if isinstance(shown, str) and name not in ("kind", "health") else shown
+        return [hostile(each, text, name) for each in shown]
+    return text if isinstance(shown, str) and name not in ("kind", "level", "time") else shown
 
 
 @asynccontextmanager
-async def pretending(shown: dict[str, object]) -> AsyncIterator[str]:
+async def pretending(shown: dict[str, object], text: str) -> AsyncIterator[str]:
     """A process whose page shows this, and that explains every request alike."""
 
+    candidate = {"id": text, "region": text, "standing": text, "matched_blocks": 1, "load": 2}
+
     async def explain(_: web.Request) -> web.Response:
-        side = {"gateway": HOSTILE, "placements": [{"attempt": 1, "reason": HOSTILE, "considered": [CANDIDATE]}]}
-        return web.json_response({"here": side, "words": [HOSTILE], "there": [{"request": side}]})
+        side = {"gateway": text, "placements": [{"attempt": 1, "reason": text, "considered": [candidate]}]}
+        return web.json_response({"here": side, "words": [text], "there": [{"request": side}]})
 
     async def whoami(_: web.Request) -> web.Response:
-        return web.json_response({"operator": HOSTILE, "role": HOSTILE})
+        return web.json_response({"operator": text, "role": Role.CHANGE})
+
+    async def orders(_: web.Request) -> web.Response:
+        lost = {"region": text, "gateways": [text], "replicas": 1, "home": text, "owner": text, "why": text}
+        stays = [{"replicas": 1, "home": text, "why": text}]
+        moves = [{"replica": text, "before": text, "after": text}]
+        preview = {"moves_in_all": 1, "moves": moves, "stays": stays, "unreachable": [lost], "names": [[text, [text]]]}
+        return web.json_response({"preview": {"frozen": text, **preview}})
 
     app = web.Application()
     add_page(app, lambda: shown)
+    app.router.add_post("/admin/orders", orders)
     app.router.add_get("/admin/explain/{id}", explain)
     app.router.add_get("/admin/whoami", whoami)
     async with TestServer(app) as server:
         yield str(server.make_url("")).rstrip("/")
 
 
-def look_for_markup(page: Page, url: str) -> None:
+MARKUP = "img, script, iframe, svg svg, animate, template, base, style, a, form form, object, embed, link, [onfocus]"
+"""What the page has none of in its body, but for a link to a part of itself."""
+UNSEEN = r"/[\u0000-\u0008\u200b\u202a-\u202e\u2066-\u2069\u2028\u2029\ufeff]|[\u{e0000}-\u{e007f}]/u"
+TITLES = "[...document.querySelectorAll('[title], [aria-label]')].map((each) => each.title + each.ariaLabel).join()"
+CHECKS = {
+    "it has run": "window.owned === undefined",
+    "it is markup": f"!document.querySelector('body :is({MARKUP}):not(a[href^=\"#\"])')",
+    "it is not seen whole": f"!{UNSEEN}.test(document.documentElement.textContent + document.title)",
+    "it is cut in the middle of a letter": "!/\\p{Surrogate}/u.test(document.documentElement.textContent)",
+    "it is not seen whole in a tooltip": f"!{UNSEEN}.test({TITLES})",
+    "it has changed what all objects have": "!Object.keys(Object.prototype).length && `${{}}` === '[object Object]'",
+    "it makes the page wider": "document.documentElement.scrollWidth <= innerWidth",
+    "it covers the page": "document.querySelector('.bar').offsetHeight < innerHeight / 3",
+    "it makes the page long": "document.body.textContent.length < 2_000_000",
+}
+
+
+def look_for_markup(page: Page, url: str, case: NameCase) -> list[str]:
+    """What is wrong with how a page shows this name."""
     page.open(url)
     page.until_live()
     page.find("#lookup-id").send_keys("r1" + Keys.ENTER)
-    page.until("document.querySelector('#lookup .answer td')?.textContent")
-    assert page.text("#panels").count(HOSTILE) > 20
-    assert HOSTILE in page.text("#who")
-    assert page.run("return document.querySelectorAll('body img, body script, body a[href^=http]').length") == 0
-    assert (page.console(), page.asked()) == ([], {url})
+    page.until("document.querySelector('#lookup .answer td')")
+    wrong = [what for what, check in CHECKS.items() if not page.run(f"return {check}")]
+    page.until("document.querySelector('#gateways td button, #actions button:enabled')")
+    page.run("document.querySelector('#gateways td button, #actions button:enabled').click()")
+    page.until("document.querySelector('#order-dialog').open")
+    wrong += [f"{what}, in a question" for what, check in CHECKS.items() if not page.run(f"return {check}")]
+    if page.run("return document.querySelector('#panels').textContent.split(arguments[0]).length", case.told) <= 20:
+        wrong.append("it is not shown where it stands")
+    if case.told.strip() not in page.text("#who"):
+        wrong.append("it is not shown at the top")
+    if (page.console(), page.asked()) != ([], {url}):
+        wrong.append("the browser asked somebody else, or complained")
+    return [f"{case.name}: {each}" for each in wrong]
 
 
 async def test_orders_are_asked_about_first_and_want_the_token(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -15,6 +16,7 @@ import yaml
 
 from gateway.app.gateway import GatewayHandle
 from gateway.core.vocabulary import GatewayId, Place
+from gateway.security.keys import mint
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, FakeEngine, hang, stream, stream_until, token
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import (
@@ -157,6 +159,32 @@ async def test_an_engine_s_new_key_is_used_from_the_next_request_on(world: World
         await completed(world, gateway)
     sent = [each.headers["authorization"] for each in world.one.received]
     assert sent == ["Bearer first", "Bearer second-key"]
+
+
+async def test_pipes_in_place_of_all_files_keep_nobody_waiting(world: World) -> None:
+    """Each would be waited for without an end: by a thread that reads it, or by everybody."""
+    files = {name: world.region.folder / name for name in ("key", "keys.yaml", "operator")}
+    secret, kept = mint("a")
+    files["key"].write_text("first")
+    files["operator"].write_text("operator-s")
+    files["keys.yaml"].write_text(yaml.safe_dump({"keys": [{"id": "a", "hash": str(kept), "tenant": "acme"}]}))
+    world.region.write(
+        world.one,
+        reload={"watch": "10ms", "region_file": True},
+        keys="keys.yaml",
+        operators={"tokens": [{"name": "o", "role": "look", "token_file": "operator"}]},
+    )
+    world.region.document["replicas"][0]["api_key_file"] = "key"  # type: ignore[index]
+    world.region.path.write_text(yaml.safe_dump(world.region.document))
+    async with world.region.serving() as gateway:
+        for path in (*files.values(), world.region.path):
+            path.unlink()
+            os.mkfifo(path)
+        parts = ("keys", "region", "engine_credentials", "operators")
+        await until(lambda: all(counted(gateway, "reloads_total", part=each, result="refused") for each in parts))
+        async with aiohttp.ClientSession(headers={"authorization": f"Bearer {secret}"}) as client:
+            assert await completed(replace(world, session=client), gateway) == WHOLE
+    assert world.one.received[-1].headers["authorization"] == "Bearer first"
 
 
 @asynccontextmanager

@@ -390,9 +390,9 @@ def never_judged_again(original: Original, core: GatewayCore) -> None:
 
 
 @mutant("a cancelled attempt is counted for ever", "targets:Targets.ended")
-def counts_the_cancelled(original: Original, *ended: Any) -> None:
-    _, state, _, result, _ = ended
-    original(*ended)
+def counts_the_cancelled(original: Original, *ended: Any, **more: Any) -> None:
+    _, state, _, result, *_ = ended
+    original(*ended, **more)
     state.in_flight += result is LegResult.CANCELLED
 
 
@@ -404,13 +404,13 @@ def reads_it_twice(original: Original, targets: Any, state: Any, *token: Any) ->
 
 
 @mutant("a client's mistakes open the breaker", "attempts:Breaker.record")
-def blames_for_clients(original: Original, breaker: Breaker, result: LegResult, now_ns: int) -> bool:
-    return bool(original(breaker, LegResult.FAILED if result is LegResult.CLIENT_ERROR else result, now_ns))
+def blames_for_clients(original: Original, breaker: Breaker, result: LegResult, *when: Any, **more: Any) -> bool:
+    return bool(original(breaker, LegResult.FAILED if result is LegResult.CLIENT_ERROR else result, *when, **more))
 
 
 @mutant("a peer's refusal counts as a failure", "attempts:Breaker.record")
-def blames_for_refusals(original: Original, breaker: Breaker, result: LegResult, now_ns: int) -> bool:
-    return bool(original(breaker, LegResult.FAILED if result is LegResult.REFUSED else result, now_ns))
+def blames_for_refusals(original: Original, breaker: Breaker, result: LegResult, *when: Any, **more: Any) -> bool:
+    return bool(original(breaker, LegResult.FAILED if result is LegResult.REFUSED else result, *when, **more))
 
 
 @mutant("a replica with a pending request is pushed to", "replicas:Replicas._fullness")

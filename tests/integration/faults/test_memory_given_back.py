@@ -24,10 +24,12 @@ import yaml
 from gateway.app.memory import _CONNECTION_BYTES
 from gateway.security.keys import mint
 from tests.fakes.engine import (
+    DONE,
     GOOD_STREAM,
     JSON_HEADERS,
     ROLE,
     SSE_HEADERS,
+    STOP,
     Exchange,
     FakeEngine,
     Script,
@@ -40,10 +42,11 @@ from tests.fakes.engine import (
     stream_and_hang,
     token,
 )
+from tests.fakes.engine_pages import Page, PagesEngine
 from tests.support.certificates import Files, clients_leaf, new_ca, roots_of
 from tests.support.core import MODEL, US
 from tests.support.gateways import nightside, until
-from tests.support.processes import QUICK_PROBES, Process, gateway_process, region_file, two_regions
+from tests.support.processes import QUICK_PEERS, QUICK_PROBES, Process, gateway_process, region_file, two_regions
 from tests.support.wire import CHAT_PATH, Wire, posted
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -435,8 +438,10 @@ async def inspected(file: Path) -> AsyncIterator[tuple[Process, tuple[asyncio.St
     run = [sys.executable, "-m", "tests.support.inspected_gateway", str(file), str(at)]
     async with gateway_process(file, run=run) as process:
         reader, writer = await asyncio.open_unix_connection(at)
-        yield process, (reader, writer)
-        writer.close()
+        try:
+            yield process, (reader, writer)
+        finally:
+            writer.close()
 
 
 @asynccontextmanager
@@ -468,11 +473,14 @@ async def warm(held: Held, *keys: str) -> None:
 
 
 @asynccontextmanager
-async def holding_across(folder: Path, ports: Callable[[], int], engine: FakeEngine) -> AsyncIterator[Held]:
+async def holding_across(
+    folder: Path, ports: Callable[[], int], engine: FakeEngine, **peering: object
+) -> AsyncIterator[Held]:
     """Two gateways, of which the first has an engine that is busy, and forwards everything."""
     async with FakeEngine().serving() as busy, AsyncExitStack() as stack:
         busy.waiting = 1
-        files = two_regions(folder, ports, busy, engine, limits=LIMITS, attempt=NO_RESUME)
+        sections = {"limits": LIMITS, "attempt": NO_RESUME, "peering": {**QUICK_PEERS, **peering}}
+        files = two_regions(folder, ports, busy, engine, **sections)
         processes = [await stack.enter_async_context(inspected(file)) for file in files]
         yield Held(processes[0][0], engine, {}, [inspection for _, inspection in processes])
 
@@ -483,10 +491,11 @@ async def test_no_way_in_which_a_request_ends_leaves_a_cycle(tmp_path: Path, eng
         assert await kept_by_cycles(held, UPLOADS | ANSWERS | LEFT) == {}
 
 
+@pytest.mark.parametrize("exchange", [True, False], ids=["on a stream", "by a call"])
 async def test_no_way_in_which_a_forward_ends_leaves_a_cycle(
-    tmp_path: Path, engine: FakeEngine, unused_tcp_port_factory: Callable[[], int]
+    tmp_path: Path, engine: FakeEngine, unused_tcp_port_factory: Callable[[], int], exchange: bool
 ) -> None:
-    async with holding_across(tmp_path, unused_tcp_port_factory, engine) as held:
+    async with holding_across(tmp_path, unused_tcp_port_factory, engine, exchange=exchange) as held:
         await warm(held, "a")
         assert await kept_by_cycles(held, ANSWERS | LEFT) == {}
 
@@ -501,6 +510,138 @@ async def test_no_way_in_which_a_request_over_tls_ends_leaves_a_cycle(tmp_path: 
         await warm(held, "a", "tokens", "rate")
         ways = {name: way for name, way in (UPLOADS | LEFT).items() if "half_closes" not in name}
         assert await kept_by_cycles(held, ways) == {}
+
+
+# Two legs of one request, and one after another
+
+
+HANDED_OVER = (
+    b'{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"H"},'
+    b'"finish_reason":"length"}],"usage":{"prompt_tokens":22,"completion_tokens":1},"kv_transfer_params":'
+    b'{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_engine_id":"d","remote_host":"127.0.0.1",'
+    b'"remote_port":5600}}'
+)
+BOOTSTRAP = b'{"0":{"engine_id":"engine-of-p","worker_addr":{"0":{"0":"addr"}}}}'
+TALK = json.dumps(
+    {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": "x" * BODY_BYTES}]}
+).encode()
+TALK_WHOLE = TALK.replace(b'"stream": true', b'"stream": false')
+LEAVES_LEGS: dict[str, Way] = {
+    f"client {leave.__name__} {stage}": leaves_engine(leave, script, behind=behind, body=TALK)
+    for leave in LEAVING
+    for stage, script, behind in (
+        ("before the head", hang, b""),
+        ("before a token", stream_and_hang(ROLE), b""),
+        ("in the stream", stream_and_hang(BEGUN), b'"x"'),
+    )
+}
+
+
+def legs_end(reader: FakeEngine) -> dict[str, Way]:
+    """By how the engine that reads ends, and by how the one that writes does."""
+
+    def read(script: Script, written: Script, *headers: str, body: bytes = TALK) -> Way:
+        async def way(held: Held) -> None:
+            reader.plays(script)
+            await asks(written, None, *headers, body=body)(held)
+            reader.plays(answer(body=HANDED_OVER))
+
+        return way
+
+    reads: dict[str, Script] = {
+        "hands over": answer(body=HANDED_OVER),
+        "says 500": answer(500, ERROR),
+        "says 400": answer(400, ERROR),
+        "hangs up": hang_up,
+        "hands nothing over": answer(),
+        "speaks no JSON": answer(body=b"{"),
+        "says nothing": hang,
+    }
+    writes: dict[str, Script] = {
+        "writes": stream(*GOOD_STREAM),
+        "says 500": answer(500, ERROR),
+        "is cut": stream_and_cut(BEGUN),
+        "hangs up": hang_up,
+        "begins with an error": stream(error_event(500)),
+        "falls silent": stream_and_hang(BEGUN),
+    }
+    return {
+        **{f"reader {name}": read(script, stream(*GOOD_STREAM), HURRY) for name, script in reads.items()},
+        **{f"writer {name}": read(answer(body=HANDED_OVER), script) for name, script in writes.items()},
+        "writer writes in one piece": read(answer(body=HANDED_OVER), stream(*GOOD_STREAM), body=TALK_WHOLE),
+    }
+
+
+@pytest.mark.parametrize("connector", ["nixl", "mooncake"], ids=["one after the other", "both at once"])
+async def test_no_way_in_which_two_legs_of_a_request_end_leaves_a_cycle(
+    tmp_path: Path, engine: FakeEngine, connector: str
+) -> None:
+    async with FakeEngine().serving() as reader, PagesEngine({"/query": Page(BOOTSTRAP)}).serving() as bootstrap:
+        reader.plays(answer(body=HANDED_OVER))
+        own: dict[str, object] = {"models": [MODEL], "pool": "chat"}
+        readers = {"id": "p", "url": reader.url, "role": "prefill", **own}
+        if connector == "mooncake":
+            readers["bootstrap_port"] = int(bootstrap.url.split(":")[2])
+        sections = {
+            "replicas": [readers, {"id": "d", "url": engine.url, "role": "decode", **own}],
+            "pools": [{"name": "chat", "kind": "disaggregated", "connector": connector, "decode_batch_max": 4}],
+        }
+        async with holding(tmp_path, engine, limits=LIMITS, **sections) as held:
+            async with held.client() as client:
+                client.asks("connection: close", body=TALK)
+                assert b" 200 " in await client.until_closed()
+            await held.comes_to_rest()
+            assert await kept_by_cycles(held, legs_end(reader) | LEAVES_LEGS) == {}
+
+
+def breaks_once(then: Script) -> Script:
+    """What goes on elsewhere says so."""
+
+    async def script(exchange: Exchange) -> None:
+        if b"continue_final_message" in exchange.received.body:
+            await then(exchange)
+        else:
+            await stream_and_cut(BEGUN)(exchange)
+
+    return script
+
+
+async def test_no_way_in_which_a_resumed_answer_ends_leaves_a_cycle(tmp_path: Path, engine: FakeEngine) -> None:
+    ways = {
+        "goes on": asks(breaks_once(stream(token("y"), STOP, DONE)), 200, body=TALK),
+        "breaks again": asks(breaks_once(stream_and_cut(token("y"))), 200, body=TALK),
+        "is refused": asks(breaks_once(answer(400, ERROR)), 200, body=TALK),
+        "fails": asks(breaks_once(answer(500, ERROR)), 200, body=TALK),
+        "hangs up": asks(breaks_once(hang_up), 200, body=TALK),
+        "meets the deadline": asks(breaks_once(hang), 200, HURRY, body=TALK),
+        **{
+            f"client {leave.__name__}": leaves_engine(
+                leave, breaks_once(stream_and_hang(token("y"))), behind=b'"y"', body=TALK
+            )
+            for leave in LEAVING
+        },
+    }
+    async with FakeEngine().serving() as other:
+        replicas = [{"id": name, "url": each.url, "models": [MODEL]} for name, each in (("a", engine), ("b", other))]
+        attempt = {**NO_RESUME, "attempts_max": 3}
+        async with holding(tmp_path, engine, limits=LIMITS, replicas=replicas, attempt=attempt) as held:
+
+            def both(way: Way) -> Way:
+                async def played(held: Held) -> None:
+                    plain = engine.plays
+
+                    def plays(*scripts: Script) -> None:
+                        plain(*scripts)
+                        other.plays(*scripts)
+
+                    engine.plays = plays  # type: ignore[method-assign]
+                    await way(held)
+
+                return played
+
+            await warm(held, "a")
+            assert await kept_by_cycles(held, {name: both(way) for name, way in ways.items()}) == {}
+            assert any(b"continue_final_message" in each.body for each in (*engine.received, *other.received))
 
 
 # What the system has back

@@ -1,7 +1,22 @@
 // Elements, made of text only: nothing that comes from outside ever becomes markup.
 
 const LONG = 30; // what has more letters may be cut off, and is told whole by a tooltip
+const TEXT_MAX = 4000;
+// What is not seen and yet changes how other text is read: controls, and marks that turn text around or have no width.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
 const SVG = "http://www.w3.org/2000/svg";
+
+// Without half a letter at its end.
+function whole(text) {
+  return text.replace(/[\ud800-\udbff]$/, "");
+}
+
+// Text as it can be shown: with all that is in it to be seen, and with an end.
+export function plain(text) {
+  const told = text === null || text === undefined ? "" : String(text);
+  const cut = told.length > TEXT_MAX ? `${whole(told.slice(0, TEXT_MAX))}…` : told;
+  return cut.replace(UNSEEN, (each) => `\\u{${each.codePointAt(0).toString(16)}}`);
+}
 
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
@@ -11,7 +26,7 @@ function fill(element, attributes, children) {
     else element.setAttribute(name, value === true ? "" : String(value));
   }
   for (const child of children.flat()) {
-    if (child !== null && child !== undefined) element.append(child instanceof Node ? child : String(child));
+    if (child !== null && child !== undefined) element.append(child instanceof Node ? child : plain(child));
   }
   return element;
 }
@@ -26,7 +41,7 @@ export function s(tag, attributes, ...children) {
 
 // Text is only put where it is another one: what is selected or focused stays so.
 export function say(element, text) {
-  const said = text === null || text === undefined ? "" : String(text);
+  const said = plain(text);
   if (element.textContent !== said) element.textContent = said;
 }
 
@@ -97,7 +112,8 @@ export function health(cell, word, title, more) {
   say(reason, more ? ` ${more}` : "");
   mark(chip, "health", word);
   say(chip, word);
-  if ((chip.title ?? "") !== (title ?? "")) chip.title = title ?? "";
+  const told = plain(title);
+  if (chip.title !== told) chip.title = told;
 }
 
 export function count(number) {

@@ -1,6 +1,6 @@
 // The page: it asks for what is shown, draws each part once, and brings each up to date as its sections change.
 
-import { h, keyed, mark, say } from "./dom.js";
+import { h, keyed, mark, plain, say } from "./dom.js";
 import { Session, watch } from "./live.js";
 import { lookup } from "./lookup.js";
 import { Orders } from "./orders.js";
@@ -73,7 +73,7 @@ function state(word, why) {
   if (word === "live" && orders !== null) askWho();
   mark(by("live"), "state", word);
   say(by("live"), STATES[word]);
-  by("live").title = why;
+  by("live").title = plain(why);
 }
 
 let saidUntil = null;
@@ -112,7 +112,7 @@ function showWho() {
   const { leads, term, version } = all.state ?? {};
   const about = kind === "gateway" ? ` in ${region} (${jurisdiction})` : `, ${leads ? "leads" : "does not lead"}: term ${term}, version ${version}`;
   say(by("who"), `${kind} ${name}${about}`);
-  document.title = `${name} · Nightside`;
+  document.title = plain(`${name} · Nightside`);
 }
 
 // Who looks, and what they may order: asked anew with each stream, since a token may be another's by then.

@@ -1,6 +1,6 @@
 // The regions on a map: how each fares, what is sent from where to where, and where it is night.
 
-import { count, h, keyed, mark, s, say } from "./dom.js";
+import { count, h, keyed, mark, plain, s, say } from "./dom.js";
 import { placeOf } from "./places.js";
 import { WORLD } from "./world.js";
 
@@ -8,7 +8,7 @@ const NORTH = 80;
 const SOUTH = -57;
 const NARROW = 620; // below so many pixels only the part of the world is drawn that has regions
 const RING = 2 * Math.PI * 11;
-const SIGNS = { well: "", busy: "", degraded: "!", closed: "=", down: "×", unknown: "?" };
+const SIGNS = new Map(Object.entries({ well: "", busy: "", degraded: "!", closed: "=", down: "×", unknown: "?" }));
 
 export class WorldMap {
   constructor(onChosen) {
@@ -85,10 +85,10 @@ export class WorldMap {
     const isThere = row.replicas > 0 && row.health !== "down" && row.health !== "unknown";
     const full = isThere ? Math.max(0, 1 - (row.free + row.down) / row.replicas) : 0;
     ring.children[2].setAttribute("stroke-dasharray", `${full * RING} ${RING}`);
-    say(ring.children[4], SIGNS[row.health] ?? "?");
+    say(ring.children[4], SIGNS.get(row.health) ?? "?");
     say(label.children[0], row.region);
     say(label.children[1], inShort(row));
-    button.setAttribute("aria-label", `${row.region}: ${row.health}, ${inShort(row)}`);
+    button.setAttribute("aria-label", plain(`${row.region}: ${row.health}, ${inShort(row)}`));
   }
 
   drawArrows(points, boxes) {

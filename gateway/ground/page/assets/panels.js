@@ -1,6 +1,6 @@
 // Each part of the page: what it is called, and how it shows the sections that it is made of.
 
-import { clock, count, h, health, keyed, mark, milliseconds, say, Table } from "./dom.js";
+import { clock, count, h, health, keyed, mark, milliseconds, plain, say, Table } from "./dom.js";
 import { WorldMap } from "./map.js";
 
 export function panel(name, title, ...children) {
@@ -135,12 +135,14 @@ export function decisions(look) {
 function looked(cell, id, look) {
   if (!cell.firstElementChild) {
     const button = h("button", { type: "button", class: "link" });
-    button.addEventListener("click", () => look(button.title));
+    button.addEventListener("click", () => look(button.dataset.id));
     cell.append(button);
   }
   const button = cell.firstElementChild;
-  button.title = id;
-  say(button, id.length > 22 ? `${id.slice(0, 10)}…${id.slice(-8)}` : id);
+  button.dataset.id = id;
+  button.title = plain(id);
+  const letters = Array.from(id.slice(0, 1000));
+  say(button, letters.length > 22 ? `${letters.slice(0, 10).join("")}…${letters.slice(-8).join("")}` : id);
 }
 
 export function names() {
@@ -176,8 +178,9 @@ export function policies() {
 
 // What a sentence has between backticks is a key of a file.
 function spoken(element, sentence) {
-  if (element.textContent === sentence.replaceAll("`", "")) return;
-  element.replaceChildren(...sentence.split("`").map((each, index) => (index % 2 ? h("code", null, each) : each)));
+  const told = plain(sentence);
+  if (element.textContent === told.replaceAll("`", "")) return;
+  element.replaceChildren(...told.split("`").map((each, index) => (index % 2 ? h("code", null, each) : each)));
 }
 
 // Of a controller
@@ -194,7 +197,7 @@ export function gateways(orders) {
     mark(button, "gateway", row.id);
     mark(button, "drained", row.drained);
     say(button, row.drained ? "Undrain" : "Drain");
-    button.setAttribute("aria-label", `${row.drained ? "Undrain" : "Drain"} ${row.id}`);
+    button.setAttribute("aria-label", plain(`${row.drained ? "Undrain" : "Drain"} ${row.id}`));
   };
   return rows("gateways", "Gateways", "gateways", [
     { name: "Gateway", isHead: true, text: (row) => row.id },
@@ -229,13 +232,13 @@ export function owners() {
 }
 
 function details(held) {
-  return Object.entries(held).map(([name, each]) => `${name.replaceAll("_", " ")}: ${plain(each)}`).join(" · ");
+  return Object.entries(held).map(([name, each]) => `${name.replaceAll("_", " ")}: ${inWords(each)}`).join(" · ");
 }
 
-function plain(held) {
+function inWords(held) {
   if (held === null || typeof held !== "object") return String(held);
-  if (Array.isArray(held)) return held.length ? held.map(plain).join(", ") : "nobody";
-  return Object.entries(held).map(([name, each]) => `${name} → ${plain(each)}`).join("; ") || "none";
+  if (Array.isArray(held)) return held.length ? held.map(inWords).join(", ") : "nobody";
+  return Object.entries(held).map(([name, each]) => `${name} → ${inWords(each)}`).join("; ") || "none";
 }
 
 export function events() {

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from controller.store.sqlite import SqliteStore
-from controller.store.store import Store, StoreTaken, StoreUnavailable, StoreUnusable
+from controller.store.store import Store, StoreLost, StoreTaken, StoreUnavailable, StoreUnusable
 from tests.support.store_conformance import StoreConformance
 
 ROOT = Path(__file__).parents[4]
@@ -161,3 +161,19 @@ class TestTrouble:
         (tmp_path / "file").write_text("in the way")
         with pytest.raises(StoreUnavailable, match=r"Not a directory|File exists"):
             await SqliteStore.open(tmp_path / "file" / "controller.db")
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+async def test_a_file_that_is_not_the_one_that_was_opened_takes_no_write(tmp_path: Path, replaced: bool) -> None:
+    """SQLite would go on with the one that has no name any more, and say that all is well."""
+    path = tmp_path / "controller.db"
+    store = await SqliteStore.open(path)
+    holding = await store.acquire("one")
+    await store.write(holding, {"a": b"1"})
+    path.rename(tmp_path / "moved.db")
+    if replaced:
+        path.write_bytes((tmp_path / "moved.db").read_bytes())
+    for late in (store.write(holding, {"a": b"2"}), store.rise(holding, 7)):
+        with pytest.raises(StoreLost, match="not the file any more"):
+            await late
+    await store.close()

@@ -3,15 +3,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from gateway.app.budgets import Budgets
 from gateway.core.residency import TenantPolicy
 from gateway.core.vocabulary import GatewayId, Place, TenantName
 from gateway.ground.clock import Clock
-from gateway.records.others_usage import BudgetUse
+from gateway.ground.wire import WireError
+from gateway.peers.codec import read_budget_uses
+from gateway.records.others_usage import NOTHING, BudgetUse
 from gateway.records.usage_book import UsageBook, Used
 from gateway.request.callers import KeyId
 from gateway.security.keyring import Keyring
 from gateway.security.keys_editing import add_key, change_key, set_tenant_budget
+from protos.mesh.v1 import peer_pb2 as pb
+from tests.hostile.tenants_told import BUDGET_CASES, BudgetCase
 from tests.support.core import AP, EU, US, policy, rule
 
 ACME = TenantName("acme")
@@ -95,3 +101,20 @@ def test_without_keys_nothing_is_told_and_nothing_kept() -> None:
     book.settle(KeyId(""), ACME, 0, Used(1, 5), Noon().wall_ns())
     assert budgets.told_to(EU, policy(US), 0) == ([], 0)
     assert len(book.others) == 0
+
+
+@pytest.mark.parametrize("case", BUDGET_CASES, ids=lambda case: case.name)
+def test_a_lying_peer_can_say_that_a_budget_is_used_up_and_nothing_else(tmp_path: Path, case: BudgetCase) -> None:
+    house = House(tmp_path, tokens_per_day=100, tokens_per_month=1000)
+    message = pb.SubscribeResponse(budget_uses=[pb.BudgetUse(**each) for each in case.said])
+    if not case.believed:
+        with pytest.raises(WireError):
+            read_budget_uses(message)
+        return
+    for each in message.budget_uses:  # one word after the other, and all of them again
+        house.budgets.hear(PEER, read_budget_uses(pb.SubscribeResponse(budget_uses=[each])))
+    house.budgets.hear(PEER, read_budget_uses(message))
+    by_others = house.budgets.by_others(NAME)
+    assert (by_others.in_day + by_others.set_aside < 100 and by_others.in_month < 1000) is case.left
+    assert len(house.book.others) <= 1, "what is no budget of ours is not kept"
+    assert house.budgets.by_others(("key", "free")) == house.budgets.by_others(("tenant", ACME)) == NOTHING

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.app import precedence
 from gateway.app.precedence import Precedence
 from gateway.config.orders import Orders, OrdersRefused
 from gateway.config.sections import GatewayConfig
@@ -88,6 +92,34 @@ async def test_the_same_word_again_changes_nothing_and_an_older_one_is_refused(t
         await told.precedence.take(snapshot(1))
     await told.precedence.take(snapshot(1, term=2))
     assert told.precedence.version == ControlVersion(2, 1)
+
+
+async def test_one_that_is_overtaken_while_it_is_read_is_not_taken(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two streams may overlap for a moment: the one that is given up, and the one that takes its place."""
+    is_overtaken, read = threading.Event(), precedence._orders
+
+    def read_slowly(*of: Any) -> Orders:
+        if of[1] is older:
+            is_overtaken.wait(60)
+        return read(*of)
+
+    monkeypatch.setattr(precedence, "_orders", read_slowly)
+    older = snapshot(9)
+    async with asyncio.TaskGroup() as tasks:
+        taking = tasks.create_task(_refused(told.precedence.take(older)))
+        await asyncio.sleep(0)
+        await told.precedence.take(snapshot(1, term=2))
+        is_overtaken.set()
+    assert taking.result() == "it is older than 2.1, which is in force"
+    assert told.precedence.version == told.last.version == ControlVersion(2, 1)
+
+
+async def _refused(taking: Awaitable[None]) -> str:
+    try:
+        await taking
+    except OrdersRefused as refused:
+        return str(refused)
+    return ""
 
 
 async def test_what_cannot_be_put_in_force_is_forgotten(told: Told) -> None:

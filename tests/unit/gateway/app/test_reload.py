@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,14 +18,19 @@ from gateway.config.reading import read_region_file
 from gateway.config.sections import GatewayConfig, LimitsConfig
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId
+from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.faults import ConfigError
 from gateway.ground.logs import make_logger
 from gateway.ground.reloader import Reloader, ReloadRefused
+from gateway.security.keyring import Keyring
+from gateway.security.keys import mint
 from tests.fakes.engine import Tally
+from tests.hostile.files import FILE_CASES, SECRET, TOO_LARGE, FileCase
 from tests.support.background import in_background
 from tests.support.core import AP, EU, US, policy, rule
 from tests.support.gateways import write_policy
+from tests.support.turned_files import restore, turn
 
 
 @dataclass
@@ -148,6 +154,15 @@ class TestReloader:
         link.symlink_to("two")
         await look(reloader, times=2)
         assert read.count == 3
+
+    async def test_one_that_may_be_read_now_is_read_again(self, bench: Bench, tmp_path: Path) -> None:
+        """A change of owner or mode leaves its time and its size as they were."""
+        file = tmp_path / "a"
+        file.write_text("1")
+        reloader = bench.reads(file, refuse)
+        file.chmod(0o400)
+        await look(reloader, times=3)
+        assert bench.results == [("a", False)]
 
     async def test_a_file_that_changes_while_it_is_read_is_read_again(self, bench: Bench, tmp_path: Path) -> None:
         file = tmp_path / "a"
@@ -384,3 +399,72 @@ class TestPolicy:
         assert part.files() == [path]
         part.move(path)
         assert len(applied) == 2
+
+
+OF_PLAIN_FILES = ("anchors and aliases", "tags are not allowed", TOO_LARGE)
+"""Faults that end the reading of a policy before the one of a case is met."""
+TOLD_BYTES_MAX = 1 << 20
+"""Of all that is logged of one file."""
+
+
+@pytest.mark.parametrize("case", FILE_CASES, ids=lambda case: case.name)
+class TestHostileFiles:
+    """Whatever a file becomes, reading it comes to an end, and says which file it is and why."""
+
+    async def test_the_keys_before_stay(self, case: FileCase, bench: Bench, tmp_path: Path) -> None:
+        path = tmp_path / "keys.yaml"
+        key, kept = mint("a")
+        path.write_text(yaml.safe_dump({"keys": [{"id": "a", "hash": str(kept), "tenant": "acme"}]}))
+        good, keyring = path.read_bytes(), Keyring(path, Clock())
+        told = await told_of(path, case, bench, keyring.reload)
+        assert bench.results == [("watched", False)]
+        assert told.startswith("keys.yaml: ")
+        assert case.fault in told
+        assert keyring.check(key) is not None
+        await self.back(path, good, bench, keyring.reload)
+
+    async def test_the_region_file_before_stays(self, case: FileCase, bench: Bench, region: Region) -> None:
+        good = region.path.read_bytes()
+        told = await told_of(region.path, case, bench, region.part.reload)
+        assert bench.results == [("watched", False)]
+        assert told.startswith("us.yaml: ")
+        assert case.fault in told
+        assert region.applied == []
+        await self.back(region.path, good, bench, region.part.reload)
+        assert len(region.applied) == 1
+
+    async def test_the_region_is_closed(self, case: FileCase, bench: Bench, tmp_path: Path) -> None:
+        applied: list[ResidencyPolicy] = []
+        path = write_policy(tmp_path, US)
+        good, part = path.read_bytes(), PolicyPart(path, US, applied.append, bench.log)
+        part.start()
+        told = await told_of(path, case, bench, part.reload)
+        assert any(fault in told for fault in (case.fault, *OF_PLAIN_FILES))
+        assert str(path) in applied[-1].closed_reason
+        await self.back(path, good, bench, part.reload)
+        assert applied[-1] == applied[0]
+
+    async def back(self, path: Path, good: bytes, bench: Bench, reload: Callable[[], Awaitable[None]]) -> None:
+        """What it was before is taken in again."""
+        restore(path, good)
+        reloader = bench.reloader()
+        reloader.add("restored", reload, lambda: [path])
+        assert await reloader.reload() == []
+
+
+async def told_of(path: Path, case: FileCase, bench: Bench, reload: Callable[[], Awaitable[None]]) -> str:
+    """Watch a file while it becomes another one; gives why it is not taken, in which no secret stands."""
+    reloader = bench.reloader()
+    reloader.add("watched", reload, lambda: [path])
+    turn(path, case)
+    async with asyncio.timeout(60):
+        await look(reloader, times=3)
+    logged = bench.stream.getvalue()
+    assert SECRET not in logged
+    assert len(logged) < TOLD_BYTES_MAX
+    (line,) = [line for line in bench.lines() if line["level"] == "error"]
+    why = line.get("faults", line.get("reason"))
+    assert isinstance(why, str | list)
+    told = why if isinstance(why, str) else "\n".join(why)
+    assert all(each.isprintable() for each in told.splitlines())
+    return told

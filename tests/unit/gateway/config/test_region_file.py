@@ -321,7 +321,7 @@ def test_the_operators_token_comes_from_a_file_and_is_never_shown(tmp_path: Path
         f"us.yaml: line 8: admin_token_file: {tmp_path / 'token'} holds no usable key"
     ]
     assert region_faults(tmp_path, SMALLEST + "admin_token_file: none\n") == [
-        f"us.yaml: line 8: admin_token_file: {tmp_path / 'none'} cannot be read"
+        f"us.yaml: line 8: admin_token_file: {tmp_path / 'none'} cannot be read: No such file or directory"
     ]
 
 

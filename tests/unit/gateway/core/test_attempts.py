@@ -71,6 +71,18 @@ def test_each_failed_trial_doubles_the_wait_up_to_the_limit() -> None:
     assert waits == [100, 200, 300]
 
 
+def test_a_trial_by_a_request_that_has_failed_elsewhere_leaves_the_wait_as_it_is() -> None:
+    breaker = Breaker(CONFIG)
+    fail(breaker, 3)
+    for now_ns in (100, 200):
+        breaker.wake(now_ns)
+        breaker.record(LegResult.FAILED, now_ns, has_failed_elsewhere=True)
+        assert (breaker.state, breaker.open_until_ns) == (BreakerState.OPEN, now_ns + 100)
+    breaker.wake(300)
+    fail(breaker, 1, 300)
+    assert breaker.open_until_ns == 500, "the next fair trial doubles it"
+
+
 def test_new_numbers_hold_from_the_next_end_on() -> None:
     breaker = Breaker(CONFIG)
     breaker.configure(AttemptConfig(breaker_failures_in_row=1))

@@ -329,6 +329,20 @@ class TestErrorsOfOurs:
         assert ended(one.finish("q", LegResult.INTERNAL)) == [("q", "failed_internally")]
         assert started(one.ask("next")) == ["gw-eu"]
 
+    def test_a_request_that_fails_everywhere_is_no_fair_trial_but_once(self, placement: PlacementPolicy) -> None:
+        """A prompt that kills engines would else keep one away that has long been well again."""
+        config = CoreConfig(attempt=AttemptConfig(attempts_max=2, breaker_failures_in_row=1, breaker_open_ns=SECOND))
+        one = desk(replicas=2, peers=(), config=config, placement=placement)
+        for name in ("kills", "kills too"):
+            one.ask(name)
+            one.finish(name, LegResult.FAILED)
+            one.finish(name, LegResult.FAILED, attempt=2)
+            one.wait(SECOND)
+            one.probe()
+        first, second = started(one.effects)[-2:]
+        assert first != second
+        assert started(one.ask("q")) == [second], "the other one waits twice as long"
+
     def test_it_leaves_a_trial_behind_a_breaker_as_it_was(self, placement: PlacementPolicy) -> None:
         config = CoreConfig(attempt=AttemptConfig(attempts_max=1, breaker_failures_in_row=1, breaker_open_ns=SECOND))
         one = desk(replicas=1, config=config, placement=placement)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,10 @@ from gateway.core.limits_config import LimitScope, SharesConfig
 from gateway.core.residency import TenantPolicy
 from gateway.core.sharing_config import DEFAULT_TENANT, TenantConfig
 from gateway.core.tenant_meter import Divided, TenantMeter
-from gateway.core.vocabulary import LegResult, Outcome, PeerSpec, RequestId, TenantName, TenantUse
+from gateway.core.vocabulary import LegResult, Outcome, PeerObservation, PeerSpec, RequestId, TenantName, TenantUse
+from gateway.peers.codec import read_load
+from tests.hostile.peers import beat
+from tests.hostile.tenants_told import USE_CASES, UseCase
 from tests.support.core import (
     AP,
     EU,
@@ -33,6 +38,7 @@ from tests.support.core import (
 from tests.support.sharing import asked, heard, limited
 
 OTHER = TenantName("other")
+NUMBERS = count(1)
 
 
 def alone(config: CoreConfig) -> Desk:
@@ -62,6 +68,59 @@ def concurrency(one: Desk) -> Divided:
     assert meter is not None
     assert meter.concurrency is not None
     return meter.concurrency
+
+
+HONEST = ("gw-jp", AP)
+LIMITS: dict[str, Any] = {"concurrency_max": 60, "requests_per_minute": 600, "tokens_per_minute": 60_000}
+
+
+@pytest.mark.parametrize("case", [case for case in USE_CASES if case.believed], ids=lambda case: case.name)
+class TestALiar:
+    """Among two peers, of which the other one says nothing."""
+
+    def lie(self, one: Desk, case: UseCase) -> None:
+        message = beat(next(NUMBERS), {"tenant_uses": list(case.uses), "age_us": case.age_us})
+        report, age_ns = read_load(message)
+        observation = PeerObservation(report, one.now_ns - age_ns, one.now_ns, 50 * MS, 50 * MS)
+        one.tell(events.PeersObserved((observation,)))
+
+    def hear(self, one: Desk, case: UseCase, duration_ns: int) -> None:
+        for _ in range(duration_ns // SECOND):
+            one.wait(SECOND)
+            self.lie(one, case)
+            heard(one, *HONEST)
+
+    def test_each_limit_keeps_its_floor_at_once_and_for_as_long_as_it_lies(self, case: UseCase) -> None:
+        one = with_peers(limited(**LIMITS), peer_spec("eu-1", EU), peer_spec(*HONEST))
+        self.lie(one, case)
+        ends = [asked(one, tokens=10)]
+        for _ in range(5):
+            meter = one.core.limits.meter_of(TENANT)
+            assert meter is not None
+            floors = {kind: int(limit.limit * 0.2) // 3 for kind, limit in meter.limits()}
+            assert all(floors[kind] <= limit.share <= limit.limit for kind, limit in meter.limits())
+            self.hear(one, case, 3 * SECOND)
+            ends.append(asked(one, tokens=10))
+        assert ends[:4] == [None] * 4
+
+    def test_nobody_else_is_known_or_let_in_or_kept_out_by_it(self, case: UseCase) -> None:
+        one = with_peers(limited(**LIMITS), peer_spec("eu-1", EU), peer_spec(*HONEST))
+        self.hear(one, case, 5 * SECOND)
+        assert len(one.core.limits) == 0
+        assert all(
+            asked(one, tenant=TenantName(each.tenant.strip() + "x"), tokens=10) is None for each in case.uses[:9]
+        )
+        assert one.core.limits.told == ()
+
+    def test_once_it_is_gone_all_of_the_limit_is_had_again(self, case: UseCase) -> None:
+        one = with_peers(limited(**LIMITS), peer_spec("eu-1", EU), peer_spec(*HONEST))
+        self.hear(one, case, 5 * SECOND)
+        let_in = 0
+        for _ in range(90):
+            one.wait(SECOND)
+            heard(one, *HONEST)
+            let_in += asked(one, tokens=1) is None
+        assert let_in >= 60
 
 
 class TestWithoutOthers:

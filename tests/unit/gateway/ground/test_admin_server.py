@@ -102,3 +102,30 @@ async def test_a_route_that_says_nothing_of_who_may_ask_is_found_and_takes_the_h
         assert await statuses("/forgotten") == [401, 403, 403, 200]
         assert await statuses("/seen") == [401, 200, 200, 200]
         assert await statuses("/shell") == [200, 200, 200, 200]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/data", 200), ("/refused", 403), ("/none/<script>", 404), ("/page", 200), ("/hosts", 421)]
+)
+async def test_a_browser_that_is_led_to_an_answer_makes_no_page_of_it(path: str, status: int) -> None:
+    @needs(Role.LOOK)
+    async def data(_: web.Request) -> web.Response:
+        return web.json_response({"name": "<script>"})
+
+    @needs(Role.LOOK)
+    async def refused(_: web.Request) -> web.Response:
+        raise web.HTTPForbidden
+
+    @open_to_all
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(headers={"content-security-policy": "script-src 'self'"})
+
+    app = web.Application(middlewares=admin_middlewares(Operators(), ["localhost"]))
+    for name, handler in (("/data", data), ("/refused", refused), ("/page", page)):
+        app.router.add_get(name, handler)
+    headers = {"host": "evil.example.net"} if path == "/hosts" else {}
+    async with TestClient(TestServer(app)) as client, client.get(path, headers=headers) as answer:
+        assert answer.status == status
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        own = "script-src 'self'" if path == "/page" else "default-src 'none'; frame-ancestors 'none'"
+        assert answer.headers["content-security-policy"] == own

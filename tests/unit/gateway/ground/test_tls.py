@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from gateway.ground.logs import make_logger
 from gateway.ground.reloader import ReloadRefused
 from gateway.ground.tls import ControllerTls, ExpiryWatch, HttpTls, MeshTls
 from gateway.security.development_ca import DevelopmentCa, Issued
+from tests.hostile.files import PAIR_CASES, PairCase, Part
 from tests.support.certificates import Files, clients_leaf, controller_leaf, mesh_leaf, new_ca, roots_of
 from tests.support.core import EU, US
 from tests.support.listening import listening
@@ -148,6 +150,42 @@ async def test_a_session_cannot_be_resumed_past_the_check_of_who_it_is(files: Fi
 def test_a_missing_file_is_a_fault_at_the_start(files: Files) -> None:
     with pytest.raises(CertificateFault, match="cannot be read"):
         HttpTls(files.listen(), Clock())
+
+
+@pytest.mark.parametrize("case", PAIR_CASES, ids=lambda case: f"{case.certificate.name}-{case.key.name}")
+async def test_a_certificate_and_a_key_are_taken_together_or_not_at_all(files: Files, case: PairCase) -> None:
+    ca = new_ca()
+    old, new, other = (clients_leaf(ca) for _ in range(3))
+    files.put(old)
+    tls = HttpTls(files.listen(), Clock())
+    before = tls.pair
+    whole = {Part.OLD: old, Part.NEW: new, Part.HALF: new, Part.OTHERS: other}
+    for path, part in ((files.certificate, case.certificate), (files.key, case.key)):
+        issued = whole.get(part)
+        content = b"" if issued is None else issued.key_pem if path is files.key else issued.certificate_pem
+        _become(path, part, content)
+    if case.fault:
+        with pytest.raises(ReloadRefused, match=case.fault) as caught:
+            async with asyncio.timeout(60):
+                await tls.reload()
+        assert str(files.certificate.parent) in str(caught.value)
+        assert tls.pair is before
+    else:
+        await tls.reload()
+        assert tls.pair.chain_pem == new.certificate_pem
+
+
+def _become(path: Path, part: Part, content: bytes) -> None:
+    path.unlink()
+    match part:
+        case Part.GONE:
+            pass
+        case Part.PIPE:
+            os.mkfifo(path)
+        case Part.HALF:
+            path.write_bytes(content[: len(content) // 2])
+        case _:
+            path.write_bytes(content)
 
 
 # Between gateways

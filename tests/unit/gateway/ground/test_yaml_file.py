@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.ground.faults import Fault, FileError, KeyFaults
+from gateway.ground.faults import TOLD_MAX, Fault, FileError, KeyFaults
 from gateway.ground.settings import FileModel
 from gateway.ground.yaml_file import YamlFile, read_yaml
 
@@ -65,14 +65,27 @@ def test_scalars_are_read_without_surprises(tmp_path: Path) -> None:
         ("a: 1\n\na: 2\n", "line 3: a: is written twice"),
         ("a:\n  7: x\n", "line 2: a: a key here is not text; put it in quotes"),
         ("a: [\n", "line 2: while parsing a flow node: expected the node content, but found '<stream end>'"),
-        ("a: !!int x\n", "line 1: a: 'x' is not what its tag says"),
-        ("a: !x 1\n", "line 1: a: the tag !x is not known here"),
+        ("a: !!int x\n", "line 1: a: is not what its tag says"),
+        ("a: !x 1\n", "line 1: a: has a tag that is not known here: text that begins with ! is put in quotes"),
+        ("a: *x\n", "line 1: found undefined alias"),
+        ("a: !x!y z\n", "line 1: while parsing a node: found undefined tag handle"),
         ("[" * 40, "line 1: nested too deeply"),
         ("a: &a [*a]\n", f"line 1: a{'[0]' * 32}: nested too deeply, or repeated too often by aliases"),
     ],
 )
 def test_a_fault_names_line_and_key(tmp_path: Path, text: str, expected: str) -> None:
     assert fault(tmp_path, text) == f"file.yaml: {expected}"
+
+
+def test_faults_without_end_are_counted(tmp_path: Path) -> None:
+    told = str(FileError(tmp_path / "file.yaml", [Fault(f"x{number}", "is odd") for number in range(TOLD_MAX + 7)]))
+    assert len(told.splitlines()) == TOLD_MAX + 1
+    assert told.endswith("file.yaml: 7 more faults")
+
+
+def test_a_fault_is_one_line_with_an_end() -> None:
+    assert str(Fault("a\nb\x1b[2J", "is odd")) == r"a\nb\x1b[2J: is odd"
+    assert len(str(Fault("a", "x" * 10_000))) < 5000
 
 
 def test_aliases_repeat_but_not_without_end(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from gateway.http.connections import Handler, raw_answer
 from gateway.http.settings import HttpSettings
 from gateway.records.refusals import Refusal
 from tests.support.core import US
+from tests.support.gateways import until
 from tests.support.listening import serving_http
 
 
@@ -200,3 +201,57 @@ async def test_what_is_turned_away_before_there_is_a_request_is_told() -> None:
         ("too_many_connections", 503, None),
         ("headers_too_large", 431, None),
     ]
+
+
+class Line(asyncio.Transport):
+    """The other end of a connection, of which only what goes out is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = b""
+        self.is_closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += data
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
+
+@asynccontextmanager
+async def connected(**settings: Any) -> AsyncIterator[tuple[asyncio.Protocol, Line]]:
+    """A connection that is made, and whose task has not begun."""
+    runner = make_runner(web.Application(), HttpSettings(GatewayId("us-1"), US, **settings))
+    await runner.setup()
+    assert runner.server is not None
+    protocol, line = runner.server(), Line()
+    protocol.connection_made(line)
+    yield protocol, line
+    protocol.connection_lost(None)
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("first", [b"G", b"GET / HTTP/1.1\r\nhost: x\r\n"])
+async def test_headers_that_begin_before_their_connection_s_task_does_have_a_deadline_too(first: bytes) -> None:
+    async with connected(headers_s=0.01) as (protocol, line):
+        protocol.data_received(first)
+        await until(lambda: line.is_closed)
+        assert line.sent.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_request_that_is_whole_before_that_has_none() -> None:
+    async with connected(headers_s=0.01) as (protocol, line):
+        protocol.data_received(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await until(lambda: line.sent != b"")
+        assert line.sent.startswith(b"HTTP/1.1 404 ")
+
+
+async def test_one_that_never_says_anything_is_left() -> None:
+    async with connected(idle_connection_s=0.01) as (_, line):
+        await until(lambda: line.is_closed)
+        assert line.sent == b""

@@ -371,6 +371,37 @@ def test_an_allowance_is_for_each_second_and_no_rest_is_longer() -> None:
     assert allowance.spend(9 * SECOND, 3 * SECOND) == SECOND
 
 
+async def test_what_it_says_of_budgets_takes_of_its_time_too(peer: FakePeer) -> None:
+    class Busy(Clock):
+        spent_ns = 0
+
+        def thread_ns(self) -> int:
+            return self.spent_ns
+
+    clock = Busy()
+
+    def write_down(_: object) -> None:
+        clock.spent_ns += 60 * MS
+
+    link = peer_link(peer.config(SPEC), QUICK)
+    heartbeats = Heartbeats(
+        link,
+        GatewayId("us-1"),
+        US,
+        submit=lambda _: None,
+        clock=clock,
+        rng=random.Random(1),
+        on_refused=lambda: None,
+        log=make_logger(LoggingConfig(), GatewayId("us-1")),
+        on_budgets=write_down,
+    )
+    message = codec.load_to_pb(REPORT, age_ns=0)
+    assert heartbeats._take_in(message) == 0
+    message.budget_uses.add(kind="key", name="a", day="2026-11-22")
+    assert heartbeats._take_in(message) > 0
+    await link.close()
+
+
 def test_a_peer_that_keeps_to_its_pace_is_always_heard() -> None:
     """Also when a line that hung gives out ten seconds of heartbeats at once."""
     allowance = Allowance(PeeringConfig().heartbeats_time_max_ns)

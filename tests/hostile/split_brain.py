@@ -1,0 +1,83 @@
+"""Two controllers over one shared store, and what each may still do: one line a finding.
+
+Each case is a story of steps, and behind each step stands how it ends; without a word it is done. After every step no
+gateway has gone back to an older word, the names were written by none who leads by an older term, and no two leases
+last at once. At the end no replica is served by two gateways that have heard each other.
+
+- `7 s`: time goes on. `a 7 s`: on a's clock alone. `b looks 7 s`: meanwhile b tries each second to lead.
+- `a leads`, `a renews`, `a gives back`. A lease lasts 6 s, of which a margin of 1 s is taken off.
+- `a writes r1 to us` (or eu): an order that the replica of us is served there. `a tells us`: as it was written last.
+- `a publishes`; `a reads names` and `a writes names` are its two halves.
+- `a recovers`: may it start a gateway anew?
+- `a starts to write r1 to us`, `a ends it`: in between it is on its way. `a asks to renew`, `a is answered`: in between
+  the answer is. `a is robbed`: somebody has the store who did not wait. `b registers us`: it hears what us serves by.
+- `store is gone` (or `gone for a`), `store is back`; `store keeps silent`: the next write takes place and is not
+  answered. `store is late 3 s`: so long it takes for the next answer. `store forgets`: a copy from before the last write
+  takes its place; `store forgets all`: from before anybody led.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SplitCase:
+    name: str
+    story: str
+    """Steps, with a semicolon between two; behind `->` how one ends."""
+    rates: tuple[float, float] = (1.0, 1.0)
+    """How fast the clocks of both go."""
+    offsets_s: tuple[int, int] = (0, 0)
+    """What they say at the beginning."""
+
+
+_A_LEADS = "a leads; a writes r1 to us; a tells us; a tells eu"
+_B_FOLLOWS = f"{_A_LEADS}; b looks 7 s; b writes r1 to eu"
+YEARS = 10 * 365 * 86_400
+
+# fmt: off
+SPLIT_CASES = (
+    SplitCase("one leads, the other waits", f"{_A_LEADS}; b leads -> taken; a renews; a publishes; a recovers"),
+    SplitCase("one gives back, the other follows at once", f"{_A_LEADS}; a gives back; b leads; b writes r1 to eu; b tells us; b tells eu; b publishes"),
+    SplitCase("one that has given back does nothing more", f"{_A_LEADS}; a gives back; a publishes -> over; a recovers -> over; b leads; a publishes -> over"),
+    SplitCase("one that is renewed is never had", f"{_A_LEADS}; b looks 4 s -> taken; a renews; b looks 4 s -> taken; a renews; b looks 5 s -> taken"),
+    SplitCase("the order of a leader that was followed", f"{_B_FOLLOWS}; a writes r1 to us -> lost; a tells us; b tells eu; b tells us"),
+    SplitCase("a leader that was followed and does not know it, at a gateway that knows", f"{_B_FOLLOWS}; b tells us; b tells eu; a tells us -> older; a tells eu -> older"),
+    SplitCase("gateways that hear both, in turn", f"{_B_FOLLOWS}; b tells eu; a tells us; b tells us; a tells eu -> older; a tells us -> older; b tells us"),
+    SplitCase("each gateway hears another", f"{_B_FOLLOWS}; a tells us; b tells eu; us hears eu; eu hears us"),
+    SplitCase("a replica that goes to and fro", f"{_B_FOLLOWS}; b tells eu; us hears eu; b writes r1 to us; b tells us; eu hears us; a tells us -> older"),
+    SplitCase("the word of a leader that was followed comes back from a peer", f"{_B_FOLLOWS}; b tells us; a tells eu; us hears eu; eu hears us; b tells eu"),
+    SplitCase("names of a leader that was followed", f"{_B_FOLLOWS}; b publishes; a publishes -> over"),
+    SplitCase("names, when the new one has not written yet", f"{_A_LEADS}; a publishes; b looks 7 s; a publishes -> over; b publishes"),
+    SplitCase("a pause between a check and a write of names", f"{_A_LEADS}; a publishes; a reads names; b looks 7 s; b publishes; a writes names -> changed; a publishes -> over"),
+    SplitCase("a pause between a check and a write, and nobody wrote", f"{_A_LEADS}; a publishes; a reads names; b looks 7 s; a writes names; b publishes"),
+    SplitCase("a pause in the middle of an order", f"{_A_LEADS}; a starts to write r1 to us; b looks 7 s; b writes r1 to eu; a ends it -> lost; a publishes -> over; a recovers -> over; b tells us; b tells eu"),
+    SplitCase("a pause of one's own, and nobody came", f"{_A_LEADS}; 60 s; a publishes -> over; a renews; a publishes; a writes r1 to eu"),
+    SplitCase("a pause of one's own, and somebody came and went", f"{_A_LEADS}; b looks 7 s; b gives back; a renews -> lost; a publishes -> over; a writes r1 to us -> lost"),
+    SplitCase("an answer to a renewal that is older than the loss", f"{_A_LEADS}; a asks to renew; a is robbed; a writes r1 to us -> lost; a is answered; a publishes -> over; a recovers -> over"),
+    SplitCase("an order that is lost ends the lease at once", f"{_A_LEADS}; a renews; a is robbed; a writes r1 to us -> lost; a publishes -> over; a recovers -> over"),
+    SplitCase("a renewal that takes almost a lease", f"{_A_LEADS}; store is late 4 s; a renews; 2 s; a publishes -> over"),
+    SplitCase("a renewal that takes longer than a lease", f"{_A_LEADS}; store is late 9 s; a renews; a publishes -> over; a renews; a publishes"),
+    SplitCase("a lead that takes longer than a lease", "store is late 9 s; a leads; a publishes -> over; a renews; a publishes"),
+    SplitCase("a store that is gone for all", f"{_A_LEADS}; store is gone; b looks 30 s -> unavailable; a renews -> unavailable; a publishes -> over; store is back; b leads -> taken; a renews; a publishes"),
+    SplitCase("a store that is back is not had at once", f"{_A_LEADS}; b looks 3 s -> taken; store is gone; 30 s; store is back; b leads -> taken; b looks 5 s -> taken; a renews; b looks 5 s -> taken"),
+    SplitCase("a store that is gone for the one that leads", f"{_A_LEADS}; store is gone for a; a renews -> unavailable; b looks 7 s; b writes r1 to eu; store is back; a renews -> lost; a tells us; b tells us; a tells us -> older"),
+    SplitCase("an order that is not answered", f"{_A_LEADS}; store keeps silent; a writes r1 to eu -> uncertain; a tells eu; b looks 7 s; b writes r1 to us; b tells us; b tells eu"),
+    SplitCase("an order that is not answered, from a leader that is followed", f"{_A_LEADS}; store keeps silent; a writes r1 to eu -> uncertain; b looks 7 s; b writes r1 to us; a writes r1 to eu -> lost; b tells us; b tells eu"),
+    SplitCase("a store that forgets an order", f"{_A_LEADS}; a writes r1 to eu; a tells eu; store forgets; a renews -> lost; a publishes -> over; b looks 7 s; b writes r1 to us; b tells us; b tells eu"),
+    SplitCase("a store that forgets who led", f"{_A_LEADS}; store forgets all; b leads; b tells us -> older; b registers us; b writes r1 to eu; b tells eu; b tells us; a renews -> lost; a tells us -> older; a tells eu -> older"),
+    SplitCase("a store that forgets who led, and gives the same term twice", f"{_A_LEADS}; store forgets all; b leads; a writes r1 to us -> lost; a renews -> lost; a publishes -> over; b registers eu; b publishes; b tells us; b tells eu"),
+    SplitCase("names keep the higher term of a store that forgets", f"{_A_LEADS}; a gives back; a leads; a tells us; a publishes; store forgets all; b leads; b publishes -> outdated; a publishes; b registers us; b publishes; a publishes -> outdated"),
+    SplitCase("a clock ten years ahead", f"{_B_FOLLOWS}; b publishes; a publishes -> over; b tells us", offsets_s=(YEARS, 0)),
+    SplitCase("a clock ten years behind", f"{_B_FOLLOWS}; b publishes; a publishes -> over; b tells us", offsets_s=(0, YEARS)),
+    SplitCase("a clock of the one that waits goes too fast", f"{_A_LEADS}; b looks 6 s; a publishes -> over; b publishes", rates=(1.0, 1.15)),
+    SplitCase("a clock of the one that leads goes too slowly", f"{_A_LEADS}; b looks 7 s; a publishes -> over; b publishes", rates=(0.85, 1.0)),
+    SplitCase("a clock of the one that waits goes too slowly", f"{_A_LEADS}; b looks 10 s -> taken; a publishes -> over; b looks 20 s", rates=(1.0, 0.5)),
+    SplitCase("a clock that jumps ahead while one leads", f"{_A_LEADS}; a 100 s; a publishes -> over; a renews; a publishes; b looks 4 s -> taken"),
+    SplitCase("a clock that jumps ahead while one waits", f"{_A_LEADS}; b looks 2 s -> taken; b 3 s; b leads -> taken; a renews; b looks 4 s -> taken"),
+    SplitCase("a machine that sleeps while it waits", f"{_A_LEADS}; b looks 2 s -> taken; b 100 s; b leads -> taken; a publishes"),
+    SplitCase("both try to lead at the same moment", f"{_A_LEADS}; a gives back; a leads; b leads -> taken"),
+    SplitCase("three terms, heard in the wrong order", f"{_B_FOLLOWS}; b gives back; a leads; a writes r1 to us; a tells us; b tells us -> older; b tells eu; eu hears us; a tells eu; b tells eu -> older"),
+)
+# fmt: on

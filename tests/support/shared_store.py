@@ -1,0 +1,153 @@
+"""A store of controllers that several share, in memory, which fails as it is told. It does what
+`tests/support/store_conformance.py` wants of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from controller.store.held import Mark, Watch
+from controller.store.store import (
+    Contents,
+    Holding,
+    StoreLost,
+    StoreTaken,
+    StoreUnavailable,
+    StoreUncertain,
+    check_changes,
+)
+from gateway.ground.clock import Clock
+
+
+@dataclass(frozen=True)
+class _State:
+    mark: Mark = field(default_factory=lambda: Mark(0, "", 0))
+    holder: str = ""
+    lease_ns: int = 0
+    revision: int = 0
+    documents: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class SharedMemory:
+    """What all see, and what goes wrong with it."""
+
+    def __init__(self) -> None:
+        self.state = _State()
+        self.before_write = self.state
+        self.is_silent = False
+        """The next write takes place, and is not answered."""
+        self.late: Callable[[], None] | None = None
+        """Time that goes by until the next answer."""
+        self.keys = 0
+
+    def forget(self, *, everything: bool) -> None:
+        self.state = _State() if everything else self.before_write
+
+    def take(self, holder: str, lease_ns: int = 0) -> str:
+        """Gives the key."""
+        self.keys += 1
+        key = f"key-{self.keys}"
+        mark = Mark(self.state.mark.token + 1, key, self.state.mark.renewals + 1)
+        self.state = replace(self.state, mark=mark, holder=holder, lease_ns=lease_ns)
+        return key
+
+
+class SharedStore:
+    """One way to it."""
+
+    def __init__(self, shared: SharedMemory, clock: Clock, lease_ns: int) -> None:
+        self.shared = shared
+        self.is_gone = False
+        self.requests, self.answers = asyncio.Event(), asyncio.Event()
+        """Whether requests reach it, and answers come back."""
+        self.requests.set()
+        self.answers.set()
+        self._clock = clock
+        self._lease_ns = lease_ns
+        self._watch = Watch()
+        self._key = ""
+        self._known = 0
+        self._is_closed = False
+
+    @property
+    def lease_ns(self) -> int:
+        return self._lease_ns
+
+    async def acquire(self, holder: str) -> Holding:
+        self._check_reached()
+        asked_ns = self._clock.boot_ns()
+        await self._answered()
+        mark = self.shared.state.mark
+        if mark.key not in ("", self._key) and not self._watch.has_ended(
+            mark, self.shared.state.lease_ns, asked_ns=asked_ns, answered_ns=self._clock.boot_ns()
+        ):
+            raise StoreTaken(f"another controller has it ({self.shared.state.holder})")
+        self._key = self.shared.take(holder, self._lease_ns)
+        self._known = self.shared.state.revision
+        return Holding(self.shared.state.mark.token, holder, self._key)
+
+    async def renew(self, holding: Holding) -> None:
+        self._check_reached()
+        self._check(holding)
+        mark = self.shared.state.mark
+        self.shared.state = replace(self.shared.state, mark=replace(mark, renewals=mark.renewals + 1))
+        await self._answered()
+
+    async def release(self, holding: Holding) -> None:
+        self._check_reached()
+        mark = self.shared.state.mark
+        if mark.key == holding.key:
+            self.shared.state = replace(self.shared.state, mark=replace(mark, key=""), holder="")
+        self._key = ""
+
+    async def rise(self, holding: Holding, above: int) -> Holding:
+        self._check_reached()
+        self._check(holding)
+        mark = self.shared.state.mark
+        token = max(mark.token, above) + 1
+        self.shared.state = replace(self.shared.state, mark=replace(mark, token=token, renewals=mark.renewals + 1))
+        return replace(holding, token=token)
+
+    async def read(self) -> Contents:
+        await asyncio.sleep(0)
+        self._check_reached()
+        return Contents(self.shared.state.revision, dict(self.shared.state.documents))
+
+    async def write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
+        check_changes(changes)
+        await self.requests.wait()
+        await asyncio.sleep(0)
+        self._check_reached()
+        self._check(holding)
+        state = self.shared.before_write = self.shared.state
+        documents = {name: text for name, text in {**state.documents, **changes}.items() if text is not None}
+        mark = replace(state.mark, renewals=state.mark.renewals + 1)
+        self.shared.state = replace(state, mark=mark, revision=state.revision + 1, documents=documents)
+        if self.shared.is_silent:
+            self.shared.is_silent = False
+            raise StoreUncertain("it does not answer")
+        self._known = self.shared.state.revision
+        return self._known
+
+    async def close(self) -> None:
+        if not self._is_closed:
+            await self.release(Holding(0, "", self._key or "nobody's"))
+        self._is_closed = True
+
+    async def _answered(self) -> None:
+        if self.shared.late is not None:
+            late, self.shared.late = self.shared.late, None
+            late()
+        await self.answers.wait()
+
+    def _check_reached(self) -> None:
+        if self.is_gone or self._is_closed:
+            raise StoreUnavailable("it cannot be reached")
+
+    def _check(self, holding: Holding) -> None:
+        state = self.shared.state
+        if (state.mark.token, state.mark.key) != (holding.token, holding.key):
+            raise StoreLost(f"it is {state.holder or 'nobody'}'s now")
+        if state.revision < self._known:
+            raise StoreLost(f"it has forgotten writes: {state.revision} is the last, and {self._known} was answered")
