@@ -17,7 +17,7 @@ from gateway.core.vocabulary import GatewayId
 from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
-from gateway.ground.supervisor import Supervisor
+from gateway.ground.supervisor import Supervisor, Tenure
 from gateway.state.predictor_files import read_history, write_history
 from tests.support.core import US, profile
 from tests.support.disaggregated import POOL, workers
@@ -67,7 +67,9 @@ async def test_a_history_is_kept_from_before_its_pool_is_there_until_after_it_ha
     stream = io.StringIO()
     desk = Desk(config, Clock(), make_logger(LoggingConfig(format=LogFormat.JSON), config.gateway_id, stream))
     async with Supervisor(desk.clock, desk.loop_failed) as loops:
-        predictors = Predictors(config, desk, loops)
+        tenure = Tenure(loops, desk.clock, desk.loop_failed)
+        tenure.begin()
+        predictors = Predictors(config, desk, tenure)
         predictors.follow((POOL,))
         await until(lambda: predictors.refits() == [(POOL.name, 1, 0)])
         assert desk.core.decode_pools.get(POOL.name) is None
