@@ -23,6 +23,7 @@ from gateway.ground.listening import named_by, why_not
 from gateway.ground.naming.server import Inherited
 from gateway.ground.naming.service import NameService
 from gateway.ground.supervisor import Supervisor, Tenure
+from gateway.ground.task_group import TaskGroup
 from gateway.ground.values import Address
 from gateway.peers.server import PeerServer
 from gateway.records.audit import Audit
@@ -115,16 +116,17 @@ class Estate:
 
     async def until_empty(self, wait_max_s: float) -> bool:
         """Until no request runs here and no client is connected any more. False when time ran out first."""
-        try:
-            async with asyncio.timeout(wait_max_s), asyncio.TaskGroup() as tasks:
-                telling = tasks.create_task(self._tell_what_is_left())
-                await self._peer_server.leave(wait_max_s)
-                await self._desk.until_idle()
-                await self.doors["http"].until_empty()
-                telling.cancel()
-        except TimeoutError:
-            return False
-        return True
+        is_empty = False
+        async with TaskGroup() as tasks:
+            telling = tasks.create_task(self._tell_what_is_left())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_max_s):
+                    await self._peer_server.leave(wait_max_s)
+                    await self._desk.until_idle()
+                    await self.doors["http"].until_empty()
+                    is_empty = True
+            telling.cancel()
+        return is_empty
 
     async def _tell_what_is_left(self) -> None:
         assert self._successor is not None, "it has taken over"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import cast
 
 from aiohttp import web
 
@@ -85,9 +86,9 @@ class _Guarded(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "HTTP comes over streams"
+        stream = cast("asyncio.Transport", transport)  # uvloop's is none by its class
         self._door.open.add(self)
-        self._timer = asyncio.get_running_loop().call_later(self._door.limits.first_request_s, transport.abort)
+        self._timer = asyncio.get_running_loop().call_later(self._door.limits.first_request_s, stream.abort)
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -130,8 +131,7 @@ class _TurnedAway(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "HTTP comes over streams"
-        self._transport = transport
+        self._transport = transport = cast("asyncio.Transport", transport)
         if len(self._door.turned_away) >= self._door.limits.connections_max:
             transport.abort()
             return

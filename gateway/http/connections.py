@@ -214,8 +214,7 @@ class _Goodbye(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "HTTP comes over streams"
-        self._transport = transport
+        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
         if len(self._all) >= _GOODBYES_MAX:
             transport.abort()
             return

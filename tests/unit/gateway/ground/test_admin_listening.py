@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import aiohttp
 import pytest
+import uvloop
 from aiohttp import web
 
 from gateway.ground.admin_listening import DoorLimits, listen_for_operators
@@ -105,3 +106,15 @@ async def test_headers_may_come_in_pieces() -> None:
         writer.write(b"GET /admin/overview HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         assert b"HTTP/1.1 200 OK" in await _all_of(reader)
         writer.close()
+
+
+def test_it_serves_on_the_loop_that_gateways_and_controllers_run_on() -> None:
+    """The transports of uvloop are none of asyncio's classes."""
+
+    async def serve() -> tuple[int, int]:
+        async with shown(DoorLimits(connections_max=1)) as at, aiohttp.ClientSession() as session:
+            url = f"http://{at.address}/admin/overview"
+            async with session.get(url) as first, aiohttp.ClientSession() as other, other.get(url) as second:
+                return first.status, second.status
+
+    assert uvloop.run(serve()) == (200, 503)
