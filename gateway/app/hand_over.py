@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from gateway.ground.listening import named_by, why_not
 from gateway.ground.naming.server import Inherited
 from gateway.ground.naming.service import NameService
 from gateway.ground.supervisor import Supervisor, Tenure
+from gateway.ground.threads import finish_in_thread
 from gateway.ground.values import Address
 from gateway.peers.server import PeerServer
 from gateway.records.audit import Audit
@@ -94,13 +95,26 @@ class Estate:
         return Released(_accounts(await self._usage.release()))
 
     async def take_back(self) -> None:
-        self._usage.take_back()
+        """Each part by itself, the doors last: one that fails is told of, and keeps no other from being taken back."""
+        with self._told_of("usage"):
+            self._usage.take_back()
         if self._desk.audit is not None:
-            self._desk.audit.take_back()
-        self._tenure.begin()
-        await self._names.reopen()
-        for door in self.doors.values():
-            await door.reopen()
+            with self._told_of("audit"):
+                self._desk.audit.take_back()
+        with self._told_of("loops"):
+            self._tenure.begin()
+        with self._told_of("dns"):
+            await self._names.reopen()
+        for role, door in self.doors.items():
+            with self._told_of(role):
+                await door.reopen()
+
+    @contextmanager
+    def _told_of(self, part: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._desk.log.critical("a part of the gateway cannot be taken back", part=part, exc_info=error)
 
     def give_to(self, successor: Wire[FromSuccessor]) -> None:
         self._successor = successor
@@ -130,7 +144,7 @@ class Estate:
         assert self._successor is not None, "it has taken over"
         with suppress(OtherGone):
             while True:
-                self._successor.send(Left(self._desk.driver.open_requests))
+                await finish_in_thread(self._successor.send, Left(self._desk.driver.open_requests))
                 await asyncio.sleep(_LEFT_TOLD_S)
 
 

@@ -60,14 +60,14 @@ class Other:
     def has_ended(self, wait_max_s: float) -> bool:
         return _is_ready(self._handle, select.POLLIN, wait_max_s)
 
-    def end(self, wait_max_s: float) -> None:
-        """It has ended when this returns: by itself within this time, or killed. Were it only slow, two processes would
-        own one gateway."""
+    def end(self, wait_max_s: float) -> bool:
+        """By itself within this time, or killed: were it only slow, two processes would own one gateway. False where it
+        has not ended even so."""
         if self.has_ended(wait_max_s):
-            return
-        with suppress(ProcessLookupError):
+            return True
+        with suppress(OSError):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-        self.has_ended(SEND_MAX_S)
+        return self.has_ended(SEND_MAX_S)
 
     def close(self) -> None:
         handle, self._handle = self._handle, -1

@@ -45,6 +45,9 @@ class FakeEstate:
     def __init__(self) -> None:
         self.reason = ""
         self.steps: list[str] = []
+        self.fault: Exception | None = None
+        """Of its own, once it has let go of a part."""
+        self.hangs = False
 
     def why_not(self) -> str:
         return self.reason
@@ -56,6 +59,10 @@ class FakeEstate:
     async def release(self, ready: Ready) -> Released:
         self.steps.append("released")
         assert ready.audit == "/audit"
+        if self.fault is not None:
+            raise self.fault
+        if self.hangs:
+            await asyncio.Event().wait()
         return Released(HELD)
 
     async def take_back(self) -> None:
@@ -67,10 +74,11 @@ class FakeEstate:
 
 
 class World:
-    def __init__(self, folder: Path, *, serving_max_s: float = 60.0) -> None:
+    def __init__(self, folder: Path, **limits: float) -> None:
         self.path, self.estate, self.stream = folder / "us-1.takeover.sock", FakeEstate(), io.StringIO()
         self.log = make_logger(LoggingConfig(format=LogFormat.JSON), GATEWAY, self.stream)
-        self.predecessor = Predecessor(self.path, GATEWAY, self.estate, self.log, serving_max_s=serving_max_s)
+        own = {"release_max_s": 60.0, "serving_max_s": 60.0, **limits}
+        self.predecessor = Predecessor(self.path, GATEWAY, self.estate, self.log, **own)
 
     def events(self) -> list[str]:
         return [json.loads(line)["event"] for line in self.stream.getvalue().splitlines()]
@@ -107,6 +115,26 @@ async def test_one_that_stalls_once_it_has_all_is_ended_and_all_is_taken_back(tm
         await until(lambda: world.events()[-1:] == ["take_over_failed"])
         assert world.estate.steps == ["released", "taken back"]
         assert world.events() == ["take_over_begun", "letting_go", "take_over_failed"]
+
+
+async def test_a_fault_of_its_own_while_it_lets_go_is_taken_back_as_well(world: World) -> None:
+    world.estate.fault = AssertionError("a fault")
+    assert await world.other_process("ready", "stall") == -9
+    await until(lambda: world.events()[-1:] == ["take_over_failed"])
+    assert world.estate.steps == ["released", "taken back"]
+    world.estate.fault = None
+    await world.other_process("ready", "released", "serving")
+    await world.predecessor.has_left.wait()
+
+
+async def test_one_that_does_not_let_go_in_time_takes_all_back(tmp_path: Path) -> None:
+    world = World(tmp_path, release_max_s=0.1)
+    world.estate.hangs = True
+    async with running(world):
+        assert await world.other_process("ready", "stall") == -9
+        await until(lambda: world.events()[-1:] == ["take_over_failed"])
+        assert world.estate.steps == ["released", "taken back"]
+        assert "has not let go in time" in world.stream.getvalue()
 
 
 @pytest.mark.parametrize(
