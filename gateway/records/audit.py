@@ -171,6 +171,8 @@ class Audit:
         self._fresh_bytes = 0
         self._lost_untold = 0
         self._is_over = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
+        """Of flushes and the release: the chain ends after the last flush, and lines keep their order."""
         self._head_due_ns = 0
         self._settings = ChainSettings(
             config.folder, config.file_max_bytes, config.files_max, syncs=config.sync is not AuditSync.NONE
@@ -214,11 +216,12 @@ class Audit:
     async def release(self) -> None:
         """All that can be is written, and the chain ends here for another process to continue. Lines are held until it
         is known who takes them. A release that was taken back may be tried again."""
-        await self.flush()
-        files, self._files = self._files, None
-        if files is not None:
-            self._hold(files.left())
-            self._say_where_it_stands(await finish_in_thread(files.close))
+        async with self._one_at_a_time:
+            await self._flush()
+            files, self._files = self._files, None
+            if files is not None:
+                self._hold(files.left())
+                self._say_where_it_stands(await finish_in_thread(files.close))
 
     def take_back(self) -> None:
         """After `release`: the other process is gone. A folder that cannot be written any more is told of."""
@@ -347,12 +350,17 @@ class Audit:
             await self.flush()
 
     async def flush(self) -> None:
-        if self._files is None:
+        async with self._one_at_a_time:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        files = self._files
+        if files is None:
             await self._flush_elsewhere()
             return
         lines = self._take()
         try:
-            self._say_where_it_stands(await finish_in_thread(self._write, lines))
+            self._say_where_it_stands(await finish_in_thread(self._write, files, lines))
         except OSError as error:
             self._failed(str(error))
         except asyncio.CancelledError as cancelled:
@@ -362,13 +370,12 @@ class Audit:
         else:
             self._succeeded()
 
-    def _write(self, lines: list[bytes]) -> Head | None:
-        assert self._files is not None, "the chain is this process's"
-        self._files.write(lines)
+    def _write(self, files: ChainedFiles, lines: list[bytes]) -> Head | None:
+        files.write(lines)
         now_ns = self._clock.now_ns()
         if now_ns < self._head_due_ns:
             return None
-        head = self._files.seal()
+        head = files.seal()
         if head is not None:
             self._head_due_ns = now_ns + self._config.head_interval_ns
         return head

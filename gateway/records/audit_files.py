@@ -81,6 +81,8 @@ class ChainedFiles:
         """As of the last time that the head was asked for."""
         self._is_ended = False
         """Its end is signed, and nothing is added any more."""
+        self.is_closed = False
+        """Nothing is written any more: the chain may be another's."""
         self.unwritten_bytes = 0
         """Given to `write` and not yet in a file."""
         self._settings = settings
@@ -108,6 +110,8 @@ class ChainedFiles:
             for line in lines:
                 self._unwritten.append(line)
                 self.unwritten_bytes += len(line)
+            if self.is_closed:
+                raise OSError("the audit's files are closed")
             if self._fd < 0:
                 self._begin_first_file()
             while self._unwritten:
@@ -133,6 +137,7 @@ class ChainedFiles:
     def close(self) -> Head | None:
         """Where the chain ends; a disk that cannot take the signature leaves a file that was not closed."""
         with self._one_writer:
+            self.is_closed = True
             if self._fd < 0:
                 return None
             with suppress(OSError):

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from gateway.core.vocabulary import (
 from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
+from gateway.records import audit
 from gateway.records.audit import UNAVAILABLE, Audit, AuditLevels
 from gateway.records.audit_heads import Witness, read_noted
 from gateway.records.audit_verify import gaps_between, verify_file
@@ -442,3 +444,29 @@ def finish(office: Office, request_id: str) -> None:
     office.ask(request_id)
     office.end(request_id)
     office.finish(request_id, RanAt(ReplicaId("r0"), US))
+
+
+async def test_the_chain_is_released_once_the_flush_that_runs_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office = Office(desk(), tmp_path)
+    gate, begun = asyncio.Event(), []
+
+    async def in_thread(work: Callable[..., object], *arguments: object) -> object:
+        begun.append(work.__name__)
+        await gate.wait()
+        return work(*arguments)
+
+    monkeypatch.setattr(audit, "finish_in_thread", in_thread)
+    office.ask("r-1")
+    office.end("r-1")
+    office.finish("r-1")
+    async with asyncio.TaskGroup() as tasks:
+        for each in (office.audit.flush, office.audit.release, office.audit.flush):
+            tasks.create_task(each())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert begun == ["_write"]
+        gate.set()
+    assert begun == ["_write", "_write", "close"]
+    assert [each["request"] for each in office.lines()] == ["r-1"]

@@ -228,3 +228,14 @@ def test_a_folder_that_cannot_be_written_is_known_at_once(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         chained(tmp_path / "file")
+
+
+def test_nothing_is_written_once_it_is_closed(tmp_path: Path) -> None:
+    """The chain may be another process's by then."""
+    files = chained(tmp_path)
+    files.write(lines(1))
+    files.close()
+    with pytest.raises(OSError, match="are closed"):
+        files.write(lines(1, start=1))
+    assert numbers(*tmp_path.iterdir()) == [0]
+    assert files.left() == lines(1, start=1)
