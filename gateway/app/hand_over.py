@@ -86,6 +86,7 @@ class Estate:
         return Offer(named, (str(self._config.listen.peers), str(self.peers_address))), sockets
 
     async def release(self, ready: Ready) -> Released:
+        self._desk.is_given_away = True
         for door in self.doors.values():
             await door.shut()
         await self._names.shut()
@@ -96,6 +97,7 @@ class Estate:
 
     async def take_back(self) -> None:
         """Each part by itself, the doors last: one that fails is told of, and keeps no other from being taken back."""
+        self._desk.is_given_away = False
         with self._told_of("usage"):
             self._usage.take_back()
         if self._desk.audit is not None:
@@ -142,10 +144,11 @@ class Estate:
 
     async def _tell_what_is_left(self) -> None:
         assert self._successor is not None, "it has taken over"
-        with suppress(OtherGone):
-            while True:
+        while True:
+            self._desk.lockdown.restore()  # whoever serves may have been ordered one
+            with suppress(OtherGone):
                 await finish_in_thread(self._successor.send, Left(self._desk.driver.open_requests))
-                await asyncio.sleep(_LEFT_TOLD_S)
+            await asyncio.sleep(_LEFT_TOLD_S)
 
 
 class Succession:
