@@ -121,9 +121,10 @@ class Estate:
     def give_to(self, successor: Wire[FromSuccessor]) -> None:
         self._successor = successor
         self._desk.is_ending = True
-        self._usage.tell(lambda rows, held: _tell_used(successor, rows, held))
+        has_ended = partial(successor.other.has_ended, 0.0)
+        self._usage.tell(lambda rows, held: _tell_used(successor, rows, held), has_ended)
         if self._desk.audit is not None and self._desk.audit.is_released:
-            self._desk.audit.tell(lambda lines: successor.send(Audited([each.decode() for each in lines])))
+            self._desk.audit.tell(partial(_tell_lines, successor), has_ended)
         for door in self.doors.values():
             door.leave()
 
@@ -286,6 +287,10 @@ def _tell_used(successor: Wire[FromSuccessor], rows: Rows, held: Mapping[BudgetN
         for line, used in rows.items()
     ]
     successor.send(messages.Used(told, _accounts(held)))
+
+
+def _tell_lines(successor: Wire[FromSuccessor], lines: list[bytes]) -> None:
+    successor.send(Audited([each.decode() for each in lines]))
 
 
 def _accounts(held: Mapping[BudgetName, int]) -> list[Account]:
