@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -33,6 +34,8 @@ from gateway.security.keys_editing import KeyUnknown, add_key, change_key, remov
 
 _SECOND_NS = 1_000_000_000
 _DAY_NS = 86_400 * _SECOND_NS
+_ROWS_TOLD_MAX = 10_000
+"""In one message to another process."""
 _Result = TypeVar("_Result")
 TellUsed = Callable[[Rows, Mapping[BudgetName, int]], None]
 """What was used, and what running requests hold of budgets."""
@@ -113,6 +116,8 @@ class UsageKeeper:
         """The store is this process's."""
         self._tell: TellUsed | None = None
         """Whoever has the store now."""
+        self._has_ended: Callable[[], bool] = lambda: False
+        """Of that process."""
 
     def begin(self) -> None:
         """Before anybody is served. A damaged file leaves budgets counting from nothing, loudly; one that is there and
@@ -145,9 +150,10 @@ class UsageKeeper:
         if not self._is_open:
             self._open()
 
-    def tell(self, tell: TellUsed) -> None:
-        """After `release`: what is used is told to whoever has the store. `tell` raises OSError where that has gone."""
-        self._tell = tell
+    def tell(self, tell: TellUsed, has_ended: Callable[[], bool]) -> None:
+        """After `release`: what is used is told to whoever has the store. `tell` raises OSError where that cannot be
+        told. It is held then, and the store is taken back only once that process has ended."""
+        self._tell, self._has_ended = tell, has_ended
 
     def take_over(self, rows: Rows, held: Mapping[BudgetName, int]) -> None:
         """Of the process before."""
@@ -157,12 +163,12 @@ class UsageKeeper:
         if self._tell is not None:
             rows, tell = self.book.take_rows(), self._tell
             try:
-                await finish_in_thread(tell, rows, self.book.held())
-            except OSError:
-                self._take_back_with(rows)
+                await finish_in_thread(_tell_all, tell, rows, self.book.held())
+            except OSError as error:
+                self._not_told(rows, error)
             except asyncio.CancelledError as cancelled:
-                if cancelled.__cause__ is not None:
-                    self._take_back_with(rows)
+                if isinstance(cancelled.__cause__, OSError):
+                    self._not_told(rows, cancelled.__cause__)
                 raise
 
     # Soon after
@@ -252,6 +258,10 @@ class UsageKeeper:
             if self._is_open:
                 self._store.add_at_once(self.book.take_rows())
                 self._store.keep_told_at_once(self.book.others.take_unwritten())
+            elif rows := self.book.take_rows():
+                self._log.error(
+                    "the last of what clients used is lost", problem="another process has the file", rows=len(rows)
+                )
         except OSError as error:
             self._log.error("the last of what clients used is lost", problem=str(error))
         self._store.close()
@@ -261,13 +271,17 @@ class UsageKeeper:
             return
         rows = self.book.take_rows()
         try:
-            self._tell(rows, {})
-        except OSError:
-            self._take_back_with(rows)
+            _tell_all(self._tell, rows, {})
+        except OSError as error:
+            self._not_told(rows, error)
 
-    def _take_back_with(self, untold: Rows) -> None:
-        self.book.give_back(untold)
-        self.take_back()
+    def _not_told(self, rows: dict[Line, Used], error: OSError) -> None:
+        """Two processes that count would both be wrong: the store is taken back only from one that has ended."""
+        self.book.give_back(rows)
+        if self._has_ended():
+            self.take_back()
+        else:
+            self._log.error("what clients used cannot be told to the process that has the file", problem=str(error))
 
 
 class Accounts:
@@ -295,6 +309,17 @@ class Accounts:
         add_key_routes(admin, self._admin, are_asked=self.identities.operators.are_asked)
         add_usage_route(admin, self.usage)
         return admin
+
+
+def _tell_all(tell: TellUsed, rows: dict[Line, Used], held: Mapping[BudgetName, int]) -> None:
+    """Some rows at a time; those that were told are no longer in `rows`. Raises OSError."""
+    while True:
+        some = dict(islice(rows.items(), _ROWS_TOLD_MAX))
+        tell(some, held)
+        for line in some:
+            del rows[line]
+        if not rows:
+            return
 
 
 def _moment(name: str, wall_ns: float | None) -> dict[str, object]:

@@ -61,6 +61,8 @@ class Desk:
     """By an operator's order at the controller."""
     is_ending = False
     """The process drains for its end, which nobody lifts."""
+    is_given_away = False
+    """Another process takes over, or has: operators' orders are that one's."""
 
     def __init__(self, config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> None:
         """Raises OSError when the journal cannot be written, and ConfigError when the price list cannot be read."""

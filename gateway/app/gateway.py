@@ -545,8 +545,10 @@ def _add_parts(
     loops.run("reloader", reloader.run)
 
 
-async def _begin_drain(desk: Desk, peer_server: PeerServer, by: Operator) -> dict[str, object]:
-    """By an operator: as before an end, but the process stays."""
+async def _begin_drain(desk: Desk, peer_server: PeerServer, by: Operator) -> dict[str, object] | None:
+    """By an operator: as before an end, but the process stays. None: another process takes over, or has."""
+    if desk.is_given_away:
+        return None
     left = desk.driver.open_requests
     desk.log.warning("draining by order: nothing new is taken until it is undrained", requests=left, **told_of(by))
     desk.driver.submit(DrainRequested())
@@ -556,7 +558,7 @@ async def _begin_drain(desk: Desk, peer_server: PeerServer, by: Operator) -> dic
 
 async def _end_drain(desk: Desk, peer_server: PeerServer, by: Operator) -> dict[str, object] | None:
     """None: the process is ending, and takes nothing new whoever orders it."""
-    if desk.is_ending:
+    if desk.is_ending or desk.is_given_away:
         return None
     desk.log.warning("drain_lifted", **told_of(by))
     desk.driver.submit(DrainLifted())
@@ -588,7 +590,9 @@ def _admin_app(
         explained = explained if refused is None else Explanation(refused)
         return None if explained is None else replace(explained, words=tuple(in_words(explained)))
 
-    async def order_lockdown(order: LockdownOrder, by: Operator) -> LockdownAnswer:
+    async def order_lockdown(order: LockdownOrder, by: Operator) -> LockdownAnswer | None:
+        if desk.is_given_away:
+            return None
         if not order.active:
             desk.trust.restore()
         return await desk.lockdown.order(active=order.active, cut=order.cut, reason=order.reason, by=by)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from gateway.ground.naming.server import Inherited
 from gateway.ground.naming.service import NameService
 from gateway.ground.supervisor import Supervisor, Tenure
 from gateway.ground.task_group import TaskGroup
+from gateway.ground.threads import finish_in_thread
 from gateway.ground.values import Address
 from gateway.peers.server import PeerServer
 from gateway.records.audit import Audit
@@ -86,6 +87,7 @@ class Estate:
         return Offer(named, (str(self._config.listen.peers), str(self.peers_address))), sockets
 
     async def release(self, ready: Ready) -> Released:
+        self._desk.is_given_away = True
         for door in self.doors.values():
             await door.shut()
         await self._names.shut()
@@ -95,20 +97,35 @@ class Estate:
         return Released(_accounts(await self._usage.release()))
 
     async def take_back(self) -> None:
-        self._usage.take_back()
+        """Each part by itself, the doors last: one that fails is told of, and keeps no other from being taken back."""
+        self._desk.is_given_away = False
+        with self._told_of("usage"):
+            self._usage.take_back()
         if self._desk.audit is not None:
-            self._desk.audit.take_back()
-        self._tenure.begin()
-        await self._names.reopen()
-        for door in self.doors.values():
-            await door.reopen()
+            with self._told_of("audit"):
+                self._desk.audit.take_back()
+        with self._told_of("loops"):
+            self._tenure.begin()
+        with self._told_of("dns"):
+            await self._names.reopen()
+        for role, door in self.doors.items():
+            with self._told_of(role):
+                await door.reopen()
+
+    @contextmanager
+    def _told_of(self, part: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._desk.log.critical("a part of the gateway cannot be taken back", part=part, exc_info=error)
 
     def give_to(self, successor: Wire[FromSuccessor]) -> None:
         self._successor = successor
         self._desk.is_ending = True
-        self._usage.tell(lambda rows, held: _tell_used(successor, rows, held))
+        has_ended = partial(successor.other.has_ended, 0.0)
+        self._usage.tell(lambda rows, held: _tell_used(successor, rows, held), has_ended)
         if self._desk.audit is not None and self._desk.audit.is_released:
-            self._desk.audit.tell(lambda lines: successor.send(Audited([each.decode() for each in lines])))
+            self._desk.audit.tell(partial(_tell_lines, successor), has_ended)
         for door in self.doors.values():
             door.leave()
 
@@ -130,10 +147,11 @@ class Estate:
 
     async def _tell_what_is_left(self) -> None:
         assert self._successor is not None, "it has taken over"
-        with suppress(OtherGone):
-            while True:
-                self._successor.send(Left(self._desk.driver.open_requests))
-                await asyncio.sleep(_LEFT_TOLD_S)
+        while True:
+            self._desk.lockdown.restore()  # whoever serves may have been ordered one
+            with suppress(OtherGone):
+                await finish_in_thread(self._successor.send, Left(self._desk.driver.open_requests))
+            await asyncio.sleep(_LEFT_TOLD_S)
 
 
 class Succession:
@@ -271,6 +289,10 @@ def _tell_used(successor: Wire[FromSuccessor], rows: Rows, held: Mapping[BudgetN
         for line, used in rows.items()
     ]
     successor.send(messages.Used(told, _accounts(held)))
+
+
+def _tell_lines(successor: Wire[FromSuccessor], lines: list[bytes]) -> None:
+    successor.send(Audited([each.decode() for each in lines]))
 
 
 def _accounts(held: Mapping[BudgetName, int]) -> list[Account]:

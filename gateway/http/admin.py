@@ -16,6 +16,7 @@ from gateway.ground.page.serving import add_page
 from gateway.http.health import Notes, Readiness, add_health_routes
 
 BODY_BYTES_MAX = 64 * 1024
+_GIVEN_AWAY = "another process takes over from this one: order it again over a new connection, which reaches that one"
 
 
 class LockdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,8 +38,10 @@ class AdminSources:
     readiness: Readiness
     explain: Callable[[str], Awaitable[object | None]]
     """By the id of a request or a decision; None if it is not known."""
-    lockdown: Callable[[LockdownOrder, Operator], Awaitable[object]]
-    drain: Callable[[Operator], Awaitable[object]]
+    lockdown: Callable[[LockdownOrder, Operator], Awaitable[object | None]]
+    """None: another process takes over, or has, and would not hear of it."""
+    drain: Callable[[Operator], Awaitable[object | None]]
+    """None: as above."""
     undrain: Callable[[Operator], Awaitable[object | None]]
     """None: the process is ending."""
     overview: Sections
@@ -75,14 +78,16 @@ def make_admin_app(
             order = msgspec.json.decode(await request.read(), type=LockdownOrder)
         except msgspec.DecodeError as error:
             return fault(400, str(error))
-        return as_json(await sources.lockdown(order, request[OPERATOR]))
+        answer = await sources.lockdown(order, request[OPERATOR])
+        return fault(409, _GIVEN_AWAY) if answer is None else as_json(answer)
 
     @needs(Role.DRAIN)
     async def drain(request: web.Request) -> web.Response:
         """As above."""
         if request.content_type != "application/json":
             return fault(415, "send application/json")
-        return as_json(await sources.drain(request[OPERATOR]))
+        answer = await sources.drain(request[OPERATOR])
+        return fault(409, _GIVEN_AWAY) if answer is None else as_json(answer)
 
     @needs(Role.DRAIN)
     async def undrain(request: web.Request) -> web.Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import accumulate, takewhile
 from pathlib import Path
 
 import msgspec
@@ -43,6 +44,9 @@ REFUSED_PREFIX = "refused_"
 
 _TOLD_AT_ONCE_MAX = 1000
 """Lines in one message to another process."""
+_TOLD_AT_ONCE_BYTES = 4 << 20
+"""And of these lines together, but for the first. What a message grows by as its lines are quoted is less than twice
+that."""
 _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
 
@@ -171,6 +175,8 @@ class Audit:
         self._fresh_bytes = 0
         self._lost_untold = 0
         self._is_over = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
+        """Of flushes and the release: the chain ends after the last flush, and lines keep their order."""
         self._head_due_ns = 0
         self._settings = ChainSettings(
             config.folder, config.file_max_bytes, config.files_max, syncs=config.sync is not AuditSync.NONE
@@ -180,11 +186,15 @@ class Audit:
         """None while the chain is not this process's."""
         self._tell: Callable[[list[bytes]], None] | None = None
         """Whoever has the chain now."""
+        self._has_ended: Callable[[], bool] = lambda: False
+        """Of that process."""
+        self._is_owner = False
+        """The chain is to be this process's, though it may not have been begun yet."""
 
     def begin(self) -> None:
         """Go on with the chain. Raises OSError when the folder cannot be written. A full disk is a record that cannot
         be written yet."""
-        self._tell = None
+        self._tell, self._is_owner = None, True
         self._files = ChainedFiles(
             self._settings,
             self._gateway_id,
@@ -214,14 +224,16 @@ class Audit:
     async def release(self) -> None:
         """All that can be is written, and the chain ends here for another process to continue. Lines are held until it
         is known who takes them. A release that was taken back may be tried again."""
-        await self.flush()
-        files, self._files = self._files, None
-        if files is not None:
-            self._hold(files.left())
-            self._say_where_it_stands(await finish_in_thread(files.close))
+        async with self._one_at_a_time:
+            await self._flush()
+            files, self._files, self._is_owner = self._files, None, False
+            if files is not None:
+                self._hold(files.left())
+                self._say_where_it_stands(await finish_in_thread(files.close))
 
     def take_back(self) -> None:
-        """After `release`: the other process is gone. A folder that cannot be written any more is told of."""
+        """After `release`: the other process is gone. A folder that cannot be written any more is told of, and tried
+        again with each flush."""
         if self._files is not None:
             return
         try:
@@ -229,9 +241,10 @@ class Audit:
         except OSError as error:
             self._failed(str(error))
 
-    def tell(self, tell: Callable[[list[bytes]], None]) -> None:
-        """After `release`: lines go to whoever has the chain. `tell` raises OSError where that has gone."""
-        self._tell = tell
+    def tell(self, tell: Callable[[list[bytes]], None], has_ended: Callable[[], bool]) -> None:
+        """After `release`: lines go to whoever has the chain. `tell` raises OSError where that cannot be told. They are
+        held then, and the chain is taken back only once that process has ended."""
+        self._tell, self._has_ended = tell, has_ended
 
     def take_over(self, lines: list[bytes]) -> None:
         """Of requests that ended in the process before."""
@@ -248,30 +261,38 @@ class Audit:
             lines = self._take_some()
             try:
                 await finish_in_thread(self._tell, lines)
-            except OSError:
-                self._take_back_with(lines)
+            except OSError as error:
+                self._not_told(lines, error)
+                return
             except asyncio.CancelledError as cancelled:
-                if cancelled.__cause__ is not None:
-                    self._take_back_with(lines)
+                if isinstance(cancelled.__cause__, OSError):
+                    self._not_told(lines, cancelled.__cause__)
                 raise
+            self._succeeded()
 
     def _tell_the_last(self) -> None:
         while self._tell is not None and self._fresh:
             lines = self._take_some()
             try:
                 self._tell(lines)
-            except OSError:
-                self._take_back_with(lines)
+            except OSError as error:
+                self._not_told(lines, error)
+                return
 
     def _take_some(self) -> list[bytes]:
         lines = self._take()
-        self._hold(lines[_TOLD_AT_ONCE_MAX:])
-        return lines[:_TOLD_AT_ONCE_MAX]
+        count = _count_within(lines, _TOLD_AT_ONCE_BYTES)
+        self._hold(lines[count:])
+        return lines[:count]
 
-    def _take_back_with(self, untold: list[bytes]) -> None:
+    def _not_told(self, lines: list[bytes], error: OSError) -> None:
+        """Two processes that write would fork the chain: it is taken back only from one that has ended."""
         later = self._take()
-        self._hold([*untold, *later])
-        self.take_back()
+        self._hold([*lines, *later])
+        if self._has_ended():
+            self.take_back()
+        else:
+            self._failed(str(error))
 
     @property
     def refusal(self) -> str:
@@ -347,12 +368,19 @@ class Audit:
             await self.flush()
 
     async def flush(self) -> None:
-        if self._files is None:
+        async with self._one_at_a_time:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        if self._files is None and self._is_owner:
+            self.take_back()
+        files = self._files
+        if files is None:
             await self._flush_elsewhere()
             return
         lines = self._take()
         try:
-            self._say_where_it_stands(await finish_in_thread(self._write, lines))
+            self._say_where_it_stands(await finish_in_thread(self._write, files, lines))
         except OSError as error:
             self._failed(str(error))
         except asyncio.CancelledError as cancelled:
@@ -362,13 +390,12 @@ class Audit:
         else:
             self._succeeded()
 
-    def _write(self, lines: list[bytes]) -> Head | None:
-        assert self._files is not None, "the chain is this process's"
-        self._files.write(lines)
+    def _write(self, files: ChainedFiles, lines: list[bytes]) -> Head | None:
+        files.write(lines)
         now_ns = self._clock.now_ns()
         if now_ns < self._head_due_ns:
             return None
-        head = self._files.seal()
+        head = files.seal()
         if head is not None:
             self._head_due_ns = now_ns + self._config.head_interval_ns
         return head
@@ -382,6 +409,8 @@ class Audit:
         """Write what is left, and how much was lost until now. What cannot be written any more is lost as well."""
         if self._files is None:
             self._tell_the_last()
+        if self._files is None and self._is_owner:
+            self.take_back()
         if self._files is None:
             if self._fresh:
                 self._log.critical("audit lines were lost at the end", bytes=self._fresh_bytes)
@@ -464,6 +493,11 @@ class AuditLevels(Collector):
             lines.add_metric((), audit.lines)
             lost.add_metric((), audit.lines_lost)
         yield from (failing, unwritten, lines, lost)
+
+
+def _count_within(lines: list[bytes], bytes_max: int) -> int:
+    sizes = accumulate(map(len, lines[:_TOLD_AT_ONCE_MAX]))
+    return max(1, sum(1 for _ in takewhile(lambda size: size <= bytes_max, sizes)))
 
 
 def _attempt(profile: RequestProfile, record: RequestRecord, leg: LegRecord, place: Place) -> AuditAttempt:

@@ -5,12 +5,13 @@ Lines are added at the end and never changed. It knows nothing of what they say,
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +72,7 @@ class ChainedFiles:
         signer: HeadSigner | None = None,
     ) -> None:
         """Begins a file of its own that continues the last one. Raises OSError when the folder cannot be written; with
-        a full disk the file is begun by the first `write` that finds room."""
+        a full disk, or while another process writes the chain, the file is begun by the first `write` that can."""
         self.fault = ""
         """Why no file could be begun yet."""
         self._signer = signer
@@ -81,6 +82,8 @@ class ChainedFiles:
         """As of the last time that the head was asked for."""
         self._is_ended = False
         """Its end is signed, and nothing is added any more."""
+        self.is_closed = False
+        """Nothing is written any more: the chain may be another's."""
         self.unwritten_bytes = 0
         """Given to `write` and not yet in a file."""
         self._settings = settings
@@ -97,7 +100,7 @@ class ChainedFiles:
         try:
             self._begin_first_file()
         except OSError as error:
-            if not is_full_disk(error):
+            if not is_full_disk(error) and not isinstance(error, BlockingIOError):
                 raise
             self.fault = str(error)
 
@@ -108,6 +111,8 @@ class ChainedFiles:
             for line in lines:
                 self._unwritten.append(line)
                 self.unwritten_bytes += len(line)
+            if self.is_closed:
+                raise OSError("the audit's files are closed")
             if self._fd < 0:
                 self._begin_first_file()
             while self._unwritten:
@@ -133,6 +138,7 @@ class ChainedFiles:
     def close(self) -> Head | None:
         """Where the chain ends; a disk that cannot take the signature leaves a file that was not closed."""
         with self._one_writer:
+            self.is_closed = True
             if self._fd < 0:
                 return None
             with suppress(OSError):
@@ -205,8 +211,22 @@ class ChainedFiles:
     def _begin_first_file(self) -> None:
         make_private_folder(self._settings.folder)
         self._number, self._head, self._oldest = self._last()
-        self._begin_file()
+        with self._last_locked():
+            self._begin_file()
         self.fault = ""
+
+    @contextmanager
+    def _last_locked(self) -> Iterator[None]:
+        """Each writer has the file locked that it writes to. Raises BlockingIOError where somebody does."""
+        if self._number == 0:
+            yield
+            return
+        fd = os.open(self._path(self._number), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _lock(fd)
+            yield
+        finally:
+            os.close(fd)
 
     def _begin_file(self) -> None:
         number = self._number + 1
@@ -217,6 +237,7 @@ class ChainedFiles:
         beginning = self._beginning(number)
         block = b"".join(line + b"\n" for line in beginning)
         try:
+            _lock(fd)
             with named(path):
                 _write_all(fd, block)
                 os.fsync(fd)
@@ -290,6 +311,16 @@ class ChainedFiles:
         name = re.compile(rf"{re.escape(self._gateway_id)}-([0-9]{{8,}}){re.escape(SUFFIX)}")
         named = ((name.fullmatch(path.name), path) for path in self._settings.folder.iterdir())
         return [(int(match[1]), path) for match, path in named if match is not None]
+
+
+def _lock(fd: int) -> None:
+    """Until it is closed. A file system without locks is written to as it is."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BlockingIOError(error.errno, "another process writes the audit chain") from error
+    except OSError:
+        return
 
 
 def _write_all(fd: int, block: bytes) -> None:

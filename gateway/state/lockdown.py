@@ -32,6 +32,8 @@ class LockdownState:
     reason: str = ""
     since: str = ""
     """Wall time; empty if nothing was ever ordered."""
+    cut: bool = False
+    """Streams that crossed gateways were ended as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +70,16 @@ class Lockdown:
         process of this gateway was ordered meanwhile."""
         if self._file is None:
             return
-        was_active = self.state.active
+        before = self.state
         try:
             self.state = self._file.read() or self.state
         except StateUnusable as error:
             self.state = LockdownState(True, f"what was ordered before the restart is not known: {error}")
-        if was_active and not self.state.active:
+        now = self.state
+        if before.active and not now.active:
             self._submit(LockdownChanged(active=False))
-        if self.state.active and not was_active:
-            self._submit(LockdownChanged(active=True))
+        if now.active and (not before.active or (now.cut and now != before)):
+            self._submit(LockdownChanged(active=True, cut=now.cut))
             self._log.critical(
                 "LOCKED DOWN since before the restart: nothing is forwarded, in or out",
                 reason=self.state.reason,
@@ -86,7 +89,7 @@ class Lockdown:
     async def order(self, *, active: bool, cut: bool, reason: str, by: Operator = ANYBODY) -> LockdownAnswer:
         """In force when this is called, and written down though whoever ordered it may leave; the answer says whether
         it is kept."""
-        self.state = LockdownState(active, reason[:REASON_LENGTH_MAX], self._clock.wall_time())
+        self.state = LockdownState(active, reason[:REASON_LENGTH_MAX], self._clock.wall_time(), cut)
         self._submit(LockdownChanged(active, cut))
         told = {"reason": self.state.reason, **told_of(by)}
         if active:
@@ -94,7 +97,7 @@ class Lockdown:
         else:
             self._log.warning("the lockdown is released", **told)
         problem = await finish_in_thread(self._keep)
-        return LockdownAnswer(active, self.state.reason, self.state.since, is_kept=not problem, problem=problem)
+        return LockdownAnswer(active, self.state.reason, self.state.since, cut, is_kept=not problem, problem=problem)
 
     def describe(self) -> dict[str, object]:
         return {"active": self.state.active, "reason": self.state.reason, "since": self.state.since}

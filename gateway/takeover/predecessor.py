@@ -14,12 +14,15 @@ from typing import Protocol, TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId
+from gateway.ground.threads import finish_in_thread
 from gateway.takeover.messages import VERSION, Done, FromSuccessor, Hello, Offer, Ready, Refused, Released, Serving
 from gateway.takeover.wire import SEND_MAX_S, OtherGone, TakeOverFault, Wire, listen_at
 
 _HELLO_MAX_S = 5.0
 _READY_MAX_S = 120.0
 """What the other process may take to load all that it serves by; this one serves meanwhile."""
+_RELEASE_MAX_S = 45.0
+"""What this one may take to let go; the other one waits longer than that."""
 _SERVING_MAX_S = 20.0
 """What it may take to open the stores; new connections wait meanwhile."""
 _Said = TypeVar("_Said", Ready, Serving)
@@ -60,6 +63,7 @@ class Predecessor:
         estate: Estate,
         log: FilteringBoundLogger,
         *,
+        release_max_s: float = _RELEASE_MAX_S,
         serving_max_s: float = _SERVING_MAX_S,
     ) -> None:
         """Listens at once. Raises OSError."""
@@ -69,6 +73,7 @@ class Predecessor:
         self._listening = listen_at(path)
         self._gateway_id = gateway_id
         self._estate = estate
+        self._release_max_s = release_max_s
         self._serving_max_s = serving_max_s
         self._log = log
 
@@ -98,38 +103,52 @@ class Predecessor:
         except _FAILED as error:
             why = "the other process took too long" if isinstance(error, TimeoutError) else str(error)
             self._log.error("take_over_failed", pid=successor.other.pid, why=why)
+        except Exception:  # noqa: BLE001 - a fault of this side's own leaves the process serving, and is told of
+            self._log.exception("take_over_failed", pid=successor.other.pid, why="a fault of this program")
         finally:
             if self.successor is None:
                 successor.close()
 
     async def _converse(self, successor: Wire[FromSuccessor]) -> None:
         hello = await successor.receive(_HELLO_MAX_S)
-        if self._is_refused(successor, self._why_not(hello)):
+        if await self._is_refused(successor, self._why_not(hello)):
             return
         offer, sockets = self._estate.offer()
         try:
-            successor.send(offer, sockets)
+            await finish_in_thread(successor.send, offer, sockets)
         finally:
             for each in sockets:
                 each.close()
         self._log.info("take_over_begun", pid=successor.other.pid)
         ready = _expected(Ready, await successor.receive(_READY_MAX_S))
-        if not self._is_refused(successor, self._estate.why_not()):
+        if not await self._is_refused(successor, self._estate.why_not()):
             await self._hand_over(successor, ready)
 
     async def _hand_over(self, successor: Wire[FromSuccessor], ready: Ready) -> None:
         self._log.info("letting_go", pid=successor.other.pid)
         try:
-            successor.send(await self._estate.release(ready))
+            await finish_in_thread(successor.send, await self._released(ready))
             _expected(Serving, await successor.receive(self._serving_max_s))
-        except _FAILED as error:
-            await asyncio.to_thread(successor.other.end, SEND_MAX_S if isinstance(error, OtherGone) else 0.0)
-            await self._estate.take_back()
+        except Exception as error:
+            await self._take_back(successor, SEND_MAX_S if isinstance(error, OtherGone) else 0.0)
             raise
         self.successor = successor
-        self._estate.give_to(successor)
-        self._log.info("handed_over", pid=successor.other.pid)
         self.has_left.set()
+        self._log.info("handed_over", pid=successor.other.pid)
+        self._estate.give_to(successor)
+
+    async def _released(self, ready: Ready) -> Released:
+        try:
+            async with asyncio.timeout(self._release_max_s):
+                return await self._estate.release(ready)
+        except TimeoutError as error:
+            raise TakeOverFault("this process has not let go in time") from error
+
+    async def _take_back(self, successor: Wire[FromSuccessor], wait_max_s: float) -> None:
+        """Not before the other process has ended; one that cannot be killed, as where a disk hangs, is told of."""
+        while not await asyncio.to_thread(successor.other.end, wait_max_s):
+            self._log.critical("the other process cannot be ended: nothing is accepted", pid=successor.other.pid)
+        await self._estate.take_back()
 
     def _why_not(self, said: FromSuccessor) -> str:
         if not isinstance(said, Hello):
@@ -143,10 +162,10 @@ class Predecessor:
             return f"it is gateway {said.gateway}, and {self._gateway_id} runs here"
         return self._estate.why_not()
 
-    def _is_refused(self, successor: Wire[FromSuccessor], why: str) -> bool:
+    async def _is_refused(self, successor: Wire[FromSuccessor], why: str) -> bool:
         if why:
             self._log.warning("take_over_refused", pid=successor.other.pid, why=why)
-            successor.send(Refused(why))
+            await finish_in_thread(successor.send, Refused(why))
         return bool(why)
 
 

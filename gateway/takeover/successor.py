@@ -121,6 +121,7 @@ class Successor:
             why = str(error)
             log.error("the process before has gone, and had not told all that it used", why=why)  # noqa: TRY400 - said
             self.requests_left = None
+            self._predecessor.close()
         heir.take_used(Used([], []))
 
     def close(self) -> None:

@@ -11,13 +11,14 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from gateway.ground.clock import Clock
 from gateway.ground.private_files import make_private_folder
 from gateway.takeover.messages import MESSAGE_BYTES_MAX, FromPredecessor, FromSuccessor
 
@@ -28,6 +29,7 @@ _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")
 _SOCKETS_MAX = 64
 _PIECE_BYTES = 256 * 1024
+_SECOND_NS = 1_000_000_000
 
 _Heard = TypeVar("_Heard")
 
@@ -56,25 +58,34 @@ class Other:
             raise TakeOverFault(f"process {self.pid} cannot be watched from here: {error.strerror}") from error
 
     def has_ended(self, wait_max_s: float) -> bool:
-        return bool(select.select([self._handle], [], [], wait_max_s)[0])
+        return _is_ready(self._handle, select.POLLIN, wait_max_s)
 
-    def end(self, wait_max_s: float) -> None:
-        """It has ended when this returns: by itself within this time, or killed. Were it only slow, two processes would
-        own one gateway."""
+    def end(self, wait_max_s: float) -> bool:
+        """By itself within this time, or killed: were it only slow, two processes would own one gateway. False where it
+        has not ended even so."""
         if self.has_ended(wait_max_s):
-            return
-        with suppress(ProcessLookupError):
+            return True
+        with suppress(OSError):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-        self.has_ended(SEND_MAX_S)
+        return self.has_ended(SEND_MAX_S)
 
     def close(self) -> None:
-        os.close(self._handle)
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
 
 
 class Wire(Generic[_Heard]):
     """One connection, and whoever is at its other end."""
 
-    def __init__(self, connection: socket.socket, heard: Any, *, send_max_s: float = SEND_MAX_S) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        heard: Any,
+        *,
+        send_max_s: float = SEND_MAX_S,
+        now_ns: Callable[[], int] | None = None,
+    ) -> None:
         """`heard` is what the other end may say. Raises TakeOverFault for another user's process."""
         try:
             self.other = Other(connection, os.geteuid())
@@ -85,30 +96,46 @@ class Wire(Generic[_Heard]):
         self._socket = connection
         self._decoder: msgspec.json.Decoder[_Heard] = msgspec.json.Decoder(heard)
         self._unread = bytearray()
-        self._send_max_s = send_max_s
+        self._send_max_ns = int(send_max_s * _SECOND_NS)
+        self._now_ns = now_ns or Clock().now_ns
         self._one_sender = threading.Lock()
+        self._is_broken = False
 
     def send(self, message: FromSuccessor | FromPredecessor, sockets: Sequence[socket.socket] = ()) -> None:
-        """From any thread. Raises OtherGone, also for an end that reads nothing for too long."""
-        text = msgspec.json.encode(message)
+        """From any thread. Raises OtherGone, also for an end that has not taken all of it in time. Nothing is sent
+        after a message that was not sent whole: each later call raises OtherGone at once."""
+        with self._one_sender:
+            if self._is_broken:
+                raise OtherGone("the connection to the other process is broken")
+            try:
+                self._send_whole(msgspec.json.encode(message), [each.fileno() for each in sockets])
+            except OtherGone:
+                self._break_off()
+                raise
+
+    def _send_whole(self, text: bytes, handles: list[int]) -> None:
         if len(text) > MESSAGE_BYTES_MAX:
             raise OtherGone(f"a message of {len(text)} bytes is larger than the other process may be sent")
-        rest = memoryview(_LENGTH.pack(len(text)) + text)
-        handles = [each.fileno() for each in sockets]
-        with self._one_sender:
-            while rest:
-                rest = rest[self._send_piece(rest, handles) :]
-                handles = []
+        rest, until_ns = memoryview(_LENGTH.pack(len(text)) + text), self._now_ns() + self._send_max_ns
+        while rest:
+            rest = rest[self._send_piece(rest, handles, until_ns) :]
+            handles = []
 
-    def _send_piece(self, piece: memoryview, handles: list[int]) -> int:
+    def _send_piece(self, piece: memoryview, handles: list[int], until_ns: int) -> int:
         while True:
             try:
                 return socket.send_fds(self._socket, [piece[:_PIECE_BYTES]], handles)
             except BlockingIOError:
-                if not select.select([], [self._socket], [], self._send_max_s)[1]:
-                    raise OtherGone("the other process reads nothing") from None
+                if not _is_ready(self._socket.fileno(), select.POLLOUT, (until_ns - self._now_ns()) / _SECOND_NS):
+                    raise OtherGone("the other process reads nothing, or too slowly") from None
             except OSError as error:
                 raise OtherGone(f"the other process is gone: {error.strerror}") from error
+
+    def _break_off(self) -> None:
+        """The other end finds out as well."""
+        self._is_broken = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     async def receive(self, wait_max_s: float | None) -> _Heard:
         """Raises OtherGone at the end of the connection, TimeoutError, and TakeOverFault for what is no message."""
@@ -125,7 +152,7 @@ class Wire(Generic[_Heard]):
         """The first message, waited for outside any event loop. Raises what `receive` does."""
         sockets: list[socket.socket] = []
         while (message := self._whole_message()) is None:
-            if not select.select([self._socket], [], [], wait_max_s)[0]:
+            if not _is_ready(self._socket.fileno(), select.POLLIN, wait_max_s):
                 raise TimeoutError
             piece, handles, _, _ = socket.recv_fds(self._socket, _PIECE_BYTES, _SOCKETS_MAX)
             sockets.extend(socket.socket(fileno=handle) for handle in handles)
@@ -156,8 +183,17 @@ class Wire(Generic[_Heard]):
             raise TakeOverFault(f"the other process sends what is no message: {error}") from error
 
     def close(self) -> None:
+        """May be called again."""
+        self._is_broken = True
         self._socket.close()
         self.other.close()
+
+
+def _is_ready(handle: int, event: int, wait_max_s: float) -> bool:
+    """For any handle; `select.select` takes none from 1024 on, which a gateway with many connections has."""
+    watch = select.poll()
+    watch.register(handle, event)
+    return bool(watch.poll(max(0.0, wait_max_s) * 1000))
 
 
 def listen_at(path: Path) -> socket.socket:

@@ -282,6 +282,36 @@ class TestWhatIsCounted:
         code, out, _ = await nightside("audit", "verify", *sorted(folder.iterdir()))
         assert (code, out.splitlines()[0]) == (0, "whole: 3 lines in 1 files")
 
+    async def test_an_operators_order_is_refused_by_the_old_process_and_holds_in_both(
+        self, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+    ) -> None:
+        gate, order = asyncio.Event(), {"active": True, "reason": "drill"}
+        file = lone(tmp_path, engine)
+        async with gateway_process(file) as old, AsyncExitStack() as later:
+            engine.plays(stream_until(gate, GOOD_STREAM[:1], GOOD_STREAM[1:]))
+            running = Client(old.http_url)
+            await running.begin()
+            async with (
+                aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as staying,
+                aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as staying_too,
+            ):
+                for each in (staying, staying_too):
+                    async with each.get(f"{old.admin_url}/admin/state") as response:
+                        await response.read()
+                new = await later.enter_async_context(taking_over(file))
+                for each, what in ((staying, "lockdown"), (staying_too, "drain")):
+                    async with each.post(f"{old.admin_url}/admin/{what}", json=order) as response:
+                        assert (response.status, response.headers["connection"]) == (409, "close")
+                        assert "another process takes over" in await response.text()
+            assert not old.has_logged("LOCKED DOWN: nothing is forwarded, in or out")
+            async with session.post(f"{new.admin_url}/admin/lockdown", json=order) as response:
+                assert response.status == 200
+            await old.until_logged("LOCKED DOWN since before the restart: nothing is forwarded, in or out")
+            gate.set()
+            assert await running.finish() == WHOLE
+            await running.close()
+            assert await old.process.wait() == 0
+
 
 class KeyedClient(Client):
     def __init__(self, url: str, key: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from gateway.core.vocabulary import (
 from gateway.ground.clock import Clock
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
+from gateway.records import audit
 from gateway.records.audit import UNAVAILABLE, Audit, AuditLevels
 from gateway.records.audit_heads import Witness, read_noted
 from gateway.records.audit_verify import gaps_between, verify_file
@@ -399,7 +401,7 @@ class TestTakingOver:
         await old.audit.flush()
         assert old.audit.unwritten_bytes > 0, "held, until it is known who takes it"
         new = Office(desk(), tmp_path)
-        old.audit.tell(told.append)
+        old.audit.tell(told.append, lambda: False)
         await old.audit.flush()
         finish(old, "r-3")
         old.audit.close()
@@ -420,12 +422,65 @@ class TestTakingOver:
         await office.audit.release()
         finish(office, "r-2")
         if is_told:
-            office.audit.tell(gone)
+            office.audit.tell(gone, lambda: True)
             await office.audit.flush()
         else:
             office.audit.take_back()
         finish(office, "r-3")
         assert [line["request"] for line in office.lines()] == ["r-1", "r-2", "r-3"]
+
+    async def test_lines_are_held_while_a_process_that_hears_nothing_has_the_chain(self, tmp_path: Path) -> None:
+        def gone(_: list[bytes]) -> None:
+            raise OSError("it reads nothing")
+
+        office, ended = Office(desk(), tmp_path), False
+        await office.audit.release()
+        office.audit.tell(gone, lambda: ended)
+        finish(office, "r-1")
+        await office.audit.flush()
+        assert (office.audit.is_released, office.audit.fault) == (True, "it reads nothing")
+        finish(office, "r-2")
+        ended = True
+        await office.audit.flush()
+        assert [line["request"] for line in office.lines()] == ["r-1", "r-2"]
+
+    async def test_what_another_process_still_has_at_the_end_is_said_to_be_lost(self, tmp_path: Path) -> None:
+        def gone(_: list[bytes]) -> None:
+            raise OSError("it reads nothing")
+
+        office = Office(desk(), tmp_path)
+        await office.audit.release()
+        office.audit.tell(gone, lambda: False)
+        finish(office, "r-1")
+        assert office.lines() == []
+        assert ("critical", "audit lines were lost at the end") in office.log()
+
+    async def test_a_chain_that_cannot_be_begun_again_is_tried_with_each_flush(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise OSError("the folder is read-only")
+
+        office = Office(desk(), tmp_path)
+        await office.audit.release()
+        with monkeypatch.context() as patch:
+            patch.setattr(audit, "ChainedFiles", refuse)
+            office.audit.take_back()
+            finish(office, "r-1")
+            await office.audit.flush()
+        assert (office.audit.is_released, office.audit.fault) == (True, "the folder is read-only")
+        await office.audit.flush()
+        assert (office.audit.is_released, office.audit.fault) == (False, "")
+        assert [line["request"] for line in office.lines()] == ["r-1"]
+
+    async def test_lines_are_told_in_messages_of_bounded_size(self, tmp_path: Path) -> None:
+        office, told = Office(desk(), tmp_path), list[list[bytes]]()
+        await office.audit.release()
+        office.audit.tell(told.append, lambda: False)
+        large = [b"a" * (1 << 20)] * 9
+        office.audit.take_over(large)
+        await office.audit.flush()
+        assert [len(lines) for lines in told] == [4, 4, 1]
 
     async def test_what_could_not_be_told_at_the_end_is_written_at_the_end(self, tmp_path: Path) -> None:
         def gone(_: list[bytes]) -> None:
@@ -433,7 +488,7 @@ class TestTakingOver:
 
         office = Office(desk(), tmp_path)
         await office.audit.release()
-        office.audit.tell(gone)
+        office.audit.tell(gone, lambda: True)
         finish(office, "r-1")
         assert [line["request"] for line in office.lines()] == ["r-1"]
 
@@ -442,3 +497,29 @@ def finish(office: Office, request_id: str) -> None:
     office.ask(request_id)
     office.end(request_id)
     office.finish(request_id, RanAt(ReplicaId("r0"), US))
+
+
+async def test_the_chain_is_released_once_the_flush_that_runs_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office = Office(desk(), tmp_path)
+    gate, begun = asyncio.Event(), []
+
+    async def in_thread(work: Callable[..., object], *arguments: object) -> object:
+        begun.append(work.__name__)
+        await gate.wait()
+        return work(*arguments)
+
+    monkeypatch.setattr(audit, "finish_in_thread", in_thread)
+    office.ask("r-1")
+    office.end("r-1")
+    office.finish("r-1")
+    async with asyncio.TaskGroup() as tasks:
+        for each in (office.audit.flush, office.audit.release, office.audit.flush):
+            tasks.create_task(each())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert begun == ["_write"]
+        gate.set()
+    assert begun == ["_write", "_write", "close"]
+    assert [each["request"] for each in office.lines()] == ["r-1"]

@@ -228,3 +228,29 @@ def test_a_folder_that_cannot_be_written_is_known_at_once(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         chained(tmp_path / "file")
+
+
+def test_nothing_is_written_once_it_is_closed(tmp_path: Path) -> None:
+    """The chain may be another process's by then."""
+    files = chained(tmp_path)
+    files.write(lines(1))
+    files.close()
+    with pytest.raises(OSError, match="are closed"):
+        files.write(lines(1, start=1))
+    assert numbers(*tmp_path.iterdir()) == [0]
+    assert files.left() == lines(1, start=1)
+
+
+def test_two_never_write_one_chain(tmp_path: Path) -> None:
+    first = chained(tmp_path, file_bytes_max=600)
+    first.write(lines(10))
+    second = chained(tmp_path)
+    assert "another process writes the audit chain" in second.fault
+    with pytest.raises(BlockingIOError, match="another process"):
+        second.write(lines(1, start=10))
+    assert len(list(tmp_path.iterdir())) > 1, "the lock goes on with the files"
+    first.close()
+    second.write([])
+    second.close()
+    paths = sorted(tmp_path.iterdir())
+    assert (numbers(*paths), problems(*paths), second.fault) == (list(range(11)), [], "")

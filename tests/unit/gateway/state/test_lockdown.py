@@ -46,7 +46,7 @@ async def test_an_order_is_in_force_at_once_and_after_a_restart_until_it_is_rele
     assert first.levels() == ["critical"]
 
     second = Started(tmp_path)
-    assert second.events == [LockdownChanged(active=True)]
+    assert second.events == [LockdownChanged(active=True, cut=True)]
     assert second.lockdown.describe() == {"active": True, "reason": "drill", "since": "2026-03-01T12:00:00Z"}
     assert second.levels() == ["critical"]
     await second.lockdown.order(active=False, cut=False, reason="")
@@ -130,3 +130,13 @@ async def test_what_another_process_was_ordered_meanwhile_is_taken_in_either_way
     await old.lockdown.order(active=False, cut=False, reason="")
     new.lockdown.restore()
     assert new.events[1:] == [LockdownChanged(active=False)]
+
+
+async def test_streams_are_cut_in_the_other_process_as_well_though_it_was_locked_down_before(tmp_path: Path) -> None:
+    old, new = Started(tmp_path), Started(tmp_path)
+    await old.lockdown.order(active=True, cut=False, reason="drill")
+    new.lockdown.restore()
+    await old.lockdown.order(active=True, cut=True, reason="drill")
+    new.lockdown.restore()
+    new.lockdown.restore()
+    assert new.events == [LockdownChanged(active=True), LockdownChanged(active=True, cut=True)]

@@ -18,7 +18,7 @@ from gateway.ground.values import Address
 from gateway.takeover.messages import Account, FromSuccessor, Offer, Passed, Ready, Released, Row, Used
 from gateway.takeover.predecessor import Predecessor
 from gateway.takeover.successor import Successor
-from gateway.takeover.wire import TakeOverFault, Wire
+from gateway.takeover.wire import OtherGone, TakeOverFault, Wire
 from tests.support.gateways import until
 from tests.support.processes import ROOT
 
@@ -45,6 +45,9 @@ class FakeEstate:
     def __init__(self) -> None:
         self.reason = ""
         self.steps: list[str] = []
+        self.fault: Exception | None = None
+        """Of its own, once it has let go of a part."""
+        self.hangs = False
 
     def why_not(self) -> str:
         return self.reason
@@ -56,6 +59,10 @@ class FakeEstate:
     async def release(self, ready: Ready) -> Released:
         self.steps.append("released")
         assert ready.audit == "/audit"
+        if self.fault is not None:
+            raise self.fault
+        if self.hangs:
+            await asyncio.Event().wait()
         return Released(HELD)
 
     async def take_back(self) -> None:
@@ -67,10 +74,11 @@ class FakeEstate:
 
 
 class World:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **limits: float) -> None:
         self.path, self.estate, self.stream = folder / "us-1.takeover.sock", FakeEstate(), io.StringIO()
         self.log = make_logger(LoggingConfig(format=LogFormat.JSON), GATEWAY, self.stream)
-        self.predecessor = Predecessor(self.path, GATEWAY, self.estate, self.log, serving_max_s=0.1)
+        own = {"release_max_s": 60.0, "serving_max_s": 60.0, **limits}
+        self.predecessor = Predecessor(self.path, GATEWAY, self.estate, self.log, **own)
 
     def events(self) -> list[str]:
         return [json.loads(line)["event"] for line in self.stream.getvalue().splitlines()]
@@ -100,10 +108,33 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield made
 
 
-async def test_one_that_stalls_once_it_has_all_is_ended_and_all_is_taken_back(world: World) -> None:
-    assert await world.other_process("ready", "released", "stall") == -9
-    await until(lambda: world.estate.steps == ["released", "taken back"])
-    assert world.events() == ["take_over_begun", "letting_go", "take_over_failed"]
+async def test_one_that_stalls_once_it_has_all_is_ended_and_all_is_taken_back(tmp_path: Path) -> None:
+    world = World(tmp_path, serving_max_s=0.1)
+    async with running(world):
+        assert await world.other_process("ready", "released", "stall") == -9
+        await until(lambda: world.events()[-1:] == ["take_over_failed"])
+        assert world.estate.steps == ["released", "taken back"]
+        assert world.events() == ["take_over_begun", "letting_go", "take_over_failed"]
+
+
+async def test_a_fault_of_its_own_while_it_lets_go_is_taken_back_as_well(world: World) -> None:
+    world.estate.fault = AssertionError("a fault")
+    assert await world.other_process("ready", "stall") == -9
+    await until(lambda: world.events()[-1:] == ["take_over_failed"])
+    assert world.estate.steps == ["released", "taken back"]
+    world.estate.fault = None
+    await world.other_process("ready", "released", "serving")
+    await world.predecessor.has_left.wait()
+
+
+async def test_one_that_does_not_let_go_in_time_takes_all_back(tmp_path: Path) -> None:
+    world = World(tmp_path, release_max_s=0.1)
+    world.estate.hangs = True
+    async with running(world):
+        assert await world.other_process("ready", "stall") == -9
+        await until(lambda: world.events()[-1:] == ["take_over_failed"])
+        assert world.estate.steps == ["released", "taken back"]
+        assert "has not let go in time" in world.stream.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -160,6 +191,22 @@ async def test_both_sides_come_to_an_end(world: World) -> None:
     await successor.follow(heir, world.log)
     assert heir.used == [Used([Row("2026-11-22", "a", "acme", 1, 22, 0, 6)], []), Used([], [])]
     assert successor.requests_left is None
+    successor.close()
+
+
+async def test_one_that_misspeaks_once_it_has_let_go_is_listened_to_no_more(world: World) -> None:
+    successor = await asyncio.to_thread(Successor.begin, world.path, GATEWAY)
+    assert successor is not None
+    await successor.until_released("/audit")
+    successor.say_serving()
+    await world.predecessor.has_left.wait()
+    before = world.predecessor.successor
+    assert before is not None
+    before.send(Released([]))
+    await successor.follow(Heir(), world.log)
+    assert successor.requests_left is None
+    with pytest.raises(OtherGone):
+        before.send(Used([], []))
     successor.close()
 
 

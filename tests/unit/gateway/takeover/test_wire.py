@@ -2,27 +2,57 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from gateway.takeover import wire
 from gateway.takeover.messages import MESSAGE_BYTES_MAX, Audited, FromPredecessor, FromSuccessor, Hello, Offer, Passed
 from gateway.takeover.wire import Other, OtherGone, TakeOverFault, Wire, connect_to, listen_at
 
 Ends = tuple[Wire[FromSuccessor], Wire[FromPredecessor]]
 
 
-@pytest.fixture
-def ends() -> Iterator[Ends]:
-    """The predecessor's, and the successor's."""
+@contextmanager
+def joined(send_max_s: float = 60.0) -> Iterator[Ends]:
+    """The predecessor's end, and the successor's."""
     old, new = socket.socketpair(socket.AF_UNIX)
-    made: Ends = Wire(old, FromSuccessor, send_max_s=0.05), Wire(new, FromPredecessor, send_max_s=0.05)
+    made: Ends = Wire(old, FromSuccessor, send_max_s=send_max_s), Wire(new, FromPredecessor, send_max_s=send_max_s)
     yield made
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    with joined() as made:
+        yield made
+
+
+@pytest.fixture
+def impatient() -> Iterator[Ends]:
+    """For an end that reads nothing."""
+    with joined(0.05) as made:
+        yield made
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """So many are open that the next one's handle is beyond what `select.select` takes."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2048), limits[1]))
+    opened = [os.open(os.devnull, os.O_RDONLY)]
+    while opened[-1] < 1024:
+        opened.append(os.dup(opened[0]))
+    yield
+    for each in opened:
+        os.close(each)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 async def test_messages_arrive_whole_and_in_turn_however_large(ends: Ends) -> None:
@@ -49,10 +79,63 @@ def test_sockets_come_along_with_the_first_message(ends: Ends) -> None:
         assert not taken.get_inheritable()
 
 
-async def test_an_end_that_is_closed_or_reads_nothing_is_gone(ends: Ends) -> None:
-    old, new = ends
+@pytest.mark.usefixtures("many_files")
+async def test_handles_may_be_of_any_size() -> None:
+    with joined() as (old, new), socket.create_server(("127.0.0.1", 0)) as listening:
+        assert old._socket.fileno() >= 1024
+        old.send(Offer([Passed("http", "a")], ("", "")), [listening])
+        (taken,) = new.receive_sockets(60)[1]
+        taken.close()
+        assert not old.other.has_ended(0.0)
+        lines = ["a" * 1_000_000]
+        async with asyncio.TaskGroup() as tasks:
+            telling = tasks.create_task(asyncio.to_thread(old.send, Audited(lines)))
+            assert await new.receive(60) == Audited(lines)
+            await telling
+        process = await asyncio.create_subprocess_exec("sleep", "600")
+        watched = other_for(old, process.pid)
+        await asyncio.to_thread(watched.end, 0.0)
+        assert await process.wait() == -9
+        assert watched.has_ended(0.0)
+        watched.close()
+
+
+def other_for(end: Wire[FromSuccessor], pid: int) -> Other:
+    """As if that process were at the wire's other end."""
+    made = Other(end._socket, os.geteuid())
+    made.close()
+    made._handle = os.pidfd_open(pid)
+    return made
+
+
+async def test_an_end_that_reads_nothing_is_gone_and_nothing_is_sent_after_half_a_message(impatient: Ends) -> None:
+    old, new = impatient
     with pytest.raises(OtherGone, match="reads nothing"):
         old.send(Audited(["a" * 1_000_000]))
+    with pytest.raises(OtherGone, match="is broken"):
+        old.send(Audited([]))
+    with pytest.raises(OtherGone, match="closed the connection"):
+        await new.receive(60)
+
+
+async def test_an_end_that_reads_too_slowly_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadline is that of the whole message: whoever takes a little of it now and then does not move it."""
+    sending, reading = socket.socketpair(socket.AF_UNIX)
+    times = iter(range(0, 100_000_000_000, 1_000_000_000))
+    old = Wire[FromSuccessor](sending, FromSuccessor, send_max_s=5.0, now_ns=lambda: next(times))
+
+    def read_a_little(handle: int, event: int, wait_max_s: float) -> bool:
+        reading.recv(1000)
+        return wait_max_s > 0
+
+    monkeypatch.setattr(wire, "_is_ready", read_a_little)
+    with reading, pytest.raises(OtherGone, match="too slowly"):
+        old.send(Audited(["a" * 10_000_000]))
+    old.close()
+
+
+async def test_an_end_that_is_closed_is_gone(ends: Ends) -> None:
+    old, new = ends
     with pytest.raises(TimeoutError):
         await old.receive(0.001)
     new._socket.shutdown(socket.SHUT_RDWR)
@@ -62,10 +145,14 @@ async def test_an_end_that_is_closed_or_reads_nothing_is_gone(ends: Ends) -> Non
         await old.receive(60)
 
 
-async def test_a_message_that_is_too_large_is_neither_sent_nor_read(ends: Ends) -> None:
-    old, new = ends
+async def test_a_message_that_is_too_large_is_not_sent(ends: Ends) -> None:
+    old, _ = ends
     with pytest.raises(OtherGone, match="is larger than"):
         old.send(Audited(["a" * MESSAGE_BYTES_MAX]))
+
+
+async def test_a_message_that_is_too_large_is_not_read(ends: Ends) -> None:
+    old, new = ends
     new._socket.send(struct.pack("!I", MESSAGE_BYTES_MAX + 1))
     with pytest.raises(TakeOverFault, match="are read"):
         await old.receive(60)
@@ -90,11 +177,11 @@ def test_a_folder_may_have_a_long_name_and_whoever_listened_before_is_replaced(t
     assert connect_to(path) is None, "there is not even a folder"
     with listen_at(path) as before:
         with listen_at(path) as listening:
-            wire = connect_to(path)
-            assert wire is not None
+            connected = connect_to(path)
+            assert connected is not None
             accepted, _ = listening.accept()
             accepted.close()
-            wire.close()
+            connected.close()
             with pytest.raises(BlockingIOError):
                 before.accept()
         assert path.stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gateway.app import accounts
+from gateway.app.accounts import UsageKeeper
+from gateway.config.sections import UsageConfig
+from gateway.core.vocabulary import GatewayId, TenantName
+from gateway.ground.clock import Clock
+from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.logs import make_logger
+from gateway.records.others_usage import BudgetName
+from gateway.records.usage_book import Rows, Used
+from gateway.records.usage_store import UsageStore
+from gateway.request.callers import KeyId
+
+ACME = TenantName("acme")
+
+
+class Kept:
+    """A store that was released to another process, and what that one is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.stream = folder / "us-1.usage.sqlite", io.StringIO()
+        self.log = make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("us-1"), self.stream)
+        self.keeper = UsageKeeper(UsageConfig(), UsageStore(self.path), Clock(), self.log)
+        self.keeper.begin()
+        self.told: list[list[str]] = []
+        self.hears, self.has_ended = True, False
+
+    async def give(self) -> None:
+        await self.keeper.release()
+        self.keeper.tell(self._tell, lambda: self.has_ended)
+
+    def use(self, *keys: str) -> None:
+        for key in keys:
+            self.keeper.book.settle(KeyId(key), ACME, 0, Used(1, 2, 0, 3), Clock().wall_ns())
+
+    def written(self) -> list[str]:
+        self.keeper.close()
+        store = UsageStore(self.path)
+        store.open()
+        rows = store.since("2000-01-01")
+        store.close()
+        return sorted(line.key for line in rows)
+
+    def events(self) -> list[str]:
+        return [json.loads(line)["event"] for line in self.stream.getvalue().splitlines()]
+
+    def _tell(self, rows: Rows, _: Mapping[BudgetName, int]) -> None:
+        if not self.hears:
+            raise OSError("it reads nothing")
+        self.told.append([line.key for line in rows])
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    return Kept(tmp_path)
+
+
+async def test_what_was_used_is_told_some_rows_at_a_time(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounts, "_ROWS_TOLD_MAX", 2)
+    await kept.give()
+    kept.use("a", "b", "c")
+    await kept.keeper.flush()
+    await kept.keeper.flush()
+    assert kept.told == [["a", "b"], ["c"], []]
+    assert kept.written() == []
+
+
+async def test_the_file_is_taken_back_only_from_a_process_that_has_ended(kept: Kept) -> None:
+    await kept.give()
+    kept.hears = False
+    kept.use("a")
+    await kept.keeper.flush()
+    assert kept.events() == ["what clients used cannot be told to the process that has the file"]
+    kept.has_ended = True
+    kept.use("b")
+    await kept.keeper.flush()
+    assert kept.written() == ["a", "b"]
+
+
+@pytest.mark.parametrize("is_given", [False, True], ids=["before it serves", "while it serves"])
+async def test_what_another_process_is_not_told_at_the_end_is_said_to_be_lost(kept: Kept, *, is_given: bool) -> None:
+    if is_given:
+        await kept.give()
+    else:
+        await kept.keeper.release()
+    kept.hears = False
+    kept.use("a")
+    assert kept.written() == []
+    assert kept.events()[-1] == "the last of what clients used is lost"
