@@ -5,6 +5,7 @@ once, it is shared by all of them. It is never guessed at: a table that cannot b
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
@@ -188,6 +189,15 @@ def found_fault(regions: RegionTable, place: Place, url: str) -> str:
     if any(_is_within(host, each) for found in networks.values() for each in found):
         return f"{host} is in a range of another region"
     return ""
+
+
+def network_fault(networks: Iterable[IPv4Network | IPv6Network], url: str) -> str:
+    """Why an address that somebody else's directory gave is not used where the region file bounds them by networks;
+    empty where it lies in one of these."""
+    host = host_in(url)
+    if any(_is_within(host, str(each)) for each in networks):
+        return ""
+    return f"{host or 'its address'} is in none of the networks of the region file"
 
 
 def host_in(url: str) -> str:
