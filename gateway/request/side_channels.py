@@ -2,7 +2,8 @@
 worker itself is. Pure. Without it a prefill worker has its decode worker connect to any address of its choosing.
 
 Connectors differ in what they tell and new versions tell more, so a member counts by what its name and its text look
-like: whatever reads as a host, an address or a URL has to be the worker's own. No fault quotes what it found.
+like: whatever reads as a host, an address or a URL has to be the worker's own. No fault quotes what it found; the host
+stands beside it, for operators alone.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ _AUTHORITY = re.compile(
     r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9_.-]{1,253})|([0-9A-Fa-f:.]{2,45}))(?::([0-9]{1,5}))?"
 )
 _ADDRESS = re.compile(r"\[?[0-9A-Fa-f.:]+\]?(?::[0-9]{1,5})?")
+_NOT_OF_HOSTS = re.compile(r"[^A-Za-z0-9._:\[\]-]")
+_SHOWN_MAX = 100
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -93,14 +96,24 @@ class SideChannel:
 NOWHERE = SideChannel()
 
 
+@value
+class Stray:
+    """What of a hand-off leads elsewhere."""
+
+    why: str
+    """In words."""
+    host: str = ""
+    """The one that it names, in no more than letters, digits and marks of addresses; empty where it names none."""
+
+
 @lru_cache(256)
 def _network(text: str) -> IPv4Network | IPv6Network:
     return ip_network(text)
 
 
-def stray_in(told: bytes, own: SideChannel) -> str:
-    """What of a hand-off leads elsewhere than to the worker that told it, in words; empty where nothing does. `told` is
-    an object in JSON. Raises what msgspec does where it is not."""
+def stray_in(told: bytes, own: SideChannel) -> Stray | None:
+    """What of a hand-off leads elsewhere than to the worker that told it; None where nothing does. `told` is an object
+    in JSON. Raises what msgspec does where it is not."""
     seen = 0
     for name, raw in _MEMBERS.decode(told).items():
         if _NUMBERS.fullmatch(raw) and len(name) <= _KEY_LENGTH_MAX and _kind(name) is None:
@@ -108,10 +121,19 @@ def stray_in(told: bytes, own: SideChannel) -> str:
         for key, found, is_listed in _values(name, msgspec.json.decode(raw)):
             seen += 1
             if seen > _VALUES_MAX or len(key) > _KEY_LENGTH_MAX:
-                return "its hand-off is too long to be looked through"
+                return Stray("its hand-off is too long to be looked through")
             if not _is_count(key, found, is_listed) and (fault := _fault(key, found, own)):
-                return fault
-    return ""
+                return Stray(fault, _host_shown(found))
+    return None
+
+
+def _host_shown(found: Any) -> str:
+    """Without a user's name, a path or a line break: an engine could say anything there."""
+    if not isinstance(found, str):
+        return ""
+    url = _URL.match(found)
+    host = (found if url is None else url[1]).rpartition("@")[2]
+    return _NOT_OF_HOSTS.sub("?", host[:_SHOWN_MAX])
 
 
 def _values(name: str, found: Any) -> Iterator[tuple[str, Any, bool]]:

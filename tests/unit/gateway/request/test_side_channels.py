@@ -78,3 +78,22 @@ def test_a_number_in_the_place_of_a_host_is_none_of_its_own(told: dict[str, obje
 def test_a_worker_of_which_nothing_is_known_leads_nowhere() -> None:
     assert stray(NOWHERE, remote_host="localhost")
     assert not stray(NOWHERE, remote_block_ids=[[1, 2]], remote_host=None, transfer_mode="pull")
+
+
+@pytest.mark.parametrize(
+    ("told", "host"),
+    [
+        ({"remote_host": "localhost"}, "localhost"),
+        ({"x": "http://user:word@10.9.9.9:80/of-a-prompt?q#f"}, "10.9.9.9:80"),
+        ({"remote_host": "[fd00:1::9]:80"}, "[fd00:1::9]:80"),
+        ({"remote_host": "a\n\x1b[2Jb \u202ec"}, "a??[2Jb??c"),
+        ({"remote_host": "a" * 1000}, "a" * 100),
+        ({"remote_host": 167772167}, ""),
+        ({"remote_port": 22}, ""),
+    ],
+)
+def test_the_host_that_is_refused_is_told_beside_the_fault_and_bounded(told: dict[str, object], host: str) -> None:
+    found = stray_in(json.dumps(told).encode(), TWO_RANKS)
+    assert found is not None
+    assert found.host == host
+    assert not host or host not in found.why
