@@ -35,6 +35,8 @@ _SECOND_NS = 1_000_000_000
 _GRACE_S = 0.5
 """On top of what the first lookups and lists may take, before the gateway goes on without them."""
 
+_NO_TABLE = "this region has no usable policy, and so no table of regions, and its networks are not named"
+
 FoundConfig = DnsReplicasConfig | KubernetesReplicasConfig
 
 
@@ -144,7 +146,9 @@ class Fleet:
         if config.networks:
             return network_fault(config.networks, replica.url)
         regions = self._orders.regions
-        return found_fault(regions, replica.spec.place, replica.url) if regions is not None else ""
+        if regions is not None:
+            return found_fault(regions, replica.spec.place, replica.url)
+        return "" if self._config.policy_file is None else _NO_TABLE
 
     def _apply_orders(self) -> None:
         """What a controller says, less what cannot be served here."""

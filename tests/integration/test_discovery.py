@@ -259,6 +259,28 @@ async def test_a_cluster_names_addresses_within_the_operators_table(world: World
         assert replicas(gateway) == ["llama-192.0.2.9-8000"]
 
 
+async def test_without_a_usable_table_a_cluster_names_addresses_within_named_networks_alone(
+    world: World, cluster: Cluster
+) -> None:
+    cluster.api.put("endpointslices", endpoint_slice("a", "192.0.2.9"))
+    found = {"selector": "app=vllm", "port": "http"}
+    path = cluster.write(**found, networks=None)
+    policy = Path(world.folder, yaml.safe_load(path.read_text())["policy"])
+    usable = policy.read_text().replace("127.0.0.0/8", "192.0.2.0/24")
+    policy.write_text("version: 1")
+    async with serving_file(path) as gateway:
+        assert replicas(gateway) == []
+        assert "replica llama-192.0.2.9-8000: this region has no usable policy" in await world.ready(gateway)
+        policy.write_text(usable)
+        await gateway.reloader.reload()
+        await until(lambda: replicas(gateway) == ["llama-192.0.2.9-8000"])
+    path = cluster.write(**found, networks=["192.0.2.0/24"])
+    policy.write_text("version: 1")
+    async with serving_file(path) as gateway:
+        assert gateway.core.policy.closed_reason
+        assert replicas(gateway) == ["llama-192.0.2.9-8000"]
+
+
 async def test_networks_that_a_reload_narrows_hold_for_what_was_found_before(cluster: Cluster) -> None:
     """The cluster's API fails from then on, so that nothing is found anew."""
     cluster.api.put("endpointslices", endpoint_slice("a", "192.0.2.9", "198.51.100.9"))
