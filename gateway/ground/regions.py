@@ -178,9 +178,7 @@ def found_fault(regions: RegionTable, place: Place, url: str) -> str:
     lets it. Host names in the table say nothing of addresses: where it names no network for the region, only those of
     other regions are closed."""
     host = host_in(url)
-    networks = {
-        name: [each for each in known.replicas if _looks_like_address(each)] for name, known in regions.regions.items()
-    }
+    networks = {name: networks_of(regions, name) for name in regions.regions}
     own = networks.pop(place.region, [])
     if any(_is_within(host, each) for each in own):
         return ""
@@ -189,6 +187,12 @@ def found_fault(regions: RegionTable, place: Place, url: str) -> str:
     if any(_is_within(host, each) for found in networks.values() for each in found):
         return f"{host} is in a range of another region"
     return ""
+
+
+def networks_of(regions: RegionTable, region: RegionName) -> list[str]:
+    """Those among a region's ranges of addresses; none of a region that is not in the table."""
+    known = regions.regions.get(region)
+    return [] if known is None else [each for each in known.replicas if _looks_like_address(each)]
 
 
 def network_fault(networks: Iterable[IPv4Network | IPv6Network], url: str) -> str:

@@ -210,6 +210,14 @@ class Cluster:
             yield gateway
 
 
+def policy_of(region_file: Path) -> str:
+    return Path(yaml.safe_load(region_file.read_text())["policy"]).read_text()
+
+
+def write_policy_of(region_file: Path, text: str) -> None:
+    Path(yaml.safe_load(region_file.read_text())["policy"]).write_text(text)
+
+
 @pytest.fixture
 async def cluster(world: World) -> AsyncIterator[Cluster]:
     async with FakeKubernetes().serving() as api:
@@ -265,17 +273,16 @@ async def test_without_a_usable_table_a_cluster_names_addresses_within_named_net
     cluster.api.put("endpointslices", endpoint_slice("a", "192.0.2.9"))
     found = {"selector": "app=vllm", "port": "http"}
     path = cluster.write(**found, networks=None)
-    policy = Path(world.folder, yaml.safe_load(path.read_text())["policy"])
-    usable = policy.read_text().replace("127.0.0.0/8", "192.0.2.0/24")
-    policy.write_text("version: 1")
+    usable = policy_of(path).replace("127.0.0.0/8", "192.0.2.0/24")
+    write_policy_of(path, "version: 1")
     async with serving_file(path) as gateway:
         assert replicas(gateway) == []
         assert "replica llama-192.0.2.9-8000: this region has no usable policy" in await world.ready(gateway)
-        policy.write_text(usable)
+        write_policy_of(path, usable)
         await gateway.reloader.reload()
         await until(lambda: replicas(gateway) == ["llama-192.0.2.9-8000"])
     path = cluster.write(**found, networks=["192.0.2.0/24"])
-    policy.write_text("version: 1")
+    write_policy_of(path, "version: 1")
     async with serving_file(path) as gateway:
         assert gateway.core.policy.closed_reason
         assert replicas(gateway) == ["llama-192.0.2.9-8000"]
