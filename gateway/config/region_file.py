@@ -97,7 +97,8 @@ class _EngineFile(FileModel):
     """Of a prefill worker whose answers name it: hosts and networks, besides the engine's own address, where decode
     workers may fetch what it has read."""
     side_channel_port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = None
-    """The first of as many as it has data-parallel ranks; without it, any port of those hosts."""
+    """The first of as many as it has data-parallel ranks; without it, or with several ranks over ascend, any port of
+    those hosts."""
     region: Id | None = None
     """Where the engine runs, if not in the gateway's own region."""
     jurisdiction: Id | None = None
