@@ -43,7 +43,7 @@ from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
 from gateway.ground.logs import announce, make_logger
 from gateway.ground.machine_memory import memory_bytes
-from gateway.ground.regions import announcement_fault
+from gateway.ground.regions import announcement_fault, networks_of
 from gateway.policy.file import load_policy_or_closed
 from gateway.records.audit import head_signer
 from gateway.security.keyring import read_keys
@@ -118,6 +118,8 @@ def check(file: Path, as_json: bool) -> None:
         click.echo(f"{file.name}: warning: {path} has mode {mode}, and should have 0640 or less", err=True)
     for note in _not_lent(region.as_config()):
         click.echo(f"{file.name}: {note}", err=True)
+    for note in _bounded_by_the_table(region.as_config()):
+        click.echo(f"{file.name}: {note}", err=True)
     for note in shared_cache_notes(region.as_config()):
         click.echo(f"{file.name}: {note}", err=True)
     document = region.as_document()
@@ -138,6 +140,21 @@ def _not_lent(config: GatewayConfig) -> Iterator[str]:
         if fault or not regions.lends(place.region):
             why = fault or f"the table has no ranges for region {place.region}"
             yield f"replica {name} is served by no other gateway: {why}"
+
+
+def _bounded_by_the_table(config: GatewayConfig) -> Iterator[str]:
+    """Replicas that a cluster names, and that are used only where the operators' table has the region's."""
+    if config.policy_file is None:
+        return
+    regions = load_policy_or_closed(config.policy_file, config.place)[0].regions
+    for each in config.kubernetes_replicas:
+        region = each.template.spec.place.region
+        ranges = [] if regions is None or each.networks else networks_of(regions, region)
+        if ranges:
+            yield (
+                f"kubernetes_replicas {each.template.spec.replica_id}: pods are used only at addresses in "
+                f"{', '.join(ranges)}, as the operators' table has region {region}: name networks if they are elsewhere"
+            )
 
 
 def _against_what_it_names(file: Path, config: GatewayConfig) -> Iterator[str]:

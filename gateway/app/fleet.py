@@ -24,7 +24,7 @@ from gateway.engines.prober import Prober
 from gateway.engines.tls import TlsContexts
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
-from gateway.ground.regions import found_fault
+from gateway.ground.regions import found_fault, network_fault
 from gateway.ground.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _SECOND_NS = 1_000_000_000
 _GRACE_S = 0.5
 """On top of what the first lookups and lists may take, before the gateway goes on without them."""
+
+_NO_TABLE = "this region has no usable policy, and so no table of regions, and its networks are not named"
 
 FoundConfig = DnsReplicasConfig | KubernetesReplicasConfig
 
@@ -132,16 +134,21 @@ class Fleet:
         self._on_misplaced(misplaced)
 
     def _faults(self, source: str, replicas: tuple[ReplicaConfig, ...]) -> dict[str, str]:
-        regions = self._orders.regions
-        is_bound = any(
-            isinstance(each.config, KubernetesReplicasConfig) and not each.config.networks
-            for each in self._sources()
-            if each.name == source
-        )
-        if regions is None or not is_bound:
+        """By id, those that a directory has found and that are not used, and why."""
+        config = next(each.config for each in self._sources() if each.name == source)
+        if not isinstance(config, KubernetesReplicasConfig):
             return {}
-        found = {each.spec.replica_id: found_fault(regions, each.spec.place, each.url) for each in replicas}
+        found = {each.spec.replica_id: self._fault(config, each) for each in replicas}
         return {name: why for name, why in found.items() if why}
+
+    def _fault(self, config: KubernetesReplicasConfig, replica: ReplicaConfig) -> str:
+        """A source looks where the region file lets it; what it had found before the file changed is looked at anew."""
+        if config.networks:
+            return network_fault(config.networks, replica.url)
+        regions = self._orders.regions
+        if regions is not None:
+            return found_fault(regions, replica.spec.place, replica.url)
+        return "" if self._config.policy_file is None else _NO_TABLE
 
     def _apply_orders(self) -> None:
         """What a controller says, less what cannot be served here."""

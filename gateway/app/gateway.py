@@ -31,6 +31,7 @@ from gateway.app.overview import Overview
 from gateway.app.predictors import Predictors, PromptKeys
 from gateway.app.reload import RegionPart
 from gateway.app.scaling import Scaling
+from gateway.app.stray_hosts import StrayHosts
 from gateway.app.tracing import TracedGateway, requests_traced
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
@@ -346,6 +347,7 @@ def _owners(
         on_finished=desk.on_finished,
         prompt_key=PromptKeys(config, desk.log).of if _keeps_histories(config) else None,
         compare=locality.compare if config.locality.pools else None,
+        on_stray=StrayHosts(desk.log).take,
         on_fault=desk.request_failed,
         begin_trace=tracing.begin,
     )

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from gateway.config.checks import core_faults
 from gateway.config.prices import parse_prices
-from gateway.config.region_file import CoreFile, ReplicaFile
+from gateway.config.region_file import SIDE_CHANNEL_HOSTS_MAX, CoreFile, ReplicaFile
 from gateway.config.sections import GatewayConfig, ParametersRule
 from gateway.config.targets import PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
@@ -174,7 +174,7 @@ def _replicas(
             served[name] = own[name]
             continue
         home = grant.home_place if name in adopted else local.place
-        why = places.fault_of(name, document, home) or too_many.get(index) or _may_not_use(document, local)
+        why = too_many.get(index) or places.fault_of(name, document, home) or _may_not_use(document, local)
         if why := why or _says_nothing_of_policy(grant, local):
             left_out[name] = why
             continue
@@ -423,11 +423,16 @@ class _PlaceCheck:
     def _stray(self, home: Place, place: Place, document: Mapping[str, Any]) -> str:
         """Decode workers are led there, so it is held against the table as the replica's own address is."""
         hosts = document.get("side_channel_hosts", ())
-        for host in hosts if isinstance(hosts, list | tuple) else ():
-            text = str(host)
-            url = f"http://[{text}]" if ":" in text else f"http://{text}"
-            if "/" in text:
+        if not isinstance(hosts, list):
+            return ""  # nor is it a description that is read
+        if len(hosts) > SIDE_CHANNEL_HOSTS_MAX:
+            return f"side_channel_hosts: it names more than {SIDE_CHANNEL_HOSTS_MAX}"
+        for host in hosts:
+            if not isinstance(host, str):
+                return "side_channel_hosts: one of them is no text"
+            if "/" in host:
                 return "side_channel_hosts: one that is adopted names no networks"
+            url = f"http://[{host}]" if ":" in host else f"http://{host}"
             if fault := self._fault(home, place, url):
                 return f"side_channel_hosts: {fault}"
         return ""

@@ -51,6 +51,7 @@ from gateway.ground.settings import AnySections, FileModel, Section, SectionsFil
 from gateway.ground.values import AddressText, FilePath, Id, Surroundings, WebUrl, checked_secret, read_secret
 from gateway.ground.yaml_file import YamlFile
 
+SIDE_CHANNEL_HOSTS_MAX = 64
 NO_CONNECTORS: Mapping[str, Connector | None] = {}
 _TEMPLATE_ID_LENGTH_MAX = 40
 _RANKS_MAX = 256
@@ -92,11 +93,12 @@ class _EngineFile(FileModel):
     """Of a decode worker: with whom it steps in time; its own id if nothing is said."""
     bootstrap_port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = None
     """Of a prefill worker that decode workers meet."""
-    side_channel_hosts: Annotated[tuple[SideChannelHost, ...], Field(max_length=_NETWORKS_MAX)] = ()
+    side_channel_hosts: Annotated[tuple[SideChannelHost, ...], Field(max_length=SIDE_CHANNEL_HOSTS_MAX)] = ()
     """Of a prefill worker whose answers name it: hosts and networks, besides the engine's own address, where decode
     workers may fetch what it has read."""
     side_channel_port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = None
-    """The first of as many as it has data-parallel ranks; without it, any port of those hosts."""
+    """The first of as many as it has data-parallel ranks; without it, or with several ranks over ascend, any port of
+    those hosts."""
     region: Id | None = None
     """Where the engine runs, if not in the gateway's own region."""
     jurisdiction: Id | None = None

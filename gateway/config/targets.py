@@ -76,7 +76,7 @@ class ReplicaConfig:
     side_channel_hosts: tuple[str, ...] = ()
     """Of a prefill worker: hosts and networks besides its own address where decode workers may fetch what it read."""
     side_channel_port: int | None = None
-    """The first of as many as it has ranks; None: any port of those hosts."""
+    """The first of as many as it has ranks; None, or with several ranks over ascend: any port of those hosts."""
     is_adopted: bool = False
     """It is at home at another gateway, which has said where it is."""
 

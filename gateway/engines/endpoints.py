@@ -96,8 +96,15 @@ def _side_channel(config: ReplicaConfig) -> SideChannel:
     networks = tuple(each for each in config.side_channel_hosts if "/" in each)
     own = urlsplit(config.url).hostname
     return SideChannel(
-        frozenset(map(_spelt, {*hosts, *filter(None, (own,))})), networks, config.side_channel_port, config.ranks
+        frozenset(map(_spelt, {*hosts, *filter(None, (own,))})), networks, _first_port(config), config.ranks
     )
+
+
+def _first_port(config: ReplicaConfig) -> int | None:
+    """vllm-ascend leaves room for its tensor and context parallel workers between the ports of two ranks, and how many
+    those are is not known here."""
+    is_spread = config.connector is Connector.ASCEND and config.ranks > 1
+    return None if is_spread else config.side_channel_port
 
 
 def _spelt(host: str) -> str:

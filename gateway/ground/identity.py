@@ -117,12 +117,21 @@ def caller_identity(auth: AuthContext) -> MeshIdentity:
 @lru_cache(_CALLERS_KEPT)
 def _uris_in(pem: bytes) -> tuple[str, ...]:
     """Raises ValueError where the names of a certificate cannot be read."""
-    certificate = x509.load_pem_x509_certificate(pem)
     try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = _names_in(x509.load_pem_x509_certificate(pem))
+    except x509.InvalidVersion as error:
+        raise ValueError(f"the certificate cannot be read: {error}") from error
+    return () if names is None else tuple(names.get_values_for_type(x509.UniformResourceIdentifier))
+
+
+def _names_in(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
+    """Raises ValueError where they cannot be read: what the library raises then is none."""
+    try:
+        return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return ()
-    return tuple(names.get_values_for_type(x509.UniformResourceIdentifier))
+        return None
+    except (x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        raise ValueError(f"the certificate's names cannot be read: {error}") from error
 
 
 def certificate_identity(certificate: x509.Certificate) -> MeshIdentity:
@@ -139,10 +148,9 @@ _Identity = TypeVar("_Identity", MeshIdentity, ControllerIdentity)
 
 
 def _identity_in(certificate: x509.Certificate, parse: Callable[[str], _Identity]) -> _Identity:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        raise ValueError("the certificate holds no alternative names") from None
+    names = _names_in(certificate)
+    if names is None:
+        raise ValueError("the certificate holds no alternative names")
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     if len(uris) != 1:
         raise ValueError(f"the certificate holds {len(uris)} URIs where one is needed")

@@ -5,6 +5,7 @@ once, it is shared by all of them. It is never guessed at: a table that cannot b
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
@@ -177,9 +178,7 @@ def found_fault(regions: RegionTable, place: Place, url: str) -> str:
     lets it. Host names in the table say nothing of addresses: where it names no network for the region, only those of
     other regions are closed."""
     host = host_in(url)
-    networks = {
-        name: [each for each in known.replicas if _looks_like_address(each)] for name, known in regions.regions.items()
-    }
+    networks = {name: networks_of(regions, name) for name in regions.regions}
     own = networks.pop(place.region, [])
     if any(_is_within(host, each) for each in own):
         return ""
@@ -188,6 +187,21 @@ def found_fault(regions: RegionTable, place: Place, url: str) -> str:
     if any(_is_within(host, each) for found in networks.values() for each in found):
         return f"{host} is in a range of another region"
     return ""
+
+
+def networks_of(regions: RegionTable, region: RegionName) -> list[str]:
+    """Those among a region's ranges of addresses; none of a region that is not in the table."""
+    known = regions.regions.get(region)
+    return [] if known is None else [each for each in known.replicas if _looks_like_address(each)]
+
+
+def network_fault(networks: Iterable[IPv4Network | IPv6Network], url: str) -> str:
+    """Why an address that somebody else's directory gave is not used where the region file bounds them by networks;
+    empty where it lies in one of these."""
+    host = host_in(url)
+    if any(_is_within(host, str(each)) for each in networks):
+        return ""
+    return f"{host or 'its address'} is in none of the networks of the region file"
 
 
 def host_in(url: str) -> str:

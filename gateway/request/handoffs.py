@@ -8,6 +8,7 @@ with all that runs in it, so whatever might make the two prompts differ, or make
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from operator import attrgetter
 
 import msgspec
@@ -18,7 +19,7 @@ from gateway.request.answers import fault_of
 from gateway.request.bodies import Body, ChatBody, CompletionBody, MessagesBody, ResponsesBody, is_set
 from gateway.request.engine_errors import decode
 from gateway.request.legs import LegFailure
-from gateway.request.side_channels import SideChannel, stray_in
+from gateway.request.side_channels import SideChannel, Stray, stray_in
 from gateway.request.sse import events, fields
 
 OUR_PREFIX = "nightside"
@@ -150,9 +151,11 @@ _PREFILLED = msgspec.json.Decoder(_Prefilled)
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def handoff_in(answer: bytes, connector: Connector, own: SideChannel) -> Handoff:
-    """What a prefill that answered with success hands on. `own`: where it may lead its decode. Raises LegFailure where
-    it did nothing of use: the engine is to blame, never the request."""
+def handoff_in(
+    answer: bytes, connector: Connector, own: SideChannel, on_stray: Callable[[str], None] | None = None
+) -> Handoff:
+    """What a prefill that answered with success hands on. `own`: where it may lead its decode; `on_stray` is told of a
+    host elsewhere. Raises LegFailure where it did nothing of use: the engine is to blame, never the request."""
     _check_soundness(answer)
     if not connector.is_sequential:
         return Handoff()
@@ -170,17 +173,19 @@ def handoff_in(answer: bytes, connector: Connector, own: SideChannel) -> Handoff
         handoff = Handoff(handed, rest)
     else:
         handoff = Handoff(*_apart(handed, rest))
-    _check_way(handoff.told, own)
+    stray = _stray(handoff.told, own)
+    if stray is not None:
+        if stray.host and on_stray is not None:
+            on_stray(stray.host)
+        raise LegFailure(LegResult.FAILED, f"the prefill leads its decode elsewhere: {stray.why}")
     return handoff
 
 
-def _check_way(handed: bytes, own: SideChannel) -> None:
+def _stray(handed: bytes, own: SideChannel) -> Stray | None:
     try:
-        stray = stray_in(handed, own)
+        return stray_in(handed, own)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise LegFailure(LegResult.FAILED, "the prefill's kv_transfer_params are no JSON object") from error
-    if stray:
-        raise LegFailure(LegResult.FAILED, f"the prefill leads its decode elsewhere: {stray}")
 
 
 def _apart(handed: bytes, rest: bytes) -> tuple[bytes, bytes, bytes]:

@@ -30,7 +30,7 @@ from gateway.request.legs import (
 )
 from gateway.request.mailbox import LegScope, cancelled
 from gateway.request.parts import PartFeed
-from gateway.request.relay import Compare, Feed, Relay, RelaySettings, leg_ended
+from gateway.request.relay import Compare, Feed, OnStray, Relay, RelaySettings, ignore_stray, leg_ended
 from gateway.request.trace_context import RequestTrace
 from gateway.request.transcript import Hold
 
@@ -54,6 +54,7 @@ class OwnerContext:
     """What stands for a prompt in histories; None where nothing of ours keeps any."""
     compare: Compare | None = None
     """How near a prompt that was read for a pool is to the experts of its decode workers; None where no pool asks."""
+    on_stray: OnStray = ignore_stray
     on_fault: Callable[[BaseException], None] | None = None
     """Told of every error of our own that a leg has met."""
     begin_trace: Callable[[OutboundRequest], RequestTrace] | None = None
@@ -111,6 +112,7 @@ class RequestOwner:
             summary=self._summary,
             arrived_ns=self._arrived_ns,
             compare=context.compare,
+            on_stray=context.on_stray,
             hold=hold,
         )
 

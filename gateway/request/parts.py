@@ -42,13 +42,16 @@ class PartFeed(Feed):
             return await self._answer_fault(head, answer.fault)
         nearness: Nearness | None = None
         if self._order.connector is not None:
-            handed = handoff_in(body, self._order.connector, head.side_channel)
+            handed = handoff_in(body, self._order.connector, head.side_channel, self._stray)
             self._relay.handed_over = handed.told
             self._relay.assembler = self._assembler(handed) if self._order.connector.is_sequential else None
             nearness = self._relay.nearness_of(self._order, handed.counts)
         prompt_tokens = None if answer.usage is None else answer.usage.prompt_tokens
         ended = leg_ended(self._order, LegResult.COMPLETED, "")
         return replace(ended, prompt_tokens=prompt_tokens, nearness=nearness)
+
+    def _stray(self, host: str) -> None:
+        self._relay.on_stray(self._order.target, host)
 
     def _assembler(self, handed: Handoff) -> Assembler | None:
         """None where the decode has to be asked for the whole answer."""

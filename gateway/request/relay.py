@@ -13,7 +13,16 @@ from gateway.core.decode.locality.nearness import Nearness
 from gateway.core.effects import StartLeg
 from gateway.core.events import FirstToken, LegAccepted, LegEnded, ResponseStored
 from gateway.core.stored_responses import stored_response_key
-from gateway.core.vocabulary import Extra, LegResult, LegRole, PoolName, RefusalReason, RequestProfile, TargetKind
+from gateway.core.vocabulary import (
+    Extra,
+    LegResult,
+    LegRole,
+    PoolName,
+    RefusalReason,
+    RequestProfile,
+    Target,
+    TargetKind,
+)
 from gateway.ground.clock import Clock
 from gateway.request.answers import (
     USAGE_WITHIN_BYTES,
@@ -60,6 +69,14 @@ class RelaySettings:
     """Of the prompt with what was answered, hashes for whoever goes on with an answer that broke."""
 
 
+OnStray = Callable[[Target, str], None]
+"""Told of a prefill worker and of a host where it leads its decode worker and may not."""
+
+
+def ignore_stray(worker: Target, host: str) -> None:
+    """Where nothing is told."""
+
+
 class Relay:
     """The client's side of one request: where its answer goes, and what of it has gone there."""
 
@@ -77,6 +94,7 @@ class Relay:
         "assembler",
         "assembles",
         "handed_over",
+        "on_stray",
         "outbound",
         "put",
         "settings",
@@ -96,8 +114,10 @@ class Relay:
         arrived_ns: int,
         hold: Hold | None = None,
         compare: Compare | None = None,
+        on_stray: OnStray = ignore_stray,
     ) -> None:
         """`hold`: where a transcript is counted. None: none is kept."""
+        self.on_stray = on_stray
         self._compare = compare
         self._hold = hold
         self._transcript: Transcript | None = None

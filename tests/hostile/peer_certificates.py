@@ -46,6 +46,10 @@ class CertificateCase:
     ends_days: float = 1
     signer: Signer = Signer.MESH
     is_authority: bool = False
+    extra: bytes = b""
+    """Of its alternative names, in DER, before the others."""
+    is_doubled: bool = False
+    """A second extension holds alternative names."""
 
 
 def _uri(name: str, *uris: str, may_answer: bool = True) -> CertificateCase:
@@ -114,6 +118,9 @@ CERTIFICATE_CASES = (
     _named("a label in the middle", "us-1.*.gateway.mesh.test"),
     _named("letters from elsewhere", "xn--us-1-9ta.us-east-1.gateway.mesh.test"),
     _named("every gateway of the region", "*.us-east-1.gateway.mesh.test", may_answer=True),
+    # What cannot be read
+    CertificateCase("a name of a kind that nobody reads", False, True, extra=b"\xa3\x02\x30\x00"),
+    CertificateCase("names twice", False, False, is_doubled=True),
     # For what and until when
     CertificateCase("to call alone", True, False, usage=Usage.CLIENT),
     CertificateCase("to answer alone", False, True, usage=Usage.SERVER),

@@ -72,6 +72,9 @@ DESCRIPTION_CASES = (
     DescriptionCase("a URL of a cloud's metadata", described(url="http://169.254.169.254"), "none of the ranges"),
     DescriptionCase("a side channel in a cloud's metadata", described(role="prefill", side_channel_hosts=["169.254.169.254"]), "side_channel_hosts: 169.254.169.254 is in none of the ranges"),
     DescriptionCase("a side channel everywhere", described(role="prefill", side_channel_hosts=["0.0.0.0/0"]), "names no networks"),
+    DescriptionCase("side channels without end", described(role="prefill", side_channel_hosts=["127.0.0.1"] * 2_000), "side_channel_hosts: it names more than 64"),
+    DescriptionCase("a side channel that is a list of its own", described(role="prefill", side_channel_hosts=[["127.0.0.1"]]), "side_channel_hosts: one of them is no text"),
+    DescriptionCase("side channels that are a text", described(role="prefill", side_channel_hosts="127.0.0.1"), "side_channel_hosts"),
     DescriptionCase("a region without a jurisdiction", described(jurisdiction=None), "region and jurisdiction"),
     DescriptionCase("half of another place", described(region="us-east-1"), "has region us-east-1 in US"),
     # Whose law

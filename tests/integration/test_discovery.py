@@ -185,8 +185,7 @@ class Cluster:
         made["spec"]["containers"] = [{"name": "routing-proxy", "ports": [{"containerPort": 8000}]}, vllm]
         self.api.put("pods", made)
 
-    @asynccontextmanager
-    async def serving(self, **found: object) -> AsyncIterator[GatewayHandle]:
+    def write(self, **found: object) -> Path:
         told = {
             "networks": ["127.0.0.0/8"],
             "id": "llama",
@@ -203,8 +202,20 @@ class Cluster:
             self._world.folder, "us-1", US, probes=probes, discovery=settings, kubernetes_replicas=[told]
         )
         path.write_text(yaml.safe_dump(document))
-        async with serving_file(path) as gateway:
+        return path
+
+    @asynccontextmanager
+    async def serving(self, **found: object) -> AsyncIterator[GatewayHandle]:
+        async with serving_file(self.write(**found)) as gateway:
             yield gateway
+
+
+def policy_of(region_file: Path) -> str:
+    return Path(yaml.safe_load(region_file.read_text())["policy"]).read_text()
+
+
+def write_policy_of(region_file: Path, text: str) -> None:
+    Path(yaml.safe_load(region_file.read_text())["policy"]).write_text(text)
 
 
 @pytest.fixture
@@ -254,3 +265,37 @@ async def test_a_cluster_names_addresses_within_the_operators_table(world: World
     cluster.api.put("endpointslices", endpoint_slice("a", "192.0.2.9"))
     async with cluster.serving(selector="app=vllm", port="http", networks=["192.0.2.0/24"]) as gateway:
         assert replicas(gateway) == ["llama-192.0.2.9-8000"]
+
+
+async def test_without_a_usable_table_a_cluster_names_addresses_within_named_networks_alone(
+    world: World, cluster: Cluster
+) -> None:
+    cluster.api.put("endpointslices", endpoint_slice("a", "192.0.2.9"))
+    found = {"selector": "app=vllm", "port": "http"}
+    path = cluster.write(**found, networks=None)
+    usable = policy_of(path).replace("127.0.0.0/8", "192.0.2.0/24")
+    write_policy_of(path, "version: 1")
+    async with serving_file(path) as gateway:
+        assert replicas(gateway) == []
+        assert "replica llama-192.0.2.9-8000: this region has no usable policy" in await world.ready(gateway)
+        write_policy_of(path, usable)
+        await gateway.reloader.reload()
+        await until(lambda: replicas(gateway) == ["llama-192.0.2.9-8000"])
+    path = cluster.write(**found, networks=["192.0.2.0/24"])
+    write_policy_of(path, "version: 1")
+    async with serving_file(path) as gateway:
+        assert gateway.core.policy.closed_reason
+        assert replicas(gateway) == ["llama-192.0.2.9-8000"]
+
+
+async def test_networks_that_a_reload_narrows_hold_for_what_was_found_before(cluster: Cluster) -> None:
+    """The cluster's API fails from then on, so that nothing is found anew."""
+    cluster.api.put("endpointslices", endpoint_slice("a", "192.0.2.9", "198.51.100.9"))
+    found = {"selector": "app=vllm", "port": "http"}
+    async with cluster.serving(**found, networks=["192.0.2.0/24", "198.51.100.0/24"]) as gateway:
+        assert replicas(gateway) == ["llama-192.0.2.9-8000", "llama-198.51.100.9-8000"]
+        cluster.api.failing = True
+        cluster.write(**found, networks=["192.0.2.0/24"])
+        assert await gateway.reloader.reload() == []
+        await until(lambda: replicas(gateway) == ["llama-192.0.2.9-8000"])
+        assert counted(gateway, "places_refused") == 1

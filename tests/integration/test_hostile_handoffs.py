@@ -101,3 +101,15 @@ async def test_an_engine_that_says_nothing_of_itself_is_met_where_it_answers(tmp
         assert await scene.asked() == (200, b"".join(GOOD_STREAM))
         (written,) = scene.decode.received
         assert json.loads(written.body)["kv_transfer_params"] == json.loads(honest)
+
+
+async def test_the_host_that_is_refused_is_told_to_operators(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a vLLM that stands behind a Service, or was given no host of its own."""
+    async with pool(tmp_path, side_channel_hosts=["10.0.0.7"]) as scene:
+        stray = handed(TOLD.replace(b"10.0.0.7", b"10.0.0.8"))
+        scene.prefill.plays(answer(body=READ % stray), answer(body=READ % TRUTH))
+        assert await scene.asked() == (200, b"".join(GOOD_STREAM))
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if "side_channel_refused" in line]
+    assert [(each["replica"], each["host"]) for each in lines] == [("p", "10.0.0.8")]

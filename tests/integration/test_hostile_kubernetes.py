@@ -108,6 +108,9 @@ def check(case: ClusterCase, api: LyingKubernetes, known: Known, asked: list[byt
     assert set(known.sets) <= {urls(HONEST), urls(case.known)}
     assert not asked, "only the API of the region file is asked, and only it sees the token"
     assert len(known.source._objects) <= OBJECTS_MAX
+    for head in map(bytes.lower, api.heads):
+        assert b"\r\naccept-encoding: identity\r\n" in head
+        assert b"\r\ncookie:" not in head
     assert "the-token" not in known.stream.getvalue()
     for line in known.logged():
         assert all(str(each).isprintable() and len(str(each)) < 1000 for each in line.values()), line

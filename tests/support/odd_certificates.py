@@ -8,7 +8,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 
 from gateway.ground.clock import Clock
 from gateway.security.development_ca import DevelopmentCa, Issued, validity
@@ -16,6 +16,7 @@ from tests.hostile.peer_certificates import CertificateCase, Signer, Usage
 from tests.support.certificates import mesh_leaf, new_ca
 from tests.support.core import EU
 
+_NAMES = ExtensionOID.SUBJECT_ALTERNATIVE_NAME
 _USAGES = {
     Usage.BOTH: [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
     Usage.SERVER: [ExtendedKeyUsageOID.SERVER_AUTH],
@@ -42,11 +43,25 @@ def odd_certificate(case: CertificateCase, ca: DevelopmentCa) -> Issued:
         .add_extension(x509.BasicConstraints(ca=case.is_authority, path_length=None), critical=True)
     )
     if names := [*map(x509.UniformResourceIdentifier, case.uris), *map(x509.DNSName, case.names)]:
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        builder = builder.add_extension(_names(case.extra, names), critical=False)
     if case.usage is not Usage.UNSAID:
         builder = builder.add_extension(x509.ExtendedKeyUsage(_USAGES[case.usage]), critical=False)
+    if case.is_doubled:
+        builder._extensions.append(x509.Extension(_NAMES, False, x509.SubjectAlternativeName(names)))
     signed = builder.sign(signing, SHA256()).public_bytes(Encoding.PEM)
     return Issued(signed + chain, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+def _names(extra: bytes, names: list[x509.GeneralName]) -> x509.ExtensionType:
+    der = x509.SubjectAlternativeName(names).public_bytes()
+    return x509.UnrecognizedExtension(_NAMES, _with_first(der, extra)) if extra else x509.SubjectAlternativeName(names)
+
+
+def _with_first(sequence: bytes, item: bytes) -> bytes:
+    """In DER, as long as both are short."""
+    content = item + sequence[2:]
+    assert len(content) < 128
+    return bytes([sequence[0], len(content)]) + content
 
 
 def _signer(

@@ -130,6 +130,13 @@ class TestBounds:
         assert len(found.left_out) == 98
         assert found.left_out["many-2"] == "more than 4 are adopted here (control.adopted_max)"
 
+    def test_what_more_there_is_than_may_be_is_not_held_against_the_table(self, local: GatewayConfig) -> None:
+        small = replace(local, control=replace(local.control, adopted_max=1))
+        misplaced = adopted(document("r8", url="http://203.0.113.9:8000"))
+        found = orders(small, replicas=(adopted(document()), misplaced))
+        assert found.left_out == {"r8": "more than 1 are adopted here (control.adopted_max)"}
+        assert found.misplaced == {}
+
     def test_nor_have_they_more_ranks_than_four_times_as_many(self, local: GatewayConfig) -> None:
         small = replace(local, control=replace(local.control, adopted_max=4))
         found = orders(

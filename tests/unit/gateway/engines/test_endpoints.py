@@ -98,3 +98,16 @@ def test_where_a_prefill_worker_is_met_is_heard_anew_of_another_engine(other: di
     assert endpoints.bootstrap_of(moved) is None, "the old one was still being asked"
     endpoints.meets_at(moved, Bootstrap("127.0.0.2"))
     assert endpoints.bootstrap_of(moved) == Bootstrap("127.0.0.2")
+
+
+@pytest.mark.parametrize(
+    ("connector", "ranks", "is_bound"),
+    [(Connector.NIXL, 1, True), (Connector.NIXL, 2, True), (Connector.ASCEND, 1, True), (Connector.ASCEND, 2, False)],
+)
+def test_a_side_channels_port_bounds_where_the_ports_of_all_ranks_are_known(
+    connector: Connector, ranks: int, is_bound: bool
+) -> None:
+    told = replace(config("a", ranks=ranks), connector=connector, side_channel_port=5600)
+    side_channel = ReplicaEndpoint.from_config(told, TlsContexts()).side_channel
+    assert side_channel.has_port(5600 + ranks - 1)
+    assert side_channel.has_port(5600 + 16) is not is_bound

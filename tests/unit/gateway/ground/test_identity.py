@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from ssl import DER_cert_to_PEM_cert
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from gateway.ground.clock import Clock
 from gateway.ground.identity import (
@@ -17,8 +19,10 @@ from gateway.ground.identity import (
     parse_identity,
 )
 from gateway.security.development_ca import DevelopmentCa, validity
+from tests.hostile.peer_certificates import CERTIFICATE_CASES
 from tests.support.certificates import clients_leaf, controller_leaf, mesh_identity, mesh_leaf, new_ca
 from tests.support.core import US
+from tests.support.odd_certificates import odd_certificate
 
 URI = "spiffe://mesh.test/gateway/us-east-1/us-1"
 
@@ -73,6 +77,30 @@ def test_a_caller_is_who_its_one_spiffe_id_says() -> None:
     for auth in wrong:
         with pytest.raises(ValueError, match="no SPIFFE id, or several"):
             caller_identity(auth)
+
+
+def of_version_4(pem: bytes) -> bytes:
+    der = leaf_of(pem).public_bytes(Encoding.DER)
+    version = b"\xa0\x03\x02\x01"
+    assert der.count(version + b"\x02") == 1
+    return DER_cert_to_PEM_cert(der.replace(version + b"\x02", version + b"\x03")).encode()
+
+
+@pytest.mark.parametrize("name", ["a name of a kind that nobody reads", "names twice"])
+def test_names_that_cannot_be_read_identify_nobody(name: str) -> None:
+    (case,) = [each for each in CERTIFICATE_CASES if each.name == name]
+    shown = odd_certificate(case, new_ca()).certificate_pem
+    with pytest.raises(ValueError, match="names cannot be read"):
+        caller_identity({"x509_pem_cert": [shown]})
+    for identify in (certificate_identity, controller_identity):
+        with pytest.raises(ValueError, match="names cannot be read"):
+            identify(leaf_of(shown))
+
+
+def test_a_certificate_of_a_version_that_there_is_not_identifies_nobody() -> None:
+    shown = of_version_4(mesh_leaf(new_ca(), "us-1", US).certificate_pem)
+    with pytest.raises(ValueError, match="cannot be read"):
+        caller_identity({"x509_pem_cert": [shown]})
 
 
 def leaf_of(pem: bytes) -> x509.Certificate:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from ipaddress import ip_network
+
 import pytest
 
 from gateway.core.regions import KnownRegion, RegionTable
 from gateway.core.vocabulary import Place, RegionName
-from gateway.ground.regions import announcement_fault, found_fault, host_in, range_fault
+from gateway.ground.regions import announcement_fault, found_fault, host_in, network_fault, range_fault
 from tests.support.core import AP, EU, US
 
 LENT = RegionTable(
@@ -129,3 +131,17 @@ def test_addresses_that_a_directory_gives_are_kept_to_the_table(
         {US.region: KnownRegion(US.jurisdiction, own), EU.region: KnownRegion(EU.jurisdiction, others)}
     )
     assert found_fault(regions, US, url) == fault
+
+
+@pytest.mark.parametrize(
+    ("url", "fault"),
+    [
+        ("http://10.1.2.3:8000", ""),
+        ("https://[fd00::1]:8000/x", ""),
+        ("http://10.2.2.3:8000", "10.2.2.3 is in none of the networks of the region file"),
+        ("http://[fd01::1]:8000", "fd01::1 is in none of the networks of the region file"),
+        ("http://10.1.2.3@evil:8000", "its address is in none of the networks of the region file"),
+    ],
+)
+def test_addresses_that_a_directory_gives_are_kept_to_the_networks_of_the_region_file(url: str, fault: str) -> None:
+    assert network_fault([ip_network("10.1.0.0/16"), ip_network("fd00::/64")], url) == fault

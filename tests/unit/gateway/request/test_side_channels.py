@@ -33,11 +33,67 @@ def test_no_other_host_is(host: str) -> None:
     assert stray(TWO_RANKS, remote_host=host)
 
 
-@pytest.mark.parametrize("key", ["host", "remote_hosts", "remoteHost", "kv_ip", "serverUrl", "REMOTE_ADDR", "endpoint"])
+HOST_KEYS = ["host", "remote_hosts", "remoteHost", "kv_ip", "kvIp", "serverUrl", "REMOTE_ADDR", "endpoint", "addresses"]
+LIST_KEYS = ["ip_list", "hostList", "remote_host_list", "hostport", "host_port", "remoteHostPort", "remote-host"]
+
+
+@pytest.mark.parametrize("key", [*HOST_KEYS, *LIST_KEYS, "num_hosts"])
 def test_a_host_is_known_by_its_name(key: str) -> None:
     assert stray(TWO_RANKS, **{key: "evil"})
+    assert stray(TWO_RANKS, **{key: ["p.example.net", "evil"]})
+    assert not stray(TWO_RANKS, **{key: "p.example.net"})
+
+
+@pytest.mark.parametrize("key", ["port", "remote_ports", "remotePort", "KV_PORT", "port_list", "hostport", "host_port"])
+def test_a_port_is_known_by_its_name(key: str) -> None:
+    assert stray(TWO_RANKS, **{key: 22})
+    assert stray(TWO_RANKS, **{key: [5600, 22]})
+    assert not stray(TWO_RANKS, **{key: 5600})
+
+
+@pytest.mark.parametrize("key", ["host_port", "hostport"])
+def test_a_host_and_a_port_in_one_text_are_both_its_own(key: str) -> None:
+    assert not stray(TWO_RANKS, **{key: "p.example.net:5601"})
+    assert stray(TWO_RANKS, **{key: "p.example.net:22"})
+    assert stray(TWO_RANKS, **{key: "q.example.net:5601"})
+
+
+@pytest.mark.parametrize("key", ["skip", "tip", "clip", "chips", "ghost", "report", "transport", "observer", "listing"])
+def test_a_name_that_ends_like_a_host_or_a_port_is_none(key: str) -> None:
+    assert not stray(TWO_RANKS, **{key: "evil"})
+    assert not stray(TWO_RANKS, **{key: 22})
+
+
+@pytest.mark.parametrize("key", ["num_hosts", "numHosts", "remote_num_servers", "num_ports", "hosts", "addresses"])
+@pytest.mark.parametrize("count", [2, 2.5, True])
+def test_how_many_there_are_leads_nowhere(key: str, count: float) -> None:
+    assert not stray(TWO_RANKS, **{key: count})
+
+
+@pytest.mark.parametrize("told", [{"host": 167772167}, {"address": 167772167}, {"hosts": [167772167]}, {"ports": True}])
+def test_a_number_in_the_place_of_a_host_is_none_of_its_own(told: dict[str, object]) -> None:
+    assert stray(TWO_RANKS, **told)
 
 
 def test_a_worker_of_which_nothing_is_known_leads_nowhere() -> None:
     assert stray(NOWHERE, remote_host="localhost")
     assert not stray(NOWHERE, remote_block_ids=[[1, 2]], remote_host=None, transfer_mode="pull")
+
+
+@pytest.mark.parametrize(
+    ("told", "host"),
+    [
+        ({"remote_host": "localhost"}, "localhost"),
+        ({"x": "http://user:word@10.9.9.9:80/of-a-prompt?q#f"}, "10.9.9.9:80"),
+        ({"remote_host": "[fd00:1::9]:80"}, "[fd00:1::9]:80"),
+        ({"remote_host": "a\n\x1b[2Jb \u202ec"}, "a??[2Jb??c"),
+        ({"remote_host": "a" * 1000}, "a" * 100),
+        ({"remote_host": 167772167}, ""),
+        ({"remote_port": 22}, ""),
+    ],
+)
+def test_the_host_that_is_refused_is_told_beside_the_fault_and_bounded(told: dict[str, object], host: str) -> None:
+    found = stray_in(json.dumps(told).encode(), TWO_RANKS)
+    assert found is not None
+    assert found.host == host
+    assert not host or host not in found.why
