@@ -26,11 +26,12 @@ import pytest
 from gateway.core import effects, events, vocabulary
 from gateway.core.prefix_index import _NODE_BYTES, _Node
 from gateway.core.requests import AttemptState, LegState, RequestState
+from gateway.core.residency import LoggingRule, ResidencyPolicy
 from gateway.ground.pump import TAIL_STEPS_DEFAULT, Step
 from gateway.http.sink import HttpSink
 from gateway.peers.client import PeerLeg
 from gateway.peers.server import ForwardSink
-from gateway.records.ledger import RequestRecord
+from gateway.records.ledger import Origin, RequestRecord
 from gateway.request.event_scanner import EventScanner
 from gateway.request.mailbox import Mailbox
 from gateway.request.owner import RequestOwner
@@ -97,11 +98,17 @@ OBJECTS_WAVER_MAX = 24
 OBJECTS_LEFT_SHARE_MAX = 0.005
 """Of any one kind, over all the requests of the rounds: a leak of one in a hundred shows where those are thousands. Of
 what is one request's own a single one shows, after however few."""
+POLICIES_MAX = 16
+"""Policies in force, and those of requests that are just being recorded."""
 BOUNDED = {
     name_of(RequestRecord): RECORDS_MAX,
+    name_of(Origin): RECORDS_MAX + POLICIES_MAX,
+    name_of(ResidencyPolicy): RECORDS_MAX + POLICIES_MAX,
+    name_of(LoggingRule): RECORDS_MAX + POLICIES_MAX,
     name_of(_Node): PREFIX_INDEXES * (PREFIX_INDEX_KIB * 1024 // _NODE_BYTES),
 }
-"""As many as there is room for, and seldom fewer for long."""
+"""As many as there is room for, and seldom fewer for long. The record of a forward has its origin and that origin's
+policy, and how many of the records that are kept are those of forwards is chance."""
 TOLD = (f"{effects.__name__}.", f"{events.__name__}.", f"{vocabulary.__name__}.", name_of(Step))
 """What the driver's tail keeps of its last steps: as many always, of changing kinds."""
 
