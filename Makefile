@@ -28,7 +28,7 @@ test: setup setup-tests ## Run every test on emulated engines. ARGS=… goes to 
 	$(BIN)/python -m pytest -n 3 --dist worksteal --session-timeout=3000 $(ARGS)
 
 fuzz: setup ## Give each reader of strangers' bytes 20,000 mutations of its seeds rather than 150. EXAMPLES=… is another number, ARGS=-k… one reader.
-	nice $(BIN)/python -m pytest tests/fuzz -n 0 --timeout=0 --fuzz-examples=$(or $(EXAMPLES),20000) $(ARGS)
+	nice $(BIN)/python -m pytest tests/fuzz -n 0 --timeout=0 --hypothesis-profile=exploring --fuzz-examples=$(or $(EXAMPLES),20000) $(ARGS)
 
 test-engines: setup ## Run the tests on real engines, vLLM and llama.cpp on the CPU. Skipped, with the reason, where they cannot be had; REQUIRE=1 fails then.
 	@for engine in vllm vllm-oracle llamacpp; do PYTHON="$(PYTHON)" .ci/setup-engines $$engine || [ $$? = 69 ] || exit 1; done
@@ -81,7 +81,8 @@ mutants: setup ## Seed defects into the core, one at a time, and see that chaos,
 soak: setup ## Send an hour's worth of a region's requests in minutes, with faults mixed in: nothing may grow.
 	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000
 
-nightly: test fuzz test-engines test-cloud test-clients test-issuers bench mutants soak ## Every check that takes long: all tests, real engines, clients in a browser, a real issuer of tokens, benches, mutants, soak, 10,000 seeds of chaos, 1,000 with a controller, with two, with disaggregated pools and with answers that break, the compiled core.
+nightly: test fuzz test-engines test-cloud test-clients test-issuers bench mutants soak ## Every check that takes long: all tests, properties on new examples each time, real engines, clients in a browser, a real issuer of tokens, benches, mutants, soak, 10,000 seeds of chaos, 1,000 with a controller, with two, with disaggregated pools and with answers that break, the compiled core.
+	nice $(BIN)/python -m pytest tests/property --hypothesis-profile=exploring
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 	$(BIN)/nightside sim --chaos --controller --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos --disaggregated --runs 1000 --seed 1000

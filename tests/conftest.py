@@ -13,7 +13,9 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import settings
 
-settings.register_profile("nightside", settings(), deadline=None, print_blob=True)
+# The suite tries the same examples each time, and nightly runs and `make fuzz` look for new ones.
+settings.register_profile("exploring", settings(), deadline=None, print_blob=True)
+settings.register_profile("nightside", settings.get_profile("exploring"), derandomize=True, database=None)
 settings.load_profile("nightside")
 
 

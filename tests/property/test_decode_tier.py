@@ -65,7 +65,7 @@ class AnyOrder(RuleBasedStateMachine):
             in_flight_margin=1,
             balance=BalanceConfig(horizon_steps=4, refresh_tokens=2, window=4),
         )
-        self.slots = BATCH + self.config.bypass
+        self.slots = BATCH + self.config.sends_at_once
         self.kv_tokens = ROOM if has_room else 0
         spec = PoolSpec(PoolName("pd"), PoolKind.DISAGGREGATED, Connector.NIXL, BATCH, self.kv_tokens)
         self.tier = DecodeTier(self.config, spec, random.Random(seed), Moody(random.Random(seed)))
@@ -122,7 +122,7 @@ class AnyOrder(RuleBasedStateMachine):
         waited = bool(self.pooled)
         admission = self.tier.add(Facts(RequestId(key), tokens), self.now_ns, self.now_ns + lease_ns)
         if admission is not None:
-            assert self.config.bypass
+            assert self.config.sends_at_once
             assert not waited, "somebody waited before it"
             self.now_at(key, admission.worker_id, tokens)
         else:
