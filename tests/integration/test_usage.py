@@ -98,15 +98,15 @@ class TestBudgets:
         folder = house.keys.parent / "state"
         path = folder / "us-1.usage.sqlite"
         kept = path.rename(folder / "kept")
-        path.mkdir()
+        (folder / "a folder").mkdir()
+        path.symlink_to("a folder")
         often = replace(house.config, usage=UsageConfig(flush_interval_ns=10_000_000))
         async with house.open(often) as gateway:
             assert [await house.chat(key, retries=0), await house.chat(other)] == ["usage_unknown", "answered"]
             status, ready = await house.admin("GET", "/ready")
             assert (status, ready["usage"][:31]) == (200, "keys with budgets are refused: ")
             assert "nightside_usage_failing 1.0" in gateway.metrics.render().decode()
-            path.rmdir()
-            kept.rename(path)
+            kept.replace(path)  # In one step: while no file is there, the gateway begins an empty one.
             await until(lambda: "nightside_usage_failing 0.0" in gateway.metrics.render().decode())
             assert [await house.chat(key), await house.chat(other)] == ["budget_exceeded", "answered"]
             assert "usage" not in (await house.admin("GET", "/ready"))[1]
