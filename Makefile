@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients test-issuers compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-resume results-sharing results-records results-token-budget-classifier results-succession page-picture metrics-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients test-issuers compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement digests mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-resume results-sharing results-records results-token-budget-classifier results-succession page-picture metrics-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -75,13 +75,16 @@ bench-scale: compiled ## Measure the simulator on fleets of up to 100 regions of
 agreement: setup ## Compare live regions on this machine with the simulator, and write docs/results/agreement.json. Takes six minutes and wants the machine for itself.
 	$(BIN)/nightside agreement -o docs/results/agreement.json
 
+digests: setup ## Compare what gateways decide in 400 simulated worlds with what is recorded in tests/digests. ARGS=--write records it anew.
+	$(BIN)/python -m tests.digests.run $(ARGS)
+
 mutants: setup ## Seed defects into the core, one at a time, and see that chaos, or a test of what it cannot reach, finds each.
 	$(BIN)/python -m tests.mutants.run
 
 soak: setup ## Send an hour's worth of a region's requests in minutes, with faults mixed in: nothing may grow.
 	$(BIN)/python -m pytest tests/integration/faults/test_soak.py -s --soak-requests 18000
 
-nightly: test fuzz test-engines test-cloud test-clients test-issuers bench mutants soak ## Every check that takes long: all tests, properties on new examples each time, real engines, clients in a browser, a real issuer of tokens, benches, mutants, soak, 10,000 seeds of chaos, 1,000 with a controller, with two, with disaggregated pools and with answers that break, the compiled core.
+nightly: test digests fuzz test-engines test-cloud test-clients test-issuers bench mutants soak ## Every check that takes long: all tests, properties on new examples each time, real engines, clients in a browser, a real issuer of tokens, benches, mutants, soak, 10,000 seeds of chaos, 1,000 with a controller, with two, with disaggregated pools and with answers that break, the compiled core.
 	nice $(BIN)/python -m pytest tests/property --hypothesis-profile=exploring
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 	$(BIN)/nightside sim --chaos --controller --runs 1000 --seed 1000

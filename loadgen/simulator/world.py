@@ -33,6 +33,7 @@ from loadgen.simulator.checkers import Counts, Watch
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.clients import ClientGroup, Town, record_of
 from loadgen.simulator.control import Control, controller_ways_ns
+from loadgen.simulator.decision_digest import DecisionDigest
 from loadgen.simulator.decode_workers import SimDecodeGroup, SimDecodeWorker
 from loadgen.simulator.engines import SimEngine, SimReplica
 from loadgen.simulator.faults import Fault, FaultKey, FaultKind
@@ -124,7 +125,10 @@ class World:
         *,
         every_invariant: bool = False,
         on_line: Callable[[str], object] | None = None,
+        decisions: DecisionDigest | None = None,
     ) -> None:
+        """`on_line` receives each line of the chronicle; `decisions` hashes what gateways decide, costs included."""
+        self._has_readers = every_invariant or decisions is not None
         self.watch = Watch(every_invariant=every_invariant)
         self.chronicle = Chronicle(on_line)
         self.tenants = TenantWatch(_sides(scenario))
@@ -140,7 +144,13 @@ class World:
             self._agenda,
             self._network,
             self._engines,
-            (self.chronicle, self.watch, self.tenants, *([] if self._autoscaler is None else [self._autoscaler])),
+            (
+                self.chronicle,
+                self.watch,
+                self.tenants,
+                *([] if self._autoscaler is None else [self._autoscaler]),
+                *([] if decisions is None else [decisions]),
+            ),
             self._rng("faults"),
             scenario.probe_interval,
             scenario.heartbeat_batch,
@@ -251,7 +261,7 @@ class World:
             fleet = self._as_one(fleet)
         places = {gateway_id: self._scenario.place(_region_of(gateway_id)) for gateway_id in fleet}
         config = self._run.as_config()
-        if not self.watch.is_thorough:  # nobody reads what else a decision considered
+        if not self._has_readers:  # No observer reads what else a decision considered.
             config = replace(config, placement=replace(config.placement, considered_max=0))
         seeds = self._rng("cores")
         for gateway_id, owned in fleet.items():

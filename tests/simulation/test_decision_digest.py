@@ -1,0 +1,27 @@
+"""Gateways decide as they did before, as far as a few worlds of each kind tell; `make digests` plays all of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.digests.run import RECORDED, digest_of, worlds
+
+_SEEDS = 3
+FEW = [
+    *("few_large/nightside", "skewed_day/nightside", "tenant_limits/nightside", "priced/chat"),
+    *(name for name in worlds() if name.partition("/")[2] in {str(seed) for seed in range(1, _SEEDS + 1)}),
+]
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_world_is_decided_as_it_was_recorded(name: str) -> None:
+    assert digest_of(name) == json.loads(RECORDED.read_text())[name], (
+        f"decisions have changed: compare `python -m tests.digests.run --lines {name}` of both versions; "
+        "`make digests ARGS=--write` records a change that is meant, with its reason in CHANGELOG.md"
+    )
+
+
+def test_every_world_is_recorded_and_no_other() -> None:
+    assert sorted(json.loads(RECORDED.read_text())) == sorted(worlds())
