@@ -322,7 +322,7 @@ class SimGateway:
         self.late_share = 0.0
         self._around = around
         self._agenda = around.agenda
-        self._seed = seed
+        self.first_seed = seed
         self._life = 0
         """How often it has started or crashed: what was due in an earlier life is forgotten."""
         self._policy = spec.policy
@@ -379,7 +379,9 @@ class SimGateway:
             replicas = self.control.began()
             self._probe_these(replicas)
         self._revision = max(self._revision + 1, self._life)
-        self.core = GatewayCore(self.gateway_id, self.spec.place, seed=self._seed + self._life, plug_ins=find_policy)
+        self.core = GatewayCore(
+            self.gateway_id, self.spec.place, seed=self.first_seed + self._life, plug_ins=find_policy
+        )
         if self._around.exact_prefixes:
             self.core.placer.match_exactly(self._exact_match)
         self.heartbeats.forget()

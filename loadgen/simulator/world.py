@@ -181,6 +181,10 @@ class World:
     def now_ns(self) -> int:
         return self._agenda.now_ns
 
+    def core_seed(self, gateway_id: GatewayId) -> int:
+        """Seed of the core with which a gateway began its first life; a journal's header needs it."""
+        return self._gateways[gateway_id].first_seed + 1
+
     @property
     def end_ns(self) -> int:
         """When the run is over at the latest, before anything is checked."""

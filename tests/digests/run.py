@@ -29,7 +29,7 @@ _PLAYED_NS = 90 * _SECOND_NS
 """Virtual time that is played of each run of a scenario."""
 _SEEDS = 60
 """Worlds of each flavour of chaos, which are played to their ends."""
-_FLAVOURS: dict[str, Callable[[int], Scenario]] = {
+FLAVOURS: dict[str, Callable[[int], Scenario]] = {
     "mesh": chaos.chaos_scenario,
     "controller": lambda seed: chaos.chaos_scenario(seed, has_controller=True),
     "pair": lambda seed: chaos.chaos_scenario(seed, has_controller=True, has_pair=True),
@@ -46,7 +46,7 @@ def worlds() -> Iterator[str]:
             yield f"{path.stem}/{run.name}"
     for workload in WORKLOADS:
         yield f"priced/{workload}"
-    for flavour in _FLAVOURS:
+    for flavour in FLAVOURS:
         for seed in range(1, _SEEDS + 1):
             yield f"{flavour}/{seed}"
 
@@ -55,8 +55,8 @@ def digest_of(name: str, on_line: Callable[[str], object] | None = None) -> str:
     """Decision digest of one world."""
     kind, _, which = name.partition("/")
     decisions = DecisionDigest(on_line)
-    if kind in _FLAVOURS:
-        scenario = _FLAVOURS[kind](int(which))
+    if kind in FLAVOURS:
+        scenario = FLAVOURS[kind](int(which))
         world = World(scenario, scenario.runs[0], decisions=decisions)
         return decisions.digest(world.play().records)
     if kind == "priced":
