@@ -19,6 +19,7 @@ class FirstTokenLine:
         self._sum_ns = 0.0
         self._sum_bytes_bytes = 0.0
         self._sum_bytes_ns = 0.0
+        self._byte_ns = 0.0
 
     def add(self, uncached_bytes: int, took_ns: int) -> None:
         assert uncached_bytes >= 0, "nobody knows more of a prompt than there is"
@@ -28,6 +29,9 @@ class FirstTokenLine:
         self._sum_ns = self._sum_ns * _FORGET + took_ns
         self._sum_bytes_bytes = self._sum_bytes_bytes * _FORGET + uncached_bytes * uncached_bytes
         self._sum_bytes_ns = self._sum_bytes_ns * _FORGET + uncached_bytes * took_ns
+        if self._sum_bytes:
+            mean_ns = self._sum_ns / self._sum_bytes
+            self._byte_ns = min(self.slope_ns() or mean_ns, mean_ns)
 
     def slope_ns(self) -> float:
         """A byte's share; 0 until enough was seen, or where more bytes have not taken longer."""
@@ -39,12 +43,9 @@ class FirstTokenLine:
         return max(0.0, covariance / variance) if variance > 1.0 else 0.0
 
     def byte_ns(self) -> float:
-        """What a byte takes: what one more takes, and no more than all took on average, since nothing takes no less
-        than none; that average until enough was seen. 0 where nobody knows."""
-        if not self._sum_bytes:
-            return 0.0
-        mean_ns = self._sum_ns / self._sum_bytes
-        return min(self.slope_ns() or mean_ns, mean_ns)
+        """Nanoseconds that a byte takes: a further byte's share, and no more than the average of all bytes, since a
+        prompt without uncached bytes takes time as well; that average until enough was seen. 0: not known."""
+        return self._byte_ns
 
     def estimate_ns(self, uncached_bytes: int) -> float:
         """Never negative; 0 until enough was seen, which leaves a choice to round trips."""

@@ -92,6 +92,13 @@ class TargetState(Generic[_SpecOf_co]):
         self.listed = True
         """False once it left the assignment; running legs may still end here."""
 
+    @property
+    def first_unread_bytes(self) -> int:
+        """Bytes of prompt that the oldest of our legs there without a first token has it read; 0: there is none."""
+        for unread_bytes in self.prefilling.values():
+            return unread_bytes
+        return 0
+
 
 _State = TypeVar("_State", bound=TargetState[Spec])
 _Spec = TypeVar("_Spec", bound=Spec)

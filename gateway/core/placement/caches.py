@@ -100,10 +100,10 @@ class Caches:
         """How long the replica keeps what nobody asks for again: as long as what it will push out next has been there.
         Without end where there is room, or nobody knows how much."""
         room = self._room_blocks(slot)
-        earliest_ns = self._kept.earliest_ns(slot)
-        if not room or earliest_ns is None or self._kept.blocks_of(slot) < _FULL_SHARE * room:
+        if not room or self._kept.blocks_of(slot) < _FULL_SHARE * room:
             return inf
-        return float(now_ns - earliest_ns)
+        earliest_ns = self._kept.earliest_ns(slot)
+        return inf if earliest_ns is None else float(now_ns - earliest_ns)
 
     def follow_ups(self) -> float:
         """Requests that are expected to go on from one: the share of prompts that go on, and of those as many again. As

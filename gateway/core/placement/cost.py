@@ -17,7 +17,8 @@ from gateway.core.first_token import FirstTokenLine
 from gateway.core.placement.caches import Caches
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.holds import Holds
-from gateway.core.placement.policy import Choice, Offer, Policy
+from gateway.core.placement.policy import Choice, Offer, Policy, Weighed
+from gateway.core.replicas import ReplicaState
 from gateway.core.requests import Hold
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, Costs, PlacementReason, RequestProfile, Target, TargetKind
 
@@ -49,9 +50,10 @@ _INTERVAL_KEEPS: Final = 0.95
 class _Books:
     """What is known of one replica besides what every policy may see."""
 
-    __slots__ = ("began_ns", "ended_ns", "holds", "interval_ns", "prefilled_ns", "reading_since_ns")
+    __slots__ = ("began_ns", "ended_ns", "holds", "interval_ns", "prefilled_ns", "reading_since_ns", "state")
 
-    def __init__(self) -> None:
+    def __init__(self, state: ReplicaState) -> None:
+        self.state = state
         self.holds = Holds()
         self.began_ns: int | None = None
         """When the first leg was sent there."""
@@ -88,6 +90,15 @@ class Cost(Policy):
         """Of our caches that were looked at last: as many of other gateways' are taken to be full."""
         self._arrived_ns = 0
         self._now_ns = 0
+        self._byte_ns = _PRIOR_NS_PER_BYTE
+        """Prefill time of one byte."""
+        self._replicas: list[Weighed] = []
+        self._peers: list[Weighed] = []
+        """What was compared for the request that was asked about last."""
+        self._unread_profile: RequestProfile | None = None
+        self._unread_slot = -1
+        self._unread_bytes = 0
+        """What the replica of that slot has to read of that prompt, found when it was chosen."""
 
     def wants_prefixes(self) -> bool:
         return True
@@ -123,11 +134,15 @@ class Cost(Policy):
             if peer >= 0 and (slot < 0 or peer_cost_ns < cost_ns):
                 choice = Choice(peer, known, _reason_there(known, is_remote=bool(offer.remotes >> peer & 1)))
                 choice.is_peer = True
-                return choice
-        return None if slot < 0 else self._replica_choice(profile, offer, slot, blocks)
+                return self._with_rivals(choice)
+        return None if slot < 0 else self._with_rivals(self._replica_choice(profile, offer, slot, blocks))
+
+    def _with_rivals(self, choice: Choice) -> Choice:
+        choice.replicas, choice.peers = self._replicas, self._peers
+        return choice
 
     def reading_again_ns(self, uncached_bytes: int) -> float:
-        return self._caches.follow_ups() * self._slope_ns() * uncached_bytes
+        return self._caches.follow_ups() * self._byte_ns * uncached_bytes
 
     def costs_at_replica(
         self, profile: RequestProfile, slot: int, held: Hold | None, matched_blocks: int = -1
@@ -144,6 +159,7 @@ class Cost(Policy):
         """Before anything is compared, for each request: another one may go elsewhere, or came at another time."""
         self._load = self._load_everywhere(profile, offer)
         self._delay_weight = self.config.delay_weight / (1 + self._load)
+        self._replicas, self._peers = [], []
 
     def _load_everywhere(self, profile: RequestProfile, offer: Offer) -> float:
         """Requests on a replica, on average over all that it may go to. Another gateway counts as no more replicas than
@@ -167,8 +183,8 @@ class Cost(Policy):
     def _reading_ns(self, uncached_bytes: int, load: float, full_share: float) -> float:
         """In a full cache it pushes out as much, which will be read again: a conversation stays the more readily where
         its cache is."""
-        reading_ns = self._slope_ns() * uncached_bytes * self._share_delayed(load)
-        return reading_ns * (1 + self._caches.follow_ups() * full_share)
+        reading_ns = self._byte_ns * uncached_bytes * self._share_delayed(load)
+        return reading_ns * (1 + self._caches.follow_ups() * full_share) if full_share else reading_ns
 
     def _is_full(self, slot: int) -> bool:
         """Of what is still wanted: it keeps what nobody asks for through fewer gaps than come before most turns."""
@@ -185,25 +201,31 @@ class Cost(Policy):
         if match.blocks:
             holders = fleet.few_least_loaded(match.mask, _HOLDERS_MAX, self._turn)
             candidates += [slot for slot in holders if slot not in candidates]
+        if not candidates:
+            return -1, 0, 0.0
+        full = [self._is_full(slot) for slot in candidates]
+        self._full_share = sum(full) / len(full)
         best, best_blocks, best_ns, best_load = -1, 0, 0.0, 0
-        if candidates:
-            self._full_share = sum(map(self._is_full, candidates)) / len(candidates)
-        for slot in candidates:
+        for slot, is_full in zip(candidates, full, strict=True):
             knows_most = match.mask >> slot & 1
             blocks = match.blocks if knows_most else fleet.match_replicas(profile, 1 << slot).blocks
-            cost_ns = self._replica_costs(profile, slot, blocks, offer.held).total_ns
-            load = fleet.replica_load(slot)
-            if best < 0 or (cost_ns, load) < (best_ns, best_load):
+            costs = self._costs_here(profile, slot, blocks, offer.held, is_full=is_full)
+            self._replicas.append(Weighed(slot, blocks, costs))
+            cost_ns, load = costs.total_ns, self._books[slot].state.load
+            if best < 0 or cost_ns < best_ns or (cost_ns == best_ns and load < best_load):
                 best, best_blocks, best_ns, best_load = slot, blocks, cost_ns, load
         return best, best_blocks, best_ns
 
     def _replica_costs(self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None) -> Costs:
-        fleet = self.fleet
-        load = fleet.replica_load(slot)
-        slope = self._slope_ns()
+        return self._costs_here(profile, slot, blocks, held, is_full=self._is_full(slot))
+
+    def _costs_here(
+        self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None, *, is_full: bool
+    ) -> Costs:
+        load = self._books[slot].state.load
         return Costs(
-            reading_ns=self._reading_ns(profile.uncached_bytes(blocks), load, self._is_full(slot)),
-            crowding_ns=slope * self.config.explore_load_bytes * load,
+            reading_ns=self._reading_ns(profile.uncached_bytes(blocks), load, is_full),
+            crowding_ns=self._byte_ns * self.config.explore_load_bytes * load,
             waiting_ns=self._waiting_ns(profile, slot, blocks, held),
         )
 
@@ -211,10 +233,10 @@ class Cost(Policy):
         """Cost of the time until it could begin there; as often as there are others who wait for the same beginning,
         since a copy of it elsewhere would serve them all. Whoever is held there already is the first of those."""
         holds = self._books[slot].holds
-        alike = 0
-        if holds.count and (held is None or held.slot != slot):
-            alike = holds.alike(_beginning(profile, blocks))
-        return self._wait_cost_ns(self._delay_ns(slot, held), self._slot_wait_ns(slot, held)) * (1 + alike)
+        cost_ns = self._wait_cost_ns(self._delay_ns(slot, held), self._slot_wait_ns(slot, held))
+        if not holds.count or (held is not None and held.slot == slot):
+            return cost_ns
+        return cost_ns * (1 + holds.alike(_beginning(profile, blocks)))
 
     def _ahead_ns(self, slot: int, held: Hold | None) -> float:
         """Time until it could begin there."""
@@ -223,40 +245,43 @@ class Cost(Policy):
     def _delay_ns(self, slot: int, held: Hold | None) -> float:
         """Time until the replica has read what comes before; of an engine whose slots are not known, also until those
         that wait in it have left."""
-        fleet, books = self.fleet, self._books[slot]
+        books = self._books[slot]
+        state, holds = books.state, books.holds
         ahead = ahead_bytes = 0
-        if books.holds.count and (held is None or held.slot != slot):
-            ahead, ahead_bytes = books.holds.count, books.holds.bytes
-        reading_ns = self._backlog_ns(slot) + self._slope_ns() * ahead_bytes
-        if fleet.replica_slots(slot).total:
+        if holds.count and (held is None or held.slot != slot):
+            ahead, ahead_bytes = holds.count, holds.bytes
+        reading_ns = self._backlog_ns(books) + self._byte_ns * ahead_bytes
+        if state.slots.total:
             return reading_ns
-        return max(reading_ns, (fleet.replica_waiting(slot) + ahead) * books.leaving_ns(self._now_ns))
+        return max(reading_ns, (state.waiting + ahead) * books.leaving_ns(self._now_ns))
 
     def _slot_wait_ns(self, slot: int, held: Hold | None) -> float:
         """Time until a slot is free for it and for all who are held there: those behind it wait for its turn as well.
         0 where the engine's slots are not known."""
-        release_ns = self.fleet.replica_slots(slot).release_ns()
+        books = self._books[slot]
+        release_ns = books.state.slots.release_ns()
         if not release_ns:
             return 0.0
-        others = self._books[slot].holds.count - (held is not None and held.slot == slot)
-        return max(0, others + 1 - self.fleet.replica_room(slot)) * release_ns
+        others = books.holds.count - (held is not None and held.slot == slot)
+        return max(0, others + 1 - books.state.room) * release_ns
 
     def _wait_cost_ns(self, delay_ns: float, slot_wait_ns: float) -> float:
         """Cost of a wait for what is read first, or for a slot, whichever is longer."""
         return self._delay_weight * max(delay_ns, _SLOT_WAIT_WEIGHT * slot_wait_ns)
 
-    def _backlog_ns(self, slot: int) -> float:
+    def _backlog_ns(self, books: _Books) -> float:
         """Time until the replica has read what was sent there, less the time that it has read the first of it."""
-        fleet, slope = self.fleet, self._slope_ns()
-        unread_ns = slope * fleet.replica_backlog_bytes(slot)
+        state = books.state
+        unread_ns = self._byte_ns * state.backlog_bytes
         if not unread_ns:
             return 0.0
-        read_ns = float(self._now_ns - self._books[slot].reading_since_ns)
-        return unread_ns - min(read_ns, slope * fleet.replica_first_unread_bytes(slot))
+        read_ns = float(self._now_ns - books.reading_since_ns)
+        return unread_ns - min(read_ns, self._byte_ns * state.first_unread_bytes)
 
     def _replica_choice(self, profile: RequestProfile, offer: Offer, slot: int, blocks: int) -> Choice:
         choice = Choice(slot, blocks, _reason_here(blocks))
         uncached_bytes = choice.uncached_bytes = self._caches.uncached_bytes(profile, slot)
+        self._unread_profile, self._unread_slot, self._unread_bytes = profile, slot, uncached_bytes
         is_cold = self._pushes_out_too_much(profile, offer, slot, uncached_bytes)
         if is_cold or self._waits_better_here(offer, slot, uncached_bytes):
             choice.hold = Hold(slot, uncached_bytes, _beginning(profile, blocks), is_cold=is_cold)
@@ -264,16 +289,17 @@ class Cost(Policy):
 
     def _waits_better_here(self, offer: Offer, slot: int, uncached_bytes: int) -> bool:
         """There it would only lie in the engine's own queue, where nobody can think again."""
-        if not offer.ready >> slot & 1 or self.fleet.replica_room(slot) <= -_QUEUED_IN_ENGINE_MAX:
+        state = self._books[slot].state
+        if not offer.ready >> slot & 1 or state.room <= -_QUEUED_IN_ENGINE_MAX:
             return True
-        backlog_bytes = self.fleet.replica_backlog_bytes(slot)
+        backlog_bytes = state.backlog_bytes
         if not backlog_bytes:
             return False
         holds = self._books[slot].holds
         if not holds.lets_pass and not holds.is_first(offer.held):
             return True
         least_bytes = min(uncached_bytes, backlog_bytes)
-        return least_bytes > self.config.hold_size_bytes and self._slope_ns() * least_bytes > self.config.hold_ns
+        return least_bytes > self.config.hold_size_bytes and self._byte_ns * least_bytes > self.config.hold_ns
 
     def hold_pinned(self, profile: RequestProfile, offer: Offer, slot: int, /) -> Hold | None:
         """There is nothing to think again, but what follows stored responses, one after another, is not to go before
@@ -284,13 +310,17 @@ class Cost(Policy):
 
     def _bytes_to_read(self, profile: RequestProfile, slot: int) -> int:
         """All that follows a stored response is new, whatever prompts begin with the same words."""
-        return profile.prompt_bytes if profile.follows else self._caches.uncached_bytes(profile, slot)
+        if profile.follows:
+            return profile.prompt_bytes
+        if profile is self._unread_profile and slot == self._unread_slot:
+            return self._unread_bytes
+        return self._caches.uncached_bytes(profile, slot)
 
     def _pushes_out_too_much(self, profile: RequestProfile, offer: Offer, slot: int, uncached_bytes: int) -> bool:
         """What it would push out of the cache is still wanted there, and what it would cost all others to read that
         again is more than it costs this one to wait, until its patience is over. Where those who are wanted back do not
         come back in that time, waiting would help nobody."""
-        load = self.fleet.replica_load(slot)
+        load = self._books[slot].state.load
         if not load or 2 * uncached_bytes < profile.prompt_bytes or not self._is_full(slot):
             return False
         patience_ns = self.reading_again_ns(uncached_bytes) * (1 + load)
@@ -306,7 +336,9 @@ class Cost(Policy):
             blocks = fleet.match_peers(profile, 1 << slot).blocks
             if must_fit and not self._fits_there(profile, slot, blocks):
                 continue
-            key = (self._peer_costs(profile, slot, blocks).total_ns, fleet.peer_rtt_ns(slot))
+            costs = self._peer_costs(profile, slot, blocks)
+            self._peers.append(Weighed(slot, blocks, costs))
+            key = (costs.total_ns, fleet.peer_rtt_ns(slot))
             if best < 0 or key < best_key:
                 best, best_blocks, best_key = slot, blocks, key
         return best, best_blocks, best_key[0]
@@ -322,7 +354,7 @@ class Cost(Policy):
 
     def _peer_costs(self, profile: RequestProfile, slot: int, blocks: int) -> Costs:
         fleet, model = self.fleet, profile.model
-        slope = self._slope_ns()
+        slope = self._byte_ns
         load = fleet.peer_load_per_replica(slot, model)
         return Costs(
             reading_ns=self._reading_ns(profile.uncached_bytes(blocks), load, self._full_share),
@@ -345,7 +377,7 @@ class Cost(Policy):
 
     def joined(self, target: Target, slot: int) -> None:
         if target.kind is TargetKind.REPLICA:
-            self._books[slot] = _Books()
+            self._books[slot] = _Books(self.fleet.replica(slot))
 
     def left(self, target: Target, slot: int) -> None:
         if target.kind is TargetKind.REPLICA:
@@ -360,7 +392,8 @@ class Cost(Policy):
             self._turn = slot + 1
             books = self._books[slot]
             books.holds.pushed_bytes += self._bytes_to_read(profile, slot)
-            if not self.fleet.replica_unread(slot):
+            self._unread_profile = None
+            if not books.state.prefilling:
                 books.reading_since_ns = self._now_ns
             if books.began_ns is None:
                 books.began_ns = self._now_ns
@@ -376,8 +409,9 @@ class Cost(Policy):
         books = self._books[slot]
         since_ns = max(started_ns, books.prefilled_ns)
         books.prefilled_ns = books.reading_since_ns = now_ns
-        if uncached_bytes >= _SAMPLE_BYTES_MIN and not self.fleet.replica_waiting(slot):
+        if uncached_bytes >= _SAMPLE_BYTES_MIN and not books.state.waiting:
             self._line.add(uncached_bytes, min(now_ns - since_ns, int(uncached_bytes * _NS_PER_BYTE_MAX)))
+            self._byte_ns = self._line.byte_ns() or _PRIOR_NS_PER_BYTE
 
     def ended(self, slot: int, now_ns: int) -> None:
         books = self._books[slot]
@@ -393,14 +427,11 @@ class Cost(Policy):
         self._caches.answered(profile, prompt_tokens, output_tokens)
 
     def held(self, hold: Hold) -> None:
-        self._books[hold.slot].holds.add(hold, self.fleet.replica_backlog_bytes(hold.slot))
+        books = self._books[hold.slot]
+        books.holds.add(hold, books.state.backlog_bytes)
 
     def unheld(self, hold: Hold) -> None:
         self._books[hold.slot].holds.remove(hold)
-
-    def _slope_ns(self) -> float:
-        """Of prefill, a byte."""
-        return self._line.byte_ns() or _PRIOR_NS_PER_BYTE
 
 
 def _beginning(profile: RequestProfile, blocks: int) -> bytes:

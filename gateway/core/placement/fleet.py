@@ -14,8 +14,7 @@ from gateway.core.peers import Peers
 from gateway.core.pools import PoolFit
 from gateway.core.prefix_index import Match, PrefixIndex
 from gateway.core.prices import Prices, PriceTable, ReplicaPrice
-from gateway.core.replicas import Replicas
-from gateway.core.slots import EngineSlots
+from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.vocabulary import ModelCapacity, ModelName, PoolName, RegionName, RequestProfile, ServiceClass
 
 _NOWHERE = RegionName("")
@@ -70,6 +69,10 @@ class Fleet:
         """Is there a replica of ours for it, up or down?"""
         return self._replicas.serves(model)
 
+    def replica(self, slot: int) -> ReplicaState:
+        """Replica of ours in that slot, with all that is known of it; a policy only reads it."""
+        return self._replicas.at(slot)
+
     def replica_load(self, slot: int) -> int:
         """Requests there, running and waiting, as far as known."""
         return self._replicas.load_at(slot)
@@ -84,18 +87,6 @@ class Fleet:
     def replica_price(self, slot: int) -> ReplicaPrice | None:
         """None where nobody has said any."""
         return None if self.prices is None else self.prices.of(self.replica_region(slot), self.replica_pool(slot))
-
-    def replica_waiting(self, slot: int) -> int:
-        """Requests there that the engine has not begun, as it told last."""
-        return self._replicas.at(slot).waiting
-
-    def replica_room(self, slot: int) -> int:
-        """Requests that it could begin at once; negative: as many wait in its engine for a slot."""
-        return self._replicas.at(slot).room
-
-    def replica_slots(self, slot: int) -> EngineSlots:
-        """How many requests its engine runs at once, as far as known, and for how long."""
-        return self._replicas.at(slot).slots
 
     def replica_kv_tokens(self, slot: int) -> int:
         """Room in its cache; 0 where the engine does not tell."""
@@ -116,14 +107,6 @@ class Fleet:
     def replica_backlog_bytes(self, slot: int) -> int:
         """Of our own legs there without a first token, the bytes of prompt that it was not known to have."""
         return self._replicas.at(slot).backlog_bytes
-
-    def replica_unread(self, slot: int) -> int:
-        """Own legs there without a first token."""
-        return len(self._replicas.at(slot).prefilling)
-
-    def replica_first_unread_bytes(self, slot: int) -> int:
-        """Bytes that the first of these has it read; 0 where there is none."""
-        return next(iter(self._replicas.at(slot).prefilling.values()), 0)
 
     def least_loaded_replica(self, mask: int) -> int:
         """The slot with the lowest load; equal ones take turns. O(distinct loads)."""

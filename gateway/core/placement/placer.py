@@ -23,6 +23,7 @@ from gateway.core.placement.policy import (
     Offer,
     PlugIns,
     PolicyFactory,
+    Weighed,
     is_worth_following,
     no_plug_ins,
     share_of,
@@ -293,7 +294,7 @@ class Placer:
             choice = self._policy.weigh(request.profile, offer, now_ns)
             if choice is None or choice.hold is not None:
                 return None
-            placement = self._settle(request, self._chosen(choice, offer), offer.count(), now_ns, choice.uncached_bytes)
+            placement = self._settle(request, self._chosen(choice, offer), offer.count(), now_ns, choice)
         else:
             found = self._find_replica(request, mask)
             assert found is not None, "somebody is free"
@@ -330,7 +331,7 @@ class Placer:
         choice = self._policy.weigh(request.profile, offer, now_ns)
         if choice is None or not choice.is_peer or not remotes >> choice.slot & 1:
             return None
-        return self._placement(request, self._chosen(choice, offer), offer.count())
+        return self._placement(request, self._chosen(choice, offer), offer.count(), choice)
 
     def _weigh(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
         """Of everybody at once, and of waiting here for one of ours. Whoever yields is held for nobody: it takes what
@@ -346,7 +347,7 @@ class Placer:
             choice = self._policy.weigh(request.profile, offer, now_ns) if offer.count() else None
         if choice is None or choice.hold is not None:
             return None if choice is None or is_yielding else choice.hold
-        return self._settle(request, self._chosen(choice, offer), offer.count(), now_ns, choice.uncached_bytes)
+        return self._settle(request, self._chosen(choice, offer), offer.count(), now_ns, choice)
 
     def _idle_of(self, offer: Offer) -> Offer:
         """Nothing else of ours."""
@@ -435,10 +436,10 @@ class Placer:
         return self._settle(request, (state, PlacementReason.STORED_RESPONSE, 0), 1, now_ns)
 
     def _settle(
-        self, request: RequestState, found: _Found, candidates: int, now_ns: int, uncached_bytes: int = -1
+        self, request: RequestState, found: _Found, candidates: int, now_ns: int, choice: Choice | None = None
     ) -> Placement:
         state, _, matched_blocks = found
-        placement = self._placement(request, found, candidates, uncached_bytes)
+        placement = self._placement(request, found, candidates, choice)
         self._policy.sent(request.profile, state.target, state.slot, matched_blocks)
         if self._wants_prefixes:
             fleet = self._fleet
@@ -446,46 +447,60 @@ class Placer:
             index.insert(request.profile.prefix, state.slot, now_ns)
         return placement
 
-    def _placement(self, request: RequestState, found: _Found, candidates: int, uncached_bytes: int = -1) -> Placement:
+    def _placement(
+        self, request: RequestState, found: _Found, candidates: int, choice: Choice | None = None
+    ) -> Placement:
         state, reason, matched_blocks = found
-        considered = self._considered(request, state) if self._config.considered_max else ()
+        considered = self._considered(request, state, choice) if self._config.considered_max else ()
+        uncached_bytes = -1 if choice is None else choice.uncached_bytes
         return Placement(state, reason, matched_blocks, candidates, considered, uncached_bytes)
 
     # The record
 
-    def _considered(self, request: RequestState, chosen: ReplicaState | PeerState) -> tuple[Candidate, ...]:
-        """The chosen target first, then its rivals: the least loaded replicas, and the peers, half of the room each."""
+    def _considered(
+        self, request: RequestState, chosen: ReplicaState | PeerState, choice: Choice | None
+    ) -> tuple[Candidate, ...]:
+        """The chosen target first, then its rivals: the least loaded replicas, and the peers, half of the room each.
+        Those that the policy compared stand with the costs that it compared."""
         room = self._config.considered_max - 1
+        is_replica = chosen.target.kind is TargetKind.REPLICA
+        if is_replica and len(self._replicas) == 1 and not self._peers and not self._replicas.ask_origins:
+            return (self._replica_candidate(request, self._replicas.at(chosen.slot), choice),)
         for_replicas = room - min(len(self._peers), room // 2)
         eligible = self._eligibility.eligible_replicas(request.request_class)
         few = self._replicas.few_least_loaded(eligible, for_replicas + 1)
         replicas = [state for state in map(self._replicas.at, few) if state is not chosen][:for_replicas]
         closed = self._closed(request, for_replicas - len(replicas)) if self._replicas.ask_origins else ()
         peers = [state for state in self._peers if state is not chosen][: room - len(replicas) - len(closed)]
-        if chosen.target.kind is TargetKind.REPLICA:
+        if is_replica:
             replicas.insert(0, self._replicas.at(chosen.slot))
-            seen = [self._replica_candidate(request, state) for state in replicas]
-            return (*seen, *(self._peer_candidate(request, state) for state in peers), *closed)
-        first = self._peer_candidate(request, self._peers.at(chosen.slot))
-        others = [self._replica_candidate(request, state) for state in replicas]
-        return (first, *others, *(self._peer_candidate(request, state) for state in peers), *closed)
+        else:
+            peers.insert(0, self._peers.at(chosen.slot))
+        here = [self._replica_candidate(request, state, choice) for state in replicas]
+        there = [self._peer_candidate(request, state, choice) for state in peers]
+        if is_replica:
+            return (*here, *there, *closed)
+        return (there[0], *here, *there[1:], *closed)
 
     def _closed(self, request: RequestState, room: int) -> tuple[Candidate, ...]:
         """What would have served it, had it arrived elsewhere."""
         few = self._replicas.few_least_loaded(self._eligibility.closed_replicas(request.request_class), room)
-        seen = (self._replica_candidate(request, self._replicas.at(slot)) for slot in few)
-        return tuple(replace(each, standing=Standing.NOT_ALLOWED) for each in seen)
+        seen = [self._replica_candidate(request, self._replicas.at(slot), None) for slot in few]
+        return tuple([replace(each, standing=Standing.NOT_ALLOWED) for each in seen])
 
-    def _replica_candidate(self, request: RequestState, state: ReplicaState) -> Candidate:
+    def _replica_candidate(self, request: RequestState, state: ReplicaState, choice: Choice | None) -> Candidate:
         failed = request.request_class.failed_replicas >> state.slot & 1
         standing = Standing.FAILED_BEFORE if failed else state.standing
+        weighed = None if choice is None else _weighed_at(choice.replicas, state.slot)
+        if weighed is not None:
+            return Candidate(state.target, standing, weighed.blocks, state.load, 0, weighed.costs)
         matched = self._fleet.match_replicas(request.profile, 1 << state.slot).blocks
         costs = None
         if self._compares_costs(request):
             costs = self._policy.costs_at_replica(request.profile, state.slot, request.held, matched)
-        return Candidate(state.target, standing, matched, state.load, costs=costs)
+        return Candidate(state.target, standing, matched, state.load, 0, costs)
 
-    def _peer_candidate(self, request: RequestState, state: PeerState) -> Candidate:
+    def _peer_candidate(self, request: RequestState, state: PeerState, choice: Choice | None) -> Candidate:
         request_class, slot = request.request_class, state.slot
         failed = request_class.failed_peers >> slot & 1
         standing = self._peers.standing_for(
@@ -495,9 +510,12 @@ class Placer:
             connectors=request_class.connectors,
             fit=request_class.fit,
         )
-        matched = self._fleet.match_peers(request.profile, 1 << slot).blocks
         load = self._fleet.peer_load(slot, request_class.model)
         standing = Standing.FAILED_BEFORE if failed else standing
+        weighed = None if choice is None else _weighed_at(choice.peers, slot)
+        if weighed is not None:
+            return Candidate(state.target, standing, weighed.blocks, load, state.rtt_ns, weighed.costs)
+        matched = self._fleet.match_peers(request.profile, 1 << slot).blocks
         costs = self._policy.costs_at_peer(request.profile, slot, matched) if self._compares_costs(request) else None
         return Candidate(state.target, standing, matched, load, state.rtt_ns, costs)
 
@@ -518,3 +536,10 @@ class Placer:
             self._policy.joined(replica.target, replica.slot)
         for peer in self._peers:
             self._policy.joined(peer.target, peer.slot)
+
+
+def _weighed_at(weighed: list[Weighed], slot: int) -> Weighed | None:
+    for each in weighed:
+        if each.slot == slot:
+            return each
+    return None

@@ -37,10 +37,22 @@ class Offer:
         return (self.replicas.bit_count() + self.siblings.bit_count()) + self.remotes.bit_count()
 
 
+class Weighed:
+    """One target that a policy compared, with what it found: the record shows the same figures."""
+
+    __slots__ = ("blocks", "costs", "slot")
+
+    def __init__(self, slot: int, blocks: int, costs: Costs) -> None:
+        self.slot = slot
+        self.blocks = blocks
+        """How many of the prompt's first blocks the target knows already."""
+        self.costs = costs
+
+
 class Choice:
     """One slot out of the mask that was asked about."""
 
-    __slots__ = ("hold", "is_peer", "matched_blocks", "reason", "slot", "uncached_bytes")
+    __slots__ = ("hold", "is_peer", "matched_blocks", "peers", "reason", "replicas", "slot", "uncached_bytes")
 
     def __init__(self, slot: int, matched_blocks: int = 0, reason: PlacementReason | None = None) -> None:
         self.slot = slot
@@ -54,6 +66,10 @@ class Choice:
         """How many of the prompt's first blocks the target knows already."""
         self.reason = reason
         """For the record. None: because the policy says so."""
+        self.replicas: list[Weighed] = []
+        """Replicas that were compared; the record asks `costs_at_replica` about those that were not."""
+        self.peers: list[Weighed] = []
+        """Peers that were compared; the record asks `costs_at_peer` about those that were not."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

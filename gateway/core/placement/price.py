@@ -74,6 +74,10 @@ class Price(Cost):
         choice.reason = PlacementReason.LOCAL_PRICE
         return choice
 
+    def _with_rivals(self, choice: Choice) -> Choice:
+        """Figures of the record hold money as well, which `costs_at_replica` and `costs_at_peer` add."""
+        return choice if self.fleet.prices is not None else super()._with_rivals(choice)
+
     def costs_at_replica(
         self, profile: RequestProfile, slot: int, held: Hold | None, matched_blocks: int = -1
     ) -> Costs:
@@ -136,7 +140,7 @@ class Price(Cost):
     def _first_token_ns(self, profile: RequestProfile, blocks: int) -> float:
         """Once it is its turn."""
         uncached_bytes = profile.uncached_bytes(blocks)
-        return max(self._line.estimate_ns(uncached_bytes), self._slope_ns() * uncached_bytes)
+        return max(self._line.estimate_ns(uncached_bytes), self._byte_ns * uncached_bytes)
 
     def _micros_here(self, profile: RequestProfile, slot: int, blocks: int, table: PriceTable) -> float:
         price = self.fleet.replica_price(slot)
@@ -163,7 +167,7 @@ class Price(Cost):
     def _first_token_there_ns(self, profile: RequestProfile, slot: int, blocks: int) -> float:
         """It reads as ours do, as far as we know; what else it is asked meanwhile, it tells when it is late."""
         fleet = self.fleet
-        reading_ns = self._slope_ns() * fleet.peer_backlog(slot, profile.model)
+        reading_ns = self._byte_ns * fleet.peer_backlog(slot, profile.model)
         ahead_ns = max(reading_ns, fleet.peer_wait_ns(slot, profile.model))
         return fleet.peer_rtt_ns(slot) + ahead_ns + self._first_token_ns(profile, blocks)
 
@@ -179,7 +183,7 @@ class Price(Cost):
     # Both
 
     def _work(self, profile: RequestProfile, blocks: int) -> Work:
-        reading_ns = self._slope_ns() * profile.uncached_bytes(blocks)
+        reading_ns = self._byte_ns * profile.uncached_bytes(blocks)
         return Work(reading_ns, self._writing_ns or _PRIOR_WRITING_NS)
 
     def _egress_micros(self, profile: RequestProfile, region: RegionName, table: PriceTable) -> float:

@@ -232,5 +232,5 @@ def test_how_long_an_answer_is_written_is_learnt_from_streams() -> None:
     costs = last(one).decision.considered[0].costs
     assert costs is not None
     second_micros = 4 * MICROS / 3600
-    read_s = PROMPT_BYTES * one.core.placer._policy._slope_ns() / SECOND  # type: ignore[attr-defined]
+    read_s = PROMPT_BYTES * one.core.placer._policy._byte_ns / SECOND  # type: ignore[attr-defined]
     assert costs.money_micros == pytest.approx(second_micros * (read_s + 32 / 16))
