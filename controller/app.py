@@ -198,7 +198,7 @@ async def serve_controller(
 async def _with_operators(
     metrics: Metrics, stack: AsyncExitStack, shown: _Shown, clock: Clock, log: FilteringBoundLogger
 ) -> Metrics:
-    """Start the identity providers of operators, which are needed also on standby, and add their counters to the
+    """Follow the issuers of operators' tokens, which are needed also on standby, and add their counters to the
     metrics."""
     metrics.add(shown.token_counters.collectors())
     loops = await stack.enter_async_context(Supervisor(clock, partial(_loop_failed, log, metrics)))

@@ -146,7 +146,8 @@ def _probed(gateway_id: GatewayId, fault: _Fault | None) -> GatewayProbed:
 
 
 def _was_refused(error: Exception) -> bool:
-    """The host refused the connection at each of its addresses: an unreachable address may still have a listener."""
+    """Return whether the host refused the connection at each of its addresses: an unreachable one may have a
+    listener."""
     return isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno == errno.ECONNREFUSED
 
 

@@ -300,7 +300,7 @@ class Registry:
         return {documents.ANNOUNCED + gateway_id: text}
 
     def says(self, hello: Hello) -> bool:
-        """The gateway is registered with exactly this announcement."""
+        """Return whether the gateway is registered with exactly this announcement."""
         said = self.announced.get(hello.gateway_id)
         if said is None or self.is_removed(hello.gateway_id):
             return False

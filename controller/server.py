@@ -356,7 +356,7 @@ class ControlServer:
 
 
 def _is_end(message: object) -> bool:
-    """The stream has ended. GRPC's types do not show that a message may be EOF."""
+    """Return whether the stream has ended, which gRPC's types do not show."""
     return message is grpc.aio.EOF
 
 

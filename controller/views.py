@@ -26,8 +26,8 @@ class View:
     records: RecordTree | None
 
     def owner(self, replica: RegisteredReplica) -> GatewayId | None:
-        """Return the owner of a replica; empty for one that is drained or removed, None for one that no gateway may
-        serve."""
+        """Return the owner of a replica: an empty id for one that is drained or removed, None for one that no gateway
+        may serve."""
         if not replica.is_served:
             return NOBODY
         owner = self.owners.get(replica.replica_id)

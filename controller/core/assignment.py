@@ -173,8 +173,8 @@ class _Search:
             self._adopters.clear()
 
     def may_keep(self, owner: GatewayId, replica: ReplicaEntry) -> bool:
-        """The owner is not known to be down, or the mesh is frozen, and the policy of the home's region still allows
-        it."""
+        """Return whether the owner may keep the replica: it is not known to be down, or the mesh is frozen, and the
+        policy of the home's region still allows it."""
         health = self._mesh.health.get(owner)
         if health is None or not self._may_adopt(replica.home, owner):
             return False

@@ -15,8 +15,8 @@ class ControllerConfig:
     probe_failures_min: int = 3
     """Consecutive probes that must have failed before a gateway may be called down."""
     silence_ns: int = 3 * _SECOND_NS
-    """Time without word from a gateway after which it may be called down: no connected peer has heard from it for this
-    long, apart from peers whose connection to it broke."""
+    """Time for which no connected peer may have heard from a gateway before it is called down; peers whose connection
+    to it broke do not count."""
     unknown_for_ns: int = 30 * _SECOND_NS
     """Time after the controller's start, or the gateway's registration, in which a gateway not heard from yet is not
     called down."""

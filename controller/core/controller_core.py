@@ -1,8 +1,9 @@
 """The controller's decision maker: events in, effects out. It never waits, reads a clock, or does I/O.
 
 Read `handle` first. It computes which gateway should own each replica and what the mesh's DNS name should resolve to,
-and emits only differences from what it emitted last. It takes replicas only from a gateway that is certainly down, and
-takes none while it is frozen, that is while the controller itself may be cut off.
+and emits only differences from what it emitted last. It fails over a gateway's replicas only once that gateway is
+certainly down, and moves none while it is frozen: by an operator's order, or since the controller itself may be cut
+off.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class ControllerCore(MeshState):
         `freeze_max_ns`."""
         self._frozen_since_ns = 0
         self._restored_down: frozenset[GatewayId] = frozenset()
-        """Gateways that were down in the restored state; used by the next RegistryApplied, which follows."""
+        """Gateways that were down in the restored state, until the next RegistryApplied."""
         self._told: dict[GatewayId, tuple[ReplicaId, ...]] = {}
         """Replicas last sent to each gateway as its assignment."""
         self._shares: dict[GatewayId, tuple[ReplicaId, ...]] | None = None
@@ -265,8 +266,8 @@ class ControllerCore(MeshState):
             self._thaw()
 
     def _is_confirmed(self, now_ns: int, heard: Collection[GatewayId]) -> bool:
-        """The freeze has lasted `freeze_max_ns` and a gateway is connected. A gateway that a connected peer still hears
-        is not called down in any case."""
+        """Return whether the freeze has lasted `freeze_max_ns` and a gateway is connected. A gateway that a connected
+        peer still hears is not called down in any case."""
         return bool(heard) and now_ns >= self._frozen_since_ns + self.config.freeze_max_ns
 
     def _freeze(self, reason: str, now_ns: int) -> None:

@@ -61,7 +61,7 @@ class TellCondition:
 
 @value
 class TellFrozen:
-    """Report a freeze, in which no gateway loses replicas."""
+    """Report a freeze, in which failover and reassignment are suspended."""
 
     reason: str
     """Reason of the freeze; empty: it is over."""

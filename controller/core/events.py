@@ -16,7 +16,7 @@ class ConfigApplied:
 
 @value
 class RegistryApplied:
-    """All registered gateways and replicas; replaces the registry before."""
+    """All registered gateways and replicas; replaces the earlier registry."""
 
     gateways: tuple[GatewayEntry, ...]
     replicas: tuple[ReplicaEntry, ...]
@@ -30,18 +30,18 @@ class StateRestored:
     version: int
     owners: tuple[tuple[ReplicaId, GatewayId], ...]
     policies: tuple[ResidencyPolicy, ...]
-    """One policy a region."""
+    """One policy per region."""
     down: tuple[GatewayId, ...] = ()
     """Gateways known to be down; they stay down until they answer."""
 
 
 @value
 class NarrowingApplied:
-    """All policies by which the controller narrows the regions' own; replaces those before. After a start the event
+    """All policies by which the controller narrows the regions' own; replaces earlier ones. After a start the event
     comes before the registry, so that nothing is assigned against it."""
 
     policies: tuple[ResidencyPolicy, ...]
-    """One policy a region."""
+    """One policy per region."""
 
 
 @value
@@ -74,7 +74,8 @@ class GatewayProbed:
     healthy: bool
     detail: str = ""
     was_refused: bool = False
-    """The gateway's host refused the connection, which no network fault in between does: the process is gone."""
+    """The gateway's host refused the connection: the process is gone, since no network fault in between looks like
+    that."""
 
 
 @value
@@ -93,7 +94,7 @@ class FreezeOrdered:
 @value
 class FreezeLifted:
     """An operator lifted the freeze, having seen that the missing gateways are really gone. Holds until no gateway is
-    missing without explanation."""
+    missing."""
 
 
 @value

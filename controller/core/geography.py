@@ -9,7 +9,7 @@ from gateway.core.vocabulary import GatewayId
 
 _EARTH_KM = 6371.0
 _RTT_NS_PER_KM = 10_000
-"""Round trip of light in fibre: the least that a real one can take."""
+"""Round trip of light in fibre for one kilometre: the least that a real one can take."""
 _NOBODY_KNOWS_NS = 1 << 60
 
 

@@ -80,7 +80,8 @@ def addresses_of(gateways: Iterable[GatewayEntry]) -> tuple[str, ...]:
 
 
 def _may_be_sent(client: Place, to: Place, rule: PlaceRule | None, config: ControllerConfig) -> bool:
-    """A region's own gateways are always allowed; others as the closed jurisdictions and the policy's rule say."""
+    """Return whether clients of one place may be sent to another. A region's own gateways are always allowed; others as
+    the closed jurisdictions and the policy's rule say."""
     if to == client:
         return True
     if client.jurisdiction in config.closed_jurisdictions and to.jurisdiction != client.jurisdiction:

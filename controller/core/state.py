@@ -33,7 +33,7 @@ class MeshState:
         """Region's own policy, the controller's, and the result of narrowing the one by the other, by region."""
         self.geography = Geography()
         self.frozen = ""
-        """Reason why no gateway loses replicas; empty while the mesh is not frozen."""
+        """Reason why failover and reassignment are suspended; empty while they are not."""
 
     def effective_policy(self, region: RegionName) -> ResidencyPolicy | None:
         """Return the policy in force in a region: its own, narrowed by the controller's where there is one. None where

@@ -44,7 +44,7 @@ class Route53Config:
     hosted_zone: str | None = None
     """Id of the hosted zone."""
     regions: Mapping[str, str] = field(default_factory=dict)
-    """AWS region nearest to a region of the mesh, where it has another name."""
+    """Nearest AWS region of each region of the mesh whose own name is not an AWS region's."""
     locations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Locations of each closed jurisdiction: countries (DE), parts of them (US-CA) and continents (continent:EU)."""
     health_checks: HealthCheckConfig = HealthCheckConfig()

@@ -77,7 +77,7 @@ class DnsProvider(Protocol):
 
     @property
     def tells_clients_apart(self) -> bool:
-        """The mesh's name can have different answers for clients of different regions. A provider that cannot do so
+        """Ability to give clients of different regions different answers for the mesh's name. A provider without it
         gives every client the answer for unknown locations, has the regions' own names for the rest, and refuses a tree
         with a closed jurisdiction, whose clients it could not keep there."""
         ...
@@ -90,8 +90,8 @@ class DnsProvider(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Wait until each server of the zone answers what was published last, and do any work left over: at most the
-        TTL later every resolver does so too. May be cancelled at any time, and called again."""
+        """Wait until each server of the zone answers what was published last, as every resolver then does at most the
+        TTL later, and do any work left over. May be cancelled at any time, and called again."""
         ...
 
     async def plan(self, tree: RecordTree) -> tuple[str, ...]:

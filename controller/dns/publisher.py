@@ -152,7 +152,7 @@ class Publisher:
         return True
 
     def _tell(self, tree: RecordTree, fault: str, result: str) -> None:
-        """Record a failed attempt; the log has the same fault in a row once."""
+        """Record a failed attempt; a fault that repeats is logged once."""
         self._on_result(result)
         if fault != self.fault:
             self._log.error("records not published: the names say what they said", version=tree.version, reason=fault)

@@ -136,8 +136,8 @@ class DynamodbStore:
         return taken.mark.token
 
     def _may_be_had(self, head: _Head, asked_ns: int) -> bool:
-        """The store has no holder, or this process holds it, or its holder has not renewed for the length of the
-        lease."""
+        """Return whether the store can be acquired: it has no holder, or this process holds it, or its holder has not
+        renewed for the length of the lease."""
         if head.mark.key in ("", self._key):
             return True
         return self._watch.has_ended(head.mark, head.lease_ns, asked_ns=asked_ns, answered_ns=self._clock.boot_ns())

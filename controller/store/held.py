@@ -30,8 +30,8 @@ class Watch:
         """Time at which the store last answered."""
 
     def has_ended(self, mark: Mark, lease_ns: int, *, asked_ns: int, answered_ns: int) -> bool:
-        """Tell whether the holding has ended, given the times of the query and its answer. The mark is as old as the
-        answer that first showed it, and as young as the latest query: between the two there was no renewal.
+        """Return whether the holding has ended, by an answer of the store and the times of query and answer. A mark
+        that stays the same was not renewed from the answer that first showed it until the latest query.
 
         While the store does not answer, its holder may be unable to renew as well. So the wait begins anew after half a
         lease without an answer; one or two queries that fail do not matter.

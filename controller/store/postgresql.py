@@ -145,8 +145,8 @@ class PostgresqlStore:
         return self._holding
 
     def _may_be_had(self, mark: Mark, lease_ns: int, asked_ns: int) -> bool:
-        """The store has no holder, or this process holds it, or its holder has not renewed for the length of the
-        lease."""
+        """Return whether the store can be acquired: it has no holder, or this process holds it, or its holder has not
+        renewed for the length of the lease."""
         if mark.key in ("", self._key):
             return True
         return self._watch.has_ended(mark, lease_ns, asked_ns=asked_ns, answered_ns=self._clock.boot_ns())

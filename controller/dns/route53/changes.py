@@ -37,8 +37,8 @@ class Change:
 
 def changes_to(found: Sequence[RecordSet], wanted: Sequence[RecordSet]) -> list[Change]:
     """Return the changes in order. `found` is all that the claim covers; `wanted` lists targets before the aliases that
-    lead to them. Records are created in that order and deleted in the reverse one, except for those in the way of other
-    records of their name, which are deleted first."""
+    lead to them. Records are created in that order, and deleted afterwards, aliases first; those in the way of other
+    records of their name are deleted before all else."""
     there, should = {each.key: each for each in found}, {each.key: each for each in wanted}
     policies = {(each.name, each.kind): each.policy for each in wanted}
     in_the_way = {

@@ -75,7 +75,7 @@ class Layout:
         return claim_in(texts[0][0].strip('"').split('" "'))
 
     def is_ours(self, each: RecordSet, claim: Claim) -> bool:
-        """The claim covers the record set, by its name and kind."""
+        """Return whether the claim covers the record set, by its name and kind."""
         if each.name == self.below or each.name.endswith(f".{self.below}"):
             return True
         return (each.name, each.kind) in self.owned(claim)

@@ -89,7 +89,8 @@ class Route53Dns:
         raise AssertionError("the second time is the last")
 
     async def settle(self) -> None:
-        """Create the health checks, a call each; then wait until all servers have the last change."""
+        """Create the health checks, a call each, and publish the records with them; then wait until all servers have
+        the last change. Raises DnsError where some addresses cannot be checked."""
         if self._tree is None:
             return
         fault = await self._checks.complete(self._tree)

@@ -80,7 +80,7 @@ class RecordSet:
     identifier: str = ""
     ttl_s: int | None = None
     values: tuple[str, ...] = ()
-    """Values, sorted."""
+    """Values; their order has no meaning."""
     alias: Alias | None = None
     region: str = ""
     """AWS region: this record set is for the clients nearest to it, by latency."""
