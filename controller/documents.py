@@ -94,7 +94,7 @@ def decode(name: str, document: bytes, kind: type[_Kind]) -> _Kind:
 
 
 def under(prefix: str, documents: Mapping[str, _Kind]) -> dict[str, _Kind]:
-    """Return the documents of one kind, by the name after the prefix."""
+    """Return the documents of one kind, keyed by the part of the name after the prefix."""
     return {name.removeprefix(prefix): each for name, each in documents.items() if name.startswith(prefix)}
 
 

@@ -32,7 +32,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class History:
-    """The log. All calls come from one event loop's thread; the writing is done in another."""
+    """Operator audit log. All calls come from one event loop's thread; the writing is done in another."""
 
     def __init__(self, path: Path, file_bytes_max: int) -> None:
         """Open the log. Raises OSError when it cannot be written: that is better known at the start."""

@@ -29,7 +29,7 @@ RECENT_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """One line."""
+    """One line about an effect."""
 
     level: str
     """`error` or `info`."""
@@ -78,7 +78,7 @@ class CoreLog:
 
 
 class Recent:
-    """The last of these lines with their time, for the page. Another observer."""
+    """Last of these lines with their time, for the page. Another observer."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -89,7 +89,7 @@ class PlaceRefused(AnnouncementRefused):
 
 
 class _Table(Generic[_Kind]):
-    """Documents of one kind, by the name after the prefix."""
+    """Documents of one kind, keyed by the part of the name after the prefix."""
 
     def __init__(self, prefix: str, read: Callable[[str, bytes], _Kind], texts: Mapping[str, bytes]) -> None:
         self._prefix = prefix
