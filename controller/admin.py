@@ -1,4 +1,4 @@
-"""For operators: health, metrics, state, the record of orders, and the orders themselves. It decides nothing."""
+"""HTTP API for operators: health, metrics, state, the audit log, and orders. It decides nothing."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from gateway.ground.page.live import Sections
 from gateway.ground.page.serving import add_page
 
 BODY_BYTES_MAX = 64 << 20
-"""An import holds everything that every gateway announced."""
+"""Largest request body: an import holds everything that every gateway announced."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminSources:
-    """Where the admin pages get what they show, and who takes orders. What is shown is JSON-able."""
+    """Sources of the admin pages' content, all JSON-able, and the receiver of orders."""
 
     metrics: Callable[[], bytes]
     metrics_content_type: str
     state: Callable[[], dict[str, object]]
     readiness: Callable[[], str]
-    """Why not; empty when ready."""
+    """Reason why the controller is not ready; empty when it is."""
     order: Callable[[OrderBody, str, Operator], Awaitable[OrderAnswer]]
     history: Callable[[int], list[Entry]]
     export: Callable[[], dict[str, str]]
     overview: Sections
     explain: Callable[[str], Awaitable[object | None]]
-    """By the id of a request or a decision, as the gateways tell; None where nobody knows it. Raises
+    """Explains a request or a decision by its id, as the gateways know it; None where no gateway does. Raises
     TooManyQuestions."""
 
 
@@ -83,8 +83,8 @@ def make_admin_app(
 
     @needs(Role.LOOK)
     async def order(request: web.Request) -> web.Response:
-        """What it takes depends on the order; a look is enough to ask what one would do. A page in an operator's
-        browser cannot send this content type to us unasked."""
+        """Take an order. The role required depends on the order; `look` is enough for a dry run. A page in an
+        operator's browser cannot send this content type unasked."""
         if request.content_type != "application/json":
             return fault(415, "send application/json")
         try:

@@ -1,4 +1,4 @@
-"""Puts a controller together, runs it and takes it down again. It wires; it decides nothing.
+"""Assembles a controller, runs it and shuts it down. It wires parts together and decides nothing.
 
 `serve_controller` is a whole controller as a context, for tests and tools; `nightside controller run` adds signals.
 """
@@ -60,11 +60,11 @@ from gateway.ground.values import Address
 
 _SECOND_NS = 1_000_000_000
 _LAST_WRITE_S = 2.0
-"""What waits to be written when the controller ends is given so long."""
+"""Time limit of the last write as the controller ends."""
 
 
 class ControllerHandle:
-    """A running controller: where it is reached, and what it is made of."""
+    """A running controller: its addresses and its parts."""
 
     def __init__(
         self,
@@ -87,20 +87,20 @@ class ControllerHandle:
         self.reloader = Reloader(log, watch_s=watch_s, on_reload=metrics.reloaded)
         self.grpc_address = file.sections.listen.grpc
         self.admin_address = file.sections.listen.admin
-        """With the port that it has, where the system chose it."""
+        """Admin address, with the real port where the system chose it."""
         self.dns_addresses: tuple[Address, ...] = ()
         self.admin_app: web.Application | None = None
-        """What operators reach, once they do."""
+        """Operators' HTTP application, once it is up."""
         self.publisher: Publisher | None = None
-        """Of the records beyond our own name servers."""
+        """Publisher of the records beyond Nightside's own name servers."""
 
     @property
     def admin_url(self) -> str:
         return admin_url(self.admin_address, self.file.sections.listen)
 
     def readiness(self) -> str:
-        """Why it is not ready; empty when it is. A store that cannot be written is told, and does not make it so: what
-        gateways do meanwhile is what they were told last."""
+        """Reason why the controller is not ready; empty when it is. A store that cannot be written is reported, but
+        leaves the controller ready: gateways go on with what they were told last."""
         if self.desk.driver.crash is not None:
             return "this controller met an error of its own and restarts"
         if self.desk.keeper.lost.is_set():
@@ -108,8 +108,8 @@ class ControllerHandle:
         return "" if self.lead.lease.left_s() else "its lease was not renewed in time, and another controller may lead"
 
     def elsewhere(self) -> str:
-        """Why gateways should look for another controller; empty while they should not. One that only its store has
-        left keeps them for a while: the store may come back before anybody else has it."""
+        """Reason why gateways should look for another controller; empty while they should not. A controller that only
+        lost its store keeps them for `store.lapse_max`: the store may come back before another controller holds it."""
         lapse_max_ns = self.file.sections.store.lapse_max_ns
         return self.readiness() if self.lead.lease.over_s() * _SECOND_NS > lapse_max_ns else ""
 
@@ -124,10 +124,10 @@ async def serve_controller(
     stop: asyncio.Event | None = None,
     standing_by: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[ControllerHandle]:
-    """Run a controller until the context is left: it is entered once it leads, and `standing_by` is told the URL for
-    operators if it has to wait for that. Raises StandbyEnded when `stop` is set meanwhile, StoreError when the store
-    cannot be had, CertificateFault, and OSError when an address cannot be listened on, or the journal or the history
-    not be written."""
+    """Run a controller until the context is left. The context is entered once the controller leads; `standing_by` is
+    called with the operators' URL if it has to wait for that. Raises StandbyEnded when `stop` is set meanwhile,
+    StoreError when the store cannot be had, CertificateFault, and OSError when an address cannot be listened on, or the
+    journal or the history not be written."""
     clock = clock or Clock()
     sections = file.sections
     log = log or make_logger(sections.logging, file.controller, clock=clock, role="controller")
@@ -198,7 +198,8 @@ async def serve_controller(
 async def _with_operators(
     metrics: Metrics, stack: AsyncExitStack, shown: _Shown, clock: Clock, log: FilteringBoundLogger
 ) -> Metrics:
-    """Who they are is known also while another controller leads; it is counted in these metrics."""
+    """Follow the issuers of operators' tokens, which are needed also on standby, and add their counters to the
+    metrics."""
     metrics.add(shown.token_counters.collectors())
     loops = await stack.enter_async_context(Supervisor(clock, partial(_loop_failed, log, metrics)))
     for each in shown.issuers:
@@ -242,10 +243,10 @@ async def _run_until(
 
 
 class _Shown:
-    """The certificates in use, and what operators have to show."""
+    """Certificates in use, and the credentials of operators."""
 
     def __init__(self, file: ControllerFile, clock: Clock, log: FilteringBoundLogger) -> None:
-        """Raises CertificateFault and ConfigError."""
+        """Load certificates and credentials. Raises CertificateFault and ConfigError."""
         sections = file.sections
         around = Around(file.controller, _state_folder(sections), clock, log)
         self.operators, self.issuers = make_operators(file.admin_token, sections.operators, around)
@@ -264,7 +265,8 @@ class _Shown:
 async def _tell_names(
     stack: AsyncExitStack, loops: Supervisor, handle: ControllerHandle, clock: Clock, log: FilteringBoundLogger
 ) -> None:
-    """By a server of our own, and where a team keeps its names. Raises ConfigError, and OSError."""
+    """Serve the records by Nightside's own name server, and publish them at the configured provider. Raises
+    ConfigError, and OSError."""
     handle.dns_addresses = await _answer_names(stack, loops, handle, clock, log)
     _publish_records(stack, loops, handle, lease=handle.lead.lease, clock=clock, log=log)
 
@@ -272,7 +274,8 @@ async def _tell_names(
 async def _answer_names(
     stack: AsyncExitStack, loops: Supervisor, handle: ControllerHandle, clock: Clock, log: FilteringBoundLogger
 ) -> tuple[Address, ...]:
-    """From what was last written down until the core says something else, and while nothing can be written too."""
+    """Start the name server. It answers from the stored records until the core publishes others, and also while the
+    store cannot be written."""
     config = handle.file.sections.dns
     if not config.listen:
         return ()
@@ -295,7 +298,7 @@ def _publish_records(
     clock: Clock,
     log: FilteringBoundLogger,
 ) -> None:
-    """Where a team keeps its names. Raises ConfigError."""
+    """Start publishing at the configured provider, if there is one. Raises ConfigError."""
     provider = provider_of(handle.file, lease, clock, handle.metrics)
     if provider is None:
         return
@@ -357,7 +360,7 @@ def _journal(file: ControllerFile, clock: Clock, log: FilteringBoundLogger, metr
 
 
 def _state_folder(sections: Sections) -> Path | None:
-    """Beside the store, where that is a file."""
+    """Folder of the store, where that is a file."""
     return None if sections.store.path is None else sections.store.path.parent
 
 
@@ -393,8 +396,7 @@ def _add_parts(reloader: Reloader, part: FilePart, shown: _Shown) -> None:
 
 
 def _apply(handle: ControllerHandle, prober: Prober, recovery: Recovery, file: ControllerFile) -> None:
-    """A file that changed, in force at once. Raises OSError over authorities that cannot be read, and has done nothing
-    then."""
+    """Put a changed file in force. Raises OSError where a CA file cannot be read, and has then changed nothing."""
     prober.configure(file.sections.probes)
     recovery.configure(file.sections.recovery)
     handle.desk.configure(file.sections.decisions, naming_of(file))
@@ -455,11 +457,11 @@ def _admin_app(
     return handle.admin_app
 
 
-# The end
+# Shutdown
 
 
 async def _last_write(keeper: Keeper, log: FilteringBoundLogger) -> None:
-    """The loops have ended: what the core decided last is written now, or worked out anew by the next controller."""
+    """Write what the core decided last, once the loops have ended; otherwise the next controller computes it anew."""
     try:
         async with asyncio.timeout(_LAST_WRITE_S):
             await keeper.write_last()
@@ -468,7 +470,7 @@ async def _last_write(keeper: Keeper, log: FilteringBoundLogger) -> None:
 
 
 async def _first_of(*waits: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """Until one of them is done; the others are cancelled."""
+    """Wait until one of them is done; cancel the others."""
     async with TaskGroup() as tasks:
         running = [tasks.create_task(wait()) for wait in waits]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

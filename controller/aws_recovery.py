@@ -1,7 +1,7 @@
-"""What AWS can do to bring a gateway back: have its auto scaling group replace the instance, or start that anew. One
-instance, which carries the gateway's name as a tag; where that is none, or several, nothing is done.
+"""Recovery of a gateway by AWS: its auto scaling group replaces the instance, or the instance is rebooted. The instance
+is the only one with the gateway's name as a tag; where there is none, or several, nothing is done.
 
-It needs no more than docs/examples/aws_recovery_policy.json allows.
+The calls need no more than docs/examples/aws_recovery_policy.json allows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LIVES = ("pending", "running", "stopping", "stopped")
 
 
 class AwsRefused(Exception):
-    """What is asked cannot be done, in words. Nothing was done."""
+    """The recovery cannot be done; the message says why. Nothing was done."""
 
 
 async def recover(config: AwsRecoveryConfig, gateway_id: GatewayId, region: RegionName) -> str:
-    """What was done, in words. Raises AwsRefused. What has begun goes on where nobody waits for it any more, up to the
-    client's own limits."""
+    """Recover a gateway, and say in words what was done. Raises AwsRefused. A call that is given up runs on, up to the
+    client's own time limits."""
     where = config.region or region
     try:
         return await asyncio.to_thread(partial(_recover, config, gateway_id, where))
@@ -57,7 +57,7 @@ def _instance_of(client: Any, tag: str, gateway_id: GatewayId, where: str) -> st
 
 
 def _client(service: str, config: AwsRecoveryConfig, where: str) -> Any:
-    """Credentials are looked for where AWS's own tools look for them."""
+    """Make a client. Credentials are looked for where AWS's own tools look for them."""
     limits = Config(
         connect_timeout=_CALL_S,
         read_timeout=_CALL_S,

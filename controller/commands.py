@@ -1,6 +1,6 @@
-"""`nightside controller`: runs a controller, checks its file, tells its journal again.
+"""`nightside controller`: runs a controller, checks its file, replays its journal.
 
-It adds signals to a controller, and wires nothing itself.
+The commands add signals to a controller, and wire nothing themselves.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EXIT_WOULD_CHANGE = 3
 
 @click.group()
 def cli() -> None:
-    """Run the controller of a mesh, check its file, or tell its journal again."""
+    """Run the controller of a mesh, check its file, or replay its journal."""
 
 
 @cli.command()
@@ -93,10 +93,9 @@ def plan(file: Path) -> None:
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--run", metavar="NAME", help="Of a folder's runs, instead of the newest that is whole.")
 def replay(files: tuple[Path, ...], run: str | None) -> None:
-    """Tell a controller's journal again, and compare every effect: all FILES of a run in any order, or one run of a
-    folder.
+    """Replay a controller's journal, and compare every effect: all FILES of a run in any order, or one run of a folder.
 
-    Exit codes: 0 the story is the same, 1 it diverged, 2 it cannot be read.
+    Exit codes: 0 every effect is the same, 1 it diverged, 2 it cannot be read.
     """
     try:
         report = replay_journal(files_of_one_run(files, run))
@@ -138,7 +137,7 @@ def _complaints() -> Iterator[None]:
 
 
 async def _planned(file: ControllerFile) -> tuple[str, ...]:
-    """Raises ConfigError, DnsError and StoreError."""
+    """Plan the changes of published records. Raises ConfigError, DnsError and StoreError."""
     clock = Clock()
     provider = provider_of(file, Lease(clock, 1, None), clock)
     if provider is None:

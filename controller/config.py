@@ -1,4 +1,4 @@
-"""The controller's file as it is written: its sections, what each key may hold, and what has to hold between them."""
+"""The controller's file as written: its sections, the values of each key, and the constraints between keys."""
 
 from __future__ import annotations
 
@@ -44,54 +44,54 @@ _GATEWAYS, _OPERATORS = (Address("127.0.0.1", port) for port in (7090, 9091))
 @dataclass(frozen=True, slots=True)
 class ListenConfig:
     grpc: Address = _GATEWAYS
-    """For gateways."""
+    """Address for gateways."""
     admin: Address = _OPERATORS
-    """Health, metrics, state and orders, for operators."""
+    """Address for operators: health, metrics, state and orders."""
     admin_tls: ListenTlsConfig | None = None
-    """For operators beyond this machine."""
+    """Certificate for operators beyond this machine."""
     admin_hosts: tuple[HostName, ...] = ()
-    """Names under which the admin address may be asked for on this machine, besides its own: those of a proxy."""
+    """Host names of the admin address on this machine, besides its own: those of a proxy."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkConfig:
-    """The streams of gateways, and what each may cost us."""
+    """Streams of gateways, and the limits of each."""
 
     alive_interval_ns: int = 1 * SECOND_NS
-    """A gateway that there is nothing to tell hears from us so often."""
+    """Interval at which an otherwise idle gateway stream carries a message from the controller."""
     silence_max_ns: int = 3 * SECOND_NS
-    """A stream that brings nothing, or takes nothing, for so long is ended."""
+    """Time after which a stream that brings nothing, or takes nothing, is ended."""
     gateways_max: int = 1024
     replicas_max: int = 1024
-    """That one gateway may announce."""
+    """Replicas that one gateway may announce."""
     message_max_bytes: int = 32 * MEBIBYTE
     keepalive_interval_ns: int = 5 * SECOND_NS
     keepalive_timeout_ns: int = 5 * SECOND_NS
     connection_age_ns: int = 86_400 * SECOND_NS
-    """Connections this old are ended, so that old certificates pass away; gateways come back at once."""
+    """Age at which a connection is ended, so that old certificates go out of use; gateways reconnect at once."""
     connection_grace_ns: int = 1 * SECOND_NS
     tls: MeshTlsConfig | None = None
-    """Certificate, key and roots of the mesh: what gateways are shown, and whom we believe."""
+    """Certificate and key that the controller shows to gateways, and the CA roots that verify theirs."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryConfig:
-    """Who changed what: one JSON object a line."""
+    """Operator audit log: one JSON object a line."""
 
     path: Path | None = None
-    """Without one it lies beside the store, where that is a file."""
+    """File of the log; default: beside the store, where that is a file."""
     file_max_bytes: int = 16 * MEBIBYTE
-    """A larger one is put aside as `.1`, in place of the one before."""
+    """Size at which the file is renamed to `.1`, in place of the one before."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeConfig:
-    """How gateways are asked for their health."""
+    """Health probes of gateways."""
 
     interval_ns: int = 500 * MILLISECOND_NS
     timeout_ns: int = 1 * SECOND_NS
     ca_file: Path | None = None
-    """Who vouches for gateways whose health is asked for by https; without it, those whom this machine trusts."""
+    """CA bundle (PEM) that verifies gateways probed by https; default: the machine's trusted roots."""
 
 
 class RecoveryKind(StrEnum):
@@ -102,40 +102,40 @@ class RecoveryKind(StrEnum):
 
 class AwsAction(StrEnum):
     REPLACE = "replace"
-    """Its auto scaling group is told that it is unhealthy, and puts another instance in its place."""
+    """Report the instance as unhealthy to its auto scaling group, which replaces it."""
     REBOOT = "reboot"
 
 
 @dataclass(frozen=True, slots=True)
 class AwsRecoveryConfig:
-    """Credentials are looked for where AWS's own tools look for them."""
+    """Settings of recovery by AWS. Credentials are looked for where AWS's own tools look for them."""
 
     action: AwsAction = AwsAction.REPLACE
     tag: str = "nightside:gateway"
-    """An instance's, whose value is its gateway's name."""
+    """Tag of an instance, whose value is its gateway's name."""
     region: str | None = None
-    """AWS's; without it, it is called as the gateway's region is."""
+    """AWS region; default: the name of the gateway's region."""
     endpoint: str | None = None
-    """A URL in place of AWS's own."""
+    """URL of the service in place of AWS's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryConfig:
-    """What brings a dead gateway back."""
+    """Recovery of gateways that are down."""
 
     kind: RecoveryKind = RecoveryKind.NONE
     command: tuple[str, ...] = ()
     """Program and arguments, without a shell. `{gateway}`, `{region}` and `{why}` are filled in."""
     aws: AwsRecoveryConfig = AwsRecoveryConfig()
     timeout_ns: int = 300 * SECOND_NS
-    """It is killed, or given up, after so long."""
+    """Time after which a recovery is killed, or given up."""
     running_max: int = 4
-    """At once. Others wait; one gateway never has two."""
+    """Recoveries at once; others wait, and one gateway never has two."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalConfig:
-    """A record of every event and effect, for replay; off unless a folder is named."""
+    """Journal of every event and effect, for replay; off unless a folder is named."""
 
     folder: Path | None = None
     file_max_bytes: int = 64 * MEBIBYTE
@@ -145,14 +145,14 @@ class JournalConfig:
 @dataclass(frozen=True, slots=True)
 class ReloadConfig:
     watch_ns: int | None = 2 * SECOND_NS
-    """Files that were changed are read anew after a look this often; without it, only on SIGHUP."""
+    """Interval of checks for changed files, which are read anew; without it, only on SIGHUP."""
     controller_file: bool = False
-    """Watch this file too, and not only the certificates."""
+    """Watch the controller's own file too, and not only the certificates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """Those that are used as they are written."""
+    """Sections of the file that are used as written."""
 
     store: StoreConfig
     listen: ListenConfig = ListenConfig()
@@ -182,17 +182,17 @@ class NameServerFile(FileModel):
 
 
 class NamingFile(FileModel):
-    """What the mesh's one name is, and who answers for it."""
+    """Name of the mesh, and its name servers."""
 
     zone: HostName | None = None
-    """The one name; without it, nobody is told of records."""
+    """Name of the mesh; without it, there are no records."""
     name_servers: tuple[NameServerFile, ...] = ()
     networks: dict[Id, tuple[str, ...]] = Field(default_factory=dict)
-    """By region, the networks whose clients are there, as CIDRs."""
+    """Networks of each region's clients, as CIDRs."""
     port: int = Field(443, ge=1, le=65535)
-    """Of the clients' listeners, for SRV and HTTPS records."""
+    """Port of the clients' listeners, for SRV and HTTPS records."""
     tls: bool = True
-    """Do they speak TLS there? Without it there are no HTTPS records."""
+    """Clients' listeners speak TLS. Without it there are no HTTPS records."""
 
     @field_validator("networks")
     @classmethod
@@ -218,7 +218,7 @@ class NamingFile(FileModel):
 
     @property
     def zone_name(self) -> str:
-        """Fully qualified, with the final dot; empty without one."""
+        """Name of the mesh, fully qualified, with the final dot; empty without one."""
         return zone_of(self.zone)
 
     @property
@@ -241,7 +241,7 @@ class ControllerFile(SectionsFile[Sections]):
     admin_token_file: FilePath | None = None
     naming: NamingFile = NamingFile()
     regions: NamedRegions
-    """The operators' table: every region that there is, and the jurisdiction that it lies in."""
+    """Table of the operators: every region, and its jurisdiction."""
 
     _admin_token: str | None = PrivateAttr(None)
     _records_key: str = PrivateAttr("")
@@ -266,7 +266,7 @@ class ControllerFile(SectionsFile[Sections]):
 
     @property
     def source(self) -> YamlFile:
-        """The text that it was read from."""
+        """Text from which the file was read."""
         return self._source
 
     @property
@@ -283,7 +283,7 @@ class ControllerFile(SectionsFile[Sections]):
 
     @property
     def records_key(self) -> str:
-        """That dynamic updates are signed with, in base64."""
+        """Key that signs dynamic updates, in base64."""
         return self._records_key
 
     @property
@@ -291,14 +291,14 @@ class ControllerFile(SectionsFile[Sections]):
         return self.take(Sections)
 
     def as_document(self) -> dict[str, Any]:
-        """The effective file, JSON-able; secrets are named by where they come from, never by value."""
+        """Return the effective file, JSON-able; secrets are named by their source, never by value."""
         document = self.model_dump(mode="json", exclude_none=True)
         own = {key: document[key] for key in ControllerFile.__annotations__ if key in document}
         return own | document
 
 
 def read_controller_file(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRONMENT) -> ControllerFile:
-    """With every default filled in. Raises ConfigError, with one line per fault."""
+    """Read the file, with every default filled in. Raises ConfigError, with one line per fault."""
     source = read_yaml(path)
     source.mapping()
     file = source.read_as(ControllerFile, context=Surroundings(path.parent.resolve(), environ))
@@ -309,7 +309,7 @@ def read_controller_file(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRO
 
 
 def _faults_between(file: ControllerFile) -> Iterator[Fault]:
-    """Among keys each of which is well written."""
+    """Yield faults between keys that are each valid by themselves."""
     sections = file.sections
     listen, link, recovery = sections.listen, sections.link, sections.recovery
     if CERTIFICATE_NAME_PATTERN.fullmatch(file.controller) is None and link.tls is not None:

@@ -1,6 +1,6 @@
-"""The controller's core with what it knows the mesh by: what is registered, what is written down, what the name says.
+"""The controller's core with the state around it: the registry, the stored documents, and the records.
 
-It carries out what others decided, in the one order that loses nothing: written first, then told.
+The desk carries out decisions made elsewhere, in the only order that loses nothing: first stored, then sent.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from gateway.ground.naming.tree import Area, NameServer, RecordTree
 _SECOND_NS = 1_000_000_000
 _REFUSED_MAX = 64
 TERM_LEAP_MAX = 1 << 20
-"""Each start of a controller is a term. Whoever says that there were so many more than we know of is not believed: one
-liar could use up all terms there are."""
+"""Terms by which a gateway's report may exceed the controller's. Each start of a controller is a term; a gateway that
+reports far more is not believed, since one false report could use up all terms."""
 
 
 class Naming:
-    """What the core knows nothing of: the zone, who answers for it, and where clients are."""
+    """Facts that the core does not know: the zone, its name servers, and the networks of clients."""
 
     def __init__(
         self,
@@ -61,7 +61,8 @@ class Naming:
         self._tls = tls
 
     def dressed(self, tree: RecordTree, last: RecordTree | None, now_s: int) -> RecordTree:
-        """As it is published, with another version. `last` itself where it says the same."""
+        """Return the tree as it is published, with its own version; `last` itself where the two are equal but for
+        that."""
         whole = replace(
             tree,
             version=next_version(None, now_s) if last is None else last.version,
@@ -80,13 +81,13 @@ class Naming:
 
 
 def next_version(last: RecordTree | None, now_s: int) -> int:
-    """By the clock on the wall, as zones are often numbered: the serial of the zone goes back neither with a store that
-    was lost nor with trees that were said and never written down."""
+    """Return a version by the wall clock, as zone serials often are: the zone's serial never goes back, neither after
+    the store was lost nor after trees that were published and never stored."""
     return max(1, now_s, 0 if last is None else last.version + 1)
 
 
 class Desk:
-    """All calls come from one event loop's thread."""
+    """State around the core. All calls come from one event loop's thread."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class Desk:
         """`contents` is what the store holds, `regions` the operators' table. Raises StoreUnusable where the store
         cannot be read."""
         self.places_refused: dict[GatewayId, str] = {}
-        """Gateways that said last that they are where the table has them not, the newest ones, and why each was
+        """Gateways whose last announcement named a place other than the table's, the newest ones, and why each was
         refused."""
         self._wall_ns = wall_ns
         self.core = core
@@ -122,7 +123,7 @@ class Desk:
         driver.on_records(self._name)
 
     def on_records(self, publish: Callable[[RecordTree], None]) -> None:
-        """One more who answers by what the name says, from now on and with what it says now."""
+        """Add a publisher of records, and give it the present ones."""
         self._on_records.append(publish)
         if self._records is not None:
             publish(self._records)
@@ -132,7 +133,7 @@ class Desk:
         return self._records
 
     def start(self, config: ControllerConfig) -> None:
-        """Tell the core what was written down, and publish that: it holds until something new is written."""
+        """Restore the core's state from the store and publish it: it holds until newer state is stored."""
         view = View(
             self.keeper.version, self.registry, self._owners, in_force(self._policies, self.registry), self._records
         )
@@ -154,16 +155,17 @@ class Desk:
         if self.core.tree is not None:
             self._name(self.core.tree)
 
-    # What is registered
+    # Registry
 
     async def change(self, changes: Changes) -> ControlVersion:
-        """In force when this returns, and written down before. Raises StoreError, and nothing has changed then."""
+        """Apply changes: stored and in force when this returns. Raises StoreError, and nothing has changed then."""
         await self.keeper.write(changes)
         return self.keeper.version
 
     async def register(self, hello: Hello) -> None:
-        """Raises AnnouncementRefused, and StoreError. A gateway that serves by something newer than we have ever
-        written has it from a store that was lost: it would take nothing of ours for ever."""
+        """Register a gateway. Raises AnnouncementRefused, and StoreError. A gateway that serves by a newer version than
+        was ever stored has it from a store that was lost: the term rises above that one, since the gateway would
+        otherwise refuse every message for ever."""
         above = self._term_above(hello)
         self.places_refused.pop(hello.gateway_id, None)
         try:
@@ -180,7 +182,7 @@ class Desk:
         self.places_refused[gateway_id] = why
 
     def _term_above(self, hello: Hello) -> int:
-        """Which term ours has to rise above; 0 where it has not."""
+        """Return the term above which the controller's has to rise; 0: none."""
         taken, ours = hello.taken, self.keeper.version
         if not taken.is_newer_than(ours):
             return 0
@@ -195,7 +197,7 @@ class Desk:
         self.driver.submit(PolicyAccepted(gateway_id, policy))
 
     def _apply(self, registry: Registry) -> None:
-        """Written down already."""
+        """Put a registry in force that is stored already."""
         before, self.registry = self.registry, registry
         if before.narrowings != registry.narrowings:
             self._apply_narrowings()
@@ -214,10 +216,11 @@ class Desk:
         self._forget_down(self._down - self.registry.gateways.keys())
         self.driver.submit(RegistryApplied(self.registry.gateway_entries, self.registry.replica_entries))
 
-    # What is written
+    # Writes
 
     def _take(self, is_whole: bool) -> Written:
-        """As a write begins: what is in force now is in it, unless there is too much for one."""
+        """Take the state that a write contains as it begins: the state in force, or the one of the newest view where
+        there is too much for one write."""
         owners, policies, records = self.core.owners, dict(self.core.policies), self._records
         if not is_whole and self.board.newest is not None:
             newest = self.board.newest
@@ -243,7 +246,7 @@ class Desk:
         self.keeper.keep(changes | {documents.ASSIGNMENT: str(effect.version).encode()})
 
     def _keep_condition(self, gateway_id: GatewayId, condition: Condition) -> None:
-        """One that returns is down until it is up."""
+        """Store whether a gateway is down. A returning gateway counts as down until it is up."""
         if condition is Condition.DOWN and gateway_id not in self._down:
             self._down.add(gateway_id)
             self.keeper.keep({documents.DOWN + gateway_id: b""})
@@ -275,7 +278,7 @@ class Desk:
 def in_force(
     policies: Mapping[RegionName, ResidencyPolicy], registry: Registry
 ) -> Mapping[RegionName, ResidencyPolicy]:
-    """What is left of the regions' own."""
+    """Return the policies in force: the regions' own, narrowed where the controller narrows them."""
     return {
         region: narrowed(own, registry.narrowings[region]) if region in registry.narrowings else own
         for region, own in policies.items()
@@ -283,7 +286,7 @@ def in_force(
 
 
 def changed_policies(before: Registry, after: Registry) -> dict[GatewayId, ResidencyPolicy]:
-    """The regions' own, by gateway, where one says another now."""
+    """Return the regions' own policies by gateway, where a gateway announces another one than before."""
     return {
         gateway_id: said.policy
         for gateway_id, said in after.announced.items()
@@ -292,6 +295,6 @@ def changed_policies(before: Registry, after: Registry) -> dict[GatewayId, Resid
 
 
 def records_in(contents: Mapping[str, bytes]) -> RecordTree | None:
-    """That were written down last. Raises StoreUnusable."""
+    """Return the records stored last; None: none. Raises StoreUnusable."""
     text = contents.get(documents.RECORDS)
     return None if text is None else decode(documents.RECORDS, text, RecordTree)

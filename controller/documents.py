@@ -1,6 +1,5 @@
-"""The documents in the store: their names, and what each one holds. Everything the controller must not forget is one of
-these, and nothing here decides what is put in them.
-"""
+"""Documents in the store: their names and contents. Everything that the controller must not forget is one of these; the
+module does not decide what is put in them."""
 
 from __future__ import annotations
 
@@ -19,12 +18,12 @@ ANNOUNCED = "announced/"
 GATEWAY_ORDER = "ordered/gateway/"
 REPLICA_ORDER = "ordered/replica/"
 NARROWING = "narrowing/"
-"""By region, what an operator's policy leaves of the region's own."""
+"""Policy by which an operator narrows a region's own, by region."""
 POLICY = "policy/"
-"""By region, the last one that it lived by."""
+"""Last policy in force in a region, by region."""
 OWNER = "owner/"
 DOWN = "down/"
-"""By gateway, those that are down: the next controller does not begin by naming the dead."""
+"""Gateways that are down, by gateway: so the next controller does not begin by publishing them in DNS."""
 ASSIGNMENT = "assignment"
 PARAMETERS = "parameters"
 PRICES = "prices"
@@ -32,43 +31,43 @@ FREEZE = "freeze"
 RECORDS = "records"
 
 ORDERED = (GATEWAY_ORDER, REPLICA_ORDER, NARROWING, PARAMETERS, PRICES, FREEZE)
-"""What operators have ordered: nobody else can say it again."""
+"""Documents of operators' orders, which no other source can supply again."""
 
 Changes = dict[str, bytes | None]
-"""What is to be put, and what is to be deleted, all together or not at all."""
+"""Documents to put, and those to delete (None), all together or not at all."""
 
 
 @value
 class Announced:
-    """What a gateway last said of itself."""
+    """Last announcement of a gateway."""
 
     place: Place
     announcement: Announcement
     policy: ResidencyPolicy
-    """The region's own, not narrowed by anybody."""
+    """Policy of the region itself, not narrowed."""
     number: int
-    """Gateways are numbered as they come. Of two that announce the same replica, it is the earlier one's."""
+    """Number of the gateway in order of arrival. Of two that announce the same replica, the earlier one has it."""
 
 
 @value
 class GatewayOrder:
-    """What an operator said of a gateway."""
+    """Orders of an operator about a gateway."""
 
     is_drained: bool = False
     is_removed: bool = False
-    """It may not come back by itself."""
+    """The gateway may not come back by itself."""
     place: Place | None = None
-    """With what follows: it was added before it ever announced itself."""
+    """Place and, below, announcement of a gateway that was added before it ever announced itself."""
     announcement: Announcement = Announcement()
 
 
 @value
 class ReplicaOrder:
-    """What an operator said of a replica."""
+    """Orders of an operator about a replica."""
 
     home: GatewayId
     document: str = ""
-    """With the keys of a region file: of one that was added. Empty: its home announces it."""
+    """Keys of a region file, as JSON, of a replica that was added; empty: its home announces it."""
     is_drained: bool = False
     is_removed: bool = False
     pinned_to: GatewayId | None = None
@@ -87,7 +86,7 @@ def encode(content: object) -> bytes:
 
 
 def decode(name: str, document: bytes, kind: type[_Kind]) -> _Kind:
-    """Raises StoreUnusable: what is not understood is not guessed at."""
+    """Decode a document. Raises StoreUnusable where it is not understood."""
     try:
         return msgspec.json.decode(document, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -95,7 +94,7 @@ def decode(name: str, document: bytes, kind: type[_Kind]) -> _Kind:
 
 
 def under(prefix: str, documents: Mapping[str, _Kind]) -> dict[str, _Kind]:
-    """Those of one kind, by what they are of."""
+    """Return the documents of one kind, keyed by the part of the name after the prefix."""
     return {name.removeprefix(prefix): each for name, each in documents.items() if name.startswith(prefix)}
 
 

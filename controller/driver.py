@@ -1,6 +1,6 @@
-"""Real time's owner of the controller's core: hands each effect to whoever performs it.
+"""Driver of the controller's core in real time: hands each effect to its performer.
 
-It decides nothing and waits for nothing: whoever performs an effect takes its time somewhere else.
+The driver decides nothing and waits for nothing: an effect that takes time is performed elsewhere.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Driver(Pump[Event, Effect]):
         self._recover: Callable[[StartRecovery], None] = _nobody
 
     def on_keep(self, keep: Callable[[KeepOwners | KeepPolicy | TellCondition], None]) -> None:
-        """Who writes down. What an `Assign` says goes out once that is written, as part of a whole snapshot."""
+        """Set the function that stores. An `Assign` goes out once it is stored, as part of a whole snapshot."""
         self._keep = keep
 
     def on_records(self, publish: Callable[[RecordTree], None]) -> None:
-        """One more who answers by what the name says; told at once, written down or not: a name has to lead away from
-        the dead also while nothing can be written."""
+        """Add a publisher of records. It is called at once, stored or not: DNS has to lead away from gateways that are
+        down even while the store cannot be written."""
         self._publish.append(publish)
 
     def on_recovery(self, recover: Callable[[StartRecovery], None]) -> None:
@@ -68,12 +68,12 @@ class Driver(Pump[Event, Effect]):
             case StartRecovery():
                 self._recover(effect)
             case Assign() | TellFrozen() | TellOrphans():
-                pass  # for the observers
+                pass  # handled by the observers
             case _:
                 assert_never(effect)
 
     def stopped(self) -> None:
-        """Nobody waits for this core: gateways go on by what they were told last."""
+        """Do nothing: no caller waits for this core, and gateways go on by what they were told last."""
 
 
 def _nobody(_: object) -> None:

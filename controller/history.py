@@ -1,4 +1,4 @@
-"""Who changed what, one JSON object a line. Lines are only added; a file that has grown large is put aside once."""
+"""Operator audit log, one JSON object a line. Lines are only added; a file that has grown large is renamed once."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _LINE_BYTES_MAX = 64 * 1024
 class Entry(msgspec.Struct, frozen=True):
     time: str
     by: str
-    """As they call themselves."""
+    """Name that the operator gave, unproven."""
     address: str
-    """Where they asked from."""
+    """Address of the client."""
     order: dict[str, object]
     result: str
-    """`applied`, or why not."""
+    """`applied`, or the reason why not."""
     term: int = 0
     version: int = 0
-    """Of the first snapshot with it."""
+    """Version of the first snapshot with the change."""
     operator: str = ""
-    """Who that is, as far as they had to prove it."""
+    """Name that the operator had to prove, if any."""
     role: str = ""
 
 
 class History:
-    """All calls come from one event loop's thread; the writing is done in another."""
+    """Operator audit log. All calls come from one event loop's thread; the writing is done in another."""
 
     def __init__(self, path: Path, file_bytes_max: int) -> None:
-        """Raises OSError when it cannot be written: that is better known at the start."""
+        """Open the log. Raises OSError when it cannot be written: that is better known at the start."""
         self.path = path
         self.fault = ""
-        """Why the last line is not in the file."""
+        """Reason why the last line is not in the file; empty when it is."""
         self._file_bytes_max = file_bytes_max
         make_private_folder(path.parent)
         with open(path, "ab", opener=private_opener):
@@ -50,12 +50,12 @@ class History:
         return self.path.with_name(f"{self.path.name}.1")
 
     def last(self, count: int) -> list[Entry]:
-        """The newest last."""
+        """Return the last entries, oldest first."""
         return list(self._last)[-count:] if count > 0 else []
 
     async def add(self, entry: Entry) -> None:
-        """A disk that cannot take it is told of; the entry is still shown. Of a very long order only the name is kept,
-        here as in the file: whoever may look can have a refused one noted."""
+        """Add an entry. Where the disk refuses it, `fault` says so and the entry is still shown. A very long order is
+        reduced to its name, here and in the file: any operator with the role `look` can have a refused order noted."""
         line = msgspec.json.encode(entry)
         if len(line) > _LINE_BYTES_MAX:
             entry = msgspec.structs.replace(entry, order={"order": entry.order.get("order", "")})
@@ -75,7 +75,7 @@ class History:
 
 
 def _last_entries(paths: list[Path]) -> list[Entry]:
-    """A line that was cut off, or is none of ours, is left out."""
+    """Read the last entries; a line that was cut off, or cannot be parsed, is left out."""
     found: deque[Entry] = deque(maxlen=SHOWN_MAX)
     for path in paths:
         if not path.exists():

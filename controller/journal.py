@@ -1,6 +1,6 @@
-"""Keeps a live controller's story, one step a line, and tells it again to a fresh core.
+"""Journal of a live controller, one step a line, and its replay by a fresh core.
 
-Nothing in it is secret: replicas are named, and how to reach them is not the core's business.
+The journal holds no secrets: it names replicas, and the core does not know how to reach them.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ FORMAT = 1
 
 
 class Header(msgspec.Struct, frozen=True):
-    """A file's first line. A controller's core begins with nothing: all that it knows it was told."""
+    """First line of a file. A controller's core begins empty: all that it knows came in events."""
 
     format: int
     code_version: str
     controller: str
     story: str
-    """Names one run of one process; the files of a run share it."""
+    """Name of one run of one process; the files of a run share it."""
     part: int
-    """The story's files count from 0."""
+    """Number of the file in its run, from 0."""
     tail: bool = False
-    """The last steps before a crash, not a story from its beginning."""
+    """The file holds the last steps before a crash, not a run from its beginning."""
 
 
 class Journal(JournalFiles):
-    """An observer of the driver, which only encodes."""
+    """Observer of the driver, which only encodes."""
 
     def __init__(self, settings: JournalSettings, header: Header, on_stopped: Callable[[str], None]) -> None:
-        """Raises OSError when the folder cannot be written."""
+        """Open the journal. Raises OSError when the folder cannot be written."""
         self.header = header
         super().__init__(settings, header.story, self._begin_part, on_stopped)
 
@@ -47,8 +47,8 @@ class Journal(JournalFiles):
         self.keep(encode_step(Step(now_ns, event, effects)))
 
     def on_crash(self, crash: ControllerCrash) -> Path:
-        """Keep the step that failed, over which a replay is expected to fail too, and the steps before it in a file of
-        their own, whose path it gives. Raises OSError."""
+        """Keep the step that failed, over which a replay is expected to fail too, and write the steps before it to a
+        file of their own, whose path is returned. Raises OSError."""
         last = crash.tail[-1] if crash.tail else None
         if last is not None and last.effects is None:
             self.keep(encode_step(last))
@@ -69,6 +69,6 @@ read_journal = _READER.read
 
 
 def replay(paths: Sequence[Path]) -> ReplayReport:
-    """Tell a story to a fresh core and compare every effect. Raises JournalUnreadable."""
+    """Replay a run with a fresh core and compare every effect. Raises JournalUnreadable."""
     header, steps = _READER.whole_story(paths)
     return tell_again(ControllerCore(), header.code_version, steps)

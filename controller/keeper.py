@@ -1,7 +1,7 @@
-"""Writes down what must not be forgotten, one write at a time, and says what has been written.
+"""Writer of the store: one write at a time, and reports of what has been written.
 
-What the core decided is written again and again until it is on the disk; what somebody asked for is written once, and
-he is told if it was not. Nothing that is not written goes out.
+Decisions of the core are written again and again until they are on the disk. A change that a caller asks for is tried
+once, and the caller is told if it failed. State that is not stored is never sent.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gateway.ground.supervisor import Backoff
 
 _BACKOFF = Backoff(min_ns=200_000_000, max_ns=10_000_000_000)
 _ASKED_MAX = 1024
-"""Whoever asks waits for the answer, so there are no more than gateways and operators at once."""
+"""Callers that wait for a write: each waits for its answer, so that there are no more than gateways and operators."""
 
 
 Written = Callable[[Changes, ControlVersion], None]
-"""Called once a write is on the disk, with what others asked for and the version."""
+"""Called once a write is on the disk, with the changes that callers asked for and the version."""
 Take = Callable[[bool], Written]
-"""Called as a write begins. True: it has all that the core decided until now."""
+"""Called as a write begins. True: the write has all that the core has decided so far."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class _Asked:
 
 
 class Keeper:
-    """The one who writes to the store. Not shared between event loops."""
+    """The only writer of the store. Not shared between event loops."""
 
     def __init__(
         self,
@@ -51,15 +51,15 @@ class Keeper:
         backoff: Backoff = _BACKOFF,
     ) -> None:
         self.version = ControlVersion(holding.token, revision)
-        """Of the last write."""
+        """Version of the last write."""
         self.fault = ""
-        """Why the last write failed; empty once one did not."""
+        """Reason why the last write failed; empty after one that did not."""
         self.lost = asyncio.Event()
-        """The store is another controller's now: nothing is written or said any more."""
+        """Another controller holds the store: nothing more is written or sent."""
         self._store = store
         self._holding = holding
         self._above = 0
-        """Terms that gateways have heard of are up to this."""
+        """Highest term that gateways have reported."""
         self._log = log
         self._on_failure = on_failure
         self._on_rise = on_rise
@@ -67,7 +67,8 @@ class Keeper:
         self._backoff = backoff
         self._pending: Changes = {}
         self._uncertain: Changes = {}
-        """What somebody asked for, and may be written by now: it is written again until that is certain."""
+        """Changes that callers asked for and that may be written already: they are written again until that is
+        certain."""
         self._under_way = 0
         self._asked: deque[_Asked] = deque()
         self._wanted = asyncio.Event()
@@ -78,11 +79,11 @@ class Keeper:
 
     @property
     def pending(self) -> int:
-        """Documents of the core's that are not known to be written."""
+        """Documents of the core that are not known to be written."""
         return len(self._pending) + self._under_way
 
     def keep(self, changes: Mapping[str, bytes | None]) -> None:
-        """Until it is written. Whoever changes a document again before that has the last word."""
+        """Queue documents to be written. A later change of the same document replaces an earlier one."""
         for name in changes:
             check_changes({name: changes[name]})
         self._pending |= changes
@@ -90,12 +91,13 @@ class Keeper:
 
     @property
     def holding(self) -> Holding:
-        """To be given back in the end."""
+        """Holding to be given back in the end."""
         return self._holding
 
     async def write(self, changes: Mapping[str, bytes | None], *, above: int = 0) -> None:
-        """On the disk when this returns, with a term above that one. Raises StoreError, and nothing has changed then;
-        StoreUncertain, and it will have changed once the store can be written; ValueError for what no store takes."""
+        """Write changes: on the disk when this returns, with a term above `above`. Raises StoreError, and nothing has
+        changed then; StoreUncertain, and it will have changed once the store can be written; ValueError for changes
+        that no store accepts."""
         check_changes(changes)
         if self.lost.is_set():
             raise StoreLost("the store is another controller's now")
@@ -108,7 +110,7 @@ class Keeper:
         await asked.done
 
     async def run(self) -> None:
-        """Until cancelled, or until the store is lost."""
+        """Write until cancelled, or until the store is lost."""
         failures = 0
         while not self.lost.is_set():
             await self._wanted.wait()
@@ -119,13 +121,13 @@ class Keeper:
                     await self._pause(failures)
 
     async def write_last(self) -> None:
-        """What waits to be written, once, when nothing else runs any more. Raises StoreError."""
+        """Write once what is still queued, when nothing else runs any more. Raises StoreError."""
         if (self._pending or self._uncertain) and not self.lost.is_set():
             batch = self._uncertain | self._batch([])
             await self._store.write(self._holding, batch)
 
     async def _pause(self, failures: int) -> None:
-        """Whoever asks is not kept waiting by what failed before: it is tried at once, for all."""
+        """Wait after a failed write, unless a caller asks for one: then everything is tried at once."""
         try:
             async with asyncio.timeout(self._backoff.pause_s(failures)):
                 while not self._asked:
@@ -168,13 +170,13 @@ class Keeper:
         return True
 
     def _batch(self, asked: list[_Asked]) -> Changes:
-        """As much as a store takes at once; what is left is written next."""
+        """Take as many changes as a store accepts at once; the rest is written next."""
         room = CHANGES_MAX - len(self._uncertain) - sum(len(each.changes) for each in asked)
         names = list(self._pending)[: max(room, 0)]
         return {name: self._pending.pop(name) for name in names}
 
     def lose(self, error: StoreLost) -> None:
-        """The store has come to be another's: whoever waits is told."""
+        """Note that another controller holds the store, and tell the waiting callers."""
         if not self.lost.is_set():
             self._log.error("THE STORE IS ANOTHER CONTROLLER'S NOW: nothing more is written or said", reason=str(error))
         self.fault = str(error)

@@ -1,7 +1,8 @@
-"""One controller leads, and others wait for their turn: whoever has the store, for as long as its lease is renewed.
+"""Leader election: one controller leads, the one that holds the store, for as long as it renews its lease; others stand
+by.
 
-It says who may act, and until when. It acts on nothing itself, and never gives back what it has only failed to renew: a
-store that comes back, and that nobody else has taken, finds its leader as it was.
+The module says which controller may act, and until when; it acts on nothing itself. A lease that could not be renewed
+is not given back: a store that comes back, and that no other controller has taken, finds its leader as it was.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _SECOND_NS = 1_000_000_000
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
     margin_ns: int
-    """Taken off the end of a lease: for what is on its way, and for clocks that run apart."""
+    """Time taken off the end of a lease, for messages under way and for clock drift."""
     renew_interval_ns: int
 
 
@@ -34,9 +35,9 @@ async def lead(
     clock: Clock,
     wait: Callable[[StoreError], Awaitable[None]],
 ) -> tuple[Holding, Lease]:
-    """Once the store is ours. Raises StoreTaken at once where another has it and its time does not run out, and
-    StoreError where it is no store of ours. `wait` is told, after each look, why it is not ours yet, and returns when
-    it is time for the next."""
+    """Wait until this controller holds the store. Raises StoreTaken at once where another controller holds it without a
+    time limit, and StoreError where the store is unusable. `wait` is called after each try with the reason why it
+    failed, and returns when it is time for the next."""
     while True:
         asked_ns = clock.boot_ns()
         try:
@@ -54,7 +55,7 @@ def _end_ns(store: Store, times: LeaseTimes, asked_ns: int) -> int | None:
 
 
 class Renewals:
-    """Of one lease, while its controller leads."""
+    """Renewals of one lease, while its controller leads."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Renewals:
         on_lost: Callable[[StoreLost], None],
     ) -> None:
         self.fault = ""
-        """Why the lease was not renewed last; empty when it was."""
+        """Reason why the last renewal failed; empty when it did not."""
         self._store = store
         self._lease = lease
         self._holding = holding
@@ -78,7 +79,7 @@ class Renewals:
         self._on_lost = on_lost
 
     async def run(self) -> None:
-        """Until cancelled, or until the store is another's."""
+        """Renew until cancelled, or until the store is lost."""
         if self._store.lease_ns is None:
             return
         pause_s = self._times.renew_interval_ns / _SECOND_NS

@@ -1,6 +1,6 @@
-"""Takes the lead before a controller begins, and gives it back when it ends. Until then operators see that it waits.
+"""Acquires the leadership before a controller begins. Until then operators see that it waits.
 
-It decides nothing: who leads is the store's to say.
+The module decides nothing: the store says which controller leads.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from gateway.ground.values import Address
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """What a controller has that leads."""
+    """Parts of a controller that leads."""
 
     keeper: Keeper
     lease: Lease
     renewals: Renewals
     documents: Mapping[str, bytes]
-    """In the store, when it came to be ours."""
+    """Documents in the store when it was acquired."""
 
     def start(self, loops: Supervisor) -> None:
         loops.run("keeper", self.keeper.run)
@@ -46,7 +46,7 @@ class Lead:
 
 
 class Waiting:
-    """What operators see of a controller until it leads."""
+    """View of a standby controller for operators."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Waiting:
         self.log = log
         self.metrics = metrics
         self.address = file.sections.listen.admin
-        """Where they are answered; with the real port once they are."""
+        """Admin address, with the real port once it is listened on."""
         self._tls = tls
         self._operators = operators
         self._standing_by = standing_by
@@ -71,7 +71,7 @@ class Waiting:
         self._standby = Standby(file.sections.store.look_interval_ns, stop, log, self._show)
 
     async def lead(self, store: Store, holder: str, times: LeaseTimes, clock: Clock) -> tuple[Holding, Lease]:
-        """Raises what `lead` does, and StandbyEnded."""
+        """Acquire the store while the standby page is up. Raises what `lead` does, and StandbyEnded."""
         async with self._page:
             return await lead(store, holder, times, clock, self._standby.wait)
 
@@ -89,8 +89,8 @@ class Waiting:
 
 
 async def take_the_lead(stack: AsyncExitStack, store: Store | None, waiting: Waiting, clock: Clock) -> Lead:
-    """With the store ours until the stack is left, or until another has it. A store that is handed in is closed by
-    whoever opened it."""
+    """Acquire the store, until the stack is left or another controller takes the store. A store that is passed in is
+    closed by its owner."""
     file, log, metrics = waiting.file, waiting.log, waiting.metrics
     config = file.sections.store
     if store is None:
@@ -119,7 +119,8 @@ async def take_the_lead(stack: AsyncExitStack, store: Store | None, waiting: Wai
 
 
 async def _give_back(store: Store, keeper: Keeper, lease: Lease, log: FilteringBoundLogger) -> None:
-    """Whoever waits may have it at once, so nothing of ours acts any more."""
+    """End the lease before the store is released: a standby may take it at once, and this controller must act no
+    more."""
     lease.end()
     await _release(store, keeper.holding, log)
 
@@ -132,7 +133,7 @@ async def _release(store: Store, holding: Holding, log: FilteringBoundLogger) ->
 
 
 def admin_hosts(listen: ListenConfig) -> tuple[str, ...] | None:
-    """By which it may be asked for; None: by any."""
+    """Host names under which the admin address may be requested; None: any."""
     return (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None
 
 

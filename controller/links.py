@@ -1,4 +1,4 @@
-"""What is known of each gateway's stream: for whoever shows it. It opens and closes nothing by itself."""
+"""State of each gateway's stream, for display. The module opens and closes no stream."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ class Link:
 
     def __init__(self, hello: Hello, now_ns: int) -> None:
         self.hello = hello
-        """With what it has said since."""
+        """Hello of the gateway, updated by what it has announced since."""
         self.since_ns = now_ns
         self.heard_ns = now_ns
         self.report_ns: int | None = None
-        """When it last said whom it hears."""
+        """Time of the last report that was taken in; None: none."""
         self.open_requests = 0
         self.load: GatewayLoad | None = None
-        """As it said last; None: it never did."""
+        """Load as last reported; None: never reported."""
         self.forwards: tuple[ForwardsTo, ...] = ()
         self.wanted: tuple[Wanted, ...] = ()
-        """Replicas of its region, as it last said."""
+        """Replicas wanted in its region, as last reported."""
         self.is_registered = False
         self.pushed: ControlVersion | None = None
         self.taken = hello.taken
         self.rejected: Rejected | None = None
-        """The last snapshot, if it was that one that was rejected."""
+        """Rejection of the last snapshot, if that one was rejected."""
         self.asked: deque[Question] = deque(maxlen=ASKED_MAX)
-        """Questions that are not out yet; of too many, the newest."""
+        """Questions that are not sent yet; of too many, the newest."""
         self.asked_more = asyncio.Event()
         self.writing = asyncio.Lock()
-        """A stream takes one message at a time."""
+        """Lock of the stream, which takes one message at a time."""
         self.news = asyncio.Event()
-        """It says something of itself that is not written down yet."""
+        """Set while the gateway has announced something that is not stored yet."""
         self.news.set()
         self.replaced = asyncio.Event()
 
@@ -52,7 +52,7 @@ class Link:
 
 
 class Links:
-    """One stream a gateway: whoever comes later is the one."""
+    """Open streams, one a gateway: a newer stream replaces the older one."""
 
     def __init__(self) -> None:
         self._links: dict[GatewayId, Link] = {}
@@ -76,7 +76,7 @@ class Links:
         self._links[link.gateway_id] = link
 
     def drop(self, link: Link) -> bool:
-        """False where a newer one has taken its place."""
+        """Remove a stream; False where a newer one has replaced it."""
         if self._links.get(link.gateway_id) is not link:
             return False
         del self._links[link.gateway_id]

@@ -1,6 +1,5 @@
-"""What the core tells people, as lines: for the log, and the last of them for the page. Observers: they decide
-nothing, and say nothing twice.
-"""
+"""Lines about the core's effects: for the log, and the last of them for the page. The observers decide nothing, and
+report nothing twice."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ RECENT_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """One line of it."""
+    """One line about an effect."""
 
     level: str
     """`error` or `info`."""
@@ -65,7 +64,7 @@ def tellings_of(effects: list[Effect]) -> Iterator[Telling]:
                 details = {"region": effect.policy.place.region, "digest": effect.policy.digest}
                 yield Telling("info", "a region lives by", details)
             case Assign() | StartRecovery():
-                pass  # told where it goes out, and where it begins
+                pass  # logged where a snapshot is sent, and where a recovery begins
 
 
 class CoreLog:
@@ -79,7 +78,7 @@ class CoreLog:
 
 
 class Recent:
-    """The last of these lines with their time, for the page. Another observer."""
+    """Last of these lines with their time, for the page. Another observer."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -90,5 +89,5 @@ class Recent:
             self._last.append((self._clock.wall_time(), each))
 
     def newest(self) -> list[tuple[str, Telling]]:
-        """First."""
+        """Return the lines, the newest first."""
         return list(reversed(self._last))

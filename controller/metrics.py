@@ -1,6 +1,6 @@
-"""Counts what the controller was told, decided and pushed, for Prometheus. It decides nothing.
+"""Metrics of the controller for Prometheus: its events, decisions and snapshots. It decides nothing.
 
-No label names a gateway or a replica: what grows with the mesh is on the page of its state.
+No label names a gateway or a replica: values that grow with the mesh are on the page of its state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 
 
 class Metrics(ServerWatch):
-    """An observer of the driver, and told of what happens on streams."""
+    """An observer of the driver and of the gateways' streams."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -56,7 +56,7 @@ class Metrics(ServerWatch):
         ProcessCollector(registry=self.registry)
 
     def render(self) -> bytes:
-        """The metrics page, of CONTENT_TYPE."""
+        """Return the metrics page, of CONTENT_TYPE."""
         return generate_latest(self.registry)
 
     def catalogue(self) -> list[Described]:
@@ -65,7 +65,7 @@ class Metrics(ServerWatch):
     def follow(
         self, desk: Desk, attached: Callable[[], int], is_ready: Callable[[], bool], lease_left_s: Callable[[], float]
     ) -> None:
-        """Ask at each scrape how things are."""
+        """Add the metrics that are read at each scrape."""
         core = desk.core
         conditions = self._level("gateways", "Registered gateways, by condition.", ("condition",))
         for condition in Condition:
@@ -89,7 +89,7 @@ class Metrics(ServerWatch):
             self._level(name, words).follow(read)
 
     def add(self, collectors: Iterable[Collector]) -> None:
-        """Of another part that counts by itself."""
+        """Add the collectors of another part that counts by itself."""
         for each in collectors:
             self.registry.register(each)
 
@@ -101,7 +101,7 @@ class Metrics(ServerWatch):
                 self._moved.add(amount=len(effect.owners))
 
     def follow_records(self, published: Callable[[], int], is_failing: Callable[[], bool]) -> None:
-        """Of a controller that publishes somewhere."""
+        """Add the metrics of a controller that publishes records."""
         self._level("records_version", "Of the records that are published for certain; 0: nobody knows.").follow(
             published
         )

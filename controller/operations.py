@@ -1,4 +1,4 @@
-"""Takes operators' orders: says what each would do, writes it down, and keeps who gave it. One at a time."""
+"""Takes operators' orders, one at a time: previews each, stores its changes, and logs the operator."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _LENGTH_MAX = 200
 
 
 class OrderBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of `POST /admin/orders`."""
+    """Body of `POST /admin/orders`."""
 
     order: Order
     by: str = ""
-    """Who orders it, as they call themselves."""
+    """Name that the operator gives, unproven."""
     dry_run: bool = False
 
 
@@ -41,25 +41,26 @@ class OrderAnswer(msgspec.Struct, frozen=True):
     preview: Preview
     term: int = 0
     version: int = 0
-    """Of the first snapshot with it."""
+    """Version of the first snapshot with the change."""
     history_fault: str = ""
-    """It is in force, and the record of who ordered it cannot be written."""
+    """Fault of the audit log: the order is in force, and could not be logged."""
 
 
 class OrderForbidden(Exception):
-    """Whoever ordered it may not, in words. Nothing has changed."""
+    """The operator may not give this order; the message says why. Nothing has changed."""
 
 
 class NotWritten(Exception):
-    """The store did not take it, in words. Nothing has changed."""
+    """The store did not accept the change; the message says why. Nothing has changed."""
 
 
 class NotKnown(Exception):
-    """The store did not answer, in words. It may be in force by now, and will be once the store can be written."""
+    """The store did not answer; the message says why. The change may be in force already, and will be once the store
+    can be written."""
 
 
 class _Giver(NamedTuple):
-    """Who gave an order."""
+    """Origin of an order."""
 
     by: str
     address: str
@@ -74,7 +75,7 @@ class Operations:
         clock: Clock,
         on_order: Callable[[str, str], None] = lambda _order, _result: None,
     ) -> None:
-        """`on_order` is told the kind of each, and what came of it."""
+        """`on_order` is called with each order's kind and result."""
         self._desk = desk
         self._history = history
         self._clock = clock
@@ -82,7 +83,8 @@ class Operations:
         self._one_at_a_time = asyncio.Semaphore(1)
 
     async def take(self, body: OrderBody, address: str, operator: Operator = ANYBODY) -> OrderAnswer:
-        """Raises OrderRefused, OrderForbidden, NotWritten and NotKnown. Anybody may ask what an order would do."""
+        """Carry out an order, or preview it. Raises OrderRefused, OrderForbidden, NotWritten and NotKnown. A dry run
+        needs no role beyond access."""
         async with self._one_at_a_time:
             if body.dry_run:
                 changes, seen = self._look(body.order)
@@ -140,7 +142,7 @@ class Operations:
 
 
 def state_of(desk: Desk, links: Links, now_ns: int, controller: str) -> dict[str, Any]:
-    """All that an operator may want to see, JSON-able."""
+    """Return all state that an operator may want to see, JSON-able."""
     core, registry, version = desk.core, desk.registry, desk.keeper.version
     owned: dict[str, int] = {}
     for owner in core.owners.values():
@@ -189,7 +191,7 @@ def state_of(desk: Desk, links: Links, now_ns: int, controller: str) -> dict[str
 
 
 def _owner(replica: RegisteredReplica, owners: Mapping[ReplicaId, GatewayId]) -> str:
-    """One that is not lent stays with its home."""
+    """Return the owner; empty: none. A replica that is not lent stays with its home."""
     return owners.get(replica.replica_id, "") if replica.is_lent else replica.home
 
 

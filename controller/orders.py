@@ -1,4 +1,4 @@
-"""What operators may order, and which documents each order changes. Pure: it writes nothing and asks nobody."""
+"""Orders of operators, and the documents that each one changes. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES_MAX = 1000
 
 
 class OrderRefused(Exception):
-    """What is ordered cannot be, in words. Nothing has changed."""
+    """The order cannot be carried out; the message says why. Nothing has changed."""
 
 
 class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="order"):
@@ -33,41 +33,41 @@ class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 class AddReplica(_Order, frozen=True, tag="replica-add"):
-    """One that no region file names; or one that was removed comes back."""
+    """Add a replica that no region file names, or bring back one that was removed."""
 
     replica: str
     home: str = ""
     document: str = ""
-    """With the keys of a region file; empty for one that is known."""
+    """Keys of a region file, as JSON; empty for a replica that is known."""
 
 
 class DrainReplica(_Order, frozen=True, tag="replica-drain"):
-    """Nobody is to serve it, until it is undrained."""
+    """Drain a replica: no gateway is to serve it, until it is undrained."""
 
     replica: str
 
 
 class UndrainReplica(_Order, frozen=True, tag="replica-undrain"):
-    """It is served again."""
+    """Have a drained replica served again."""
 
     replica: str
 
 
 class RemoveReplica(_Order, frozen=True, tag="replica-remove"):
-    """It is no longer known, whoever announces it."""
+    """Remove a replica, even if a gateway still announces it."""
 
     replica: str
 
 
 class MoveReplicas(_Order, frozen=True, tag="replicas-move"):
-    """They are that gateway's, as long as it lives and residency allows. Without one they are their homes' again."""
+    """Give replicas to a gateway, as long as it lives and residency allows. Without one they are their homes' again."""
 
     replicas: tuple[str, ...]
     to: str = ""
 
 
 class AddGateway(_Order, frozen=True, tag="gateway-add"):
-    """One that was removed comes back; or one that has yet to announce itself is known already."""
+    """Bring back a gateway that was removed, or register one that has yet to announce itself."""
 
     gateway: str
     region: str = ""
@@ -79,25 +79,25 @@ class AddGateway(_Order, frozen=True, tag="gateway-add"):
 
 
 class DrainGateway(_Order, frozen=True, tag="gateway-drain"):
-    """Its clients are sent elsewhere, and its replicas go to others, until it is undrained."""
+    """Drain a gateway: its clients are sent elsewhere, and its replicas go to others, until it is undrained."""
 
     gateway: str
 
 
 class UndrainGateway(_Order, frozen=True, tag="gateway-undrain"):
-    """It gets clients and replicas again."""
+    """Give a drained gateway clients and replicas again."""
 
     gateway: str
 
 
 class RemoveGateway(_Order, frozen=True, tag="gateway-remove"):
-    """It is known no longer, and may not come back by itself."""
+    """Remove a gateway, which may not come back by itself."""
 
     gateway: str
 
 
 class SetPolicy(_Order, frozen=True, tag="policy-set"):
-    """Narrows what a region's own policy allows."""
+    """Narrow what a region's own policy allows."""
 
     policy: ResidencyPolicy
 
@@ -115,8 +115,8 @@ class ClearParameters(_Order, frozen=True, tag="parameters-clear"):
 
 
 class SetPrices(_Order, frozen=True, tag="prices-set"):
-    """A price list, as a prices file says it; whether it can be read is for whoever gives the order, and for each
-    gateway."""
+    """Set a price list, in the form of a prices file. The client that gives the order, and each gateway, check whether
+    it can be read."""
 
     prices: dict[str, Any]
 
@@ -134,7 +134,7 @@ class Unfreeze(_Order, frozen=True, tag="unfreeze"):
 
 
 class Import(_Order, frozen=True, tag="import"):
-    """All that operators have ordered, as it was exported; and whoever was known then and is not now."""
+    """Replace all orders of operators by exported ones, and add the gateways that were known then and are not now."""
 
     documents: dict[str, str]
 
@@ -162,7 +162,8 @@ Order = (
 
 
 def role_needed(order: Order) -> Role:
-    """What whoever orders it has to be: to drain and to undrain takes less than what cannot be undone by as little."""
+    """Return the role that an order needs: draining, freezing and their undoing need less than changes that are harder
+    to undo."""
     match order:
         case DrainReplica() | UndrainReplica() | DrainGateway() | UndrainGateway() | FreezeAll() | Unfreeze():
             return Role.DRAIN
@@ -186,7 +187,7 @@ def role_needed(order: Order) -> Role:
 
 
 def changes_of(order: Order, registry: Registry) -> Changes:
-    """What is to be written for it. Raises OrderRefused."""
+    """Return the changes to write for an order. Raises OrderRefused."""
     match order:
         case AddReplica() | DrainReplica() | UndrainReplica() | RemoveReplica() | MoveReplicas():
             return _of_replicas(order, registry)
@@ -266,7 +267,7 @@ def _move(order: MoveReplicas, registry: Registry) -> Changes:
 
 
 def _replica_order(known: RegisteredReplica, registry: Registry, **ordered: Any) -> Changes:
-    """An order that says nothing any more is none."""
+    """Return the change of a replica's order; an order without any effect is deleted."""
     before = registry.replica_orders.get(known.replica_id)
     if before is None or before.home != known.home:
         before = ReplicaOrder(known.home)
@@ -309,7 +310,7 @@ def _add_gateway(order: AddGateway, registry: Registry) -> Changes:
 
 
 def _remove_gateway(gateway_id: GatewayId, registry: Registry) -> Changes:
-    """With all that rests on it: its own replicas, and what was moved there."""
+    """Remove a gateway with all that rests on it: its own replicas, and other replicas' moves to it."""
     changes: Changes = {
         documents.ANNOUNCED + gateway_id: None,
         documents.GATEWAY_ORDER + gateway_id: encode(GatewayOrder(is_removed=True)),
@@ -338,7 +339,7 @@ def _known_gateway(name: str, registry: Registry) -> GatewayId:
     return GatewayId(name)
 
 
-# What holds for all
+# Policies, parameters and prices
 
 
 def _of_policies(order: SetPolicy | ClearPolicy, registry: Registry) -> Changes:
@@ -375,13 +376,13 @@ _NAME = re.compile(r"[A-Za-z0-9._@/-]{1,200}")
 
 
 def export_of(texts: dict[str, bytes]) -> dict[str, str]:
-    """Of a store's documents those that another controller can begin with."""
+    """Return a store's documents with which another controller can begin."""
     return {name: text.decode() for name, text in sorted(texts.items()) if name.startswith(_EXPORTED)}
 
 
 def _import(order: Import, registry: Registry) -> Changes:
-    """What operators ordered is replaced whole. Of gateways only those are taken in that are unknown here: what the
-    others say themselves is newer."""
+    """Replace the operators' orders whole. Of the gateways, only unknown ones are added: the others' own announcements
+    are newer."""
     for name in order.documents:
         if not name.startswith(_EXPORTED) or _NAME.fullmatch(name) is None:
             raise OrderRefused(f"{name[:100]!r} is no document that can be imported")

@@ -1,5 +1,6 @@
-"""What the page of a controller shows: the whole mesh, who has what, what the name says, and what was decided and
-ordered. It looks, at most twice a second and only while somebody watches, and changes nothing.
+"""Content of a controller's page: the whole mesh, the owners of replicas, the records, and the decisions and orders.
+
+It is computed at most twice a second and only while the page is watched, and changes nothing.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Overview:
         }
 
     def _health(self, registered: Registered, link: Link | None) -> Health:
-        """As the controller finds it, and as it says itself where it says so."""
+        """Health as the controller finds it, and as the gateway itself reports it where it does."""
         found = self._desk.core.health.get(registered.gateway_id)
         health = Health.UNKNOWN if found is None else _CONDITIONS[found.condition]
         if health is not Health.WELL or link is None or link.load is None:
@@ -139,7 +140,7 @@ class Overview:
         return Health.BUSY if load.replicas and not load.available else Health.WELL
 
     def _regions(self, rows: list[tuple[Registered, Link | None]]) -> list[RegionShown]:
-        """Replicas are told by whoever serves them: those that were adopted are in the region that has them now."""
+        """Rows of the regions. Replicas are counted by the gateway that serves them: adopted ones in its region."""
         shown: dict[str, RegionShown] = {}
         healths: dict[str, list[Health]] = {}
         for registered, link in rows:
@@ -166,10 +167,10 @@ class Overview:
             for each in () if link is None else link.forwards:
                 yield registered.place.region, regions.get(each.gateway_id, ""), float(each.per_minute), each.running
 
-    # Who has what, what the name says, what holds
+    # Owners, records, policies
 
     def _owners(self) -> dict[str, object]:
-        """By home and owner: a mesh of ten thousand replicas has few of these pairs."""
+        """Replicas by home and owner: a mesh of ten thousand replicas has few of these pairs."""
         core = self._desk.core
         pairs: dict[tuple[GatewayId, str], list[str]] = {}
         for each in self._desk.registry.replicas.values():
@@ -199,7 +200,7 @@ class Overview:
         return {"zone": tree.zone, "ttl_s": tree.ttl_s, "areas": areas}
 
     def _policies(self) -> list[dict[str, object]]:
-        """Worked out anew only where one of them is another one."""
+        """Policies in words, computed anew only where one of them has changed."""
         core = self._desk.core
         effective = {region: core.effective_policy(region) for region in core.policies}
         policies = {region: each for region, each in effective.items() if each is not None}

@@ -1,4 +1,4 @@
-"""What an order would do: a copy of the core is given it, and what that says is told. Nothing is changed by asking."""
+"""Preview of an order: a copy of the core handles it, and the differences are reported. A preview changes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_TENANT = TenantName("")
 
 @value
 class Move:
-    """A replica that changes hands."""
+    """A replica whose owner changes."""
 
     replica: ReplicaId
     before: GatewayId | None
@@ -37,7 +37,7 @@ class Move:
 
 @value
 class Stay:
-    """Replicas of one gateway that nobody may have, or one that was moved somewhere and may not go there."""
+    """Replicas of one home that no gateway may serve, or a replica that was moved to a gateway and may not go there."""
 
     home: GatewayId
     replicas: int
@@ -46,14 +46,14 @@ class Stay:
 
 @value
 class Unreachable:
-    """Replicas that clients of one region reach now, by the one name and what policies let through, and would not."""
+    """Replicas that clients of one region reach at present, by DNS and the policies, and would not reach."""
 
     region: RegionName
     gateways: tuple[GatewayId, ...]
-    """Where those clients would be led."""
+    """Gateways to which DNS would lead those clients."""
     home: GatewayId
     owner: GatewayId | None
-    """Who would serve the replicas."""
+    """Gateway that would serve the replicas."""
     replicas: int
     why: str
 
@@ -61,13 +61,13 @@ class Unreachable:
 @value
 class Preview:
     moves: tuple[Move, ...]
-    """The first of them, where there are very many."""
+    """Moves; only the first of them, where there are very many."""
     moves_in_all: int
     stays: tuple[Stay, ...]
     frozen: str
-    """Why nothing would move yet."""
+    """Reason why no replica would move yet; empty while the mesh is not frozen."""
     names: tuple[tuple[str, tuple[str, ...]], ...]
-    """By region, what the one name would say there, where that changes."""
+    """Gateways that the records would name, by region, where they change."""
     unreachable: tuple[Unreachable, ...] = ()
 
 
@@ -78,7 +78,8 @@ def preview(
     policies: Mapping[GatewayId, ResidencyPolicy],
     now_ns: int,
 ) -> Preview:
-    """`policies` are those that gateways say anew. Moves that would take several steps are told as one."""
+    """Compute the preview. `policies` are those that gateways would announce anew. Moves that would take several steps
+    are reported as one."""
     copy = _copy_of(core)
     copy.handle(ConfigApplied(replace(core.config, step_share=1.0)), now_ns)
     before, areas = dict(copy.owners), _areas(copy)
@@ -102,7 +103,7 @@ def preview(
 
 
 def _copy_of(core: ControllerCore) -> ControllerCore:
-    """What never changes is shared: with ten thousand replicas the rest is small."""
+    """Copy the core. Immutable values are shared: with ten thousand replicas the rest is small."""
     shared = (
         *core.gateways.values(),
         *core.replicas.values(),
@@ -137,7 +138,7 @@ def _why(replica_id: ReplicaId, owner: GatewayId | None, core: ControllerCore, r
 
 
 def policy_says(policy: ResidencyPolicy | None, owner: GatewayId, region: RegionName, core: ControllerCore) -> str:
-    """Which policy speaks for or against an adopter, and by which word."""
+    """Say which policy allows or forbids an adopter, and by which rule."""
     if policy is None:
         return f"the policy of {region} is not known"
     return f"policy {policy.digest} of {region}: {may_accept(policy, core.gateways[owner].place).why}"
@@ -146,7 +147,8 @@ def policy_says(policy: ResidencyPolicy | None, owner: GatewayId, region: Region
 def _unreachable(
     areas: Mapping[str, tuple[str, ...]], before: ControllerCore, after: ControllerCore
 ) -> Iterator[Unreachable]:
-    """Of all clients, those of tenants without rules of their own. Replicas with one home and one owner go together."""
+    """Yield the losses of clients whose tenants have no rules of their own. Replicas with one home and one owner go
+    together."""
     groups: Counter[tuple[GatewayId, GatewayId | None, GatewayId | None]] = Counter(
         (each.home, before.owners.get(each.replica_id), after.owners.get(each.replica_id))
         for each in before.replicas.values()
@@ -163,7 +165,8 @@ def _unreachable(
 
 
 def _why_not(entrance: GatewayId, home: GatewayId, owner: GatewayId | None, core: ControllerCore) -> str:
-    """Why what arrives at that gateway cannot run on that home's replicas as their owner serves them; empty: it can."""
+    """Reason why a request that arrives at `entrance` cannot run on that home's replicas as their owner serves them;
+    empty: it can."""
     if owner is None:
         return "nobody serves them"
     if entrance not in core.gateways or owner not in core.gateways or home not in core.gateways:

@@ -1,4 +1,4 @@
-"""Asks each registered gateway for its health, again and again, and tells the core of it. It judges nobody."""
+"""Probes the health of each registered gateway at intervals, and reports it to the core. It judges no gateway."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from gateway.ground.task_group import TaskGroup
 
 _SECOND_NS = 1_000_000_000
 _LOOK_S = 1.0
-"""How soon a new gateway is asked at the latest."""
+"""Longest time until a new gateway is probed."""
 DETAIL_LENGTH_MAX = 200
 _ADDRESSES_AT_ONCE = 1 << 16
-"""All that a host has: a connection that failed is not tried again with only some of them, so that what is said of it
-is said of each."""
+"""Addresses of a host that one attempt covers, which is all of them: a failed connection is not tried again with only
+some, so that its error holds for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """Why a gateway is not well."""
+    """Reason why a gateway is not well."""
 
     detail: str
     was_refused: bool = False
 
 
 class _Target:
-    """One gateway, as it is asked now."""
+    """One gateway and its present health URL."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -44,7 +44,7 @@ class _Target:
 
 
 class Prober:
-    """Each gateway is asked on its own: one that hangs holds up nobody else."""
+    """Probes each gateway in a task of its own: one that hangs delays no other."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Prober:
         *,
         resolver: AbstractResolver | None = None,
     ) -> None:
-        """Without a `resolver` the system's is asked where a gateway's host is."""
+        """`resolver` resolves the gateways' host names; default: the system's."""
         self._resolver = resolver
         self._registry = registry
         self._is_attached = is_attached
@@ -66,24 +66,25 @@ class Prober:
         self._changed = asyncio.Event()
 
     def configure(self, config: ProbeConfig) -> None:
-        """Raises OSError where the authorities cannot be read, and has changed nothing then."""
+        """Put a configuration in force. Raises OSError where the CA file cannot be read, and has then changed
+        nothing."""
         self._tls = _context(config)
         self._config = config
         self.look()
 
     def look(self) -> None:
-        """Who is registered or attached has changed: whoever's stream was lost is asked at once."""
+        """Note that the registered or attached gateways have changed: those without a stream are probed at once."""
         self._changed.set()
         for gateway_id, target in self._targets.items():
             if not self._is_attached(gateway_id):
                 target.kick.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Probe until cancelled."""
         self._targets.clear()
         connector = aiohttp.TCPConnector(
             limit=0,
-            force_close=True,  # a connection that is kept says less of a listener
+            force_close=True,  # a kept connection does not show that there is a listener
             interleave=_ADDRESSES_AT_ONCE,
             resolver=self._resolver,
         )
@@ -123,7 +124,7 @@ class Prober:
                 pass
 
     async def _ask(self, session: aiohttp.ClientSession, url: str) -> _Fault | None:
-        """What is wrong; None when it is well."""
+        """Probe a gateway once; None when it is well."""
         tls = self._tls if self._tls is not None else True
         try:
             async with (
@@ -145,7 +146,8 @@ def _probed(gateway_id: GatewayId, fault: _Fault | None) -> GatewayProbed:
 
 
 def _was_refused(error: Exception) -> bool:
-    """By the host, at each of its addresses: one that cannot be reached may yet be listened on."""
+    """Return whether the host refused the connection at each of its addresses: an unreachable one may have a
+    listener."""
     return isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno == errno.ECONNREFUSED
 
 

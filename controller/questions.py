@@ -1,6 +1,5 @@
-"""Asks gateways what they have decided, for an operator who looks at the whole mesh: over the streams that are open
-anyway, all of them at once. What they answer is passed on as it came, within bounds; nothing is decided by it.
-"""
+"""Asks all gateways at once what they have decided, over their open streams, for an operator who looks at the whole
+mesh. Answers are passed on as they come, within bounds; no decision rests on them."""
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ from gateway.ground.wire import TEXT_LENGTH_MAX
 OPEN_MAX = 16
 _LATEST_EVERY_NS = 2_000_000_000
 _ANSWER_S = 2.0
-"""Whoever has not answered by then has nothing to say: a gateway of before never does."""
+"""Time after which a gateway counts as having no answer; one of an older version never answers."""
 
 
 class TooManyQuestions(Exception):
-    """Others are being answered."""
+    """Too many other questions are being answered."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +34,7 @@ class _Open:
 
 
 class Questions:
-    """All calls come from one event loop's thread."""
+    """Questions to gateways. All calls come from one event loop's thread."""
 
     def __init__(self, links: Links, answer_s: float = _ANSWER_S) -> None:
         self._links = links
@@ -44,8 +43,8 @@ class Questions:
         self._asked = 0
 
     async def about(self, wanted: str) -> dict[str, object] | None:
-        """One request, from every gateway that knows it, in the shape in which one gateway tells of it; None: nobody
-        does. Raises TooManyQuestions."""
+        """Return one request as every gateway that knows it reports it, in the shape of one gateway's report; None: no
+        gateway knows it. Raises TooManyQuestions."""
         if not wanted or len(wanted) > TEXT_LENGTH_MAX:
             return None
         sides = [each for found in (await self._ask(wanted)).items() for each in _side(*found)]
@@ -57,13 +56,13 @@ class Questions:
         return {"here": here.request, "there": told, "words": words}
 
     async def latest(self) -> list[DecisionShown]:
-        """Of all gateways, the newest first. Raises TooManyQuestions."""
+        """Return the latest decisions of all gateways, the newest first. Raises TooManyQuestions."""
         found = await self._ask("")
         rows = [row for gateway, text in found.items() for row in _rows(gateway, text)]
         return sorted(rows, key=lambda each: each.age_ms)[:DECISIONS_SHOWN]
 
     def answered(self, gateway_id: GatewayId, answer: Answer) -> None:
-        """One that comes too late, or to nothing that was asked, is passed over."""
+        """Take in an answer; one that comes too late, or to no open question, is ignored."""
         asked = self._open.get(answer.number)
         if asked is None or gateway_id not in asked.waiting:
             return
@@ -94,7 +93,7 @@ class Questions:
 
 
 class LatestDecisions:
-    """What the whole mesh decided last, as far as is known: asked anew while somebody looks, and never waited for."""
+    """Latest known decisions of the whole mesh: asked for anew while the page is watched, and never waited for."""
 
     def __init__(
         self, questions: Questions, clock: Clock, start: Callable[[Coroutine[None, None, None]], object]
@@ -104,7 +103,8 @@ class LatestDecisions:
         self._start = start
         self._rows: list[dict[str, object]] = []
         self._at_ms: dict[tuple[str, str], int] = {}
-        """By gateway and request, when it arrived by our own clock: kept, lest the same one move from look to look."""
+        """Time of each decision by this machine's clock, by gateway and request: kept, so that a decision does not move
+        between two answers."""
         self._asked_ns: int | None = None
         self._is_asking = False
 
@@ -133,7 +133,7 @@ def _key(decision: DecisionShown) -> tuple[str, str]:
 
 
 def _side(gateway: GatewayId, text: bytes) -> Iterator[SideShown]:
-    """Of a gateway only what it says of itself."""
+    """Yield a gateway's answer if it is about that gateway itself."""
     try:
         side = msgspec.json.decode(text, type=SideShown)
     except (msgspec.DecodeError, UnicodeError):
@@ -143,7 +143,7 @@ def _side(gateway: GatewayId, text: bytes) -> Iterator[SideShown]:
 
 
 def _rows(gateway: GatewayId, text: bytes) -> list[DecisionShown]:
-    """The same."""
+    """Return the decisions of a gateway's answer that are about that gateway itself."""
     try:
         rows = msgspec.json.decode(text, type=list[DecisionShown])
     except (msgspec.DecodeError, UnicodeError):

@@ -1,4 +1,4 @@
-"""Starts what may bring a dead gateway back. The core waits for nothing of it, and a failure changes nothing."""
+"""Starts the recovery of gateways that are down. The core does not wait for it, and a failure changes nothing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gateway.core.vocabulary import GatewayId, RegionName
 
 _SECOND_NS = 1_000_000_000
 OUTPUT_BYTES_MAX = 2000
-"""Of the end of what it says."""
+"""Bytes kept of the end of a command's output."""
 
 
 class Recovery:
-    """One at a time for each gateway, and so many at once; others wait."""
+    """Recoveries: one at a time for each gateway, and `running_max` at once; others wait."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Recovery:
         lease: Lease,
         on_end: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_end` is told how each ended: `done`, `failed` or `timed_out`."""
+        """`on_end` is called with the result of each: `done`, `failed` or `timed_out`."""
         self._config = config
         self._region_of = region_of
         self._lease = lease
@@ -65,7 +65,7 @@ class Recovery:
             self.under_way.discard(order.gateway_id)
 
     async def _run_if_leading(self, order: StartRecovery, config: RecoveryConfig) -> tuple[str, str]:
-        """Another controller that leads by now sees for itself who is down."""
+        """Recover if this controller still leads: another leader finds out for itself which gateways are down."""
         try:
             self._lease.check()
         except LeaseOver as error:
@@ -75,7 +75,7 @@ class Recovery:
         return await self._run(order, config)
 
     async def _ask_aws(self, order: StartRecovery, config: RecoveryConfig) -> tuple[str, str]:
-        """Its library is only loaded for this."""
+        """Recover by AWS, whose library is imported only here."""
         self._log.info("recovery begins", gateway=order.gateway_id, action=f"aws {config.aws.action}")
         try:
             from controller.aws_recovery import AwsRefused, recover  # noqa: PLC0415 - an extra
@@ -127,7 +127,7 @@ async def _listen(process: asyncio.subprocess.Process, said: bytearray) -> None:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """With all that it has started."""
+    """Kill the process with all that it has started."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

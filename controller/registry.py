@@ -1,6 +1,7 @@
-"""Who and what is registered: what gateways announce of themselves, with what operators ordered on top.
+"""Registered gateways and replicas: the gateways' announcements, with operators' orders on top.
 
-It is read from documents and never changes: a change makes another one. It decides neither who lives nor who has what.
+A registry is read from documents and never changes: a change makes another one. It decides neither which gateways live
+nor which one owns a replica.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _Kind = TypeVar("_Kind")
 
 @value
 class Registered:
-    """A gateway, by its own word or by an operator's."""
+    """A gateway, as announced by itself or added by an operator."""
 
     gateway_id: GatewayId
     place: Place
@@ -50,7 +51,7 @@ class Registered:
 
     @property
     def grant(self) -> PeerGrant | None:
-        """How other gateways reach it, where it says so."""
+        """Place and address for peers; None where the gateway announces no address for them."""
         address = self.announcement.peer_address
         return PeerGrant(self.gateway_id, self.place, address) if address else None
 
@@ -61,11 +62,11 @@ class RegisteredReplica:
     home: GatewayId
     home_place: Place
     document: str
-    """With region and jurisdiction."""
+    """Description as JSON, with region and jurisdiction."""
     is_lent: bool
-    """Operators say where replicas of its region stand, so that other gateways may serve it."""
+    """Other gateways may serve the replica, since operators say where replicas of its region stand."""
     is_announced: bool
-    """By its home, which so serves it unless it is told otherwise."""
+    """The home announces the replica, and serves it unless told otherwise."""
     is_drained: bool = False
     is_removed: bool = False
     pinned_to: GatewayId | None = None
@@ -76,19 +77,19 @@ class RegisteredReplica:
 
 
 class DocumentFault(ValueError):
-    """A replica's document that cannot be used, in words."""
+    """A replica's document cannot be used; the message says why."""
 
 
 class AnnouncementRefused(Exception):
-    """A gateway says of itself what cannot be, in words."""
+    """A gateway's announcement is not possible; the message says why."""
 
 
 class PlaceRefused(AnnouncementRefused):
-    """A gateway says that it is where the operators' table has it not."""
+    """A gateway announces a place that the operators' table does not give it."""
 
 
 class _Table(Generic[_Kind]):
-    """Documents of one kind, by what they are of."""
+    """Documents of one kind, keyed by the part of the name after the prefix."""
 
     def __init__(self, prefix: str, read: Callable[[str, bytes], _Kind], texts: Mapping[str, bytes]) -> None:
         self._prefix = prefix
@@ -97,7 +98,8 @@ class _Table(Generic[_Kind]):
         self.values = {name: read(prefix + name, text) for name, text in self.texts.items()}
 
     def changed(self, texts: Mapping[str, bytes]) -> _Table[_Kind]:
-        """What is the same is not read again: a large gateway's announcement takes its time."""
+        """Return the table with other documents. Unchanged ones are not read again: a large gateway's announcement
+        takes time."""
         table = _Table(self._prefix, self._read, {})
         table.texts = under(self._prefix, texts)
         table.values = {
@@ -112,13 +114,13 @@ class _Described:
     """A replica that can be used."""
 
     document: str
-    """The whole of it."""
+    """The complete document."""
     is_lent: bool
 
 
 @value
 class _Said:
-    """What a gateway announces, with its replicas read."""
+    """Announcement of a gateway, with its replicas read."""
 
     announced: Announced
     replicas: dict[ReplicaId, _Described | DocumentFault]
@@ -141,13 +143,13 @@ class _Tables:
 
 
 class Registry:
-    """One state of the mesh as it was written down. Shared freely: nobody changes it."""
+    """One stored state of the registered mesh. It never changes, and is shared freely."""
 
     def __init__(self, texts: Mapping[str, bytes], tables: _Tables, regions: RegionTable) -> None:
         self.regions = regions
-        """The operators' table: what gateways say of places counts only within it."""
+        """Table of the operators: announced places count only within it."""
         self.texts = texts
-        """The documents that it was read from."""
+        """Documents from which the registry was read."""
         self._tables = tables
         self.gateway_orders = tables.gateway_orders.values
         self.replica_orders = tables.replica_orders.values
@@ -158,7 +160,7 @@ class Registry:
         self.freeze = None if freeze is None else decode(documents.FREEZE, freeze, Freeze)
 
     def changed(self, changes: Mapping[str, bytes | None]) -> Registry:
-        """Another one, with these documents put and deleted."""
+        """Return another registry, with these documents put and deleted."""
         texts = {name: each for name, each in self.texts.items() if name not in changes}
         texts |= {name: each for name, each in changes.items() if each is not None and _is_ours(name)}
         return Registry(texts, self._tables.changed(texts), self.regions)
@@ -167,11 +169,11 @@ class Registry:
     def announced(self) -> dict[GatewayId, Announced]:
         return {GatewayId(name): each.announced for name, each in self._tables.said.values.items()}
 
-    # What there is
+    # Gateways and replicas
 
     @cached_property
     def gateways(self) -> dict[GatewayId, Registered]:
-        """In the order in which they came; those added by an operator and not heard of yet last."""
+        """Gateways in the order of their arrival; those added by an operator and not heard from yet come last."""
         found = [
             Registered(
                 name,
@@ -194,7 +196,7 @@ class Registry:
 
     @cached_property
     def replicas(self) -> dict[ReplicaId, RegisteredReplica]:
-        """With those that nobody is to serve."""
+        """Replicas, with those that are drained or removed."""
         found: dict[ReplicaId, RegisteredReplica] = {}
         for replica_id, home, described, is_announced in self._claims():
             if replica_id in found or isinstance(described, DocumentFault):
@@ -216,7 +218,7 @@ class Registry:
 
     @cached_property
     def faults(self) -> tuple[str, ...]:
-        """What is registered and cannot be used, in words."""
+        """Registered items that cannot be used, in words."""
         homes: dict[ReplicaId, GatewayId] = {}
         faults: list[str] = list(self._misplaced_gateways())
         for replica_id, home, described, _ in self._claims():
@@ -227,7 +229,7 @@ class Registry:
         return tuple(faults)
 
     def _misplaced_gateways(self) -> Iterator[str]:
-        """Written down once, and not where the table has their regions."""
+        """Yield faults of stored gateways whose place is not in the table."""
         places = {name: each.place for name, each in self.gateway_orders.items() if each.place is not None}
         places |= {name: each.place for name, each in self.announced.items()}
         for name, where in sorted(places.items()):
@@ -235,7 +237,8 @@ class Registry:
                 yield f"{name}: {fault}"
 
     def _claims(self) -> Iterator[tuple[ReplicaId, GatewayId, _Described | DocumentFault, bool]]:
-        """Whoever says first whose a replica is, is believed; an operator who added one is heard last."""
+        """Yield each claim to a replica: the first claim counts, and those of operators who added a replica come
+        last."""
         for home in self.gateways:
             for replica_id, described in self._announced_by(home).items():
                 yield replica_id, home, described, True
@@ -244,7 +247,7 @@ class Registry:
                 yield ReplicaId(name), order.home, self._ordered(order.document, order.home), False
 
     def _ordered(self, document: str, home: GatewayId) -> _Described | DocumentFault:
-        """One that an operator added, held against the table as it is now."""
+        """Check a replica that an operator added against the present table."""
         try:
             return _described(document, self.gateways[home].place, self.regions)[1]
         except DocumentFault as fault:
@@ -269,10 +272,10 @@ class Registry:
     def is_removed(self, gateway_id: GatewayId) -> bool:
         return self.gateway_orders.get(gateway_id, _NO_ORDER).is_removed
 
-    # What a gateway says
+    # Announcements
 
     def announce(self, hello: Hello) -> Changes:
-        """What is to be written for what a gateway says of itself; nothing where nothing is new. Raises
+        """Return the changes to write for a gateway's announcement; none where nothing is new. Raises
         AnnouncementRefused."""
         gateway_id = hello.gateway_id
         if self.is_removed(gateway_id):
@@ -297,7 +300,7 @@ class Registry:
         return {documents.ANNOUNCED + gateway_id: text}
 
     def says(self, hello: Hello) -> bool:
-        """It is registered with just these words."""
+        """Return whether the gateway is registered with exactly this announcement."""
         said = self.announced.get(hello.gateway_id)
         if said is None or self.is_removed(hello.gateway_id):
             return False
@@ -309,14 +312,14 @@ def _in_words(place: Place) -> str:
 
 
 def read_replica(document: str, home: Place, regions: RegionTable) -> tuple[ReplicaId, str]:
-    """Its id, and its document with region and jurisdiction, where the operators' table lets a gateway at `home` have
-    it. Raises DocumentFault."""
+    """Return a replica's id, and its document with region and jurisdiction, where the operators' table lets a gateway
+    at `home` have it. Raises DocumentFault."""
     replica_id, described = _described(document, home, regions)
     return replica_id, described.document
 
 
 def _described(document: str, home: Place, regions: RegionTable) -> tuple[ReplicaId, _Described]:
-    """Raises DocumentFault."""
+    """Read and check a replica's document. Raises DocumentFault."""
     replica_id, document = _with_place(document, home)
     told = msgspec.json.decode(document, type=_Placed)
     place = Place(RegionName(told.region), Jurisdiction(told.jurisdiction))
@@ -361,8 +364,8 @@ class _Member(msgspec.Struct):
 
 
 def _moves_with(document: str) -> str:
-    """The disaggregated pool that it is of, whose members have one owner; empty if none. A document that says it in no
-    way that a gateway would understand is refused there, and moves by itself here."""
+    """Return the replica's disaggregated pool, whose members have one owner; empty if none. A document whose pool a
+    gateway would not understand is refused there, and its replica moves by itself here."""
     if '"disaggregated"' not in document:
         return ""
     try:
@@ -397,8 +400,8 @@ def _is_ours(name: str) -> bool:
 
 
 def registry_of(contents: Mapping[str, bytes], regions: RegionTable) -> Registry:
-    """From everything in a store, as far as the operators' table has it. Raises StoreUnusable over a document that
-    cannot be read."""
+    """Read the registry from all documents of a store, within the operators' table. Raises StoreUnusable over a
+    document that cannot be read."""
     texts = {name: each for name, each in contents.items() if _is_ours(name)}
     tables = _Tables(
         _Table(documents.ANNOUNCED, partial(_read_said, regions), texts),

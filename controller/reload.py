@@ -1,4 +1,4 @@
-"""What a controller reads anew while it runs: its own file. What cannot change then is refused, by its key."""
+"""Reload of the controller's own file at run time. A change that needs a restart is refused, by its key."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gateway.ground.reloader import ReloadRefused
 from gateway.ground.settings import changed_keys
 
 LIVE_KEYS = frozenset({"decisions", "probes", "recovery", "naming"})
-"""Sections that are taken in while the controller runs. All else waits for a restart."""
+"""Sections that take effect while the controller runs. All others wait for a restart."""
 
 
 class FilePart:
     def __init__(self, file: ControllerFile, apply: Callable[[ControllerFile], None]) -> None:
-        """`apply` puts a whole valid file in force, at once. It may raise OSError, and has done nothing then."""
+        """`apply` puts a whole valid file in force, at once. It may raise OSError, and has then changed nothing."""
         self._file = file
         self._apply = apply
 
@@ -26,7 +26,7 @@ class FilePart:
         return [self._file.path] if self._file.sections.reload.controller_file else []
 
     async def reload(self) -> None:
-        """Raises ReloadRefused, and nothing has changed then."""
+        """Reload the file. Raises ReloadRefused, and nothing has changed then."""
         try:
             file = await asyncio.to_thread(read_controller_file, self._file.path)
             if at_rest := changed_at_rest(self._file, file):
@@ -39,7 +39,7 @@ class FilePart:
 
 
 def changed_at_rest(old: ControllerFile, new: ControllerFile) -> list[str]:
-    """The paths of the keys that differ and cannot be changed at run time."""
+    """Return the paths of the keys that differ and cannot be changed at run time."""
     changed = changed_keys(old.as_document(), new.as_document())
     return [key for key in changed if key.split(".")[0] not in LIVE_KEYS]
 

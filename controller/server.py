@@ -1,6 +1,6 @@
-"""The gateways' end of the controller: one stream for each, over which it says what it is and is told what to serve.
+"""Server of the gateways' streams: on its stream a gateway announces itself and receives its snapshots.
 
-It decides nothing. A gateway is told only what was written down, and whoever is slow is told only the newest of it.
+The server decides nothing. A gateway is sent only stored state, and a slow one only the newest.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from protos.mesh.v1 import control_pb2_grpc
 
 _SECOND_NS = 1_000_000_000
 _REPORTS_APART_NS = 50_000_000
-"""Of reports that come faster some are passed over: each is whole, and costs a look at every gateway."""
+"""Shortest interval of reports. Faster ones are skipped: each is complete, and costs a pass over all gateways."""
 _NEWS_APART_S = 0.1
-"""Each makes a write, and a snapshot for everybody."""
+"""Pause between registrations of a gateway: each costs a write, and a snapshot for every gateway."""
 _RETRY = Backoff(min_ns=200_000_000, max_ns=5 * _SECOND_NS)
 _MESSAGE_ROOM_BYTES = 1024
 
@@ -52,14 +52,14 @@ _Context = grpc.aio.ServicerContext[pb.AttachRequest, pb.AttachResponse]
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Why a stream ends, as the gateway is told."""
+    """Status and reason with which a stream ends, as sent to the gateway."""
 
     code: grpc.StatusCode
     detail: str
 
 
 class ServerWatch:
-    """Told of what happens on streams; counts nothing by itself."""
+    """Hooks for the events of streams; this class does nothing in them."""
 
     def refused(self, reason: str) -> None: ...
     def pushed(self, size_bytes: int) -> None: ...
@@ -67,7 +67,7 @@ class ServerWatch:
 
 
 class ControlService:
-    """`control.proto`'s one call."""
+    """The only call of `control.proto`."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class ControlService:
         on_link: Callable[[], None] = lambda: None,
         elsewhere: Callable[[], str] = lambda: "",
     ) -> None:
-        """`on_link` is told whenever a stream has come or gone; `elsewhere` says why gateways should look for another
-        controller, and nothing while they should not."""
+        """`on_link` is called whenever a stream has opened or closed; `elsewhere` returns the reason why gateways
+        should look for another controller, empty while they should not."""
         self.links = links
         self._questions = questions
         self._desk = desk
@@ -96,7 +96,7 @@ class ControlService:
         self._on_link = on_link
         self._elsewhere = elsewhere
         self._unknown = 0
-        """Streams that have not said yet whose they are."""
+        """Streams without a hello yet."""
 
     async def Attach(self, _: object, context: _Context) -> None:  # noqa: N802
         end = await self._attach(context)
@@ -143,7 +143,7 @@ class ControlService:
         return end
 
     async def _hold(self, link: Link, context: _Context) -> _End:
-        await context.send_initial_metadata(())  # by itself: with a first write that is cut off it would go out twice
+        await context.send_initial_metadata(())  # alone: a first write that is cut off would send it twice
         self.links.put(link)
         self._log.info("a gateway is attached", gateway=link.gateway_id, region=link.hello.place.region)
         why = "its stream broke"
@@ -169,7 +169,7 @@ class ControlService:
             self._desk.driver.submit(GatewayDisconnected(link.gateway_id, why))
         self._on_link()
 
-    # What it says
+    # Messages from the gateway
 
     async def _listen(self, link: Link, context: _Context) -> _End:
         silence_s = self._config.silence_max_ns / _SECOND_NS
@@ -240,7 +240,8 @@ class ControlService:
         self._desk.driver.submit(PeersHeard(link.gateway_id, peers))
 
     async def _register(self, link: Link) -> _End:
-        """Until it is refused. A gateway whose words cannot be written down yet is served as it was before."""
+        """Register what the gateway announces, until it is refused. A gateway whose announcement cannot be stored yet
+        is served as before."""
         failures = 0
         while True:
             await link.news.wait()
@@ -263,7 +264,7 @@ class ControlService:
             await asyncio.sleep(_NEWS_APART_S)
 
     def _check_count(self, announcement: Announcement) -> None:
-        """Raises AnnouncementRefused."""
+        """Raises AnnouncementRefused for more replicas than `link.replicas_max`."""
         count, most = len(announcement.replicas), self._config.replicas_max
         if count > most:
             raise AnnouncementRefused(
@@ -276,7 +277,7 @@ class ControlService:
             self._desk.connected(hello)
             self._on_link()
 
-    # What it is told
+    # Messages to the gateway
 
     async def _tell(self, link: Link, context: _Context) -> _End:
         seen: View | None = None
@@ -301,7 +302,7 @@ class ControlService:
                 self._watch.pushed(message.ByteSize())
 
     async def _ask(self, link: Link, context: _Context) -> _End:
-        """What operators want to know of it."""
+        """Send operators' questions."""
         while True:
             await link.asked_more.wait()
             link.asked_more.clear()
@@ -311,7 +312,7 @@ class ControlService:
                     return end
 
     async def _write(self, link: Link, context: _Context, message: pb.AttachResponse) -> _End | None:
-        """Why the stream is over, where it is."""
+        """Send a message. Returns the reason why the stream is over, if it is."""
         stall_s = self._config.silence_max_ns / _SECOND_NS
         try:
             async with asyncio.timeout(stall_s), link.writing:
@@ -323,8 +324,9 @@ class ControlService:
         return None
 
     def _snapshot(self, link: Link, view: View) -> pb.AttachResponse | None:
-        """None while what is written down of it is not what it says, and while it has something newer, which it would
-        only reject: it is not told of replicas as they were."""
+        """Return the gateway's snapshot; None while the stored announcement differs from the gateway's own, so that it
+        is not sent outdated replicas, while the gateway has a newer version and would only reject this one, and once
+        the store is lost."""
         is_outdated = link.hello.taken.is_newer_than(view.version) or not view.registry.says(link.hello)
         if self._desk.keeper.lost.is_set() or is_outdated:
             return None
@@ -349,12 +351,12 @@ class ControlServer:
         return replace(address, port=port)
 
     async def stop(self) -> None:
-        """Gateways go on without us, and so nobody is waited for."""
+        """Stop at once: gateways go on without the controller, so that none is waited for."""
         await stop_at_once(self._server)
 
 
 def _is_end(message: object) -> bool:
-    """GRPC's types do not say that it may be."""
+    """Return whether the stream has ended, which gRPC's types do not show."""
     return message is grpc.aio.EOF
 
 
@@ -368,7 +370,7 @@ async def _until_replaced(link: Link) -> _End:
 
 
 async def _first(*works: Coroutine[Any, Any, _End]) -> _End:
-    """Of whichever is done first; the others are cancelled."""
+    """Return the result of the first to end; the others are cancelled."""
     async with TaskGroup() as tasks:
         running = [tasks.create_task(work) for work in works]
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""From what was written down to what one gateway is to serve by. Pure: the same view gives the same snapshot."""
+"""Builds a gateway's snapshot from a view of the stored state. Pure: the same view gives the same snapshot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.ground.control.vocabulary import ReplicaGrant, Snapshot
 
 
 def snapshot_for(gateway_id: GatewayId, view: View) -> Snapshot:
-    """The gateway has to be registered."""
+    """Return the snapshot of a registered gateway."""
     registry = view.registry
     place = registry.gateways[gateway_id].place
     grants = (each.grant for each in registry.gateways.values() if each.gateway_id != gateway_id)

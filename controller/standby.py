@@ -1,6 +1,6 @@
-"""A controller that waits for its turn: it says so to operators and to whoever watches it, and does nothing else.
+"""A standby controller: it shows operators and monitoring that it waits, and does nothing else.
 
-Gateways find nobody listening here, and go to the one that leads.
+Gateways find no listener here, and connect to the leader.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _SECOND_NS = 1_000_000_000
 
 
 class StandbyEnded(Exception):
-    """It was told to stop before it was its turn."""
+    """The controller was told to stop before it led."""
 
 
 class Standby:
-    """`wait` is for `lead`."""
+    """Waits between two attempts to lead: `wait` is passed to `lead`."""
 
     def __init__(
         self,
@@ -34,16 +34,16 @@ class Standby:
         log: FilteringBoundLogger,
         on_begin: Callable[[], Awaitable[None]],
     ) -> None:
-        """`on_begin` is waited for once it is known that another leads."""
+        """`on_begin` is awaited at the first wait."""
         self.reason = ""
-        """Why it does not lead, in words."""
+        """Reason why the controller does not lead, in words."""
         self._look_s = look_interval_ns / _SECOND_NS
         self._stop = stop
         self._log = log
         self._on_begin = on_begin
 
     async def wait(self, error: StoreError) -> None:
-        """Raises StandbyEnded."""
+        """Note the reason, and wait until the next attempt. Raises StandbyEnded."""
         is_first, before = not self.reason, self.reason
         self.reason = str(error)
         if self.reason != before:
@@ -66,7 +66,7 @@ def make_standby_app(
     operators: Operators,
     hosts: Collection[str] | None,
 ) -> web.Application:
-    """What the admin address shows meanwhile: it lives, it is not ready, and who leads."""
+    """Make the admin application of a standby controller: it is alive and not ready, and names the leader."""
 
     async def live(_: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})

@@ -1,4 +1,4 @@
-"""What has been written down, whole, at one moment: all that gateways are told comes from one of these."""
+"""The stored state, complete, at one moment: everything sent to gateways comes from one such view."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from gateway.ground.naming.tree import RecordTree
 
 @dataclass(frozen=True)
 class View:
-    """Nobody changes what is in it."""
+    """Stored state at one moment. It never changes."""
 
     version: ControlVersion
     registry: Registry
     owners: Mapping[ReplicaId, GatewayId]
     policies: Mapping[RegionName, ResidencyPolicy]
-    """By region, the last one in force there."""
+    """Last policy in force in each region."""
     records: RecordTree | None
 
     def owner(self, replica: RegisteredReplica) -> GatewayId | None:
-        """None: nobody may have it as things are."""
+        """Return the owner of a replica: an empty id for one that is drained or removed, None for one that no gateway
+        may serve."""
         if not replica.is_served:
             return NOBODY
         owner = self.owners.get(replica.replica_id)
@@ -34,7 +35,7 @@ class View:
 
     @cached_property
     def owned(self) -> Mapping[GatewayId, list[RegisteredReplica]]:
-        """By owner. Worked out once, for all who ask."""
+        """Replicas by owner, computed once for all readers."""
         owned: dict[GatewayId, list[RegisteredReplica]] = {}
         for replica in self.registry.replicas.values():
             owner = self.owner(replica)
@@ -44,8 +45,8 @@ class View:
 
     @cached_property
     def away(self) -> tuple[ReplicaOwner, ...]:
-        """Those that somebody other than their home serves, or nobody by an order. One that merely nobody may have is
-        not among them: its home goes on with it for as long as it can."""
+        """Replicas that a gateway other than their home serves, or that an order takes out of service. A replica that
+        no gateway may serve is not among them: its home goes on with it for as long as it can."""
         return tuple(
             ReplicaOwner(each.replica_id, each.home, owner)
             for owner, replicas in self.owned.items()
@@ -55,7 +56,7 @@ class View:
 
 
 class Board:
-    """The newest view, for everybody who follows it. Whoever is slow misses those in between."""
+    """The newest view, for all its followers. A slow follower misses the views in between."""
 
     def __init__(self) -> None:
         self.newest: View | None = None
@@ -68,7 +69,7 @@ class Board:
         self._changed = asyncio.Event()
 
     async def other_than(self, seen: View | None, wait_max_s: float) -> View | None:
-        """The newest view once it is another one, or after so long."""
+        """Return the newest view once it is not `seen`, or after `wait_max_s`."""
         if self.newest is seen:
             try:
                 async with asyncio.timeout(wait_max_s):

@@ -1,6 +1,6 @@
-"""Who takes over what a gateway had: the nearest one that lives and that residency allows (SkyWalker §4.2).
+"""Adopters of a home gateway's replicas: the nearest living gateways that residency allows (SkyWalker §4.2).
 
-It answers for one home at a time and remembers nothing.
+The functions answer for one home at a time and keep no state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.core.vocabulary import GatewayId
 
 @value
 class Adopters:
-    """Who may have a home's replicas, the nearest first; with nobody, `why`."""
+    """Gateways that may take over a home's replicas, all equally near; where there is none, `why` says the reason."""
 
     gateways: tuple[GatewayId, ...]
     why: str = ""
@@ -28,9 +28,12 @@ def adopters_of(
     policy: ResidencyPolicy | None,
     geography: Geography,
 ) -> Adopters:
-    """`policy` is what the home's region lives by, as far as was last heard, and as we narrow it: an adopter's clients
-    are that region's guests, so it has to accept traffic that arrives where the adopter stands. Gateways equally near
-    share what there is."""
+    """Return the nearest gateways among `living` that may adopt the replicas of `home`.
+
+    `policy` is the policy of the home's region as last reported and as the controller narrows it. Requests of an
+    adopter's clients run as guests of that region, so its policy has to accept traffic that arrives at the adopter's
+    place. Gateways equally near share the replicas.
+    """
     others = [each for each in living if each.gateway_id != home.gateway_id]
     if not others:
         return Adopters((), "no other gateway lives")
@@ -45,7 +48,7 @@ def adopters_of(
 
 
 def least_burdened(adopters: Iterable[GatewayId], replicas: Mapping[GatewayId, int]) -> GatewayId:
-    """Of gateways equally near, whoever has fewest replicas; then by name."""
+    """Return the adopter that serves the fewest replicas; ties go to the first by name."""
     return min(adopters, key=lambda each: (replicas.get(each, 0), each))
 
 

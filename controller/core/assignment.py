@@ -1,7 +1,8 @@
-"""Who should have each replica: its home, where it was moved to, or the nearest adopter that residency allows.
+"""Owner of each replica: its home, the gateway to which an operator moved it, or the nearest adopter that residency
+allows.
 
-Whoever lives keeps what it has until it is told otherwise; what moves without need moves in steps. It looks at the mesh
-and remembers only when the next steps are due.
+A living gateway keeps its replicas until it is told otherwise; moves that are not urgent happen in steps. The assigner
+reads the mesh's state and keeps only the times of the next steps.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, ReplicaId
 
 _Unit = tuple[ReplicaId, ...]
-"""Replicas that have one owner: one alone, or a disaggregated pool."""
+"""Replicas that share one owner: a single replica, or a disaggregated pool."""
 _Moves = dict[GatewayId, list[tuple[_Unit, GatewayId]]]
-"""By home, what would move where."""
+"""Moves that wait for a step, by home: each unit and its new owner."""
 
 
 @value
 class Wanted:
-    """An assignment, and what could not be assigned."""
+    """An assignment, and the replicas that could not be assigned."""
 
     owners: dict[ReplicaId, GatewayId]
     orphans: dict[GatewayId, tuple[int, str]]
-    """By home, how many replicas nobody may have, and why."""
+    """Count of a home's replicas that no gateway may serve, and the reason, by home."""
 
 
 class Assigner:
-    """Works out the assignment anew from what is."""
+    """Computes the assignment from the state of the mesh."""
 
     def __init__(self, mesh: MeshState) -> None:
         self._mesh = mesh
         self._next_step_ns: dict[GatewayId, int] = {}
-        """By home, when the next of its replicas may move without need."""
+        """Time from which the next of a home's replicas may move without urgency, by home."""
 
     def next_step_ns(self) -> int | None:
         return min(self._next_step_ns.values(), default=None)
@@ -46,7 +47,7 @@ class Assigner:
         self._next_step_ns.pop(gone, None)
 
     def wanted(self, owners: dict[ReplicaId, GatewayId], now_ns: int) -> Wanted:
-        """Who should have each replica from now on, given who has it. O(replicas)."""
+        """Return the owner that each replica should have, given its present owner. O(replicas)."""
         search = _Search(self._mesh, owners)
         calm = self._calm(owners)
         settled: dict[ReplicaId, GatewayId] = {}
@@ -70,7 +71,8 @@ class Assigner:
         return Wanted(settled, {home: (count, search.adopters(home).why) for home, count in orphans.items()})
 
     def _calm(self, owners: dict[ReplicaId, GatewayId]) -> set[GatewayId]:
-        """Homes that have all of theirs and keep them: of most there is nothing to be asked at most times."""
+        """Homes that own all their replicas and keep them, so that no owner has to be searched: most homes, most of the
+        time."""
         frozen = bool(self._mesh.frozen)
         keeps = {
             home
@@ -85,8 +87,8 @@ class Assigner:
         return keeps - moved
 
     def _step(self, waiting: _Moves, now_ns: int) -> dict[ReplicaId, GatewayId]:
-        """Some of those that would move without need, by home: what they leave and what they come to has to get used
-        to it."""
+        """Choose the replicas that move in this step among those whose move is not urgent, by home: the gateways on
+        both sides need time to adapt."""
         for home in self._next_step_ns.keys() - waiting.keys():
             del self._next_step_ns[home]
         if self._mesh.frozen or not waiting:
@@ -111,7 +113,8 @@ class Assigner:
 
 
 def _units(replicas: Mapping[ReplicaId, ReplicaEntry]) -> Iterator[tuple[_Unit, ReplicaEntry]]:
-    """Each with the entry that speaks for all of it: an operator who moved one of a pool has moved the pool."""
+    """Yield each unit with the entry that decides for it: an operator who moved one replica of a pool has moved the
+    pool."""
     pools: dict[tuple[GatewayId, str], list[ReplicaEntry]] = {}
     for replica_id, replica in replicas.items():
         if replica.pool:
@@ -124,13 +127,13 @@ def _units(replicas: Mapping[ReplicaId, ReplicaEntry]) -> Iterator[tuple[_Unit, 
 
 
 def _owner_of(unit: _Unit, owners: Mapping[ReplicaId, GatewayId]) -> GatewayId | None:
-    """Who has most of it: a pool may have gained members since it was last given to anybody."""
+    """Gateway that owns most of the unit: a pool may have gained members since it was last assigned."""
     having = Counter(owners[each] for each in unit if each in owners)
     return min(having, key=lambda each: (-having[each], each), default=None)
 
 
 class _Search:
-    """One look at the mesh, in which nothing changes but who has how much."""
+    """One search over an unchanging mesh; only the counts of assigned replicas change."""
 
     def __init__(self, mesh: MeshState, owners: dict[ReplicaId, GatewayId]) -> None:
         self._mesh = mesh
@@ -143,12 +146,12 @@ class _Search:
             owner for each, owner in owners.items() if each in mesh.replicas and mesh.replicas[each].home != owner
         )
         self._full: list[GatewayEntry] = []
-        """Those that may be given no more of other gateways' replicas."""
+        """Gateways that serve `adopted_max` replicas of other gateways and may be given no more."""
         self._look_for_full()
 
     def goal(self, replica: ReplicaEntry, owner: GatewayId | None, count: int) -> GatewayId | None:
-        """For so many that have one owner: where they belong, or whoever may take them in; None where they stay, or
-        where there is nobody."""
+        """Return the gateway to which a unit of `count` replicas should move: the one where it belongs, or an adopter;
+        None where it stays or no gateway may take it."""
         belongs = self._belongs(replica, owner)
         if belongs is not None:
             return belongs
@@ -170,7 +173,8 @@ class _Search:
             self._adopters.clear()
 
     def may_keep(self, owner: GatewayId, replica: ReplicaEntry) -> bool:
-        """It lives, or nobody can say that it does not, and the policy of the home still allows it."""
+        """Return whether the owner may keep the replica: it is not known to be down, or the mesh is frozen, and the
+        policy of the home's region still allows it."""
         health = self._mesh.health.get(owner)
         if health is None or not self._may_adopt(replica.home, owner):
             return False
@@ -185,7 +189,8 @@ class _Search:
         return self._adopters[home]
 
     def _belongs(self, replica: ReplicaEntry, owner: GatewayId | None) -> GatewayId | None:
-        """Where an operator has moved it, or home; with a home that was not heard of yet if nobody else has it."""
+        """Return the gateway to which an operator moved the replica, or its home. A home not heard from yet counts only
+        where the replica has no owner."""
         pinned = replica.pinned_to
         if pinned is not None and pinned in self._taking and self._may_adopt(replica.home, pinned):
             return pinned

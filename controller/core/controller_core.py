@@ -1,8 +1,9 @@
-"""The controller's one decision maker: events in, effects out. It never waits, looks at a clock, or touches the world.
+"""The controller's decision maker: events in, effects out. It never waits, reads a clock, or does I/O.
 
-Read `handle` first. It computes who should have which replica and what the one name should say, and orders only what is
-different from what it ordered last. It takes nothing from a gateway of whose death it is not sure, and nothing from
-anybody while it cannot trust its own eyes.
+Read `handle` first. It computes which gateway should own each replica and what the mesh's DNS name should resolve to,
+and emits only differences from what it emitted last. It fails over a gateway's replicas only once that gateway is
+certainly down, and moves none while it is frozen: by an operator's order, or since the controller itself may be cut
+off.
 """
 
 from __future__ import annotations
@@ -47,36 +48,37 @@ from gateway.ground.naming.tree import Area, RecordTree
 
 
 class ControllerCore(MeshState):
-    """Assigns the replicas of one mesh, and says what its name resolves to."""
+    """Assigns the replicas of one mesh and decides what its DNS name resolves to."""
 
     def __init__(self) -> None:
         super().__init__()
         self.owners: dict[ReplicaId, GatewayId] = {}
         self.version = 0
-        """Of the assignment; it rises with each change."""
+        """Version of the assignment; it rises with each change."""
         self.tree: RecordTree | None = None
         self.orphans: dict[GatewayId, tuple[int, str]] = {}
-        """By home, how many of its replicas nobody may have, and why."""
+        """Count of a home's replicas that no gateway may serve, and the reason, by home."""
         self._assigner = Assigner(self)
         self._is_frozen_by_order = False
         self._is_loss_believed = False
-        """What is missing now is really gone: an operator has said so, or everybody for long enough."""
+        """The gateways that are missing count as really gone: an operator lifted the freeze, or it lasted
+        `freeze_max_ns`."""
         self._frozen_since_ns = 0
         self._restored_down: frozenset[GatewayId] = frozenset()
-        """Until they are registered, which is next."""
+        """Gateways that were down in the restored state, until the next RegistryApplied."""
         self._told: dict[GatewayId, tuple[ReplicaId, ...]] = {}
-        """What each gateway was last told that it has."""
+        """Replicas last sent to each gateway as its assignment."""
         self._shares: dict[GatewayId, tuple[ReplicaId, ...]] | None = None
-        """What each gateway has; None while that is to be worked out."""
+        """Replicas that each gateway owns, sorted; None until they are computed."""
         self._is_settled = True
-        """Nothing has happened since that changes who should have what, or what the name says."""
+        """No event since the last assignment changes ownership or records."""
         self._now_ns: int | None = None
         self._effects: list[Effect] = []
 
-    # The two doors
+    # Entry points
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
-        """Take in one event and answer with what has to be done, in order. `now_ns` never goes backwards."""
+        """Apply one event and return the effects to perform, in order. `now_ns` never goes backwards."""
         assert self._now_ns is None or now_ns >= self._now_ns, "time went backwards"
         self._now_ns = now_ns
         self._effects = []
@@ -92,7 +94,7 @@ class ControllerCore(MeshState):
         return self._effects
 
     def next_wakeup_ns(self) -> int | None:
-        """When TimePassed is wanted next, if nothing else happens first."""
+        """Time at which TimePassed is wanted, if no other event comes first; None: not at all."""
         heard = self.heard()
         times = [self._turn_ns(health, heard) for health in self.health.values()]
         if self.frozen and not self._is_frozen_by_order:
@@ -137,7 +139,7 @@ class ControllerCore(MeshState):
             case _ as never:
                 assert_never(never)
 
-    # What is told
+    # Incoming events
 
     def _restore(self, event: StateRestored) -> None:
         assert not self.gateways, "what was written down is read before anybody is registered"
@@ -170,11 +172,11 @@ class ControllerCore(MeshState):
             return
         health.connect(now_ns)
         self._policy_accepted(event.gateway_id, event.policy)
-        self._told.pop(event.gateway_id, None)  # whatever it was told, it is told again: it may have forgotten
+        self._told.pop(event.gateway_id, None)  # sent again in any case: the gateway may have lost it
         self._is_settled = False
 
     def _policy_accepted(self, gateway_id: GatewayId, policy: ResidencyPolicy) -> None:
-        """A gateway speaks for its own region alone."""
+        """Accept the policy that a gateway reports for its own region; a policy of any other place is ignored."""
         entry = self.gateways.get(gateway_id)
         if entry is None or policy.place != entry.place or self.policies.get(entry.place.region) == policy:
             return
@@ -193,10 +195,10 @@ class ControllerCore(MeshState):
             if said.rtt_ns is not None:
                 self.geography.measured(event.gateway_id, said.gateway_id, said.rtt_ns)
 
-    # Who lives
+    # Gateway health
 
     def _turn_ns(self, health: GatewayHealth, heard: Collection[GatewayId]) -> int | None:
-        """When the gateway's condition changes if nothing else happens."""
+        """Time at which the gateway's condition changes if no event comes first; None: it does not."""
         if health.condition in HOLDS and not (health.condition is Condition.UNKNOWN and health.connected):
             return None if self.frozen else health.silent_at_ns(self.config, heard)
         return health.back_at_ns(self.config)
@@ -232,11 +234,11 @@ class ControllerCore(MeshState):
         self._is_settled = False
         self._effects.append(TellCondition(gateway_id, self.health[gateway_id].condition, why))
 
-    # Whether we may believe it
+    # Freeze
 
     def _missing(self, now_ns: int) -> list[GatewayId]:
-        """Those that we do not hear, and did a while ago, and of whom nobody knows more. While we are frozen nobody is
-        forgotten."""
+        """Gateways whose stream was lost within `freeze_window_ns` and that are neither unknown nor proven gone. While
+        frozen, the window ends where the freeze began, so that none of them drops out of it."""
         seen_ns = self._frozen_since_ns if self.frozen else now_ns
         since_ns = seen_ns - self.config.freeze_window_ns
         return [
@@ -264,7 +266,8 @@ class ControllerCore(MeshState):
             self._thaw()
 
     def _is_confirmed(self, now_ns: int, heard: Collection[GatewayId]) -> bool:
-        """For long enough, and by somebody; who is still heard of by a peer is not called down anyway."""
+        """Return whether the freeze has lasted `freeze_max_ns` and a gateway is connected. A gateway that a connected
+        peer still hears is not called down in any case."""
         return bool(heard) and now_ns >= self._frozen_since_ns + self.config.freeze_max_ns
 
     def _freeze(self, reason: str, now_ns: int) -> None:
@@ -278,7 +281,7 @@ class ControllerCore(MeshState):
             self._is_settled = False
             self._effects.append(TellFrozen(""))
 
-    # Who has what
+    # Assignment
 
     def _assign(self, now_ns: int) -> None:
         wanted = self._assigner.wanted(self.owners, now_ns)
@@ -301,7 +304,7 @@ class ControllerCore(MeshState):
         self.orphans = orphans
 
     def _tell_gateways(self) -> None:
-        """Whoever is connected and has been told something else, or nothing."""
+        """Send its replicas to each connected gateway that was last sent others, or none."""
         if self._shares is None:
             self._shares = self._shared_out()
         for gateway_id, wanted in self._shares.items():
@@ -315,10 +318,11 @@ class ControllerCore(MeshState):
             lists[owner].append(replica_id)
         return {gateway_id: tuple(sorted(replicas)) for gateway_id, replicas in lists.items()}
 
-    # What the name says
+    # DNS records
 
     def _publish(self) -> None:
-        """Nothing at all is never published: with nobody left the last answer is as good as any."""
+        """Publish the records if they changed. With no gateway living the last records stay: no empty answer is
+        published."""
         living = self.living()
         if not living:
             return

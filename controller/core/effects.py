@@ -1,4 +1,4 @@
-"""What the controller's core orders. Whoever drives it performs these in order; only differences are ordered."""
+"""Effects of the controller's core. The driver performs them in order; only differences are emitted."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from gateway.ground.naming.tree import RecordTree
 
 @value
 class Assign:
-    """From this version on these replicas, and no others, are that gateway's. It may be told late, or never."""
+    """Give a gateway these replicas and no others from this version on. The message may arrive late, or never."""
 
     gateway_id: GatewayId
     version: int
     replicas: tuple[ReplicaId, ...]
-    """By name."""
+    """Sorted by name."""
 
 
 @value
 class KeepOwners:
-    """Write down who has what, before any gateway is told."""
+    """Store the assignment, before any gateway is told of it."""
 
     version: int
     owners: tuple[tuple[ReplicaId, GatewayId], ...]
-    """Of the replicas that changed hands."""
+    """New owners of the replicas whose owner changed."""
     orphans: tuple[ReplicaId, ...]
-    """Those that nobody has any more."""
+    """Replicas that had an owner and have none."""
 
 
 @value
 class KeepPolicy:
-    """Write down the policy that a region lives by: what it had another region take rests on it."""
+    """Store the policy in force in a region: adoptions by other regions rest on it."""
 
     policy: ResidencyPolicy
 
@@ -44,7 +44,7 @@ class PublishRecords:
 
 @value
 class StartRecovery:
-    """A gateway is down: whatever brings it back may begin."""
+    """Start the recovery of a gateway that is down, by the configured means."""
 
     gateway_id: GatewayId
     why: str
@@ -52,7 +52,7 @@ class StartRecovery:
 
 @value
 class TellCondition:
-    """For the log, the alerts and whoever asks."""
+    """Report a gateway's condition to the log, the alerts and status queries."""
 
     gateway_id: GatewayId
     condition: Condition
@@ -61,15 +61,15 @@ class TellCondition:
 
 @value
 class TellFrozen:
-    """Nothing is taken from anybody while this lasts."""
+    """Report a freeze, in which failover and reassignment are suspended."""
 
     reason: str
-    """Empty: it is over."""
+    """Reason of the freeze; empty: it is over."""
 
 
 @value
 class TellOrphans:
-    """Replicas of one gateway that nobody may take."""
+    """Report the number of a home gateway's replicas that no gateway may serve; 0: none is left."""
 
     gateway_id: GatewayId
     replicas: int

@@ -1,4 +1,4 @@
-"""What the controller's core is told. Times are its driver's clock, in nanoseconds."""
+"""Events of the controller's core. Times are of the driver's clock, in nanoseconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ConfigApplied:
 
 @value
 class RegistryApplied:
-    """Everything that is registered, from now on."""
+    """All registered gateways and replicas; replaces the earlier registry."""
 
     gateways: tuple[GatewayEntry, ...]
     replicas: tuple[ReplicaEntry, ...]
@@ -24,29 +24,29 @@ class RegistryApplied:
 
 @value
 class StateRestored:
-    """Who had what, who was down and which policies were in force when the controller last wrote it down. Before the
+    """Owners, gateways that were down and policies in force, as the controller last stored them. Comes before the
     registry."""
 
     version: int
     owners: tuple[tuple[ReplicaId, GatewayId], ...]
     policies: tuple[ResidencyPolicy, ...]
-    """One a region."""
+    """One policy per region."""
     down: tuple[GatewayId, ...] = ()
-    """Those that were known to be down: they are until they answer."""
+    """Gateways known to be down; they stay down until they answer."""
 
 
 @value
 class NarrowingApplied:
-    """Every policy by which the controller narrows a region's own, from now on. After a start it is told before the
-    registry, so that nothing is assigned against it."""
+    """All policies by which the controller narrows the regions' own; replaces earlier ones. After a start the event
+    comes before the registry, so that nothing is assigned against it."""
 
     policies: tuple[ResidencyPolicy, ...]
-    """One a region."""
+    """One policy per region."""
 
 
 @value
 class GatewayConnected:
-    """Its stream is open, and says which policy its region lives by."""
+    """A gateway's stream is open; the gateway reports the policy in force in its region."""
 
     gateway_id: GatewayId
     policy: ResidencyPolicy
@@ -54,7 +54,7 @@ class GatewayConnected:
 
 @value
 class PolicyAccepted:
-    """A gateway lives by another policy now."""
+    """A gateway has switched to another policy."""
 
     gateway_id: GatewayId
     policy: ResidencyPolicy
@@ -68,18 +68,19 @@ class GatewayDisconnected:
 
 @value
 class GatewayProbed:
-    """We asked it for its health ourselves."""
+    """Result of a health probe that the controller made itself."""
 
     gateway_id: GatewayId
     healthy: bool
     detail: str = ""
     was_refused: bool = False
-    """Its host answered that nobody listens there, which no network in between says: the process is gone."""
+    """The gateway's host refused the connection: the process is gone, since no network fault in between looks like
+    that."""
 
 
 @value
 class PeersHeard:
-    """What a connected gateway says of the others. Whoever it does not name it says nothing of."""
+    """Report of a connected gateway on its peers. The report says nothing about gateways that it does not name."""
 
     gateway_id: GatewayId
     peers: tuple[HeardPeer, ...]
@@ -92,8 +93,8 @@ class FreezeOrdered:
 
 @value
 class FreezeLifted:
-    """By an operator, who has seen that what is missing is really gone. Holds until everybody missing is accounted
-    for."""
+    """An operator lifted the freeze, having seen that the missing gateways are really gone. Holds until no gateway is
+    missing."""
 
 
 @value

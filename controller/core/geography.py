@@ -1,4 +1,4 @@
-"""How far gateways are from each other: by measured round trips where there are some, else along the great circle."""
+"""Distances between gateways: measured round-trip times where there are any, else estimates along the great circle."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gateway.core.vocabulary import GatewayId
 
 _EARTH_KM = 6371.0
 _RTT_NS_PER_KM = 10_000
-"""Light in fibre, there and back, which is the least that a round trip can take."""
+"""Round trip of light in fibre for one kilometre: the least that a real one can take."""
 _NOBODY_KNOWS_NS = 1 << 60
 
 
 def great_circle_km(one: Location, other: Location) -> float:
-    """By the haversine formula, which is good for near and far points alike."""
+    """Great-circle distance by the haversine formula, which is accurate for near and far points alike."""
     latitudes = radians(one.latitude), radians(other.latitude)
     across = sin(radians(other.latitude - one.latitude) / 2) ** 2
     along = sin(radians(other.longitude - one.longitude) / 2) ** 2
@@ -34,7 +34,8 @@ class Geography:
         self._round_trips_ns = {pair: rtt for pair, rtt in self._round_trips_ns.items() if gone not in pair}
 
     def distance_ns(self, one: GatewayEntry, other: GatewayEntry) -> int:
-        """Nothing within a region; last of all is whoever nobody knows the way to."""
+        """Return the round-trip time between two gateways: 0 within a region, at least 1 otherwise. A gateway at an
+        unknown distance sorts last."""
         if one.place.region == other.place.region:
             return 0
         there = self._round_trips_ns.get((one.gateway_id, other.gateway_id), _NOBODY_KNOWS_NS)

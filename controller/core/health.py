@@ -1,11 +1,12 @@
-"""Is a gateway there? What we saw ourselves and what its peers say, held against each other; it decides nothing else.
+"""Health of one gateway: the controller's own probes weighed against the reports of the gateway's peers. The module
+decides nothing else.
 
-Down needs both: our own probes fail several times in a row with no stream open, and no peer whom we hear has heard of
-it. A network that fails between us and one gateway is not that gateway's death.
+A gateway is down only if both agree: several probes in a row fail with no stream open, and no connected peer has heard
+from it. A network fault between the controller and one gateway does not make that gateway down.
 
-Proof is more than silence: its own host says that nobody listens there, and the connection of a peer whom we hear
-broke as well. No fault of our own sight looks like that, so whoever is proven gone does not count among those that may
-only be out of our sight, however many there are.
+Proof is stronger than silence: the gateway's host refuses connections, and every connected peer that reports on the
+gateway has lost its connection to it. No fault of the controller's own network looks like that, so that gateways proven
+gone do not count towards a freeze, however many there are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gateway.core.vocabulary import GatewayId
 
 
 class GatewayHealth:
-    """What is known of one gateway, and what follows from it."""
+    """Observations of one gateway, and the conclusions drawn from them."""
 
     __slots__ = (
         "answers_since_ns",
@@ -41,32 +42,33 @@ class GatewayHealth:
         self.detail = "not heard of yet"
         self.probe_failures = 0
         self.was_refused = False
-        """By its own host, when it was last probed."""
+        """The gateway's host refused the last probe."""
         self.is_proven_gone = False
-        """Until it is heard of again."""
+        """The gateway is known to be gone rather than merely silent; cleared when it answers."""
         self.known_since_ns = now_ns
         self.lost_ns: int | None = now_ns
-        """When its stream was last lost; None while it is open."""
+        """Time at which the stream was last lost, at first the time of registration; None while the stream is open."""
         self.answers_since_ns: int | None = None
-        """Since when stream and probes both have been well."""
+        """Time since which stream and probes have both been healthy; None while one is not."""
         self.up_since_ns: int | None = None
         self.falls = 0
-        """How often it went down without having been steady in between."""
+        """Times the gateway went down without a steady period in between; at most 32."""
         self.said_by: dict[GatewayId, HeardPeer] = {}
-        """Of each peer, what it last said of this one."""
+        """Last report of each peer on this gateway."""
 
     def restore_down(self) -> None:
-        """It was down when the controller began, and is not one of those that we may only have lost sight of."""
+        """Mark the gateway as down since before the controller began, and as proven gone: it does not count towards a
+        freeze."""
         self.condition = Condition.DOWN
         self.is_proven_gone = True
         self.detail = "it was down when the controller began"
 
-    # What is seen
+    # Observations
 
     def connect(self, now_ns: int) -> None:
         self.connected = True
         self.lost_ns = None
-        self.probe_failures = 0  # a stream that opens says more than probes that failed before
+        self.probe_failures = 0  # an open stream outweighs the probes that failed before it
         self.is_proven_gone = False
         self._note_answer(now_ns)
 
@@ -92,10 +94,11 @@ class GatewayHealth:
         if self.connected and not self.probe_failures and self.answers_since_ns is None:
             self.answers_since_ns = now_ns
 
-    # What follows
+    # Conclusions
 
     def look_for_proof(self, config: ControllerConfig, witnesses: Collection[GatewayId]) -> None:
-        """Is it known to be gone, rather than only not heard? `witnesses` as for `silent_at_ns`."""
+        """Set `is_proven_gone` if the gateway is known to be gone and not merely silent. `witnesses` as for
+        `silent_at_ns`."""
         if self.is_proven_gone or self.connected or not self.was_refused:
             return
         if self.probe_failures >= config.probe_failures_min:
@@ -103,8 +106,8 @@ class GatewayHealth:
             self.is_proven_gone = bool(said) and all(each.is_broken for each in said)
 
     def silent_at_ns(self, config: ControllerConfig, witnesses: Collection[GatewayId]) -> int | None:
-        """From when on it is to be called down as things are; None while anything speaks for it. `witnesses` are the
-        gateways whose word counts: those that we hear ourselves."""
+        """Time from which the gateway is to be called down as things stand; None while its stream is open or too few
+        probes have failed. `witnesses` are the gateways whose reports count: those connected to the controller."""
         if self.connected or self.probe_failures < config.probe_failures_min:
             return None
         assert self.lost_ns is not None, "without a stream it was lost at some time"
@@ -117,7 +120,7 @@ class GatewayHealth:
         return silent_ns
 
     def back_at_ns(self, config: ControllerConfig) -> int | None:
-        """From when on it counts as up again, as things are."""
+        """Time from which the gateway counts as up again as things stand; None while it does not answer."""
         if self.answers_since_ns is None:
             return None
         if self.condition is Condition.UNKNOWN:
@@ -126,13 +129,13 @@ class GatewayHealth:
         return self.answers_since_ns + wait_ns
 
     def fall(self, now_ns: int, config: ControllerConfig) -> None:
-        """It is down from now on."""
+        """Mark the gateway as down."""
         was_steady = self.up_since_ns is not None and now_ns - self.up_since_ns >= config.steady_after_ns
         self.falls = 1 if was_steady else min(self.falls + 1, 32)
         self.up_since_ns = None
         self.condition = Condition.DOWN
 
     def rise(self, now_ns: int) -> None:
-        """It is up from now on."""
+        """Mark the gateway as up."""
         self.up_since_ns = now_ns
         self.condition = Condition.UP

@@ -1,7 +1,7 @@
-"""What the one name says to clients of each region: the nearest gateways that live and that they may be sent to.
+"""Records of the mesh's DNS name for clients of each region: the nearest living gateways to which they may be sent.
 
-DNS is a hint and never enforces anything: a gateway judges who comes in by itself. But no hint leads a client of a
-closed jurisdiction out of it, nor to a region where the policy of its own does not let its requests be processed.
+DNS is a hint and enforces nothing: each gateway checks admission itself. Still, no record sends a client of a closed
+jurisdiction out of it, nor to a region where its own region's policy forbids the processing of its requests.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from gateway.core.vocabulary import Place, PlaceRule, RegionName, TenantName
 from gateway.ground.naming.tree import Area
 
 PolicyOf = Callable[[RegionName], ResidencyPolicy | None]
-"""What a region lives by; None where that is not known."""
+"""Lookup of the policy in force in a region; None where it is not known."""
 
 _EVERYONE_ELSE = TenantName("")
-"""Stands for each tenant without a rule of its own: a name cannot tell tenants apart."""
+"""Stands for each tenant without a rule of its own: a DNS name cannot tell tenants apart."""
 
 
 def areas_of(
@@ -30,8 +30,11 @@ def areas_of(
     geography: Geography,
     config: ControllerConfig,
 ) -> tuple[Area, ...]:
-    """One area for each region that has a gateway, living or not. A gateway that is drained is named only where no
-    other one could be. Where a region's own may be named there is no other to be looked at: nothing is nearer."""
+    """Return one area for each region that has a gateway, living or not.
+
+    A drained gateway is named only where no other may be. A region's own gateways are its nearest: where one of them
+    may be named, no other region is considered.
+    """
     everybody = sorted(gateways, key=lambda each: (each.place.region, each.gateway_id))
     there = list(living)
     by_region: dict[RegionName, list[GatewayEntry]] = {}
@@ -58,9 +61,12 @@ def _by_name(gateway: GatewayEntry) -> str:
 
 
 def anywhere_of(living: Iterable[GatewayEntry], config: ControllerConfig) -> tuple[str, ...]:
-    """For clients of whom nobody can say where they are. Whoever is in a closed jurisdiction is known by its networks,
-    so that they are outsiders, and are led into none while any other gateway lives; and never into one of two, since
-    nobody could say which."""
+    """Return the addresses for clients whose location is unknown.
+
+    Clients in a closed jurisdiction are recognised by their networks, so that unlocated clients are outside all of
+    them. They are sent into a closed jurisdiction only while no gateway lives elsewhere, and only if all living
+    gateways are in one jurisdiction: between two, the right one cannot be told.
+    """
     there = sorted(living, key=lambda each: each.gateway_id)
     undrained = [each for each in there if not each.is_drained]
     is_open = [each for each in there if each.place.jurisdiction not in config.closed_jurisdictions]
@@ -69,12 +75,13 @@ def anywhere_of(living: Iterable[GatewayEntry], config: ControllerConfig) -> tup
 
 
 def addresses_of(gateways: Iterable[GatewayEntry]) -> tuple[str, ...]:
-    """Each once, in a lasting order."""
+    """Return each address once, in a stable order."""
     return tuple(dict.fromkeys(address for each in gateways for address in each.addresses))
 
 
 def _may_be_sent(client: Place, to: Place, rule: PlaceRule | None, config: ControllerConfig) -> bool:
-    """A region's own gateways need nobody's leave."""
+    """Return whether clients of one place may be sent to another. A region's own gateways are always allowed; others as
+    the closed jurisdictions and the policy's rule say."""
     if to == client:
         return True
     if client.jurisdiction in config.closed_jurisdictions and to.jurisdiction != client.jurisdiction:
@@ -83,7 +90,7 @@ def _may_be_sent(client: Place, to: Place, rule: PlaceRule | None, config: Contr
 
 
 def _nearest(client: GatewayEntry, allowed: Iterable[GatewayEntry], geography: Geography) -> list[GatewayEntry]:
-    """All of the nearest region: whoever is given several addresses takes any of them."""
+    """Return all gateways of the nearest region: a client that is given several addresses takes any of them."""
     by_distance = sorted(allowed, key=lambda each: (geography.distance_ns(client, each), each.place.region))
     return [each for each in by_distance if each.place.region == by_distance[0].place.region]
 
@@ -105,7 +112,7 @@ def _area(
 
 
 def _limits(client: Place, policy: ResidencyPolicy | None, config: ControllerConfig) -> Iterator[str]:
-    """What an operator has to look at who wonders why."""
+    """Reasons for an area without gateways, for the operator."""
     if client.jurisdiction in config.closed_jurisdictions:
         yield f"{client.jurisdiction} is closed"
     if policy is None:

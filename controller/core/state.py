@@ -1,6 +1,6 @@
-"""What the parts of the controller's core share: who is registered, how they fare, which policies they live by.
+"""State that the parts of the controller's core share: registered gateways and replicas, their health, the policies.
 
-It holds and answers; each part decides about its own.
+The state is held and queried here; each part makes its own decisions.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from gateway.core.residency import ResidencyPolicy, accepted_origins
 from gateway.core.vocabulary import GatewayId, PlaceRule, RegionName, ReplicaId
 
 HOLDS = frozenset({Condition.UP, Condition.UNKNOWN})
-"""Whoever fares so keeps what it has."""
+"""Conditions in which a gateway keeps its replicas."""
 
 
 class MeshState:
-    """One mesh, as the controller knows it."""
+    """One mesh as the controller knows it."""
 
     def __init__(self) -> None:
         self.config = ControllerConfig()
@@ -26,18 +26,18 @@ class MeshState:
         self.replicas: dict[ReplicaId, ReplicaEntry] = {}
         self.health: dict[GatewayId, GatewayHealth] = {}
         self.policies: dict[RegionName, ResidencyPolicy] = {}
-        """By region, the last one that a gateway of it lived by. What was adopted under it rests on it."""
+        """Last policy reported by a gateway of each region; adoptions rest on it."""
         self.narrowings: dict[RegionName, ResidencyPolicy] = {}
-        """By region, what we narrow it by; elsewhere the region's own stands alone."""
+        """Policy by which the controller narrows a region's own, by region; elsewhere the region's own stands alone."""
         self._effective: dict[RegionName, tuple[ResidencyPolicy, ResidencyPolicy, ResidencyPolicy]] = {}
-        """By region, its own policy, ours, and what is left of the two."""
+        """Region's own policy, the controller's, and the result of narrowing the one by the other, by region."""
         self.geography = Geography()
         self.frozen = ""
-        """Why nothing is taken from anybody; empty while that is not so."""
+        """Reason why failover and reassignment are suspended; empty while they are not."""
 
     def effective_policy(self, region: RegionName) -> ResidencyPolicy | None:
-        """What a region lives by: its own policy and ours, where there is one. None: its own is not known, and ours
-        alone allows nobody anything."""
+        """Return the policy in force in a region: its own, narrowed by the controller's where there is one. None where
+        its own is not known: the controller's alone allows nothing."""
         own, ours = self.policies.get(region), self.narrowings.get(region)
         if own is None or ours is None:
             return own
@@ -47,18 +47,18 @@ class MeshState:
         return known[2]
 
     def accepted_origins(self, home: GatewayId) -> PlaceRule:
-        """Where a request must have arrived that an adopter may give to a replica of this gateway; nowhere while the
-        policy of its region is not known."""
+        """Return the places where a request may have entered the mesh for an adopter to send it to a replica of `home`;
+        no place while the policy of the home's region is not known."""
         entry = self.gateways.get(home)
         policy = None if entry is None else self.effective_policy(entry.place.region)
         return PlaceRule() if policy is None else accepted_origins(policy)
 
     def living(self) -> list[GatewayEntry]:
-        """With those that nobody can say are dead."""
+        """Gateways that are up or not known to be down."""
         return [entry for entry in self.gateways.values() if self.health[entry.gateway_id].condition in HOLDS]
 
     def takers(self) -> list[GatewayEntry]:
-        """Who may be given anything new: never one that was not heard of yet."""
+        """Gateways that may be given replicas: up and not drained; never one not heard from yet."""
         return [
             entry
             for entry in self.gateways.values()
@@ -66,5 +66,5 @@ class MeshState:
         ]
 
     def heard(self) -> list[GatewayId]:
-        """Those with an open stream."""
+        """Gateways with an open stream."""
         return [gateway_id for gateway_id, health in self.health.items() if health.connected]

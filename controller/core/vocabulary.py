@@ -1,6 +1,6 @@
-"""The controller's own words, beside those of the mesh: what is registered, and how somebody fares.
+"""Terms of the controller beside those of the mesh: registered gateways and replicas, and a gateway's condition.
 
-Nothing here decides anything.
+The module decides nothing.
 """
 
 from __future__ import annotations
@@ -24,43 +24,45 @@ class GatewayEntry:
     gateway_id: GatewayId
     place: Place
     addresses: tuple[str, ...]
-    """What clients are told to connect to, IPv4 or IPv6."""
+    """Addresses to which clients connect, IPv4 or IPv6."""
     location: Location | None = None
     is_drained: bool = False
-    """It is going out of service: nothing new is sent its way."""
+    """The gateway is going out of service: it is given nothing new."""
 
 
 @value
 class ReplicaEntry:
-    """A replica as an operator registered it. How to reach it is the edges' business."""
+    """A replica as an operator registered it. Its address is known only outside the core."""
 
     replica_id: ReplicaId
     home: GatewayId
-    """Whose it is as long as that gateway lives."""
+    """Gateway that owns the replica as long as that gateway lives."""
     pinned_to: GatewayId | None = None
-    """An operator has moved it there, until told otherwise."""
+    """Gateway to which an operator has moved the replica, until told otherwise."""
     pool: str = ""
-    """Of its home, where those of one pool have one owner: prefill and decode workers are of no use apart."""
+    """Pool of the home gateway to which the replica belongs; empty: none. All replicas of a pool have one owner:
+    prefill and decode workers are of no use apart."""
 
 
 class Condition(Word):
-    """How a gateway fares, as far as the controller can tell."""
+    """State of a gateway, as far as the controller can tell."""
 
     UNKNOWN = "unknown"
-    """Not heard of since the controller began: it is left what it had."""
+    """Gateway not heard from since the controller began; it keeps its replicas."""
     UP = "up"
     DOWN = "down"
     RETURNING = "returning"
-    """It answers again after it was down, and is watched for a while before it gets anything back."""
+    """Gateway that answers again after it was down; it is watched for a while before it gets replicas back."""
 
 
 @value
 class HeardPeer:
-    """What one gateway last heard of another."""
+    """Report of one gateway on another."""
 
     gateway_id: GatewayId
     heard_ns: int | None
-    """When, on the controller's clock; None: never."""
+    """Time at which the other was last heard, on the controller's clock; None: never."""
     is_broken: bool
-    """Its connection there broke, or cannot be made: silence at once, whatever was heard before."""
+    """The connection to the other broke or cannot be made: the other counts as silent at once, whatever was heard
+    before."""
     rtt_ns: int | None = None

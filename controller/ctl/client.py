@@ -1,4 +1,4 @@
-"""How `nightside ctl` asks a running controller, and what its exit codes mean."""
+"""Client of `nightside ctl` for a running controller, and its exit codes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ admin_options = admin_options_at(ADMIN_URL)
 
 
 class ExitCode(IntEnum):
-    """2 is a command used wrongly, as everywhere."""
+    """Exit codes of `nightside ctl`; 2 is wrong usage, as everywhere."""
 
     WELL = 0
     SOMETHING_WRONG = 1
-    """Refused: nothing has changed. Of `status`: something is wrong, which is named."""
+    """Refused: nothing has changed. With `status`: a problem, which is named."""
     NOT_WRITTEN = 3
-    """The store did not take it: nothing has changed."""
+    """The store did not accept the change: nothing has changed."""
     NOT_ASKED = 4
-    """No answer, or none that we can read: it may have changed."""
+    """No answer, or none that can be read: the change may have been made."""
 
 
 class NotAsked(AdminFault):
@@ -82,7 +82,7 @@ class OrderView(msgspec.Struct, frozen=True):
 
 
 def ask(admin: Admin, method: str, path: str, body: object | None = None) -> Answer:
-    """Raises NotAsked, NotWritten and Refused."""
+    """Send a request to the controller. Raises NotAsked, NotWritten and Refused."""
     try:
         answer = admin.ask(method, path, body)
     except TurnedAway as fault:
@@ -106,7 +106,7 @@ def read(answer: Answer, kind: type[Any]) -> Any:
 
 
 def changing(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command `--dry-run`, `--json` and where to ask; it gets what gives its order, as `give`."""
+    """Add `--dry-run`, `--json` and the admin options to a command, and pass it `give`, which sends its order."""
 
     @admin_options
     @click.option("--dry-run", is_flag=True, help="Change nothing: print what would move, and which policy says so.")
@@ -145,7 +145,7 @@ def in_words(lost: UnreachableView) -> str:
 
 
 def tell(seen: OrderView) -> None:
-    """What an order does, or would do, in words."""
+    """Print in words what an order does, or would do."""
     done = f"in force with {seen.term}.{seen.version}" if seen.applied else "nothing was changed"
     if not seen.changes:
         done = "it is so already"

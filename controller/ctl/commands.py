@@ -1,6 +1,6 @@
-"""`nightside ctl`: what operators order of a running controller, and what it says of the mesh.
+"""`nightside ctl`: operators' orders to a running controller, and its view of the mesh.
 
-It decides nothing: it puts an order into words, and prints what the controller answers.
+The commands decide nothing: they send an order, and print the controller's answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gateway.policy.file import load_narrowing
 
 
 class Give(Protocol):
-    """Gives an order. `unless_unreachable`: only where no client reaches fewer replicas for it."""
+    """Sends an order. `unless_unreachable`: only if no client would reach fewer replicas."""
 
     def __call__(self, order: dict[str, object], *, unless_unreachable: bool = False) -> None: ...
 
@@ -35,7 +35,7 @@ _PATH = click.Path(path_type=Path)
 
 @click.group()
 def ctl() -> None:
-    """Ask and order a running controller.
+    """Query and manage a running controller.
 
     Exit codes: 0 done, 1 refused and nothing has changed, 2 used wrongly, 3 the controller could not write it down and
     nothing has changed, 4 no answer came. Each command that changes something has --dry-run.
@@ -47,7 +47,7 @@ ctl.add_command(status)
 
 @ctl.group()
 def replicas() -> None:
-    """Which replicas there are, and where they are served."""
+    """Manage replicas."""
 
 
 @replicas.command("add")
@@ -67,7 +67,7 @@ def add_replica(give: Give, *, replica: str, home: str | None, file: Path | None
 @click.argument("replica")
 @changing
 def drain_replica(give: Give, *, replica: str) -> None:
-    """Nobody gives it new requests, until it is undrained."""
+    """Drain a replica: no gateway sends it new requests, until it is undrained."""
     give({"order": "replica-drain", "replica": replica})
 
 
@@ -89,7 +89,7 @@ def remove_replica(give: Give, *, replica: str) -> None:
 
 @ctl.group()
 def gateways() -> None:
-    """Which gateways there are."""
+    """Manage gateways."""
 
 
 @gateways.command("add")
@@ -150,7 +150,7 @@ def move(give: Give, *, replicas: tuple[str, ...], to: str, home: bool) -> None:
 
 @ctl.group()
 def policy() -> None:
-    """What narrows the regions' own policies. It can only take away."""
+    """Manage policies that narrow the regions' own. They can only take away."""
 
 
 @policy.command("set")
@@ -226,14 +226,14 @@ def clear_prices(give: Give) -> None:
 @click.option("--reason", default="", help="Shown by status.")
 @changing
 def freeze(give: Give, *, reason: str) -> None:
-    """Take nothing from any gateway, whatever seems to happen to it, until unfrozen."""
+    """Freeze: suspend automatic failover and reassignment until unfrozen."""
     give({"order": "freeze", "reason": reason})
 
 
 @ctl.command()
 @changing
 def unfreeze(give: Give) -> None:
-    """Go on; what is missing now is taken for gone."""
+    """Resume; gateways that are still missing are taken to be gone."""
     give({"order": "unfreeze"})
 
 
@@ -261,7 +261,7 @@ def import_all(give: Give, *, file: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @admin_options
 def history(admin: Admin, *, count: int, as_json: bool) -> None:
-    """Who ordered what, the newest last."""
+    """Show the operator audit log, oldest first."""
     answer = ask(admin, "GET", f"/admin/history?count={count}")
     if as_json:
         click.echo(answer.body)
@@ -279,7 +279,7 @@ def _short(order: dict[str, object]) -> str:
 
 
 def _replica_in(file: Path) -> str:
-    """A secret is named by where gateways read it, and is not looked for here."""
+    """Read and check a replica's file. Secrets are named by where gateways read them, and are not looked for here."""
     try:
         document = read_yaml(file).mapping()
         return check_replica(file, document)

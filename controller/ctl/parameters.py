@@ -1,6 +1,5 @@
-"""Checks what an operator writes down of parameters, by the same keys as a region file has. It decides nothing: which
-sections may be set is the controller's to say, and how they go with its own file each gateway's.
-"""
+"""Checks an operator's file of parameters against the keys of a region file. The controller decides which sections may
+be set, and each gateway whether they agree with its own file."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from gateway.ground.faults import FileError
 from gateway.ground.yaml_file import faults_in
 
 _KNOWN_TO_GATEWAYS = "placement.policy"
-"""Of policies that are plugged in, and their options, only the gateways' machines know."""
+"""Key whose plugged-in policies, and their options, only the gateways' machines know."""
 
 
 def check_parameters(file: Path, sections: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Checks what an operator writes down of a replica, by the same keys as a region file has. It reads no secret."""
+"""Checks an operator's file of a replica against the keys of a region file. It reads no secret."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gateway.ground.values import Surroundings
 from gateway.ground.yaml_file import faults_in
 
 SECRETS = ("api_key_env", "api_key_file")
-"""Read by the gateway that serves the replica, where it is."""
+"""Keys of secrets, which only the gateway that serves the replica reads."""
 
 
 def check_replica(file: Path, document: dict[str, Any]) -> str:
-    """As the JSON that gateways are told. Raises FileError."""
+    """Return the replica's document as the JSON that gateways are sent. Raises FileError."""
     told = {key: each for key, each in document.items() if key not in SECRETS}
     try:
         ReplicaFile.model_validate(told, context=Surroundings(Path("/"), {}))

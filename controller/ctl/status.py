@@ -1,6 +1,6 @@
-"""`nightside ctl status`: what a running controller says of the mesh, and what of that somebody should see to.
+"""`nightside ctl status`: the controller's view of the mesh, and the problems that need an operator.
 
-It shows and judges what `/admin/state` holds, and changes nothing.
+It shows and judges the content of `/admin/state`, and changes nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from controller.ctl.client import ExitCode, NotAsked, admin_options, ask
 from gateway.ground.admin_client import Admin
 
 PLAIN_WIDTH = 120
-"""Columns when the output is no terminal."""
+"""Width in columns where the output is no terminal."""
 
 
 class WantedView(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class GatewayView(msgspec.Struct, frozen=True):
     rejected: str = ""
     open_requests: int = 0
     wanted: list[WantedView] = []
-    """Replicas of its region, where it says how many."""
+    """Replicas wanted in its region, where the gateway says how many."""
 
 
 class ReplicaView(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class State(msgspec.Struct, frozen=True):
     names: list[NameView]
     faults: list[str]
     published_records: RecordsView | None = None
-    """Of a controller that publishes them somewhere."""
+    """State of published records, where the controller publishes them."""
 
 
 @click.command()
@@ -119,7 +119,7 @@ def status(admin: Admin, *, as_json: bool, with_replicas: bool) -> None:
 
 
 def complaints(seen: State) -> Iterator[str]:
-    """What somebody should see to, worst first."""
+    """Problems that need an operator, worst first."""
     if seen.not_ready_reason:
         yield f"not ready: {seen.not_ready_reason}"
     if seen.store_fault:
@@ -177,7 +177,7 @@ def _gateways(seen: State) -> Table:
 
 
 def _wanted(gateways: list[GatewayView]) -> Table:
-    """Of a region, what its first gateway says, which the others follow."""
+    """Table of wanted replicas: a region's first gateway, by name, speaks for the others, which follow it."""
     table = _table(("Region", "Pool", "Model", "Why"), ("Replicas wanted", "Ready"))
     told: set[tuple[str, str, str]] = set()
     for gateway in sorted(gateways, key=lambda each: each.id):
@@ -212,7 +212,7 @@ def _table(words: tuple[str, ...], figures: tuple[str, ...]) -> Table:
 
 
 def _plain(cell: object) -> Text:
-    """As it is: an id may look like markup."""
+    """Return the text without markup: an id may look like markup."""
     return Text(str(cell))
 
 

@@ -1,7 +1,7 @@
-"""That names are ours: one TXT record beside them says whose they are, who wrote last and which names there are.
+"""Ownership of the published names: one TXT record beside them holds the owner, the last writer's term and the names.
 
-Every write replaces it, and takes place only where it is what the writer read: so one of two who both believe to lead
-is refused by the service itself, and nobody's records are touched that do not stand in it.
+Every write replaces that record, and takes place only if the record is as the writer read it: where two controllers
+both believe they lead, the service itself refuses one of them. Records at names outside the claim are never touched.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from gateway.core.vocabulary import RegionName
 from gateway.ground.naming.tree import RecordTree
 
 LABEL = "_nightside"
-"""Below the one name, and below each region's."""
+"""Label of the record, below the mesh's name and below each region's."""
 TTL_S = 60
 _HERITAGE = "heritage=nightside"
 _STRING_CHARACTERS_MAX = 255
 _CHARACTERS_MAX = 3_800
-"""Of all strings: what any provider takes in one TXT record."""
+"""Total length of the strings that any provider accepts in one TXT record."""
 
 
 @value
 class Claim:
     owner: str
     term: int
-    """The fencing token of whoever wrote last."""
+    """Fencing token of the last writer."""
     version: int
-    """Of the tree that is said whole."""
+    """Version of the tree that is published whole."""
     writes: int
-    """Rises with each write, so that each is known by its claim."""
+    """Count that rises with each write, so that its claim identifies a write."""
     regions: tuple[RegionName, ...]
-    """Whose names are ours, besides the one name."""
+    """Regions whose names are claimed, besides the mesh's name."""
     port: int
     tls: bool
-    """Of the services whose names are ours."""
+    """Port and TLS identify the services whose names are claimed."""
 
     @classmethod
     def following(cls, before: Claim | None, owner: str, term: int, tree: RecordTree) -> Claim:
-        """Of the next write, which says that tree."""
+        """Return the claim of the next write, which publishes `tree`."""
         writes = 1 if before is None else before.writes + 1
         regions = tuple(sorted(each.region for each in tree.areas))
         return cls(owner, term, tree.version, writes, regions, tree.port, tree.tls)
 
     def strings(self) -> tuple[str, ...]:
-        """Of the TXT record. Raises ValueError where they do not fit into one."""
+        """Return the strings of the TXT record. Raises ValueError where they do not fit into one."""
         numbers = f"term={self.term} version={self.version} writes={self.writes}"
         service = f"port={self.port} tls={int(self.tls)}"
         found = (f"{_HERITAGE} owner={self.owner}", numbers, service, *_lines(self.regions))
@@ -58,7 +58,7 @@ class Claim:
 
 
 def claim_in(strings: Iterable[str]) -> Claim | None:
-    """None: not one of ours."""
+    """Parse a TXT record's strings; None where the record is not a claim of Nightside's."""
     words = [word for each in strings for word in each.split()]
     if not words or words[0] != _HERITAGE:
         return None
@@ -75,7 +75,8 @@ def claim_in(strings: Iterable[str]) -> Claim | None:
 
 
 def check_claim(claim: Claim, owner: str, term: int, version: int) -> None:
-    """Whether whoever leads by this term may write that version after it. Raises DnsRefused and DnsOutdated."""
+    """Check that the leader of `term` may write `version` after this claim. Raises DnsRefused where the names have
+    another owner, and DnsOutdated after a later term or a newer version."""
     if claim.owner != owner:
         raise DnsRefused(
             f"the TXT record at {LABEL} says that the names belong to {claim.owner!r}, and we are {owner!r}"
@@ -87,7 +88,7 @@ def check_claim(claim: Claim, owner: str, term: int, version: int) -> None:
 
 
 def refuse_foreign(foreign: Iterable[str]) -> None:
-    """Records at names that we would take, and that are nobody's of ours. Raises DnsRefused."""
+    """Raise DnsRefused where records of other origin stand at names to be taken."""
     found = sorted(set(foreign))
     if found:
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""

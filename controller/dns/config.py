@@ -1,4 +1,4 @@
-"""Where the records are published beyond our own name servers: the keys of the section `records`."""
+"""Settings of the records published beyond Nightside's own name servers: the keys of the section `records`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RecordsKind(StrEnum):
 
 class HealthCheckKind(StrEnum):
     NONE = "none"
-    """Route53 asks nobody."""
+    """Route53 makes no health checks."""
     TCP = "tcp"
     HTTP = "http"
     HTTPS = "https"
@@ -27,37 +27,37 @@ class HealthCheckKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthCheckConfig:
-    """What Route53 asks each gateway by itself."""
+    """Health checks that Route53 makes of each gateway by itself."""
 
     kind: HealthCheckKind = HealthCheckKind.NONE
     path: str = "/health"
     port: int | None = None
-    """Without one, naming.port."""
+    """Port to check; default: naming.port."""
     is_fast: bool = False
-    """Every 10 seconds and not every 30. It costs more."""
+    """Check every 10 seconds instead of every 30, at a higher price."""
     failures: int = 3
-    """In a row, until a gateway is left out."""
+    """Consecutive failures after which a gateway is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route53Config:
     hosted_zone: str | None = None
-    """Its id."""
+    """Id of the hosted zone."""
     regions: Mapping[str, str] = field(default_factory=dict)
-    """The AWS region that is nearest to one of ours, where it has another name."""
+    """Nearest AWS region of each region of the mesh whose own name is not an AWS region's."""
     locations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Where a closed jurisdiction is: countries (DE), parts of them (US-CA) and continents (continent:EU)."""
+    """Locations of each closed jurisdiction: countries (DE), parts of them (US-CA) and continents (continent:EU)."""
     health_checks: HealthCheckConfig = HealthCheckConfig()
     endpoint: str | None = None
-    """Of the API, where it is not AWS's own."""
+    """URL of the API, where it is not AWS's own."""
     requests_per_s: int = 4
-    """To the API. AWS takes five a second for all of an account."""
+    """Requests to the API. AWS takes five a second for a whole account."""
     timeout_ns: int = 2 * SECOND_NS
-    """Of an answer; to be connected may take half as long."""
+    """Time limit of an answer; connecting may take half as long."""
 
     @property
     def longest_ns(self) -> int:
-        """Of one request. Nothing is written with less than that left of a lease."""
+        """Longest duration of one request. No write begins with less than that left of a lease."""
         return self.timeout_ns * 3 // 2
 
 
@@ -70,30 +70,30 @@ class TsigAlgorithm(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Rfc2136Config:
     server: Address | None = None
-    """Of the zone's primary."""
+    """Address of the zone's primary server."""
     zone: str | None = None
-    """As that server has it, where it is not the one name itself but above it."""
+    """Zone as that server has it, where it lies above the mesh's name instead of being it."""
     key_name: str = "nightside"
     key_algorithm: TsigAlgorithm = TsigAlgorithm.HMAC_SHA256
     key_file: Path | None = None
-    """The secret, in base64, alone in its file."""
+    """File that holds the secret in base64, and nothing else."""
     timeout_ns: int = 2 * SECOND_NS
-    """Of one question or update. Nothing is written with less than that left of a lease."""
+    """Time limit of one query or update. No write begins with less than that left of a lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsConfig:
     provider: RecordsKind = RecordsKind.NONE
     owner: Id = "nightside"
-    """Whose the names are: the same for all controllers of a mesh, another for another mesh."""
+    """Owner of the names: the same for all controllers of a mesh, another for another mesh."""
     check_interval_ns: int = 300 * SECOND_NS
-    """What is said there is compared with what should be so often, and put right."""
+    """Interval at which the published records are compared with the wanted ones, and corrected."""
     route53: Route53Config = field(default_factory=Route53Config)
     rfc2136: Rfc2136Config = field(default_factory=Rfc2136Config)
 
     @property
     def write_longest_ns(self) -> int:
-        """0 where nothing is written."""
+        """Longest duration of one write; 0 where nothing is written."""
         return {
             RecordsKind.NONE: 0,
             RecordsKind.ROUTE53: self.route53.longest_ns,
@@ -102,7 +102,7 @@ class RecordsConfig:
 
 
 def secret_of(text: str) -> bytes:
-    """A key's, from base64. Raises ValueError, which quotes nothing of it."""
+    """Decode a key's secret from base64. Raises ValueError, which quotes nothing of it."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:

@@ -1,6 +1,6 @@
-"""The DNS server of our own as a provider: it says a tree in the moment that it is given one.
+"""Nightside's own DNS server as a provider: a tree is answered from as soon as it is handed over.
 
-What gateways answer is not its business: they have the tree from their snapshots.
+The gateways' name servers are outside its scope: they have the tree from their snapshots.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from gateway.ground.naming.tree import RecordTree
 
 
 class EmbeddedDns:
-    """In front of a service that somebody else starts and stops."""
+    """Provider over a name service that its owner starts and stops."""
 
     tells_clients_apart = True
 
@@ -35,7 +35,7 @@ class EmbeddedDns:
         return () if tree == self._service.tree else (f"answer from version {tree.version}",)
 
     async def settle(self) -> None:
-        """Whoever answers is this process."""
+        """Return at once: this process itself gives the answers."""
 
     async def read(self) -> Published | None:
         self._check_open()

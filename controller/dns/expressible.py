@@ -1,5 +1,5 @@
-"""What each provider can say and what not, as far as the controller's file tells: refused as the file is read, so that
-nothing is ever published that only nearly says what was meant."""
+"""Limits of each provider, as far as the controller's file shows them: settings that a provider cannot follow are
+refused as the file is read, so that nothing is published that only nearly says what was meant."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _FAILURES_MAX = 10
 
 
 def zone_of(text: str | None) -> str:
-    """Fully qualified, with the final dot; empty without one."""
+    """Return the fully qualified name, with the final dot; empty without a zone."""
     return "" if text is None else f"{text.rstrip('.').lower()}."
 
 
 def record_faults(
     records: RecordsConfig, zone: str, closed: Collection[Jurisdiction], said: Mapping[str, bool], key: str
 ) -> Iterator[Fault]:
-    """`said`: keys of naming that only name servers of ours could follow, and whether anything stands there. `key` is
-    what was read from key_file."""
+    """Yield the faults of the records' settings. `said`: keys of naming that only Nightside's own name servers could
+    follow, and whether each is set. `key` is the content of key_file."""
     if records.provider is RecordsKind.NONE:
         return
     if not zone:
@@ -48,7 +48,8 @@ def record_faults(
 
 
 def lease_faults(records: RecordsConfig, left_ns: int) -> Iterator[Fault]:
-    """`left_ns`: of a lease that is about to be renewed. With less than a write may take, nothing would be written."""
+    """Yield a fault where `left_ns`, the rest of a lease that is about to be renewed, is no longer than a write may
+    take: no write would ever begin."""
     if records.write_longest_ns >= left_ns:
         yield Fault(
             f"records.{records.provider}.timeout",

@@ -1,6 +1,7 @@
-"""Whoever makes the world's resolvers say what a record tree says: the server of our own, or a service beside us.
+"""Interface of DNS providers: each makes resolvers answer what a record tree says, by Nightside's own server or an
+external service.
 
-A provider carries out what a tree says and decides nothing: not who lives, nor who may be sent where.
+A provider carries out a tree and decides nothing: neither which gateways live nor where clients may be sent.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ class DnsError(Exception):
 
 
 class DnsRefused(DnsError):
-    """It cannot say this, now or later: what it said before stays. Another tree may do."""
+    """The provider cannot publish this tree, now or later; what it published before stays. Another tree may be
+    accepted."""
 
 
 class DnsOutdated(DnsError):
-    """It says something newer already: whoever published that comes after us."""
+    """A later leader, or a later version, has been published already."""
 
 
 class DnsUnavailable(DnsError):
-    """It cannot be reached or does not answer in time. Nobody knows how much of it is said by now: publish it again,
-    whole."""
+    """The provider cannot be reached or does not answer in time. How much of the tree is published is unknown: publish
+    it again, whole."""
 
 
 def check_lease(lease: Lease, needed_s: float) -> None:
-    """Before each write, with the longest that it may take. Raises DnsUnavailable: then nothing is written."""
+    """Check before a write that the lease lasts `needed_s`, the longest that the write may take. Raises DnsUnavailable,
+    and then nothing is written."""
     try:
         lease.check(needed_s)
     except LeaseOver as error:
@@ -39,28 +42,29 @@ def check_lease(lease: Lease, needed_s: float) -> None:
 
 
 def check_zone(tree: RecordTree, zone: str) -> None:
-    """A provider is of one zone for as long as it runs. Raises DnsRefused."""
+    """Check the tree's zone: a provider serves one zone as long as it runs. Raises DnsRefused."""
     if tree.zone != zone:
         raise DnsRefused(f"version {tree.version} is of {tree.zone or 'no zone'}, and {zone} is published: start anew")
 
 
 @value
 class Changes:
-    """What a tree says that the one before did not, so that no more is touched than has to be."""
+    """Differences of a tree from the one before, so that only the records concerned are touched."""
 
     regions: frozenset[RegionName]
-    """Whose clients are told of others now."""
+    """Regions whose clients are given other addresses."""
     gone: frozenset[RegionName]
-    """Of which nothing is said any more."""
+    """Regions whose records are removed."""
     is_anywhere: bool
-    """Whoever is told to clients of unknown whereabouts."""
+    """The addresses for clients of unknown location have changed."""
     is_whole: bool
-    """The zone, who answers for it, the TTL, the port, TLS, or nobody knows what is said now: then all of it."""
+    """All has to be written: the zone, its name servers, the TTL, the port or TLS changed, or what is published is
+    unknown."""
 
 
 @value
 class Published:
-    """What is said, as a provider finds it when it looks."""
+    """Published records, as a provider reads them."""
 
     version: int
     areas: dict[RegionName, frozenset[str]]
@@ -68,43 +72,44 @@ class Published:
 
 
 class DnsProvider(Protocol):
-    """One zone, at one provider. Every method raises DnsError; none waits longer than its deadline, whatever the other
-    side does. One call at a time; one that is cancelled leaves what can be published again."""
+    """One zone at one provider. Every method raises DnsError; none waits longer than its deadline, whatever the service
+    does. Calls come one at a time; a cancelled call leaves a state that can be published again."""
 
     @property
     def tells_clients_apart(self) -> bool:
-        """Whether the one name can say different things to clients of different regions. One that cannot tells
-        everybody what is for anywhere, has the regions' own names for the rest, and refuses a tree with a closed
-        jurisdiction: it could not keep its clients there."""
+        """Ability to give clients of different regions different answers for the mesh's name. A provider without it
+        gives every client the answer for unknown locations, has the regions' own names for the rest, and refuses a tree
+        with a closed jurisdiction, whose clients it could not keep there."""
         ...
 
     async def publish(self, tree: RecordTree, changes: Changes) -> int:
-        """When this returns, what the tree says has been taken, all of it, and nothing can undo that but another
-        write. Gives how many records were changed: 0 where it was said already. The same tree may come again; with
-        everything changed it is compared with what is really there. Raises DnsOutdated for a tree older than that."""
+        """Publish a tree. When this returns, the service has taken all of it, and only another write can undo it.
+        Returns the number of records changed: 0 where all was published already. The same tree may be given again; with
+        everything changed it is compared with the records that are really there. Raises DnsOutdated for a tree older
+        than those."""
         ...
 
     async def settle(self) -> None:
-        """Until each server of the zone says what was published last, and whatever else may wait is done: at most the
-        TTL later so does every resolver. May be cancelled at any time, and called again."""
+        """Wait until each server of the zone answers what was published last, as every resolver then does at most the
+        TTL later, and do any work left over. May be cancelled at any time, and called again."""
         ...
 
     async def plan(self, tree: RecordTree) -> tuple[str, ...]:
-        """What publishing it would change there now, a line each, in the order of the writes, whoever leads. Writes
-        nothing. Raises what publishing it would."""
+        """Return the changes that publishing the tree would make, a line each, in the order of the writes, regardless
+        of which controller leads. Writes nothing. Raises what `publish` would."""
         ...
 
     async def read(self) -> Published | None:
-        """What is said now, read from whoever says it. None: nothing of ours."""
+        """Read the published records from the service; None: none of Nightside's."""
         ...
 
     async def close(self) -> None:
-        """Let go of connections. What was published stays."""
+        """Close connections. Published records stay."""
         ...
 
 
 def changes_between(before: RecordTree | None, after: RecordTree) -> Changes:
-    """`before` is what was published last; None where nobody knows that it was published whole."""
+    """Compare two trees. `before` is what was published last; None where it is not known to be published whole."""
     old = {} if before is None else {each.region: each for each in before.areas}
     new = {each.region: each for each in after.areas}
     return Changes(
@@ -116,7 +121,7 @@ def changes_between(before: RecordTree | None, after: RecordTree) -> Changes:
 
 
 def published_as(tree: RecordTree) -> Published:
-    """What is found once a tree has been published whole."""
+    """Records that `read` finds once a tree has been published whole."""
     areas = {each.region: frozenset(each.addresses) for each in tree.areas}
     return Published(tree.version, areas, frozenset(tree.anywhere))
 

@@ -1,5 +1,7 @@
-"""Has a provider say what the last record tree says, for as long as that takes, and looks now and then whether it
-still does. It waits for no provider longer than a deadline, and nobody waits for it: while one is slow, only the newest
+"""Publishes the newest record tree through a provider, retries until that succeeds, and checks at intervals that the
+records still stand.
+
+It waits for no provider longer than a deadline, and no caller waits for it: while a provider is slow, only the newest
 tree is kept.
 """
 
@@ -19,17 +21,16 @@ from gateway.ground.task_group import TaskGroup
 
 DEADLINE_S = 30.0
 UNSAID_CHECK_S = 30.0
-"""A tree that is refused, or that somebody else was before, is tried again after so long at most: whatever stood in its
-way may have gone."""
+"""Longest time between tries of a tree that is refused or outdated: the obstacle may have gone."""
 _BACKOFF = Backoff()
 
 PUBLISHED, REFUSED, OUTDATED, FAILED = "published", "refused", "outdated", "failed"
 PUT_RIGHT = "put_right"
-"""Somebody else had changed what was said."""
+"""Records had been changed by another writer."""
 
 
 class Publisher:
-    """In front of one provider. `run` is for a task of whoever owns it."""
+    """Publishes through one provider. Its owner runs `run` in a task."""
 
     def __init__(
         self,
@@ -41,14 +42,14 @@ class Publisher:
         check_s: float | None = None,
         on_result: Callable[[str], None] = lambda _result: None,
     ) -> None:
-        """`check_s`: how often to look whether it still says what it should; None: nobody else could have changed it.
-        `on_result` hears how each attempt ended."""
+        """`check_s`: interval of the checks that the records still stand; None: no other writer could have changed
+        them. `on_result` is called with the result of each attempt."""
         self.fault = ""
-        """Why the newest tree is not said yet; empty when it is, or when there is none."""
+        """Reason why the newest tree is not published; empty when it is, or when there is none."""
         self.settle_fault = ""
-        """Why what was published is not everywhere, or not as it should be."""
+        """Reason why published records have not reached all servers, or are not as they should be."""
         self.is_settled = False
-        """All servers say what was published last."""
+        """All servers answer what was published last."""
         self._provider = provider
         self._log = log
         self._deadline_s = deadline_s
@@ -57,20 +58,20 @@ class Publisher:
         self._on_result = on_result
         self._newest: RecordTree | None = None
         self._said: RecordTree | None = None
-        """What is said for certain; None: nobody knows."""
+        """Tree that is certainly published; None: unknown."""
         self._news = asyncio.Event()
 
     @property
     def published(self) -> int:
-        """Version that is said for certain; 0: nobody knows."""
+        """Version that is certainly published; 0: unknown."""
         return 0 if self._said is None else self._said.version
 
     def state(self) -> dict[str, object]:
-        """As operators see it, JSON-able."""
+        """State for operators, JSON-able."""
         return {"version": self.published, "fault": self.fault, "settle_fault": self.settle_fault}
 
     def take(self, tree: RecordTree) -> None:
-        """What is to be said from now on."""
+        """Set the tree to publish."""
         self._newest = tree
         self._news.set()
 
@@ -89,7 +90,8 @@ class Publisher:
             await asyncio.sleep(self._backoff.pause_s(failures))
 
     async def _rested(self) -> bool:
-        """Whether there is something new to say; otherwise it is time to look. Meanwhile what was said settles."""
+        """Wait for a new tree, or until it is time to check, while the published records settle. True: there is a new
+        tree."""
         if self._news.is_set():
             return True
         async with TaskGroup() as tasks:
@@ -122,7 +124,7 @@ class Publisher:
                 return
 
     async def _publish(self, tree: RecordTree, *, is_check: bool) -> bool:
-        """Whether there is nothing left to do for this tree: it is said, or will never be."""
+        """Return whether nothing is left to do for this tree: it is published, or never will be."""
         was_said = self._said == tree
         changes = changes_between(None if is_check else self._said, tree)
         self.is_settled = False
@@ -150,7 +152,7 @@ class Publisher:
         return True
 
     def _tell(self, tree: RecordTree, fault: str, result: str) -> None:
-        """Once, however often it is met."""
+        """Record a failed attempt; a fault that repeats is logged once."""
         self._on_result(result)
         if fault != self.fault:
             self._log.error("records not published: the names say what they said", version=tree.version, reason=fault)

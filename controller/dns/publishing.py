@@ -1,5 +1,4 @@
-"""Where a controller publishes records, by its file: which provider there is, built and given its publisher. It decides
-nothing of what is said."""
+"""Builds the DNS provider that a controller's file names, and its publisher. It decides nothing of the records."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _SECOND_NS = 1_000_000_000
 
 
 def provider_of(file: ControllerFile, lease: Lease, clock: Clock, metrics: Metrics | None = None) -> DnsProvider | None:
-    """None where the file names none. Raises ConfigError where what it needs is not installed."""
+    """Build the provider; None where the file names none. Raises ConfigError where a package it needs is missing."""
     records, zone = file.sections.records, file.naming.zone_name
     if records.provider is RecordsKind.NONE:
         return None
@@ -52,4 +51,4 @@ def publisher_of(file: ControllerFile, provider: DnsProvider, metrics: Metrics, 
 
 
 def _unheard(_call: str, _result: str) -> None:
-    """What a call was, where nobody counts."""
+    """Ignore a call's result, where there are no metrics."""

@@ -1,7 +1,7 @@
-"""A team's own name server as a provider, by dynamic updates that are signed (RFC 2136 with TSIG, RFC 8945).
+"""A team's own name server as a provider, through signed dynamic updates (RFC 2136 with TSIG, RFC 8945).
 
-Each write is one update: all of it or nothing, and only where everything that it replaces is what was read. It tells
-all clients the same, so that it refuses a mesh with a closed jurisdiction.
+Each write is one update, which is applied whole or not at all, and only where every record that it replaces is as it
+was read. The server gives all clients the same answer, so that the provider refuses a mesh with a closed jurisdiction.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from gateway.ground.task_group import TaskGroup
 
 _SECOND_NS = 1_000_000_000
 _CONNECTIONS = 8
-"""While all is read."""
+"""Connections used at once while all records are read."""
 _UPDATE_BYTES_MAX = 60_000
 _MOVED = frozenset({dns.rcode.NXRRSET, dns.rcode.YXRRSET, dns.rcode.NXDOMAIN, dns.rcode.YXDOMAIN})
-"""What is there is not what was read."""
+"""Answers that say that the records are not as they were read."""
 _Answer = TypeVar("_Answer")
 
 
@@ -72,8 +72,8 @@ class Rfc2136Dns:
         *,
         on_call: Callable[[str, str], None] = lambda _call, _result: None,
     ) -> None:
-        """`zone` is the one name, with the final dot; `on_call` hears of each look and update how it ended. Raises
-        ValueError for a secret that is none."""
+        """`zone` is the mesh's name, with the final dot; `on_call` is called with each query or update and its result.
+        Raises ValueError for a secret that is not base64."""
         assert config.server is not None, "checked with the file"
         self._server = config.server
         self._timeout_s = config.timeout_ns / _SECOND_NS
@@ -84,7 +84,7 @@ class Rfc2136Dns:
         self._lease = lease
         self._on_call = on_call
         self._found: dict[Key, dns.rrset.RRset] | None = None
-        """What is there, as it was read or written last; None: nobody knows."""
+        """Records as last read or written; None: unknown."""
         self._is_closed = False
 
     async def publish(self, tree: RecordTree, changes: Changes) -> int:
@@ -97,7 +97,7 @@ class Rfc2136Dns:
             if not update.changed:
                 return 0
             check_lease(self._lease, self._timeout_s)
-            self._found = None  # until the answer is there
+            self._found = None  # unknown until the answer is there
             rcode = await self._exchange(update.message)
             if rcode == dns.rcode.NOERROR:
                 self._found = update.after
@@ -107,7 +107,7 @@ class Rfc2136Dns:
         raise AssertionError("the second time is the last")
 
     async def settle(self) -> None:
-        """How other servers of the zone follow this one is between them: by NOTIFY, as a rule within a second."""
+        """Return at once: other servers of the zone follow the primary by NOTIFY, as a rule within a second."""
 
     async def plan(self, tree: RecordTree) -> tuple[str, ...]:
         check_zone(tree, self._name.to_text())
@@ -127,7 +127,7 @@ class Rfc2136Dns:
         self._is_closed = True
 
     def _update(self, tree: RecordTree, found: dict[Key, dns.rrset.RRset], term: int) -> _Update:
-        """From what is there to what should be. Raises DnsRefused and DnsOutdated."""
+        """Build the update from the records found to the tree's. Raises DnsRefused and DnsOutdated."""
         claim = claim_of(found, self._name)
         if claim is not None:
             check_claim(claim, self._owner, term, tree.version)
@@ -144,10 +144,10 @@ class Rfc2136Dns:
             and replace(claim, writes=said.writes) == said
             and update.changed == [claim_key(self._name)]
         ):
-            return _Update(self._zone, self._key, found, found)  # but for the count of writes all is there
+            return _Update(self._zone, self._key, found, found)  # only the count of writes differs
         return update
 
-    # What is there
+    # Queries
 
     async def _known(self, tree: RecordTree) -> dict[Key, dns.rrset.RRset]:
         if self._found is None:
@@ -161,7 +161,7 @@ class Rfc2136Dns:
         return self._found
 
     async def _read(self, keys: Iterable[Key]) -> dict[Key, dns.rrset.RRset]:
-        """Asked of the server itself, each answer signed by it."""
+        """Query the server itself for record sets; each answer is signed."""
         self._check_open()
         waiting = list(keys)
         found: dict[Key, dns.rrset.RRset] = {}
@@ -207,7 +207,7 @@ class Rfc2136Dns:
         return str(found[0][4][0])
 
     async def _within(self, call: str, work: Awaitable[_Answer], times: float = 1) -> _Answer:
-        """Raises DnsUnavailable."""
+        """Limit the time of a call, and translate its errors. Raises DnsUnavailable."""
         try:
             async with asyncio.timeout(self._timeout_s * times):
                 answer = await work
@@ -237,7 +237,7 @@ class Rfc2136Dns:
 
 
 class _Update:
-    """One signed message, and what it does."""
+    """One signed update, and the changes that it makes."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class _Update:
         found: dict[Key, dns.rrset.RRset],
         after: dict[Key, dns.rrset.RRset],
     ) -> None:
-        """Raises DnsRefused where it is too long for one message."""
+        """Raises DnsRefused where the update is too long for one message."""
         self.after = after
         self.changed = [each for each in {**found, **after} if not is_same(found.get(each), after.get(each))]
         self.message = dns.update.UpdateMessage(zone, keyring=key)
@@ -262,7 +262,7 @@ class _Update:
         if old is None:
             self.message.absent(name, kind)
         else:
-            self.message.present(name, dns.rdataset.from_rdata_list(0, list(old)))  # of a TTL nothing may be asked
+            self.message.present(name, dns.rdataset.from_rdata_list(0, list(old)))  # a prerequisite cannot test a TTL
             self.message.delete(name, kind)
             self.lines += [f"- {line}" for line in old.to_text().splitlines()]
         if new is not None:

@@ -1,6 +1,5 @@
-"""What a record tree is in a zone that cannot tell clients apart: the one name with all who live, a name for each
-region, and the claim on them. It talks to nobody.
-"""
+"""Records of a tree in a zone that cannot tell clients apart: the mesh's name with all living gateways, a name for each
+region, and the claim on these names. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from gateway.ground.naming.tree import RecordTree
 from gateway.ground.naming.zone import Zone, address_sets, https_set, region_name, services
 
 ADDRESSES_MAX = 100
-"""Of one kind by one name."""
+"""Addresses of one kind under one name."""
 Key = tuple[dns.name.Name, dns.rdatatype.RdataType]
 Records = Mapping[Key, dns.rrset.RRset]
 
@@ -33,7 +32,7 @@ def claim_key(zone: dns.name.Name) -> Key:
 
 
 def owned_keys(zone: dns.name.Name, claim: Claim) -> Iterator[Key]:
-    """All that is ours by that claim, and the claim itself. Raises ValueError."""
+    """Yield the keys of all records under that claim, its own included. Raises ValueError."""
     yield claim_key(zone)
     for kind in _OF_A_NAME:
         yield zone, kind
@@ -51,7 +50,7 @@ def _serving(claim: Claim) -> RecordTree:
 
 
 def name_of(region: RegionName, zone: dns.name.Name) -> dns.name.Name:
-    """Raises ValueError."""
+    """Return a region's name in the zone. Raises ValueError where the region makes none."""
     name = region_name(region, zone)
     if name is None:
         raise ValueError(f"{region} makes no name below {zone}")
@@ -59,7 +58,7 @@ def name_of(region: RegionName, zone: dns.name.Name) -> dns.name.Name:
 
 
 def wanted(tree: RecordTree, claim: Claim) -> dict[Key, dns.rrset.RRset]:
-    """Raises ValueError, in words, for what these records cannot say."""
+    """Return the record sets of a tree. Raises ValueError, in words, for a tree that they cannot express."""
     zone = Zone(tree).name
     closed = sorted({each.jurisdiction for each in tree.areas if each.is_closed})
     if closed:
@@ -76,14 +75,14 @@ def wanted(tree: RecordTree, claim: Claim) -> dict[Key, dns.rrset.RRset]:
 
 
 def txt_set(name: dns.name.Name, strings: Iterable[str]) -> dns.rrset.RRset:
-    data = dns.rdtypes.txtbase.TXTBase  # for the type checker: what a TXT record is made of
+    data = dns.rdtypes.txtbase.TXTBase  # type of a TXT record, for the type checker
     record = dns.rdata.from_text(dns.rdataclass.IN, _TXT, " ".join(f'"{each}"' for each in strings))
     assert isinstance(record, data)
     return dns.rrset.from_rdata(name, TTL_S, record)
 
 
 def claim_of(found: Records, zone: dns.name.Name) -> Claim | None:
-    """None: nobody's, or not one of ours."""
+    """Return the claim among the records; None where there is none, or not one of Nightside's."""
     record = found.get(claim_key(zone))
     if record is None or len(record) != 1:
         return None

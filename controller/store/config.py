@@ -1,4 +1,4 @@
-"""Where a controller's store is, as its file says: one of several kinds, and what has to hold between their keys."""
+"""Settings of a controller's store: one of several kinds, and the constraints between their keys."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ class StoreKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class PostgresqlConfig:
     hosts: tuple[Address, ...]
-    """Of one database; whichever takes writes is used."""
+    """Addresses of one database; the host that accepts writes is used."""
     database: str = "nightside"
     user: str = "nightside"
     password_file: Path | None = None
-    """Read anew for each connection: what it holds may be exchanged, and may be a token that expires."""
+    """File that is read for each connection: the password may be exchanged, and may be a token that expires."""
     tls: bool = True
     """The server's certificate has to name the host."""
     ca_file: Path | None = None
-    """Who vouches for it; without it, those whom this machine trusts."""
+    """CA bundle (PEM) that verifies the server; default: the machine's trusted roots."""
 
 
 @dataclass(frozen=True, slots=True)
 class DynamodbConfig:
-    """Credentials are looked for where AWS's own tools look for them."""
+    """Settings of a DynamoDB store. Credentials are looked for where AWS's own tools look for them."""
 
     table: str
-    """With one key, `id`, a string."""
+    """Table with one key, `id`, a string."""
     region: str | None = None
-    """Without it, where AWS's own tools look for it."""
+    """AWS region; default: found as AWS's own tools find it."""
     endpoint: str | None = None
-    """A URL in place of AWS's own."""
+    """URL of the service in place of AWS's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
     kind: StoreKind = StoreKind.SQLITE
     path: Path | None = None
-    """One SQLite file. Beside it lies a lock, so that no second controller writes there."""
+    """Path of one SQLite file. A lock file beside it keeps a second controller from writing."""
     postgresql: PostgresqlConfig | None = None
     dynamodb: DynamodbConfig | None = None
     lease_ns: int = 6 * SECOND_NS
-    """A controller that does not renew its lease for so long has lost a shared store to whoever waits for it."""
+    """Time without renewal after which a controller loses a shared store to a standby controller."""
     margin_ns: int = 1 * SECOND_NS
-    """So long before its lease ends a controller takes itself for the leader no more."""
+    """Time before the end of its lease at which a controller stops acting as leader."""
     renew_interval_ns: int = 1500 * MILLISECOND_NS
     look_interval_ns: int = 500 * MILLISECOND_NS
-    """One that stands by looks so often whether it may lead."""
+    """Interval at which a standby controller checks whether it may lead."""
     lapse_max_ns: int = 30 * SECOND_NS
-    """One that cannot renew its lease keeps gateways for so long more; then they look for another."""
+    """Time for which a controller that cannot renew its lease still keeps its gateways; then they look for another."""
     call_timeout_ns: int = 1500 * MILLISECOND_NS
-    """A renewal, or a look, that is not answered by then has failed."""
+    """Time limit of a renewal, or of a standby's check."""
     write_timeout_ns: int = 10 * SECOND_NS
 
 
 def store_faults(store: StoreConfig, *, insecure: bool) -> Iterator[Fault]:
-    """Among keys each of which is well written."""
+    """Yield faults between keys that are each valid by themselves."""
     described = {
         StoreKind.SQLITE: ("path", store.path),
         StoreKind.POSTGRESQL: ("postgresql", store.postgresql),

@@ -1,8 +1,8 @@
-"""A store in one DynamoDB table, for controllers in AWS: one leads, the others wait for their turn.
+"""A store in one DynamoDB table, for controllers in AWS: one leads, the others stand by.
 
-Documents lie in shards, and a shard that changes is written anew under a name of its own, never over the old one. One
-item, the head, says who has the store and which shards count, so that each write is decided by one conditional update
-of the head, whatever its size. Nothing of a write that did not come to that can be read.
+Documents lie in shards. A shard that changes is written under a new name, never over the old one. One item, the head,
+names the holder of the store and the shards in force, so that each write, whatever its size, is decided by one
+conditional update of the head. No part of a write that failed can be read.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from gateway.ground.clock import Clock
 
 FORMAT = 1
 SHARDS = 32
-"""A document that changes has those of its shard written anew. More of them would make the head larger, which is
-written with each renewal."""
+"""Number of shards. A changed document has its whole shard written anew; more shards would make the head larger, which
+is written with each renewal."""
 PART_BYTES_MAX = 380_000
-"""An item has at most 400 KB, with its name."""
+"""Bytes of a shard in one item; DynamoDB allows 400 KB an item, its name included."""
 _HEAD = "head"
 _READS_MAX = 5
-"""Shards that are exchanged while they are read are read again."""
+"""Tries of a read: shards that are replaced meanwhile are read again."""
 _GARBAGE_MAX = 10_000
 
 
 @value
 class _Shard:
-    """Where the documents of one shard lie."""
+    """Location of one shard's documents."""
 
     key: str
     parts: int
@@ -65,11 +65,11 @@ class _Head:
     holder: str
     lease_ns: int
     shards: Mapping[str, _Shard]
-    """By number, those that hold anything."""
+    """Shards that hold documents, by number."""
 
 
 class DynamodbStore:
-    """All calls come from one event loop."""
+    """Store in a DynamoDB table. All calls come from one event loop."""
 
     def __init__(self, settings: DynamodbSettings, lease_ns: int, clock: Clock) -> None:
         self._settings = settings
@@ -78,20 +78,20 @@ class DynamodbStore:
         self._clock = clock
         self._watch = Watch()
         self._turn = asyncio.Lock()
-        """For writes, each of which follows the one before."""
+        """Lock of writes: each follows the one before."""
         self._holding: Holding | None = None
         self._key = ""
-        """Under which we have it, or would if an answer had come."""
+        """Key under which this process holds the store, or would hold it had an answer come."""
         self._head: _Head | None = None
-        """As of our last write."""
+        """Head as this process last wrote or read it."""
         self._documents: dict[str, dict[str, bytes]] = {}
-        """By shard, what is in it by then; nobody else changes it while we have the store."""
+        """Documents by shard as of `_head`; no other process changes them while this one holds the store."""
         self._garbage: list[str] = []
-        """Items that nobody reads any more."""
+        """Ids of items that no reader needs, to be deleted."""
 
     @classmethod
     async def open(cls, settings: DynamodbSettings, *, lease_ns: int, clock: Clock) -> Self:
-        """Writes the head if there is none. Raises StoreError."""
+        """Open the store, and write the head if there is none. Raises StoreError."""
         store = cls(settings, lease_ns, clock)
         try:
             async with store._table.in_words(settings.write_timeout_ns):
@@ -136,13 +136,14 @@ class DynamodbStore:
         return taken.mark.token
 
     def _may_be_had(self, head: _Head, asked_ns: int) -> bool:
-        """Nobody has it, or we do, or whoever does has renewed it for too long no more."""
+        """Return whether the store can be acquired: it has no holder, or this process holds it, or its holder has not
+        renewed for the length of the lease."""
         if head.mark.key in ("", self._key):
             return True
         return self._watch.has_ended(head.mark, head.lease_ns, asked_ns=asked_ns, answered_ns=self._clock.boot_ns())
 
     async def renew(self, holding: Holding) -> None:
-        known = 0 if self._head is None else self._head.revision  # by now: a write may be answered while we ask
+        known = 0 if self._head is None else self._head.revision  # a write may be answered during the call
         async with self._table.in_words(self._settings.call_timeout_ns):
             head = await self._update("", "#key = :key", key=holding.key)
             if head is None:
@@ -196,12 +197,12 @@ class DynamodbStore:
                 await self.release(self._holding)
         self._table.close()
 
-    # A write
+    # Writes
 
     async def _write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
         if self._holding is None or self._holding.key != holding.key or self._head is None:
             await self._lost()
-        for _ in range(2):  # one that was not answered may have been done: then this one follows that
+        for _ in range(2):  # a write without an answer may have been done: then this one follows it
             before, documents = self._head, self._documents
             changed = _changed(documents, changes)
             staged = {number: await self._stage(shard) for number, shard in changed.items()}
@@ -228,7 +229,7 @@ class DynamodbStore:
         raise StoreUnavailable(f"{self._settings.name}: it is written by somebody who does not have it")
 
     async def _stage(self, documents: Mapping[str, bytes]) -> _Shard:
-        """Where nobody looks yet."""
+        """Write a shard's documents to new items, to which no head refers yet."""
         if not documents:
             return _Shard("", 0)
         packed = zlib.compress(msgspec.msgpack.encode(documents), 1)
@@ -239,7 +240,7 @@ class DynamodbStore:
         return shard
 
     async def _drop(self, shards: Iterable[_Shard]) -> None:
-        """What cannot be deleted now is deleted later, by us or by whoever has the store next."""
+        """Delete the items of shards. What cannot be deleted is deleted later, by this process or the next holder."""
         self._garbage += [item for shard in shards for item in shard.item_ids]
         items, self._garbage = self._garbage, []
         try:
@@ -248,14 +249,14 @@ class DynamodbStore:
             self._garbage = items[-_GARBAGE_MAX:]
 
     async def _sweep(self) -> None:
-        """What those before us have left lying about. Only once the head is ours: nothing that anybody else has staged
-        can come to count then."""
+        """Delete items that earlier holders left behind. Called only once this process holds the head: items that
+        another process has staged can no longer come into force."""
         assert self._head is not None, "it was read"
         known = {item for shard in self._head.shards.values() for item in shard.item_ids}
         self._garbage = [each for each in await self._table.ids() if each != _HEAD and each not in known]
         await self._drop(())
 
-    # What is there
+    # Reads
 
     async def _read_all(self) -> tuple[_Head, dict[str, dict[str, bytes]]]:
         for _ in range(_READS_MAX):
@@ -266,7 +267,7 @@ class DynamodbStore:
         raise StoreUnavailable(f"{self._settings.name}: it changes faster than it can be read")
 
     async def _read_shards(self, head: _Head) -> dict[str, dict[str, bytes]] | None:
-        """None: a newer head has taken this one's place meanwhile."""
+        """Return the documents by shard; None where a newer head has replaced this one meanwhile."""
         ids = [item_id for shard in head.shards.values() for item_id in shard.item_ids]
         parts = await self._table.read(ids)
         if len(parts) < len(ids):
@@ -289,7 +290,7 @@ class DynamodbStore:
         return _head_in(found)
 
     async def _update(self, expression: str, condition: str, **values: object) -> _Head | None:
-        """Of the head, which counts each; None where the condition does not hold."""
+        """Update the head and count a renewal. Returns the new head; None where the condition does not hold."""
         found = await self._table.update(
             _HEAD, f"SET renewals = renewals + :one, {expression}".rstrip(", "), condition, one=1, **values
         )
@@ -304,7 +305,8 @@ class DynamodbStore:
             raise StoreUnusable(f"{self._settings.name}: format {told}, and this controller reads {FORMAT}")
 
     def _check_revision(self, head: _Head, known: int) -> None:
-        """What was told to gateways cannot be taken back: whoever begins anew goes on above it."""
+        """Raise StoreLost where the store has lost writes: gateways cannot unlearn what they were told, and the next
+        holder goes on above that."""
         if head.revision < known:
             raise StoreLost(f"{self._settings.name}: it has lost writes, as a copy that was restored has")
 
@@ -320,7 +322,7 @@ def _shard_of(name: str) -> str:
 def _changed(
     before: Mapping[str, Mapping[str, bytes]], changes: Mapping[str, bytes | None]
 ) -> dict[str, dict[str, bytes]]:
-    """Those shards that are different with the changes."""
+    """Shards that differ once the changes are applied, whole."""
     changed: dict[str, dict[str, bytes]] = {}
     for name, document in changes.items():
         number = _shard_of(name)

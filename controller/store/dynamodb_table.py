@@ -1,6 +1,6 @@
-"""One DynamoDB table over boto3, in a few threads of its own: each call bounded, what goes wrong in a store's words.
+"""One DynamoDB table over boto3, in a few threads of its own: each call has a time limit, and errors become StoreError.
 
-It knows items by their `id`, and nothing of what they mean.
+The table knows items by their `id` and nothing of their meaning.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SECOND_NS = 1_000_000_000
 _THREADS = 4
 _WRITE_ITEMS_MAX = 25
 _READ_ITEMS_MAX = 16
-"""Of up to 400 KB each, and 16 MB in an answer."""
+"""Items in one read: an item has up to 400 KB, an answer up to 16 MB."""
 _TRIES = 4
 _THROTTLED_PAUSE_S = 0.05
 _Result = TypeVar("_Result")
 Item = dict[str, Any]
-"""With its attributes' types, as the service has it."""
+"""Item with its attributes' types, as the service represents it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,17 @@ class DynamodbSettings:
     region: str | None = None
     endpoint: str | None = None
     call_timeout_ns: int = 1_500_000_000
-    """One question."""
+    """Time limit of one request."""
     write_timeout_ns: int = 10 * _SECOND_NS
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name for log lines and error messages."""
         return f"DynamoDB table {self.table}"
 
 
 class Table:
-    """Each call is to be made within `in_words`."""
+    """One table. Each call has to be made within `in_words`."""
 
     def __init__(self, settings: DynamodbSettings) -> None:
         self.name = settings.name
@@ -64,7 +64,8 @@ class Table:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def in_words(self, timeout_ns: int) -> InWords:
-        """Raises StoreUnavailable, and so does what is asked within."""
+        """Limit the time of the calls made within, and translate their errors. Raises StoreUnavailable, as those calls
+        do."""
         if self.is_closed:
             raise StoreUnavailable(f"{self.name}: it is closed")
         return InWords(self.name, timeout_ns / _SECOND_NS)
@@ -75,7 +76,7 @@ class Table:
         return found
 
     async def put_new(self, item: Item) -> None:
-        """Unless there is one by its id."""
+        """Put an item unless there is one with its id."""
         try:
             await self._ask("put_item", Item=item, ConditionExpression="attribute_not_exists(id)")
         except ClientError as error:
@@ -83,7 +84,7 @@ class Table:
                 raise
 
     async def update(self, item_id: str, expression: str, condition: str, **values: object) -> Item | None:
-        """As it is then; None where the condition does not hold."""
+        """Update an item. Returns its new state; None where the condition does not hold."""
         names = {f"#{name}": name for name in ("token", "key") if f"#{name}" in expression + condition}
         try:
             answer = await self._ask(
@@ -113,7 +114,7 @@ class Table:
             start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
     async def read(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """What those that there are hold as `part`."""
+        """Return the attribute `part` of each item that exists, by id."""
         found: dict[str, bytes] = {}
         for at in range(0, len(ids), _READ_ITEMS_MAX):
             found |= await self._read_some(ids[at : at + _READ_ITEMS_MAX])
@@ -159,12 +160,12 @@ class Table:
         return await self._in_thread(partial(getattr(self._client, operation), **arguments))
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        """What has begun goes on where nobody waits for it any more, up to the client's own limits."""
+        """Run a blocking call in a thread. A call that is given up runs on, up to the client's own time limits."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
 class InWords:
-    """Bounds what is asked within, and says what went wrong as a store does."""
+    """Limits the time of the calls made within, and turns their errors into StoreUnavailable."""
 
     def __init__(self, name: str, limit_s: float) -> None:
         self._name = name
@@ -186,7 +187,7 @@ class InWords:
 
 
 def _connect(settings: DynamodbSettings) -> Any:
-    """Raises BotoCoreError."""
+    """Make the client. Raises BotoCoreError."""
     timeout_s = settings.call_timeout_ns / _SECOND_NS
     config = Config(
         connect_timeout=timeout_s,

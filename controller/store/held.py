@@ -1,8 +1,8 @@
-"""When somebody else's holding of a shared store has ended: by our own clock, and by nobody else's.
+"""End of another controller's holding of a shared store, found by this machine's clock alone.
 
-Clocks of other machines are never compared. Whoever has the store changes a count there with each renewal; whoever
-waits for its end sees that the count has not changed for as long as a holding lasts. So neither a database whose clock
-is set, nor one that fails over to a machine with another time, ends or prolongs a holding.
+Clocks of other machines are never compared. The holder changes a count in the store with each renewal; a standby
+controller finds the holding ended once the count has stayed the same for the length of a holding. So neither a database
+whose clock is set, nor one that fails over to a machine with another time, ends or prolongs a holding.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gateway.core.value import value
 
 @value
 class Mark:
-    """What a store says of whoever has it; with each renewal it is another one."""
+    """Identity of a store's holding; each renewal changes it."""
 
     token: int
     key: str
@@ -20,20 +20,21 @@ class Mark:
 
 
 class Watch:
-    """Of one store, by one who waits for it. All times are by our own clock, which goes on while the machine sleeps."""
+    """Observes one store for a controller that waits for it. Times are of this machine's clock, which goes on while the
+    machine sleeps."""
 
     def __init__(self) -> None:
         self._seen: Mark | None = None
         self._since_ns = 0
         self._last_ns = 0
-        """When the store last answered."""
+        """Time at which the store last answered."""
 
     def has_ended(self, mark: Mark, lease_ns: int, *, asked_ns: int, answered_ns: int) -> bool:
-        """The store was asked and answered then. What was seen first is as old as its answer, what is seen now as
-        young as its question: between the two nothing was renewed.
+        """Return whether the holding has ended, by an answer of the store and the times of query and answer. A mark
+        that stays the same was not renewed from the answer that first showed it until the latest query.
 
-        While the store does not answer, whoever has it may not be able to renew it either. So with half a lease between
-        two answers it begins anew; a look or two that fail are no reason.
+        While the store does not answer, its holder may be unable to renew as well. So the wait begins anew after half a
+        lease without an answer; one or two queries that fail do not matter.
         """
         was_away = answered_ns - self._last_ns > lease_ns // 2
         self._last_ns = answered_ns
@@ -44,6 +45,6 @@ class Watch:
 
 
 def lease_end_ns(asked_ns: int, lease_ns: int, margin_ns: int) -> int:
-    """Until when whoever asked for a lease then, or renewed it, may act on it. Others count from when they first see
-    it, which is later; the margin is for what is on its way, and for clocks that run apart."""
+    """Time until which a controller that requested or renewed a lease at `asked_ns` may act on it. Other controllers
+    count from when they first see the renewal, which is later; the margin covers messages under way and clock drift."""
     return asked_ns + lease_ns - margin_ns

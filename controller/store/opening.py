@@ -1,4 +1,4 @@
-"""Opens the store that a controller's file names. What a kind of store needs besides is only loaded for that kind."""
+"""Opens the configured store. Packages that only one kind of store needs are imported only for that kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.ground.values import read_secret
 
 
 async def open_store(config: StoreConfig, clock: Clock) -> Store:
-    """Raises StoreError."""
+    """Open the configured store. Raises StoreError."""
     match config.kind:
         case StoreKind.SQLITE:
             assert config.path is not None, "the file was checked"

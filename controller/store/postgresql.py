@@ -1,8 +1,8 @@
-"""A store in PostgreSQL, for controllers on several machines: one leads, the others wait for their turn.
+"""A store in PostgreSQL, for controllers on several machines: one leads, the others stand by.
 
-One row says who has the store; each write is one statement that changes that row and the documents together, and does
-nothing where the row has come to be another's. It never waits for a lock that a controller holds between two messages,
-since none does.
+One row names the holder of the store. Each write is one statement that changes that row and the documents together, and
+does nothing where the row has become another controller's. No controller holds a lock between two messages, so that
+none ever waits for such a lock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gateway.ground.values import Address
 FORMAT = 1
 _SECOND_NS = 1_000_000_000
 _CREATING = 0x4E534354
-"""Two that begin at once make the tables one after the other."""
+"""Advisory lock under which the tables are made: two controllers that begin at once make them one after the other."""
 SCHEMA = (
     'CREATE TABLE nightside_documents (name text COLLATE "C" PRIMARY KEY, document bytea NOT NULL)',
     "CREATE TABLE nightside_store (id integer PRIMARY KEY CHECK (id = 1), format integer NOT NULL,"
@@ -67,32 +67,32 @@ _WRITE = """
 _HOW_IT_STANDS = "SELECT token, key, revision, holder FROM nightside_store"
 _Result = TypeVar("_Result")
 _TROUBLE = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""All that asyncpg raises; the last where a host takes no writes."""
+"""Exceptions that asyncpg raises; the last one where a host takes no writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresqlSettings:
-    """Where it is, and as whom we come."""
+    """Address of the database, and the credentials."""
 
     hosts: tuple[Address, ...]
-    """Of one database: whichever of them takes writes is used."""
+    """Addresses of one database: the host that accepts writes is used."""
     database: str = "nightside"
     user: str = "nightside"
     password: Callable[[], str | None] = lambda: None
-    """Asked for each connection: it may have been exchanged since the last."""
+    """Called for each connection: the password may have been exchanged since the last."""
     tls: ssl.SSLContext | None = None
     call_timeout_ns: int = 1_500_000_000
-    """One question, with a connection for it if there is none."""
+    """Time limit of one query, a connection for it included if there is none."""
     write_timeout_ns: int = 10 * _SECOND_NS
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name for log lines and error messages."""
         return f"PostgreSQL {self.database} at {', '.join(map(str, self.hosts))}"
 
 
 class PostgresqlStore:
-    """One connection, made anew whenever anything goes wrong with it. All calls come from one event loop."""
+    """Store over one connection, which is made anew after any error. All calls come from one event loop."""
 
     def __init__(self, settings: PostgresqlSettings, lease_ns: int, clock: Clock) -> None:
         self._settings = settings
@@ -102,17 +102,17 @@ class PostgresqlStore:
         self._connection: Any = None
         self._turn = asyncio.Lock()
         self._host = 0
-        """Which of them took writes last."""
+        """Index of the host that last accepted writes."""
         self._holding: Holding | None = None
         self._key = ""
-        """Under which we have it, or would if an answer had come."""
+        """Key under which this process holds the store, or would hold it had an answer come."""
         self._revision = 0
-        """Of the last write that we know of; the next one follows it or is none."""
+        """Revision of the last write that this process knows of; the next write has to follow it."""
         self._is_closed = False
 
     @classmethod
     async def open(cls, settings: PostgresqlSettings, *, lease_ns: int, clock: Clock) -> Self:
-        """Makes the tables if there are none. Raises StoreError."""
+        """Open the store, and make the tables if there are none. Raises StoreError."""
         store = cls(settings, lease_ns, clock)
         try:
             await store._call(store._prepare, settings.write_timeout_ns)
@@ -145,7 +145,8 @@ class PostgresqlStore:
         return self._holding
 
     def _may_be_had(self, mark: Mark, lease_ns: int, asked_ns: int) -> bool:
-        """Nobody has it, or we do, or whoever does has renewed it for too long no more."""
+        """Return whether the store can be acquired: it has no holder, or this process holds it, or its holder has not
+        renewed for the length of the lease."""
         if mark.key in ("", self._key):
             return True
         return self._watch.has_ended(mark, lease_ns, asked_ns=asked_ns, answered_ns=self._clock.boot_ns())
@@ -185,7 +186,7 @@ class PostgresqlStore:
         put = {name: document for name, document in changes.items() if document is not None}
 
         async def write(connection: Any) -> int:
-            for _ in range(2):  # one that was not answered may have been done: then the next one follows that
+            for _ in range(2):  # a write without an answer may have been done: then the next one follows it
                 revision = await connection.fetchval(
                     _WRITE, holding.token, holding.key, self._revision, gone, list(put), list(put.values())
                 )
@@ -217,7 +218,8 @@ class PostgresqlStore:
     # The connection
 
     async def _call(self, work: Callable[[Any], Awaitable[_Result]], timeout_ns: int | None = None) -> _Result:
-        """One at a time. What was given up halfway may still be carried out: then the connection is not used again."""
+        """Run `work` on the connection, one at a time. Work that is given up halfway may still be carried out: the
+        connection is not used again then."""
         if self._is_closed:
             raise StoreUnavailable(f"{self._settings.name}: it is closed")
         limit_s = (timeout_ns or self._settings.call_timeout_ns) / _SECOND_NS
@@ -241,7 +243,7 @@ class PostgresqlStore:
         return result
 
     async def _connect(self) -> Any:
-        """To whichever takes writes, beginning with the one that last did."""
+        """Connect to the host that accepts writes, beginning with the one that last did."""
         hosts, settings = self._settings.hosts, self._settings
         share_s = settings.call_timeout_ns / len(hosts) / _SECOND_NS
         faults: list[str] = []
@@ -256,7 +258,7 @@ class PostgresqlStore:
                     password=await asyncio.to_thread(settings.password),
                     ssl=settings.tls or False,
                     timeout=share_s,
-                    statement_cache_size=0,  # poolers that share connections among transactions know of no statements
+                    statement_cache_size=0,  # connection poolers keep no prepared statements
                     target_session_attrs="read-write",
                     server_settings={"application_name": "nightside controller"},
                 )
@@ -268,7 +270,7 @@ class PostgresqlStore:
         raise StoreUnavailable(f"PostgreSQL {settings.database}: {'; '.join(faults)}")
 
     def _hang_up(self) -> None:
-        """At once, whatever is under way."""
+        """Close the connection at once, whatever is under way."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
@@ -284,7 +286,8 @@ class PostgresqlStore:
             raise StoreUnusable(f"{self._settings.name}: format {found}, and this controller reads {FORMAT}")
 
     def _check_revision(self, revision: int) -> None:
-        """What was told to gateways cannot be taken back: whoever begins anew goes on above it."""
+        """Raise StoreLost where the store has lost writes: gateways cannot unlearn what they were told, and the next
+        holder goes on above that."""
         if revision < self._revision:
             raise StoreLost(f"{self._settings.name}: it has lost writes, as after a failover to a standby that lags")
 

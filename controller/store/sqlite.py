@@ -1,7 +1,7 @@
 """A store in one SQLite file, for a controller that runs on one machine: the default.
 
-Writes are on the disk when they are answered (WAL, synchronous FULL). Beside the file lies a lock that the system lets
-go of when the process ends, however it ends.
+Writes are on the disk when they are answered (WAL, synchronous FULL). Beside the file lies a lock that the system
+releases when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from controller.store.store import (
 )
 
 APPLICATION_ID = 0x4E534354
-"""Marks the file as ours: `NSCT`."""
+"""Marks the file as a Nightside store: `NSCT`."""
 FORMAT = 1
 _BUSY_S = 5.0
-"""Another process that reads or backs up the file may hold it for so long."""
+"""Time for which another process that reads or backs up the file may keep it busy."""
 _MODE = 0o640
 _SCHEMA = (
     "CREATE TABLE documents (name TEXT PRIMARY KEY, document BLOB NOT NULL) WITHOUT ROWID",
@@ -46,7 +46,7 @@ _Result = TypeVar("_Result")
 
 
 class SqliteStore:
-    """The file is opened and used in one thread of its own; all calls come from one event loop."""
+    """Store whose file is opened and used in one thread of its own; all calls come from one event loop."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,11 +55,11 @@ class SqliteStore:
         self._lock_fd: int | None = None
         self._is_closed = False
         self._opened_file: tuple[int, int] | None = None
-        """Which file it is: another may be put in its place, or none."""
+        """Device and inode of the open file: another file may be put in its place, or none."""
 
     @classmethod
     async def open(cls, path: Path) -> Self:
-        """Makes the file if there is none. Raises StoreError."""
+        """Open the store, and make the file if there is none. Raises StoreError."""
         store = cls(path)
         try:
             await store._run(store._open)
@@ -70,7 +70,7 @@ class SqliteStore:
 
     @property
     def lease_ns(self) -> None:
-        """The system lets go of the lock when the process ends, and not before."""
+        """Length of a holding: None, since the system releases the lock when the process ends, and not before."""
 
     async def acquire(self, holder: str) -> Holding:
         return await self._run(lambda: self._acquire(holder))
@@ -98,10 +98,11 @@ class SqliteStore:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
 
-    # In the thread
+    # The store's thread
 
     async def _run(self, work: Callable[[], _Result]) -> _Result:
-        """What has begun is finished even where nobody waits for it any more: half a change is none."""
+        """Run `work` in the thread. Work that has begun is finished even if its caller is cancelled: no change stays
+        half done."""
         if self._is_closed:
             raise StoreUnavailable(f"{self.path}: it is closed")
         task = asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
@@ -145,7 +146,7 @@ class SqliteStore:
             raise StoreUnusable(f"{self.path}: format {found}, and this controller reads {FORMAT}")
 
     def _create(self, connection: sqlite3.Connection) -> None:
-        """All of it or nothing, also where two begin at once."""
+        """Make all tables or none, also where two processes begin at once."""
         connection.execute("BEGIN IMMEDIATE")
         try:
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -157,7 +158,8 @@ class SqliteStore:
         connection.commit()
 
     def _acquire(self, holder: str) -> Holding:
-        """The lock says that nobody else lives; the token, that whoever had it before is told so."""
+        """Acquire the store. The lock shows that no other controller runs; the new token has an earlier holder's writes
+        refused."""
         if self._lock_fd is None:
             self._lock_fd = self._take_lock()
         try:
@@ -262,7 +264,8 @@ class SqliteStore:
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
-    """Nothing that is written to a file without a name is ever read again."""
+    """Return the device and inode of the file at `path`; None where there is none. Data written to a file that has lost
+    its name is never read again."""
     try:
         status = path.stat()
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Where the controller keeps what it must not forget: named documents that change together or not at all.
+"""The controller's durable store: named documents that change together or not at all.
 
-One controller at a time may write. Whoever acquired the store later has a higher token, and a write with an older one
-is refused by the store itself, however late it comes. A store that several machines share is held for a time, and a
-holding has to be renewed: see `controller/store/held.py` for whose clock counts.
+One controller at a time may write. A later holder has a higher token, and the store itself refuses a write with an
+older one, however late it comes. A store that several machines share is held for a limited time, and a holding has to
+be renewed: `controller/store/held.py` says whose clock counts.
 """
 
 from __future__ import annotations
@@ -15,95 +15,95 @@ from gateway.core.value import value
 NAME_BYTES_MAX = 512
 DOCUMENT_BYTES_MAX = 4 << 20
 CHANGES_MAX = 20_000
-"""In one write: every replica of a large fleet may change hands at once."""
+"""Changes in one write: every replica of a large fleet may change its owner at once."""
 
 
 class StoreError(Exception):
-    """Says in words what is wrong with the store, and where it is."""
+    """Says in words which store has a fault, and which."""
 
 
 class StoreTaken(StoreError):
-    """Another controller has it."""
+    """Another controller holds the store."""
 
 
 class StoreLost(StoreError):
-    """It was ours, and is another controller's now: whatever we still write is refused."""
+    """Another controller has taken the store over: every further write of this one is refused."""
 
 
 class StoreUnusable(StoreError):
-    """What is there is not a store of ours, or is damaged: nothing in it can be trusted."""
+    """The data found is no Nightside store, or is damaged: none of it can be trusted."""
 
 
 class StoreUnavailable(StoreError):
-    """It cannot be read or written at this moment: a full disk, a lost connection. Nothing was changed."""
+    """The store cannot be read or written at this moment: a full disk, a lost connection. Nothing was changed."""
 
 
 class StoreUncertain(StoreUnavailable):
-    """A write was not answered: nobody knows whether it was done. It may be written again, alone or with more: it is
-    done once, or it was done before."""
+    """A write was not answered, so that its result is unknown. It may be written again, alone or with more: a second
+    write does no harm."""
 
 
 @value
 class Holding:
-    """That a store is ours."""
+    """Proof that a controller holds the store."""
 
     token: int
     holder: str
     key: str = ""
-    """Nobody else's, ever. A database that lost its last writes may give a token twice; never this."""
+    """Unique for all time. A database that lost its last writes may give out a token twice, but never a key."""
 
 
 @value
 class Contents:
-    """Everything in a store at one moment."""
+    """All documents of a store at one moment."""
 
     revision: int
-    """Of the last write; it rises with each."""
+    """Revision of the last write; it rises with each."""
     documents: dict[str, bytes]
 
 
 class Store(Protocol):
-    """One store, open. Every method raises StoreError; none waits longer than its deadline."""
+    """One open store. Every method raises StoreError; none waits longer than its deadline."""
 
     @property
     def lease_ns(self) -> int | None:
-        """How long a holding lasts that is not renewed; None: as long as the process that has it."""
+        """Time that a holding lasts without renewal; None: as long as its process."""
         ...
 
     async def acquire(self, holder: str) -> Holding:
-        """Make it ours. Raises StoreTaken, with the name of whoever has it: where holdings end by themselves, it has to
-        be asked again and again for that to be seen. `holder` is for people to read."""
+        """Take the store. Raises StoreTaken, with the holder's name: where holdings end by themselves, it has to be
+        called again and again for the end to be seen. `holder` is for people to read."""
         ...
 
     async def renew(self, holding: Holding) -> None:
-        """It lasts anew from when this was called. Raises StoreLost."""
+        """Prolong the holding, counted from the time of the call. Raises StoreLost."""
         ...
 
     async def release(self, holding: Holding) -> None:
-        """Let it go. No error if it was lost before."""
+        """Give up the holding. No error if it was lost before."""
         ...
 
     async def rise(self, holding: Holding, above: int) -> Holding:
-        """The same holding with a token above that one, on the disk when this returns: somebody was told more than this
-        store knows of, as happens where it was lost or is an old copy. Raises StoreLost."""
+        """Return the same holding with a token above `above`, on the disk when this returns. Needed where gateways were
+        told more than the store knows of, as where it was lost or is an old copy. Raises StoreLost."""
         ...
 
     async def read(self) -> Contents:
-        """All of it. Anybody may."""
+        """Return all documents. Needs no holding."""
         ...
 
     async def write(self, holding: Holding, changes: Mapping[str, bytes | None]) -> int:
         """Put documents, and delete those that are None, all together: on the disk when this returns, or not at all.
-        Gives the new revision. Raises StoreLost, and StoreUncertain."""
+        Returns the new revision. Raises StoreLost, and StoreUncertain."""
         ...
 
     async def close(self) -> None:
-        """Let go of files and connections, and of the store if it is still ours."""
+        """Close files and connections, and give up the store if it is still held."""
         ...
 
 
 def check_changes(changes: Mapping[str, bytes | None]) -> None:
-    """What no store takes. Raises ValueError."""
+    """Raise ValueError for changes that no store accepts."""
     if len(changes) > CHANGES_MAX:
         raise ValueError(f"{len(changes)} changes at once, and at most {CHANGES_MAX} are taken")
     for name, document in changes.items():

@@ -1,7 +1,7 @@
-"""Route53's API as one account may use it: slowly, one write at a time, and never later than it was meant.
+"""Route53's API within the limits of one account: paced, one write at a time, and never a write past the lease.
 
-boto3 blocks, so each call has a thread. Nothing is sent again by itself but what was turned away for coming too fast:
-whoever calls is told of all else, since nobody knows what became of it.
+boto3 blocks, so that each call has a thread. Only calls refused for their rate are sent again; every other failure goes
+to the caller, since its effect is unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SECOND_NS = 1_000_000_000
 _PAGES_MAX = 100
-"""Of 300 record sets, or of 100 health checks."""
+"""Pages of one listing; a page has 300 record sets, or 100 health checks."""
 _TOO_FAST = frozenset(
     {"PriorRequestNotComplete", "RequestLimitExceeded", "SlowDown", "Throttling", "ThrottlingException"}
 )
@@ -49,30 +49,30 @@ _Answer = TypeVar("_Answer")
 
 
 class BatchRefused(DnsRefused):
-    """Something in it is not as it has to be: nothing of it was done."""
+    """A change in the batch is invalid: no part of the batch was applied."""
 
 
 @value
 class HealthCheck:
     check_id: str
     reference: str
-    """By whoever made it."""
+    """Caller reference, given by the check's creator."""
     address: str
     config: Mapping[str, Any]
 
 
 class Pace:
-    """So many calls a second, as many at once after a rest."""
+    """Rate limit: `calls_per_s` calls a second, and as many at once after a pause."""
 
     def __init__(self, calls_per_s: int, clock: Clock) -> None:
         self._gap_ns = _SECOND_NS // calls_per_s
         self._burst_ns = _SECOND_NS - self._gap_ns
         self._clock = clock
         self._free_ns = clock.now_ns() - self._burst_ns
-        """When the next call would be in time if all came evenly."""
+        """Time at which the next call is due if calls are spread evenly."""
 
     def wait_s(self) -> float:
-        """Until the next call, which is counted as made then."""
+        """Return the seconds until the next call, which is counted as made then."""
         now_ns = self._clock.now_ns()
         turn_ns = max(self._free_ns, now_ns - self._burst_ns)
         self._free_ns = turn_ns + self._gap_ns
@@ -80,7 +80,7 @@ class Pace:
 
 
 class Route53Api:
-    """One hosted zone."""
+    """API of one hosted zone."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class Route53Api:
         rng: random.Random,
         on_call: Callable[[str, str], None] = lambda _call, _result: None,
     ) -> None:
-        """`on_call` hears of each call what it was and how it ended."""
+        """`on_call` is called with each call's name and result."""
         assert config.hosted_zone is not None, "checked with the file"
         self.hosted_zone = config.hosted_zone
         self.longest_s = config.longest_ns / _SECOND_NS
-        """Of one call: until it is connected, and until it is answered."""
+        """Longest duration of one call: connecting and waiting for the answer."""
         self._lease = lease
         self._pace = Pace(config.requests_per_s, clock)
         self._make_client = make_client
@@ -106,7 +106,7 @@ class Route53Api:
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="route53-reads")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="route53-writes")
         self._writing: asyncio.Future[Any] | None = None
-        """A write whose caller may have left."""
+        """Running write, whose caller may have gone."""
         self._is_closed = False
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Route53Api:
     # Records
 
     async def records(self, zone: str) -> list[RecordSet]:
-        """All of that name and below it."""
+        """Return the record sets of a name and below it."""
         found: list[RecordSet] = []
         start: dict[str, str] = {"StartRecordName": zone}
         for page in count(1):
@@ -139,7 +139,7 @@ class Route53Api:
         raise AssertionError("the last page is the last")
 
     async def change(self, changes: Sequence[Change], comment: str) -> str:
-        """All of it or nothing; gives the id of the change. Raises BatchRefused."""
+        """Apply all changes or none; returns the id of the change. Raises BatchRefused."""
         answer = await self._write(
             "change_record_sets",
             lambda client: client.change_resource_record_sets(
@@ -161,7 +161,7 @@ class Route53Api:
     # Health checks
 
     async def health_checks(self, prefix: str) -> list[HealthCheck]:
-        """Those whose reference begins so."""
+        """Return the health checks whose reference begins with `prefix`."""
         found: list[HealthCheck] = []
         start: dict[str, str] = {}
         for _ in range(_PAGES_MAX):
@@ -194,7 +194,8 @@ class Route53Api:
     # Calls
 
     async def _write(self, name: str, call: Callable[[Route53Client], _Answer]) -> _Answer:
-        """One at a time, also after one that was given up: what it does, it has done before the next is thought of."""
+        """Make one write at a time, also after one whose caller gave up: the earlier write ends before the next
+        begins."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
         return await self._paced(name, call, is_write=True)
@@ -203,7 +204,8 @@ class Route53Api:
         return await self._paced(name, call, is_write=False)
 
     async def _paced(self, name: str, call: Callable[[Route53Client], _Answer], *, is_write: bool) -> _Answer:
-        """Raises DnsError. Sent again for as long as it comes too fast and somebody waits."""
+        """Call at the permitted rate, and again while Route53 refuses the rate, until the caller gives up. Raises
+        DnsError."""
         for failures in count(1):
             if (wait_s := self._pace.wait_s()) > 0:
                 await asyncio.sleep(wait_s)
@@ -235,7 +237,7 @@ class Route53Api:
         try:
             return await asyncio.shield(running)
         except _CredentialsRefused:
-            self._client = None  # they may be others by the next time
+            self._client = None  # the credentials may be exchanged by the next call
             raise
 
 
@@ -248,7 +250,7 @@ class _CredentialsRefused(DnsUnavailable):
 
 
 def _heard(done: asyncio.Future[Any]) -> None:
-    """Also where nobody waits for it any more."""
+    """Retrieve the call's exception, which otherwise goes unread where the caller has gone."""
     if not done.cancelled():
         done.exception()
 
@@ -263,7 +265,7 @@ def _made(make_client: Callable[[], Route53Client]) -> Route53Client:
 
 
 def _performed(call: Callable[[Route53Client], _Answer], client: Route53Client) -> _Answer:
-    """In a thread."""
+    """Call in a thread, and translate errors."""
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError  # noqa: PLC0415 - as above
 
     try:
@@ -294,6 +296,6 @@ def _fault(response: Mapping[str, Any]) -> Exception:
 
 
 def _messages(response: Mapping[str, Any]) -> Iterator[str]:
-    """Of a refused batch there is one for each change that is wrong."""
+    """Messages of a refused batch, one for each invalid change."""
     for each in response.get("messages", ()):
         yield str(each)

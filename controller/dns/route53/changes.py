@@ -1,7 +1,7 @@
-"""From the record sets that are there to those that should be: batches that Route53 takes whole or not at all.
+"""Changes from the present record sets to the wanted ones, in batches that Route53 applies whole or not at all.
 
-Each batch takes the claim away just as it was read and puts the next one there. Route53 takes nothing away that has
-changed meanwhile, so that a batch of somebody who was overtaken is refused, with all that is in it. It talks to nobody.
+Each batch deletes the claim exactly as it was read and creates the next one. Route53 deletes no record set that has
+changed meanwhile, so that the batch of a superseded writer is refused whole. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gateway.core.value import value
 
 _RECORDS_MAX = 1_000
 _CHARACTERS_MAX = 32_000
-"""Of all values, in one batch; what is put there counts twice."""
+"""Characters of all values in one batch; an upsert counts twice."""
 
 
 class Action(StrEnum):
@@ -36,8 +36,9 @@ class Change:
 
 
 def changes_to(found: Sequence[RecordSet], wanted: Sequence[RecordSet]) -> list[Change]:
-    """`found` is all that is ours, `wanted` has whoever is led to before whoever leads there: records are put there in
-    that order and taken away after, but for those that stand in the way of others of their name."""
+    """Return the changes in order. `found` is all that the claim covers; `wanted` lists targets before the aliases that
+    lead to them. Records are created in that order, and deleted afterwards, aliases first; those in the way of other
+    records of their name are deleted before all else."""
     there, should = {each.key: each for each in found}, {each.key: each for each in wanted}
     policies = {(each.name, each.kind): each.policy for each in wanted}
     in_the_way = {
@@ -56,7 +57,7 @@ def changes_to(found: Sequence[RecordSet], wanted: Sequence[RecordSet]) -> list[
 
 
 def batches_of(changes: Iterable[Change], claim_characters: int) -> Iterator[list[Change]]:
-    """In their order, with room for the claim in each."""
+    """Split changes into batches, in order, each with room for the claim."""
     batch: list[Change] = []
     records, characters = 2, 2 * claim_characters
     for each in changes:
@@ -73,5 +74,5 @@ def batches_of(changes: Iterable[Change], claim_characters: int) -> Iterator[lis
 
 
 def _leaders_last(gone: Iterable[RecordSet]) -> list[RecordSet]:
-    """Those that only lead to others after those that have addresses; the other way round they are taken away."""
+    """Record sets with addresses before aliases; they are deleted in the reverse order."""
     return sorted(gone, key=lambda each: each.alias is not None)

@@ -1,5 +1,5 @@
-"""The health checks by which Route53 itself asks each gateway: made as gateways appear, taken away an hour after nobody
-is told of them any more."""
+"""Route53's own health checks of gateways: created as gateways appear, deleted an hour after the last record that names
+them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gateway.ground.naming.tree import RecordTree
 
 _SECOND_NS = 1_000_000_000
 UNUSED_MAX_NS = 3600 * _SECOND_NS
-"""A gateway that is down is told to nobody, and comes back as a rule."""
+"""Time for which an unused check is kept: a gateway that is down is not named, and usually comes back."""
 _FAST_S, _SLOW_S = 10, 30
 
 
 class HealthChecks:
-    """Of one zone."""
+    """Health checks of one zone."""
 
     def __init__(self, config: HealthCheckConfig, zone: str, owner: str, api: Route53Api, clock: Clock) -> None:
         self._config = config
@@ -31,13 +31,13 @@ class HealthChecks:
         whose = f"{owner} {zone} {api.hosted_zone}".encode()
         self._prefix = f"nightside-{hashlib.blake2b(whose, digest_size=8).hexdigest()}-"
         self._checks: dict[str, HealthCheck] | None = None
-        """By address; None: nobody has looked yet."""
+        """Checks by address; None: not listed yet."""
         self._strays: list[HealthCheck] = []
-        """Ours, and nothing will use them any more."""
+        """Checks of this owner that are of no further use."""
         self._unused_since_ns: dict[str, int] = {}
 
     def known(self, found: Iterable[RecordSet]) -> dict[str, str]:
-        """Ids by address. Until somebody has looked at the checks themselves those count that are in use."""
+        """Return ids of checks by address. Until the checks have been listed, those count that records use."""
         if self._config.kind is HealthCheckKind.NONE:
             return {}
         if self._checks is not None:
@@ -45,7 +45,8 @@ class HealthChecks:
         return {each.values[0]: each.health_check for each in found if each.health_check and each.values}
 
     async def complete(self, tree: RecordTree) -> str:
-        """One for each address that is told. What cannot be had, in words; empty when nothing is missing."""
+        """Create a check for each published address. Returns in words which addresses cannot be checked; empty:
+        none."""
         if self._config.kind is HealthCheckKind.NONE:
             return ""
         told = {str(ip_address(text)) for each in tree.areas for text in each.addresses}
@@ -63,13 +64,13 @@ class HealthChecks:
         return f"Route53 cannot ask these for their health, which are not on the internet: {', '.join(hidden)}"
 
     async def sweep(self) -> None:
-        """Take away those that no record names any more."""
+        """Delete the checks that no record names any more."""
         while self._strays:
             await self._api.delete_health_check(self._strays[0].check_id)
             del self._strays[0]
 
     async def _mine(self, tree: RecordTree) -> dict[str, HealthCheck]:
-        """Those that ask as they should. Others were made for other settings, or twice."""
+        """List the checks with the wanted settings. Others were made for other settings, or twice."""
         found: dict[str, HealthCheck] = {}
         for each in await self._api.health_checks(self._prefix):
             address = str(ip_address(each.address))
@@ -91,7 +92,7 @@ class HealthChecks:
                 del self._unused_since_ns[address]
 
     def _reference(self, address: str) -> str:
-        """AWS knows one that was used before, also of a check that was taken away."""
+        """Return a new reference: AWS remembers those used before, even of deleted checks."""
         what = f"{address} {self._clock.wall_ns()}".encode()
         return self._prefix + hashlib.blake2b(what, digest_size=12).hexdigest()
 

@@ -1,4 +1,4 @@
-"""boto3's client, as it has to be for us: it gives up in time and tries nothing twice by itself."""
+"""boto3's client with Nightside's limits: it gives up in time and retries nothing by itself."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 _SECOND_NS = 1_000_000_000
 _GLOBAL_REGION = "us-east-1"
-"""Route53 has one address for all; a signature names a region all the same."""
+"""Region of the signature: Route53 has one address for all regions, and a signature names one all the same."""
 
 
 def check_installed() -> None:
-    """Raises ConfigError."""
+    """Raises ConfigError where boto3 is missing."""
     try:
         import boto3  # noqa: F401, PLC0415 - comes with the extra `aws`
     except ImportError as error:
@@ -26,8 +26,8 @@ def check_installed() -> None:
 
 
 def make_client(config: Route53Config) -> Route53Client:
-    """With the credentials that the machine has, looked for as the AWS command does: environment, files, the instance's
-    or the container's role. Each is a session of its own, so that credentials are read anew."""
+    """Make a client with the machine's credentials, looked for as the AWS command does: environment, files, the role of
+    the instance or the container. Each client has a session of its own, so that credentials are read anew."""
     import boto3  # noqa: PLC0415 - as above
     from botocore.config import Config  # noqa: PLC0415 - as above
 

@@ -1,15 +1,15 @@
-"""What a record tree is in Route53: geolocation on top, latency below, and at the bottom the gateways' addresses.
+"""Record sets of a tree in Route53: geolocation on top, latency below, and at the bottom the gateways' addresses.
 
-    the one name        geolocation: each place of a closed jurisdiction -> closed, everybody else -> open
+    the mesh's name     geolocation: each place of a closed jurisdiction -> closed, all others -> open
     JURISDICTION.closed latency among the regions of that jurisdiction alone -> their pools
     open                latency among all regions in open jurisdictions -> their pools
     REGION.pool         one record for each gateway's address, up to eight of which are answered at a time
-    nobody              geolocation for a place where no clients are: an answer without an address
-    REGION.(one name)   geolocation: places of other closed jurisdictions -> nobody, everybody else -> the pool
+    the empty name      geolocation for a place where no clients are: an answer without an address
+    REGION.(the name)   geolocation: places of other closed jurisdictions -> the empty name, all others -> the pool
 
-A region whose clients may be told of nobody leads to `nobody` by both kinds of address, and so does the kind that a
-region's gateways do not have: otherwise Route53 would lead its clients to the region that is nearest after it. It talks
-to nobody.
+A region whose clients may be sent to no gateway leads to the empty name for both kinds of address, and so does the kind
+that a region's gateways do not have: otherwise Route53 would lead its clients to the next nearest region. The module
+does no I/O.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from gateway.ground.naming.tree import Area, RecordTree
 from gateway.ground.naming.zone import Zone, https_set, region_name, services
 
 SETS_MAX = 100
-"""Of one name and kind, as Route53 takes them."""
+"""Record sets of one name and kind that Route53 accepts."""
 KINDS = {"A": 4, "AAAA": 6}
 _NOWHERE = {"A": "192.0.2.0", "AAAA": "2001:db8::"}
-"""Addresses that are documentation's (RFC 5737, RFC 3849): a record has to have one."""
+"""Documentation addresses (RFC 5737, RFC 3849): a record has to have an address."""
 _NOBODY = "nobody"
 
 
 class Layout:
-    """The names of one zone."""
+    """Names of one zone."""
 
     def __init__(self, zone: str, hosted_zone: str, config: Route53Config) -> None:
-        """`zone` is the one name. Raises ValueError for places that Route53 does not know."""
+        """`zone` is the mesh's name. Raises ValueError for places that Route53 does not know."""
         self.zone = zone
         self.below = f"{LABEL}.{zone}"
         self._hosted_zone = hosted_zone
@@ -50,8 +50,8 @@ class Layout:
         }
 
     def wanted(self, tree: RecordTree, claim: Claim, checks: Mapping[str, str]) -> list[RecordSet]:
-        """All record sets, whoever is led to before whoever leads there. `checks`: by address, whoever asks for its
-        health. Raises ValueError, in words, for what these records cannot say."""
+        """Return all record sets, targets before the aliases that lead to them. `checks`: ids of health checks by
+        address. Raises ValueError, in words, for a tree that these records cannot express."""
         Zone(tree)
         sets = [*self._leaves(tree, checks), *self._branches(tree), *self._services(tree)]
         sets.append(self.claim_record(claim))
@@ -68,14 +68,14 @@ class Layout:
         return RecordSet(self.below, "TXT", ttl_s=TTL_S, values=(text,))
 
     def claim_of(self, found: Iterable[RecordSet]) -> Claim | None:
-        """None: nobody's, or not one of ours."""
+        """Return the claim among the record sets; None where there is none, or not one of Nightside's."""
         texts = [each.values for each in found if each.key == (self.below, "TXT", "")]
         if len(texts) != 1 or len(texts[0]) != 1:
             return None
         return claim_in(texts[0][0].strip('"').split('" "'))
 
     def is_ours(self, each: RecordSet, claim: Claim) -> bool:
-        """By its name and kind, and that claim."""
+        """Return whether the claim covers the record set, by its name and kind."""
         if each.name == self.below or each.name.endswith(f".{self.below}"):
             return True
         return (each.name, each.kind) in self.owned(claim)
@@ -115,7 +115,7 @@ class Layout:
     def _pool(self, region: RegionName) -> str:
         return f"{region.lower()}.pool.{self.below}"
 
-    # Who is led to them
+    # Aliases
 
     def _branches(self, tree: RecordTree) -> Iterator[RecordSet]:
         closed = dict.fromkeys(each.jurisdiction for each in tree.areas if each.is_closed)
@@ -137,7 +137,7 @@ class Layout:
             yield from self._by_place(self.zone, kind, elsewhere, kept)
 
     def _nearest(self, name: str, kind: str, areas: Iterable[Area]) -> Iterator[RecordSet]:
-        """Among those regions, by latency. Route53 does not look for another where the nearest has nobody."""
+        """Choose among those regions by latency. Route53 takes no other region where the nearest one has no address."""
         seen: dict[str, RegionName] = {}
         for area in areas:
             aws_region = self._config.regions.get(area.region, area.region)
@@ -174,7 +174,7 @@ class Layout:
             raise ValueError(f"{region} makes no name below {self.zone}")
         return name.to_text()
 
-    # What else is asked for
+    # Services
 
     def _services(self, tree: RecordTree) -> Iterator[RecordSet]:
         zone = dns.name.from_text(self.zone)

@@ -1,8 +1,7 @@
-"""Route53 as a provider: what a tree says becomes record sets, put there in batches that nobody who was overtaken can
-write, and checked by Route53 itself beside us.
+"""Route53 as a provider: a tree becomes record sets, written in batches that Route53 refuses from a superseded writer.
 
-Its own health checks only leave a gateway out while another of the same pool answers: they lead no client to a region
-that the tree did not.
+Route53's own health checks only leave a gateway out while another one of the same pool answers: they lead no client to
+a region that the tree did not.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from gateway.ground.supervisor import Backoff
 _SECOND_NS = 1_000_000_000
 _SYNC_POLLS = Backoff(_SECOND_NS, 8 * _SECOND_NS)
 _SYNC_MAX_NS = 600 * _SECOND_NS
-"""AWS says within a minute, as a rule."""
+"""Longest wait for all of Route53's servers; AWS says within a minute, as a rule."""
 
 
 @value
@@ -42,7 +41,7 @@ class _Plan:
 
 
 class Route53Dns:
-    """One hosted zone, or the part of one below the one name."""
+    """One hosted zone, or the part of one below the mesh's name."""
 
     tells_clients_apart = True
 
@@ -57,8 +56,8 @@ class Route53Dns:
         clock: Clock,
         on_in_sync: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
-        """`zone` is the one name, with the final dot. `on_in_sync` hears how long a change took from being accepted
-        until each of Route53's servers had it. Raises ValueError for places that Route53 does not know."""
+        """`zone` is the mesh's name, with the final dot. `on_in_sync` is called with the seconds from a change's
+        acceptance until each of Route53's servers had it. Raises ValueError for places that Route53 does not know."""
         self._layout = Layout(zone, api.hosted_zone, config)
         self._checks = HealthChecks(config.health_checks, zone, owner, api, clock)
         self._owner = owner
@@ -67,11 +66,11 @@ class Route53Dns:
         self._api = api
         self._on_in_sync = on_in_sync
         self._found: tuple[RecordSet, ...] | None = None
-        """What is there, as it was read or written last; None: nobody knows."""
+        """Record sets as last read or written; None: unknown."""
         self._tree: RecordTree | None = None
-        """What was published last."""
+        """Tree published last."""
         self._pending: tuple[str, int] | None = None
-        """The last change, and when it was accepted."""
+        """Id of the last change, and the time of its acceptance."""
 
     async def publish(self, tree: RecordTree, changes: Changes) -> int:
         check_zone(tree, self._layout.zone)
@@ -90,7 +89,8 @@ class Route53Dns:
         raise AssertionError("the second time is the last")
 
     async def settle(self) -> None:
-        """First all gateways' health checks, which are a call each; then until the last change is at all servers."""
+        """Create the health checks, a call each, and publish the records with them; then wait until all servers have
+        the last change. Raises DnsError where some addresses cannot be checked."""
         if self._tree is None:
             return
         fault = await self._checks.complete(self._tree)
@@ -121,12 +121,12 @@ class Route53Dns:
         if found is not None:
             claim = self._layout.claim_of(found)
             if claim is not None and {each.region for each in tree.areas} <= set(claim.regions):
-                return found  # else there may be others' records by names that are new to us
+                return found  # new names may hold records of other origin
         self._found = tuple(await self._api.records(self._layout.zone))
         return self._found
 
     def _planned(self, tree: RecordTree, found: Sequence[RecordSet], term: int) -> _Plan:
-        """Raises DnsRefused and DnsOutdated."""
+        """Plan the changes from `found` to the tree. Raises DnsRefused and DnsOutdated."""
         claim = self._layout.claim_of(found)
         if claim is not None:
             check_claim(claim, self._owner, term, tree.version)
@@ -147,7 +147,8 @@ class Route53Dns:
         return _Plan(tuple(self._batches(changes, claim, said)), tuple(wanted))
 
     def _batches(self, changes: Sequence[Change], claim: Claim | None, said: Claim) -> list[tuple[Change, ...]]:
-        """Each with the claim before it and after it; until the last one both old and new names are ours."""
+        """Add to each batch the claim before and after it; until the last batch, the claim covers both old and new
+        names."""
         batches = list(batches_of(changes, len(" ".join(said.strings())) * 2)) or [[]]
         made, before = [], claim
         for number, batch in enumerate(batches, 1):
@@ -168,7 +169,7 @@ class Route53Dns:
     async def _write(self, plan: _Plan, tree: RecordTree) -> None:
         if not plan.batches:
             return
-        self._found = None  # until all of it is there
+        self._found = None  # unknown until all of it is written
         for batch in plan.batches:
             change_id = await self._api.change(batch, f"version {tree.version}, term {self._lease.token}")
             self._pending = change_id, self._clock.now_ns()

@@ -1,5 +1,5 @@
-"""A record set of Route53 as a plain value, from what the API says and back into what it takes, without losing a word:
-what is deleted has to be said just as it is."""
+"""A record set of Route53 as a plain value, converted from and to the API's form without loss: a deletion has to name
+the record set exactly as it is."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _OWN_KEYS = frozenset(
 
 @value
 class Location:
-    """Where clients are."""
+    """Place of clients."""
 
     continent: str = ""
     country: str = ""
-    """`*`: whoever is in none of the others, and whoever is nobody knows where."""
+    """Country code; `*`: clients in no other listed place, and those whose place is unknown."""
     subdivision: str = ""
 
     def __str__(self) -> str:
@@ -46,11 +46,11 @@ class Location:
 
 ELSEWHERE = Location(country="*")
 NO_CLIENTS = Location(continent="AN")
-"""Where nobody asks for names."""
+"""Place where no clients are."""
 
 
 def location_of(text: str) -> Location:
-    """`DE`, `US-CA` or `continent:EU`. Raises ValueError."""
+    """Parse `DE`, `US-CA` or `continent:EU`. Raises ValueError."""
     kind, _, continent = text.rpartition("continent:")
     country, dash, subdivision = text.partition("-")
     if not kind and continent != text:
@@ -75,20 +75,20 @@ class Alias:
 @value
 class RecordSet:
     name: str
-    """In small letters, with the final dot."""
+    """Lower-case name with the final dot."""
     kind: str
     identifier: str = ""
     ttl_s: int | None = None
     values: tuple[str, ...] = ()
-    """In an order that means nothing."""
+    """Values; their order has no meaning."""
     alias: Alias | None = None
     region: str = ""
-    """An AWS region: clients are told of this one who are nearest to it, by latency."""
+    """AWS region: this record set is for the clients nearest to it, by latency."""
     location: Location | None = None
     is_multivalue: bool = False
     health_check: str = ""
     rest: str = ""
-    """What ours never have, as JSON."""
+    """Fields that Nightside's own record sets never have, as JSON."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -96,7 +96,7 @@ class RecordSet:
 
     @property
     def policy(self) -> str:
-        """How clients are told apart; all record sets of one name and kind have the same."""
+        """Routing policy; all record sets of one name and kind have the same."""
         if self.rest:
             return self.rest
         if self.location is not None:
@@ -135,7 +135,7 @@ def from_api(said: Mapping[str, Any]) -> RecordSet:
 
 
 def _written(text: str) -> str:
-    """An IPv6 address has many spellings."""
+    """Return one spelling of an IPv6 address, which has many; other text unchanged."""
     try:
         return str(ip_address(text))
     except ValueError:

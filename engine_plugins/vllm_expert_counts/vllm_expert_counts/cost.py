@@ -1,7 +1,6 @@
-"""What counting costs for the shape of a model: `python -m vllm_expert_counts.cost`, with `--device cuda` on an
-accelerator. Beside vLLM or without it: it measures the counting alone, of steps that are full; on a host by what it
-takes of the processor, whoever else is there.
-"""
+"""Measures the cost of counting for the shape of a model: `python -m vllm_expert_counts.cost`, with `--device cuda` on
+an accelerator. It runs with or without vLLM, and measures the counting alone, with full steps; on a host in processor
+time, which other processes do not add to."""
 
 from __future__ import annotations
 

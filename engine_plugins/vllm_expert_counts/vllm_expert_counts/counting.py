@@ -1,5 +1,6 @@
-"""What one worker counts, step by step: rows of blocks, and sums over prompts that were read to their end. Pure: steps
-are told to it in the order in which they run, and it must be told of each.
+"""Counting in one worker, step by step: rows of blocks, and sums over prompts that were prefilled to their end.
+
+Pure: it is told of each step, in the order in which the steps run, and must miss none.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from vllm_expert_counts.rows import Rows, Total
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """One request's share of a step: `tokens` tokens from position `start` on. `blocks` are all that it has, from its
-    first token on; `prompt` is how many tokens its prompt has; `is_wanted`: somebody asks for its counts."""
+    """One request's share of a step: `tokens` tokens from position `start` on. `blocks` are all blocks of the request,
+    from its first token on; `prompt` is the number of tokens in its prompt; `is_wanted`: its counts are asked for."""
 
     request_id: str
     start: int
@@ -37,17 +38,17 @@ class Counter:
         self._ledger = ledger
         self._rows = rows
         self._read: set[str] = set()
-        """Requests whose prompt has been read to its end, as long as they live: one that is preempted reads it again,
-        with some of its answer behind it."""
+        """Live requests whose prompt has been prefilled to its end: one that is preempted prefills it again, with some
+        of its answer behind it."""
 
     def copy(self, source: int, target: int) -> None:
-        """A block goes on in another one, before the next step."""
+        """Continue a block in another one, before the next step."""
         self._ledger.copy(source, target)
         self._rows.copy(source, target)
 
     def step(self, batch: Sequence[Scheduled], picks: Any) -> dict[str, Total]:
-        """`picks`: tokens by layers by rank, the batch's requests one behind the other. Returns the counts of those
-        prompts that this step has read to their end, that are wanted, and that are known exactly."""
+        """Count a step. `picks`: tokens by layers by rank, the batch's requests one after the other. Returns the counts
+        of the prompts that this step has prefilled to their end, that are wanted, and that are known exactly."""
         written = self._ledger.write(slots_of(batch, self._ledger.block_tokens))
         self._rows.clear(written.fresh)
         self._rows.add(written.blocks, written.tokens, picks)
@@ -66,7 +67,7 @@ class Counter:
 
 
 def slots_of(batch: Sequence[Scheduled], block_tokens: int) -> NDArray[np.int64]:
-    """Where each token of the batch goes: block times tokens a block plus offset."""
+    """Return the slot of each token of the batch: block times tokens a block plus offset."""
     slots = [np.empty(0, dtype=np.int64)]
     for each in batch:
         positions = np.arange(each.start, each.end, dtype=np.int64)

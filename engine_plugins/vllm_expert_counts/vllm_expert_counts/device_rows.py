@@ -49,7 +49,7 @@ class DeviceRows:
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self._device, non_blocking=True)
 
     def _leaving(self, summed: torch.Tensor) -> Total:
-        """On its way to the host, without a stop for the engine."""
+        """Copy sums to the host in the background, without a stop for the engine."""
         here = summed.to("cpu", non_blocking=True)
         arrived = None if self._device.type == "cpu" else torch.Event(self._device.type)
         if arrived is not None:

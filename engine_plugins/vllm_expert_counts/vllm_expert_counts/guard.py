@@ -1,4 +1,4 @@
-"""Keeps the engine apart from the plug-in: what fails here is told once and ends the counting, never a request."""
+"""Keeps failures of the plug-in from the engine: a failure is logged once and ends the counting, never a request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 class Guard:
-    """`where`: the process, in words."""
+    """Switch of the counting in one process. `where`: the process, in words."""
 
     def __init__(self, where: str) -> None:
         self._where = where

@@ -1,8 +1,8 @@
-"""Which tokens of each KV block have been counted, so that a sum over blocks is told only where it is exact.
+"""Record of the tokens counted in each KV block, so that a sum over blocks is reported only where it is exact.
 
-A block's row lives as long as what the block holds: it begins anew with the block's first token, whoever had the block
-before, and it is right only as long as tokens follow each other without a gap or a repetition. It must never guess:
-what was loaded from elsewhere, or written twice, is not counted, and a prompt that stands on it has no counts.
+A block's row lives as long as the block's content: it begins anew with the block's first token, whatever the block held
+before, and is right only as long as tokens follow each other without a gap or a repetition. The ledger never guesses:
+content that was loaded from elsewhere, or written twice, is not counted, and a prompt that builds on it has no counts.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 _BROKEN = -1
-"""Of a block whose row cannot be trusted until the block begins anew."""
+"""Mark of a block whose row cannot be trusted until the block begins anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTokens:
-    """What one step writes: `tokens` are indices of its tokens, `blocks` the block of each, and `fresh` the blocks
-    whose rows begin anew, before anything is added to them."""
+    """Tokens that one step writes: `tokens` are their indices in the step, `blocks` the block of each, and `fresh` the
+    blocks whose rows begin anew, before anything is added to them."""
 
     tokens: NDArray[np.int64]
     blocks: NDArray[np.int64]
@@ -35,8 +35,8 @@ class Ledger:
         self._written = np.zeros(blocks, dtype=np.int32)
 
     def write(self, slots: NDArray[np.int64]) -> StepTokens:
-        """`slots`: for each token of a step where its K and V go, block times tokens a block plus offset; below 0 for
-        padding. Tokens of one block stand beside each other, in their order."""
+        """Record a step. `slots`: for each token, where its K and V go, block times tokens a block plus offset; below 0
+        for padding. Tokens of one block stand beside each other, in their order."""
         tokens = np.flatnonzero(slots >= 0)
         written = slots[tokens]
         blocks, offsets = np.divmod(written, self.block_tokens)
@@ -54,7 +54,7 @@ class Ledger:
         tokens: int,
         starts: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Each block's run of tokens, taken into the books; the blocks that begin anew."""
+        """Record each block's run of tokens; returns the blocks that begin anew."""
         lengths = np.diff(starts, append=tokens)
         fresh: NDArray[np.int64] = blocks[offsets == 0]
         self._written[fresh] = 0
@@ -68,7 +68,7 @@ class Ledger:
         self._written[target] = self._written[source]
 
     def covers(self, blocks: Sequence[int] | NDArray[np.int64], tokens: int) -> bool:
-        """Are these blocks, in their order, counted for exactly this many tokens?"""
+        """Tell whether these blocks, in their order, are counted for exactly this many tokens."""
         full, rest = divmod(tokens, self.block_tokens)
         if tokens <= 0 or len(blocks) != full + (rest > 0):
             return False
@@ -77,7 +77,7 @@ class Ledger:
 
 
 def _gapless(written: NDArray[np.int64], is_first: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """For each run: does each of its tokens follow the one before?"""
+    """Tell for each run whether each of its tokens follows the one before."""
     if len(written) == 0:
         return np.ones(0, dtype=bool)
     follows = np.ones(len(written), dtype=bool)

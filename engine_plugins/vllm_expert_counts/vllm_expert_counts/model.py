@@ -1,4 +1,4 @@
-"""A name for what is counted: counts of two engines may be compared if their models have the same one."""
+"""Fingerprint of a model: counts of two engines may be compared if their models have the same one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 _OF_THE_FILES = frozenset(
     {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures", "quantization_config"}
 )
-"""What says how the model was saved or is loaded, and nothing about its experts."""
+"""Settings of how the model was saved or is loaded, which say nothing about its experts."""
 _NAME_MAX = 64
 _DIGEST_MAX = 16
 
 
 def fingerprint(architecture: str, settings: Mapping[str, object]) -> str:
-    """`settings`: the model's own configuration. At most 128 characters, all of them printable."""
+    """Return the fingerprint, at most 128 characters, all of them printable. `settings`: the model's own
+    configuration."""
     told = {key: value for key, value in settings.items() if key not in _OF_THE_FILES}
     text = json.dumps(told, sort_keys=True, default=str)
     name = "".join(each for each in architecture if each.isascii() and each.isalnum())[:_NAME_MAX]

@@ -1,6 +1,5 @@
-"""What an operator may say of the plug-in, in vLLM's own `--additional-config` under its name. Checked once, where the
-engine starts; what is not understood turns the plug-in off, never the engine.
-"""
+"""Options of the plug-in, in vLLM's own `--additional-config` under its name. They are checked once, as the engine
+starts; an invalid option turns the plug-in off, never the engine."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ _LINES_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`record`: a file to which calibration is recorded, `record_lines_max` lines of it."""
+    """`record`: a file to which calibration is recorded, with at most `record_lines_max` lines."""
 
     record: Path | None = None
     record_lines_max: int = _LINES_MAX
 
 
 def read_options(additional_config: object) -> Options:
-    """Raises ValueError with the key that is wrong."""
+    """Read the options. Raises ValueError with the key that is wrong."""
     section = additional_config.get(SECTION, {}) if isinstance(additional_config, Mapping) else {}
     if not isinstance(section, Mapping):
         raise ValueError(f"{SECTION} should be an object")  # noqa: TRY004 - as any other value that is wrong

@@ -1,4 +1,4 @@
-"""The entry point: vLLM calls it in each of its processes. It must never raise, whatever vLLM it finds."""
+"""Entry point, which vLLM calls in each of its processes. It must never raise, whatever vLLM it finds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vllm_expert_counts import logger
 from vllm_expert_counts.guard import Guard
 
 SERVED = "0.32"
-"""The line of vLLM whose insides the hooks know. Others are refused: what they would do there is not known."""
+"""Release line of vLLM whose internals the hooks know. Others are refused: the hooks' effect there is unknown."""
 
 _installed = False
 

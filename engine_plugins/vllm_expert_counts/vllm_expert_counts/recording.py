@@ -1,5 +1,6 @@
-"""What experts answers use, recorded for calibration: a line a request in a file with a limit. It must never hold up a
-step for longer than the addition takes, and a disk that is full ends the recording, not the engine.
+"""Recorder of the experts that answers use, for calibration: a line a request in a file with a limit.
+
+It must never hold up a step for longer than the addition takes. A full disk ends the recording, not the engine.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class _Record:
 
 
 def file_of(file: Path, ranks: int, rank: int) -> Path:
-    """Each rank has one of its own: what two write into one may be mixed."""
+    """Return a rank's own file: two ranks that write to one file may mix their lines."""
     return file if ranks == 1 else file.with_name(f"{file.stem}.{rank}{file.suffix}")
 
 
@@ -51,8 +52,8 @@ class Recorder:
         read: Mapping[str, Total],
         labels: Mapping[str, Label],
     ) -> None:
-        """`read`: the counts of prompts that this step has read to their end. Tokens that are computed again, after a
-        preemption, count once."""
+        """Record a step. `read`: the counts of prompts that this step has prefilled to their end. Tokens that are
+        computed again, after a preemption, count once."""
         first = 0
         for each in batch:
             if each.request_id in read:

@@ -1,6 +1,5 @@
-"""Where counts could be wrong, or the engine would be changed by counting: there the plug-in stays off, and says why.
-Reads vLLM's configuration by its names and imports nothing of it.
-"""
+"""Conditions in which counts could be wrong, or counting would change the engine: the plug-in then stays off, and says
+why. The module reads vLLM's configuration by its names and imports nothing of vLLM."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from typing import Any
 
 
 def why_not(config: Any) -> str:
-    """Empty where counts can be had."""
+    """Return the reason why counts cannot be had; empty where they can."""
     parallel, cache, compilation = config.parallel_config, config.cache_config, config.compilation_config
     transfer = config.kv_transfer_config
     only_decodes = transfer is not None and transfer.kv_role == "kv_consumer"

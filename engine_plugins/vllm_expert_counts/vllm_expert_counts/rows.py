@@ -1,5 +1,7 @@
-"""One row a KV block: how often each expert of each layer was picked by the tokens in it. On the host; the same on an
-accelerator is in `device_rows.py`. Knows nothing of requests, and of blocks only their numbers.
+"""Rows of counts, one a KV block: how often each expert of each layer was picked by the tokens in it.
+
+These rows are on the host; `device_rows.py` has the same on an accelerator. They know nothing of requests, and of
+blocks only their numbers.
 """
 
 from __future__ import annotations
@@ -11,15 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 BYTE_TOKENS = 255
-"""A token picks an expert once at most, so that a byte counts for a block of as many tokens."""
+"""Tokens of a block that a byte can count: a token picks an expert once at most."""
 
 
 Total = Callable[[], NDArray[np.uint32]]
-"""Layers by experts. Read it once the step is over: an accelerator may still be adding."""
+"""Counts, layers by experts. Call it once the step is over: an accelerator may still be adding."""
 
 
 class Rows(Protocol):
-    """`picks`: of each token, layer and rank which expert the gate picked, where the engine's own capture has them."""
+    """Rows of counts. `picks`: the expert that the gate picked for each token, layer and rank, where the engine's own
+    capture has them."""
 
     def clear(self, blocks: NDArray[np.int64]) -> None: ...
 
@@ -28,10 +31,10 @@ class Rows(Protocol):
     def add(self, blocks: NDArray[np.int64], tokens: NDArray[np.int64], picks: Any) -> None: ...
 
     def total(self, blocks: Sequence[int] | NDArray[np.int64]) -> Total:
-        """Summed over these blocks, as they are now."""
+        """Return the sum over these blocks, as they are at the call."""
 
     def of_tokens(self, tokens: NDArray[np.int64], picks: Any) -> Total:
-        """Of these tokens of a step alone."""
+        """Return the counts of these tokens of a step alone."""
 
 
 class HostRows:

@@ -1,6 +1,5 @@
-"""In vLLM's scheduler: keeps the counts of prompts that were read, as long as their requests live, and puts them beside
-what the KV connector answers when a request ends. It must never change the connector's own words.
-"""
+"""Hooks in vLLM's scheduler: they keep the counts of prefilled prompts as long as the requests live, and put them
+beside the KV connector's answer when a request ends. They must never change the connector's own answer."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ Answer = tuple[bool, dict[str, Any] | None]
 
 
 def _look(guard: Guard, vllm_config: Any) -> None:
-    """Here too: a worker whose model runner is another one has none of our hooks, and would say nothing."""
+    """Turn the hooks off where counts cannot be had: the check is repeated here, since a worker with another model
+    runner has none of the hooks, and would say nothing."""
     if reason := why_not(vllm_config):
         guard.off(reason)
 

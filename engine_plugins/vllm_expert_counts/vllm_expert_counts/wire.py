@@ -13,18 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 KEY = "nightside_expert_counts"
-"""In `kv_transfer_params`, asked for and answered."""
+"""Key in `kv_transfer_params`, both to ask for counts and to return them."""
 CARRIED = "nightside_expert_counts_carried"
-"""On a step's output, from a worker to the scheduler."""
+"""Attribute of a step's output that carries counts from a worker to the scheduler."""
 DOCUMENT, DOMAIN = "document", "domain"
-"""In a request's `vllm_xargs`: which text it is from, and of what kind that is."""
+"""Keys in a request's `vllm_xargs`: the text that it is from, and the kind of that text."""
 VERSION = 1
 _LEVEL = 1
 _CEILING = 65_535
 
 
 def handed_over(counts: NDArray[np.uint32], tokens: int, model: str) -> dict[str, object]:
-    """`counts`: layers by experts, over the prompt's tokens. Above 65,535 it says 65,535."""
+    """Return the counts as handed over. `counts`: layers by experts, over the prompt's tokens; more than 65,535 is
+    given as 65,535."""
     layers, experts = counts.shape
     return {
         "v": VERSION,
@@ -38,21 +39,21 @@ def handed_over(counts: NDArray[np.uint32], tokens: int, model: str) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What whoever calibrates says of a request. Without a document its id stands for one."""
+    """Labels that calibration gives a request. Without a document, the request's id stands for one."""
 
     document: str = ""
     domain: str = ""
 
 
 def label_of(extra: Mapping[str, object]) -> Label:
-    """`extra`: a request's `vllm_xargs`."""
+    """Return a request's labels. `extra`: the request's `vllm_xargs`."""
     return Label(str(extra.get(DOCUMENT, "")), str(extra.get(DOMAIN, "")))
 
 
 def calibration_line(
     request_id: str, label: Label, model: str, *, prefill: NDArray[np.uint32], decode: NDArray[np.uint32], steps: int
 ) -> str:
-    """`decode`: summed over `steps` steps of one token each."""
+    """Return one line of a calibration file. `decode`: summed over `steps` steps of one token each."""
     layers, experts = prefill.shape
     line = {
         "v": VERSION,
@@ -71,12 +72,14 @@ def calibration_line(
 
 
 def adds_up(counts: NDArray[np.uint32], tokens: int, top_k: int) -> bool:
-    """Has each layer as many picks as that many tokens make? A prompt that grew since it was counted has more."""
+    """Tell whether each layer has as many picks as that many tokens make. A prompt that grew since it was counted has
+    more."""
     return bool((counts.sum(axis=1) == tokens * top_k).all())
 
 
 def is_asked_for(kv_transfer_params: object) -> bool:
-    """Whoever hands over gets counts, and whoever asks for them by name; nobody else pays for them."""
+    """Counts are for requests that hand over their prompt and for those that ask for counts by name; other requests do
+    not pay for them."""
     is_handed_over = isinstance(kv_transfer_params, dict) and kv_transfer_params.get("do_remote_decode") is True
     return is_handed_over or is_asked_for_by_name(kv_transfer_params)
 

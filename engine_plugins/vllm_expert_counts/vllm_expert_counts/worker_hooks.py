@@ -1,6 +1,6 @@
-"""In a worker of vLLM: listens to what gates pick by vLLM's own capture of routed experts, which is on whether or not
-vLLM returns them, and counts a step once it has been launched. It must never raise into a step, nor wait for one.
-"""
+"""Hooks in a worker of vLLM: they listen to the gates' picks by vLLM's own capture of routed experts, which is on
+whether or not vLLM returns them, and count a step once it has been launched. They must never raise into a step, nor
+wait for one."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from vllm_expert_counts.rows import HostRows, Rows, Total
 from vllm_expert_counts.wire import CARRIED, is_asked_for, label_of
 
 _HELD = "_nightside_expert_counts"
-"""On a model runner: its `Worker`; on a step's output: counts that are not read yet."""
+"""Attribute: on a model runner, its `Worker`; on a step's output, counts that are not read yet."""
 
 
 class Capture(RoutedExpertsCapturer):  # type: ignore[misc]
-    """VLLM's own, kept apart from the layer that it listens to."""
+    """Capture of vLLM, whose failures are kept from the layer that it listens to."""
 
     def __init__(self, guard: Guard, max_num_batched_tokens: int, vllm_config: Any) -> None:
         super().__init__(max_num_batched_tokens, vllm_config)
@@ -51,18 +51,18 @@ class Capture(RoutedExpertsCapturer):  # type: ignore[misc]
 
 @dataclass(slots=True)
 class Worker:
-    """What is kept beside one model runner."""
+    """State kept beside one model runner."""
 
     guard: Guard
     capture: Capture
     counter: Counter
     recorder: Recorder | None
     group: int
-    """Of the KV cache, whose blocks are counted by."""
+    """Index of the KV cache group whose blocks are counted."""
     layers: torch.Tensor
-    """Those with experts."""
+    """Layers with experts."""
     read: dict[str, Total]
-    """Prompts that the step under way has read to their end."""
+    """Counts of the prompts that the step under way has prefilled to their end, by request."""
 
     def step(self, runner: Any, scheduler_output: Any) -> None:
         self.counter.end(scheduler_output.finished_req_ids)
@@ -101,7 +101,7 @@ class Worker:
 
 
 def _layers_with_experts(model: Any) -> list[int]:
-    """Those that vLLM's own capture listens to."""
+    """Layers to which vLLM's own capture listens."""
     sources = (MoERunner, RoutedExpertsCaptureSource)
     return sorted({module.layer_id for module in model.modules() if isinstance(module, sources)})
 
@@ -166,7 +166,8 @@ def _worker_of(runner: Any) -> Worker | None:
 
 
 def _attach(worker: Worker, output: Any) -> None:
-    """To what goes back to the scheduler. What is still being computed is given its counts when it is read."""
+    """Attach the counts to the output for the scheduler. An output that is still being computed gets its counts when it
+    is read."""
     if worker.read and output is not None:
         setattr(output, _HELD, worker.read)
         worker.read = {}
