@@ -79,8 +79,8 @@ class Assignments:
         self._tell()
 
     def _tell(self, *, always_follow: bool = False) -> None:
-        """Submit the assignment if it has changed. Changes that the core does not see, such as a new API key, make no
-        version."""
+        """Pass on the replicas and the assignment, each where it has changed. Changes that the core does not see, such
+        as a new API key, make no version."""
         if not self._is_started:
             return
         replicas = self._replicas()
@@ -98,7 +98,7 @@ class Assignments:
 
     def _replicas(self) -> tuple[ReplicaConfig, ...]:
         """Replicas with distinct ids. The controller's description comes before the region file's, and that before a
-        source's. A replica with ranks is described by one of them as a whole."""
+        source's. The controller's description of a replica replaces the others' for all its ranks."""
         by_id: dict[ReplicaId, ReplicaConfig] = {}
         ordered = {_name(each) for each in self._ordered}
         for config in (*self._ordered, *(each for each in self._described() if _name(each) not in ordered)):

@@ -64,15 +64,15 @@ class FollowedChannel:
         self._ended = asyncio.Event()
 
     def unary_unary(self, *arguments: Any, **options: Any) -> _Begin:
-        """Make the call for a stub, like the channel's own method."""
+        """Return a function for a stub that begins calls, like the channel's own."""
         return self._following(self.channel.unary_unary(*arguments, **options))
 
     def unary_stream(self, *arguments: Any, **options: Any) -> _Begin:
-        """Make the call for a stub, like the channel's own method."""
+        """Return a function for a stub that begins calls, like the channel's own."""
         return self._following(self.channel.unary_stream(*arguments, **options))
 
     def stream_stream(self, *arguments: Any, **options: Any) -> _Begin:
-        """Make the call for a stub, like the channel's own method."""
+        """Return a function for a stub that begins calls, like the channel's own."""
         return self._following(self.channel.stream_stream(*arguments, **options))
 
     async def until_silent(self, wait_max_s: float) -> None:

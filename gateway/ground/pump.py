@@ -120,8 +120,8 @@ class Pump(ABC, Generic[EventT, EffectT]):
                 self._tell(observer, step)
 
     def fail(self, error: Exception, *steps: Step[EventT, EffectT]) -> None:
-        """Stop the pump for a failure of an observer, or of a part that follows the core by way of one. Only the first
-        failure counts. `steps` is the step in which the core failed; other failures have none."""
+        """Stop the pump for a failure of the core, of an observer, or of a part that follows the core by way of one.
+        Only the first failure counts. `steps` is the step in which the core failed; other failures have none."""
         if self.crash is not None:
             return
         self.crash = Crash(error, (*self._tail, *self._untold, *steps))

@@ -25,8 +25,8 @@ def is_our_shortage(error: OSError) -> bool:
 
 
 def is_full_disk(error: OSError) -> bool:
-    """Return whether a disk is full. Room may be made while a program runs, so that is no fault of its
-    configuration."""
+    """Return whether the error says that a disk is full or a limit of its space is reached. Room may be made while a
+    program runs, so that is no fault of its configuration."""
     return error.errno in _FULL_DISK
 
 

@@ -54,8 +54,8 @@ class StateFile(Generic[_Content]):
             raise StateUnusable(f"{self.path}: is damaged: {error}") from error
 
     def write(self, content: _Content) -> None:
-        """Write the value. It is on the disk when this returns; a failure leaves the old file. Raises OSError, also for
-        a value that is too large to be read again."""
+        """Write the value, whole or not at all; it is on the disk when this returns. Raises OSError, also for a value
+        that is too large to be read again."""
         encoded = msgspec.json.encode(content)
         if len(encoded) + _ENVELOPE_BYTES_MAX > STATE_BYTES_MAX:
             raise OSError(errno.EFBIG, f"it is larger than {STATE_BYTES_MAX >> 20} MiB", str(self.path))

@@ -53,7 +53,7 @@ class YamlFile:
             raise FileError(self.path, self.located(faults_in(error, words, model))) from error
 
     def located(self, faults: Iterable[Fault]) -> list[Fault]:
-        """Faults with their lines: the key's own, or that of the nearest key around it."""
+        """Faults with their lines: the key's own, that of the nearest key around it, or that of `beside`."""
         return [replace(fault, line=self.line_of(fault.key) or self.line_of(fault.beside)) for fault in faults]
 
     def line_of(self, key: str) -> int | None:

@@ -42,8 +42,8 @@ class Offer(msgspec.Struct, frozen=True, tag="offer"):
     sockets: list[Passed]
     """Descriptions of the sockets, in the order in which they are passed."""
     peers: tuple[str, str]
-    """Address at which other gateways reach this one: as the region file has it, and with the port that the system
-    chose."""
+    """Address on which the predecessor listens for other gateways: as the region file has it, and with the port that
+    the system chose."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):

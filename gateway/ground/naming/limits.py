@@ -12,8 +12,8 @@ from gateway.ground.naming.geography import Address, Network, network_of
 
 _SECOND_NS = 1_000_000_000
 _NETWORK_BITS = {4: 24, 6: 56}
-"""Prefix lengths by IP version; addresses with the same prefix are limited as one client, since a single attacker
-rarely has a whole network."""
+"""Prefix lengths by IP version; addresses with the same prefix are limited as one client, since a client gets many
+single addresses more easily than networks."""
 
 
 @dataclass(frozen=True, slots=True)

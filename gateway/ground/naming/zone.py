@@ -63,7 +63,7 @@ class Zone:
         )
         self._hands: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {}
         self._sets: dict[tuple[dns.name.Name, tuple[str, ...]], Sets] = {}
-        """Caches, filled on demand and bounded by the tree."""
+        """Cache of record sets by name and addresses. Like `_hands`, it is filled on demand and bounded by the tree."""
         closed = dict.fromkeys(each.jurisdiction for each in tree.areas if each.is_closed)
         self._closed = {each: _of_jurisdiction(each, tree) for each in closed}
         self._services = services(self.name, tree)

@@ -1,5 +1,5 @@
-"""Reads an issuer's public keys from its JSON Web Key Set (RFC 7517). It fetches nothing, and accepts no private or
-shared key.
+"""Reads an issuer's public keys from its JSON Web Key Set (RFC 7517). It fetches nothing, drops private parts of keys,
+and accepts no shared key.
 """
 
 from __future__ import annotations
