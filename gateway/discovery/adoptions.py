@@ -1,5 +1,5 @@
-"""Adopted engines that have been silent for so long that they are given up for a while: another gateway has named them,
-and may have named what never was. It opens no connection.
+"""Tracks how long adopted engines have been silent, and gives up for a while those silent too long: an adopted engine
+was named by another gateway, which may have named one that never existed. This module opens no connection.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _SECOND_NS = 1_000_000_000
 
 
 class Adoptions:
-    """By URL, since when each engine has been silent, and until when those that are given up stay so."""
+    """Silence of adopted engines, by URL: since when each is silent, and until when those given up stay given up."""
 
     def __init__(self, clock: Clock, config: ControlConfig, on_change: Callable[[], None]) -> None:
-        """`on_change` is told whenever an engine is given up or tried again."""
+        """Call `on_change` whenever an engine is given up or tried again."""
         self._clock = clock
         self._config = config
         self._on_change = on_change
@@ -28,7 +28,7 @@ class Adoptions:
         self._changed = asyncio.Event()
 
     def configure(self, config: ControlConfig, adopted: Iterable[ReplicaConfig]) -> None:
-        """New numbers, and all that is adopted now: nothing is remembered of any other engine."""
+        """Take a new configuration and the replicas that are adopted; forget all other engines."""
         self._config = config
         urls = {each.url for each in adopted}
         for known in (self._silent_since_ns, self._given_up_until_ns):
@@ -36,14 +36,14 @@ class Adoptions:
                 del known[url]
 
     def given_up(self, replicas: Iterable[ReplicaConfig]) -> dict[str, str]:
-        """By id, those of them that are left out, and why."""
+        """Reasons, by replica id, for those of the replicas that are given up."""
         silent_s = self._config.adopted_silent_max_ns / _SECOND_NS
         why = f"adopted, and its engine has not answered for {silent_s:g} s (control.adopted_silent_max)"
         given_up = (each for each in replicas if each.is_adopted and each.url in self._given_up_until_ns)
         return {each.spec.replica_id: why for each in given_up}
 
     def looked_at(self, url: str, has_answered: bool) -> None:
-        """After each look at an adopted engine."""
+        """Record the outcome of one probe of an adopted engine; give it up after `adopted_silent_max_ns` of silence."""
         if has_answered:
             self._silent_since_ns.pop(url, None)
             return
@@ -56,7 +56,7 @@ class Adoptions:
         self._on_change()
 
     def try_again(self) -> None:
-        """Those that are due are asked for as long again as at first."""
+        """Try engines whose retry is due; each may again be silent for `adopted_silent_max_ns`."""
         now_ns = self._clock.now_ns()
         due = [url for url, until_ns in self._given_up_until_ns.items() if now_ns >= until_ns]
         for url in due:
@@ -65,7 +65,7 @@ class Adoptions:
             self._on_change()
 
     async def run(self) -> Never:
-        """Until cancelled."""
+        """Try given-up engines when they are due, until cancelled."""
         while True:
             self._changed.clear()
             next_ns = min(self._given_up_until_ns.values(), default=None)

@@ -1,5 +1,6 @@
-"""Puts together which replicas and peers are ours, from a controller's orders, the region file, sources and engines'
-own lists, and tells whoever follows: each change is a new version of the whole. It probes nothing and places nothing.
+"""Merges the replicas and peers of this gateway from the controller's assignment, the region file, discovery sources
+and the engines' own lists of models. Each change is submitted as a new version of the whole. This module probes no
+replica and places no request.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from gateway.core.events import AssignmentApplied
 from gateway.core.vocabulary import ControlVersion, ModelName, PeerSpec, PoolName, PoolSpec, ReplicaId, ReplicaSpec
 
 Follow = Callable[[tuple[ReplicaConfig, ...]], None]
-"""Told the replicas before the core is, so that no leg is ordered to one that cannot be reached yet."""
+"""Callback that gets the replicas before the core does, so that the core orders no leg to a replica that cannot be
+reached yet."""
 
 
 class Assignments:
-    """What this gateway owns now. Nothing is told before `start`."""
+    """Replicas, peers and pools of this gateway. Nothing is submitted before `start`."""
 
     def __init__(self, submit: Callable[[AssignmentApplied], None], follow: Follow) -> None:
         self.version = 0
@@ -46,7 +48,7 @@ class Assignments:
         sources: Iterable[str],
         pools: Iterable[PoolSpec] = (),
     ) -> None:
-        """What the region file names from now on; what other sources had found is forgotten."""
+        """Take what the region file names; what sources other than `sources` had found is forgotten."""
         self._configured, self._peers = tuple(replicas), tuple(peers)
         self._pools = {each.name: each for each in pools}
         self._found = {name: self._found[name] for name in sources if name in self._found}
@@ -59,24 +61,26 @@ class Assignments:
         control: ControlVersion,
         pools: Iterable[PoolSpec] = (),
     ) -> None:
-        """What a controller says from now on; `control` says when it said so. `closed` are the ids of what is not
-        served here whoever describes it, as that of a single replica or of all its ranks."""
+        """Take a controller's assignment, of version `control`. `closed` are the ids of replicas that this gateway must
+        not serve, whichever source describes them: each is the id of a single replica or the shared id of all its
+        ranks."""
         self._ordered, self._closed, self._control = tuple(replicas), frozenset(closed), control
         self._ordered_pools = {each.name: each for each in pools}
         self._tell(always_follow=True)
 
     def found(self, source: str, replicas: tuple[ReplicaConfig, ...]) -> None:
-        """All replicas of one source."""
+        """Take all replicas that one source has found."""
         self._found[source] = replicas
         self._tell()
 
     def listed(self, replicas: Iterable[ReplicaId], models: tuple[ModelName, ...]) -> None:
-        """What an engine says it serves."""
+        """Take the models that an engine lists, for the replicas that it stands for."""
         self._models.update(dict.fromkeys(replicas, models))
         self._tell()
 
     def _tell(self, *, always_follow: bool = False) -> None:
-        """A change that the core need not know of, such as a key's, makes no version."""
+        """Pass on the replicas and the assignment, each where it has changed. Changes that the core does not see, such
+        as a new API key, make no version."""
         if not self._is_started:
             return
         replicas = self._replicas()
@@ -93,8 +97,8 @@ class Assignments:
             self._submit(told)
 
     def _replicas(self) -> tuple[ReplicaConfig, ...]:
-        """Each id once: what a controller says counts before what the region file names itself, and that before what
-        was found. A replica with ranks is described as a whole or not at all."""
+        """Replicas with distinct ids. The controller's description comes before the region file's, and that before a
+        source's. The controller's description of a replica replaces the others' for all its ranks."""
         by_id: dict[ReplicaId, ReplicaConfig] = {}
         ordered = {_name(each) for each in self._ordered}
         for config in (*self._ordered, *(each for each in self._described() if _name(each) not in ordered)):
@@ -103,18 +107,18 @@ class Assignments:
         return tuple(map(self._with_models, by_id.values()))
 
     def _described(self) -> Iterator[ReplicaConfig]:
-        """Here, and not by a controller."""
+        """Replicas that the region file or a source describes; the controller's are left out."""
         yield from self._configured
         for found in self._found.values():
             yield from found
 
     def _away(self) -> tuple[ModelName, ...]:
-        """What those serve that are ours and left to others."""
+        """Models of the replicas that are described here but closed: other gateways serve them."""
         closed = (each for each in self._described() if self._is_closed(each))
         return tuple(sorted({model for each in closed for model in each.spec.models}))
 
     def _used_pools(self, specs: Iterable[ReplicaSpec]) -> tuple[PoolSpec, ...]:
-        """What is known of those that any replica names; what a controller says counts first."""
+        """Pools that any replica names, where they are known; the controller's description comes first."""
         known = self._pools | self._ordered_pools
         return tuple(known[name] for name in dict.fromkeys(spec.pool for spec in specs) if name in known)
 
@@ -132,6 +136,6 @@ class Assignments:
 
 
 def _name(config: ReplicaConfig) -> str:
-    """The id that it is described under, of which each of its ranks has one of its own."""
+    """Id that the replica is described under; each of its ranks has an id of its own."""
     replica_id = config.spec.replica_id
     return replica_id if config.rank is None else replica_id.rpartition("@")[0]

@@ -1,4 +1,4 @@
-"""Runs the sources of replicas that the region file names, and follows it when it names others."""
+"""Runs the discovery sources that the region file names, and replaces them when it names others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OnFound = Callable[[str, tuple[ReplicaConfig, ...]], None]
 
 
 class Discovery:
-    """One loop per source. A source is replaced by giving another object, which begins with what it finds itself."""
+    """Discovery sources, each in a task of its own. A source is replaced by another object, which starts anew."""
 
     def __init__(self, sources: Iterable[ReplicaSource], on_found: OnFound) -> None:
         self._sources = tuple(sources)
@@ -31,12 +31,12 @@ class Discovery:
         self._changed.set()
 
     async def first_look(self) -> None:
-        """Until every source has looked once."""
+        """Wait until every source has looked once."""
         for source in self._sources:
             await source.first_look()
 
     async def run(self) -> Never:
-        """Until cancelled."""
+        """Run the sources until cancelled."""
         async with TaskGroup() as tasks:
             running: dict[ReplicaSource, asyncio.Task[None]] = {}
             while True:
@@ -49,6 +49,6 @@ class Discovery:
                 await self._changed.wait()
 
     def _found(self, source: ReplicaSource, replicas: tuple[ReplicaConfig, ...]) -> None:
-        """The last word of a source that is one no longer may still be on its way."""
+        """Pass on the replicas of a source; a late report of a source that was replaced is dropped."""
         if source in self._sources:
             self._on_found(source.name, replicas)

@@ -1,7 +1,7 @@
-"""Finds replicas by a name in DNS, again and again. A failed lookup takes nothing away, nor does an empty answer.
+"""Finds replicas by a DNS name, looked up repeatedly. A failed lookup or an empty answer removes no replica.
 
-An address is dropped only after several answers in a row left it out: servers may give a part of their records at a
-time, and engines that are gone are found out by their probes anyway.
+An address is dropped only after several answers in a row left it out: servers may return a part of their records at a
+time, and probes find dead engines anyway.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SECOND_NS = 1_000_000_000
 
 
 class DnsSource:
-    """The replicas behind one name."""
+    """Replicas behind one DNS name."""
 
     def __init__(self, config: DnsReplicasConfig, settings: DiscoveryConfig, log: FilteringBoundLogger) -> None:
         self.config = config
         self._settings = settings
         self._log = log.bind(name=config.name, record=config.record)
         self._misses: dict[Location, int] = {}
-        """What is known, and how many answers in a row left each out."""
+        """Known locations, each with the number of answers in a row that left it out."""
         self._looked = asyncio.Event()
         self._trouble = ""
 
@@ -47,7 +47,7 @@ class DnsSource:
             await asyncio.sleep(wait_ns / _SECOND_NS)
 
     async def _look(self, report: Report) -> int:
-        """Ask once. Gives the time until the next lookup."""
+        """Look the name up once. Return nanoseconds until the next lookup."""
         try:
             answer = await NameLookup(self.config, self._settings.timeout_ns).ask()
             if not answer.locations:
@@ -76,14 +76,14 @@ class DnsSource:
         return replicas_at(self.config, self._misses)
 
     def _complain(self, trouble: str) -> None:
-        """Once per trouble, not once per lookup."""
+        """Log a failure when it differs from the last one, rather than at each lookup."""
         if trouble != self._trouble:
             self._trouble = trouble
             self._log.warning("lookup failed; the replicas known before stay", detail=trouble, known=len(self._misses))
 
 
 def replicas_at(config: DnsReplicasConfig, locations: Iterable[Location]) -> tuple[ReplicaConfig, ...]:
-    """One replica for each location, and for each of its ranks."""
+    """Replicas at the locations: one for each location, or one for each of its ranks."""
     tells_port = config.record is DnsRecord.SRV
     return tuple(
         replica

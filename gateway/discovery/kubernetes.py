@@ -1,8 +1,9 @@
-"""Finds replicas by the labels of a cluster's objects, and is told at once when they change.
+"""Finds replicas by the labels of Kubernetes objects, and follows their changes with watches.
 
-An engine is taken up once it is ready, and given up when its pod goes. One that was ready and is no more stays: a busy
-engine may miss its own probe, and whether it can be used is found out by ours. A cluster that cannot be asked, or that
-refuses, takes nothing away; one that says all at once that there is nobody any more has to say it again.
+An engine is added once it is ready, and removed when its pod goes. One that was ready and is no longer ready stays: a
+busy engine may miss its own probe, and the gateway's probes find out whether it can be used. A cluster that cannot be
+reached, or that refuses, removes no replica; a cluster that suddenly lists none at all must repeat that before it is
+believed.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from gateway.discovery.templates import Location, replica_at
 
 _SECOND_NS = 1_000_000_000
 _WATCH_PAUSE_S = 1.0
-"""Between two watches; a cluster that ends each of them at once is not asked without pause."""
+"""Seconds between two watches, so that a cluster that ends each watch at once is not asked without pause."""
 _WATCHES_PER_LIST = 10
-"""After so many the whole list is asked for: a watch that keeps a change to itself does so for some minutes."""
+"""Watches before the whole list is fetched again, which bounds to some minutes how long a watch can hide a change."""
 _SEEN_MAX = 5_000
-"""Engines in all objects, whether they are ready or not."""
+"""Most engines in all objects, ready or not."""
 
 
 class _AllGone(Exception):
-    """Everybody is gone at once, and nobody was seen to go: ask again before it is believed."""
+    """All known replicas are missing although none was seen going: list again before it is believed."""
 
 
 class KubernetesSource:
-    """The replicas behind one selector."""
+    """Replicas behind one label selector."""
 
     def __init__(self, config: KubernetesReplicasConfig, settings: DiscoveryConfig, log: FilteringBoundLogger) -> None:
         self.config = config
@@ -49,12 +50,12 @@ class KubernetesSource:
             timeout_s=settings.timeout_ns / _SECOND_NS,
         )
         self._objects: dict[str, tuple[Seen, ...]] = {}
-        """By the name of the object that says it."""
+        """Engines by the name of the object that describes them."""
         self._known: dict[str, Location] = {}
-        """Who is taken up."""
+        """Locations of the engines that were added, by the name that tells engines apart (`Seen.who`)."""
         self._left_out = 0
         self._doubts = 0
-        """Whole lists in a row without anybody."""
+        """Whole lists in a row that named no usable engine."""
         self._looked = asyncio.Event()
         self._trouble = ""
         self._pause_ns = settings.interval_min_ns
@@ -85,7 +86,7 @@ class KubernetesSource:
             self._pause_ns = min(2 * self._pause_ns, self._settings.interval_max_ns)
 
     async def _follow(self, report: Report) -> None:
-        """From a whole list through every change, for some watches or until the cluster loses the thread. Raises
+        """Fetch the whole list and follow its changes, for `_WATCHES_PER_LIST` watches or until one fails. Raises
         ApiFailed, Expired and _AllGone."""
         listed = await self._collection.whole(self._read)
         self._objects = {name: seen for name, seen in listed.items if seen}
@@ -104,7 +105,7 @@ class KubernetesSource:
                             self._take_in(each.item, is_gone=each.is_gone)
                     self._check_size()
                     self._tell(report)
-                    if news:  # a cluster that lists and then refuses each watch is asked ever less
+                    if news:  # a cluster that refuses each watch is asked less and less often
                         self._pause_ns = self._settings.interval_min_ns
             self._pause_ns = self._settings.interval_min_ns
             await asyncio.sleep(_WATCH_PAUSE_S)
@@ -119,7 +120,7 @@ class KubernetesSource:
         return name_of(item), tuple(seen_in(self.config.kind, item, self.config.port, self.config.networks))
 
     def _check_size(self) -> None:
-        """Raises ApiFailed."""
+        """Raise ApiFailed where there are too many objects or engines."""
         if len(self._objects) > OBJECTS_MAX or sum(map(len, self._objects.values())) > _SEEN_MAX:
             self._objects = {}
             raise ApiFailed(f"more than {OBJECTS_MAX} objects or {_SEEN_MAX} engines: narrow the selector")
@@ -136,15 +137,15 @@ class KubernetesSource:
             report(self._replicas())
 
     def _check_that_all_went(self, known: dict[str, Location]) -> None:
-        """Raises _AllGone where that is in doubt."""
+        """Raise _AllGone where it is in doubt that all known replicas are gone."""
         going = {each.who for told in self._objects.values() for each in told if each.condition is Condition.GOING}
         if not known.keys() <= going and self._doubts < self._settings.misses_max:
             raise _AllGone
         self._log.error("EVERY REPLICA THAT THE CLUSTER NAMED IS GONE", gone=len(known))
 
     def _taken_up(self) -> dict[str, Location]:
-        """Those known that are still there, and those that are ready. One pod may be in several slices: it counts as
-        ready where one says so, as going where one says that, and keeps the address that it is known by."""
+        """Known engines that are still there, and engines that are ready. One pod may be in several slices: it is ready
+        where one slice says so, going where one slice says that, and keeps the address that it is known by."""
         seen: dict[str, list[Seen]] = {}
         for each in sorted((each for told in self._objects.values() for each in told), key=_order):
             seen.setdefault(each.who, []).append(each)
@@ -166,7 +167,7 @@ class KubernetesSource:
         return kept | dict(list(fresh.items())[:room])
 
     def _tell_of_left_out(self, count: int) -> None:
-        """Once for each number of them."""
+        """Log how many replicas are left out, once for each new count."""
         if count != self._left_out and count > 0:
             self._log.error(
                 "MORE REPLICAS THAN ALLOWED: some are left out",
@@ -184,7 +185,7 @@ class KubernetesSource:
         )
 
     def _complain(self, trouble: str) -> None:
-        """Once per trouble."""
+        """Log a failure when it differs from the last one."""
         if trouble != self._trouble:
             self._trouble = trouble
             self._log.warning(
@@ -193,6 +194,6 @@ class KubernetesSource:
 
 
 def _order(seen: Seen) -> tuple[str, int, bytes, int]:
-    """IPv4 before IPv6, else as they come from a sorted list: which address a pod is known by is no chance."""
+    """Sort key, IPv4 before IPv6, so that a pod's known address does not depend on the order of the objects."""
     location = seen.location
     return seen.who, location.address.version, location.address.packed, location.port

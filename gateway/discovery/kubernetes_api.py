@@ -1,8 +1,8 @@
-"""Asks a Kubernetes API for lists of objects and for what becomes of them. It knows no engine and remembers nothing.
+"""Client of the Kubernetes API that lists objects and watches their changes. It knows no engine and remembers nothing.
 
-Our own and not a client library: two calls of a stable protocol over the HTTP client that is here anyway, each bounded,
-against eight hundred modules of models that a library brings along. An API may lie: whatever it sends is bounded before
-it is held, and what is no answer to the question takes nothing away.
+It is not a client library: it makes two calls of a stable protocol over the HTTP client that the gateway has anyway,
+each call bounded, where a library would bring eight hundred modules of models. The API is not trusted: its answers are
+bounded before they are held, and an answer that does not fit the question removes nothing.
 """
 
 from __future__ import annotations
@@ -27,32 +27,33 @@ _PAGE_BYTES_MAX = 16 << 20
 _LIST_BYTES_MAX = 64 << 20
 OBJECTS_MAX = _PAGE * _PAGES_MAX
 _OBJECT_BYTES_MAX = 2 << 20
-"""An object has 1.5 MiB at most where clusters keep it."""
+"""Largest object in bytes; clusters store at most 1.5 MiB for each."""
 _PAGE_S = 15
 _LIST_S = 60
 _WATCH_S = 60
-"""After so long a watch is begun anew where it ended: what was cut off in silence is noticed by then."""
+"""Seconds after which a watch ends and is begun anew where it ended, so that a connection that was cut silently is
+noticed."""
 _SILENT_S = 15
-"""On top of it, for the last word to arrive."""
+"""Seconds beyond `_WATCH_S` for the last event to arrive."""
 _PART_PAUSE_S = 0.02
-"""After each piece of a watch: whoever sends without a pause is read at the pace of an ordinary cluster, and leaves the
-loop to requests."""
+"""Seconds to pause after each piece of a watch, so that a server that sends without pause is read no faster than an
+ordinary cluster, and leaves the event loop to requests."""
 _PAUSE_SHARE = 4
-"""Or so many times as long as that piece took to take in."""
+"""Least pause as a multiple of the time that the piece took to process."""
 _VERSION_LENGTH_MAX = 256
 _CONTINUE_LENGTH_MAX = 4096
-"""Both are opaque, and are sent back in the address of the next question."""
+"""Both tokens are opaque, and are sent back in the URL of the next request."""
 _REASON_MAX = 300
 
 _Item = TypeVar("_Item")
 
 
 class ApiFailed(Exception):
-    """There was no answer to go by: why, in words."""
+    """The API gave no usable answer; the message says why."""
 
 
 class Expired(Exception):
-    """What we know is too old to be told the changes since: ask for the whole list."""
+    """The known version is too old to watch changes from it; fetch the whole list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,9 @@ class Listed(Generic[_Item]):
 @dataclass(frozen=True, slots=True)
 class News:
     version: str
-    """Of everything, from here on."""
+    """Version of the whole collection after this event."""
     item: dict[str, Any] | None = None
-    """An object that is new, is another one or is gone; None where only the version is news."""
+    """Object that was added, modified or deleted; None where only the version has changed."""
     is_gone: bool = False
 
 
@@ -79,7 +80,7 @@ class _Page(msgspec.Struct):
     kind: str
     metadata: _Metadata
     items: list[msgspec.Raw] | None
-    """Null where there are none."""
+    """Objects of the page; null where there are none."""
 
 
 class _Event(msgspec.Struct):
@@ -94,7 +95,7 @@ _Read = TypeVar("_Read")
 
 
 class Collection:
-    """Some objects of one kind, in one namespace, with certain labels."""
+    """Objects of one kind, in one namespace, with certain labels."""
 
     def __init__(
         self,
@@ -106,8 +107,8 @@ class Collection:
         objects: msgspec.json.Decoder[dict[str, Any]],
         timeout_s: float,
     ) -> None:
-        """`kind`: of each object, in the API's words. `objects` decodes as much of one as is looked at. `timeout_s`:
-        until connected."""
+        """Take the `kind` of each object, as the API names it, the decoder `objects` of the members that are used, and
+        `timeout_s` to connect."""
         self._api = api
         self._decoder = objects
         self._kind = kind
@@ -116,8 +117,8 @@ class Collection:
         self._timeout_s = timeout_s
 
     async def whole(self, read: Callable[[dict[str, Any]], _Item]) -> Listed[_Item]:
-        """What `read` makes of each of them; nothing else of an object is held. Raises ApiFailed, and Expired where a
-        list changed too much under way."""
+        """List what `read` makes of each object; nothing else of an object is held. Raises ApiFailed, and Expired where
+        the list changed too much while it was read."""
         try:
             async with asyncio.timeout(_LIST_S):
                 return await self._whole(read)
@@ -150,7 +151,7 @@ class Collection:
         raise ApiFailed(f"the list has more than {_PAGES_MAX} pages: narrow the selector")
 
     async def changes(self, version: str) -> AsyncGenerator[list[News]]:
-        """What became of them since, as it happens, in pieces as it arrives. Ends after a while. Raises ApiFailed and
+        """Yield the events after `version` as they arrive, in lists. Ends after about `_WATCH_S`. Raises ApiFailed and
         Expired."""
         query = {
             "labelSelector": self._selector,
@@ -217,7 +218,8 @@ class Collection:
 
 
 def _credentials(api: KubernetesApi) -> tuple[dict[str, str], ssl.SSLContext | bool]:
-    """Read each time: clusters exchange both. Raises OSError and ValueError."""
+    """Request headers and TLS context, read from files each time because clusters rotate both. Raises OSError and
+    ValueError."""
     headers = {"accept": "application/json", "accept-encoding": "identity"}
     if api.token_file is not None:
         headers["authorization"] = f"Bearer {_token(api.token_file)}"
@@ -244,7 +246,7 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]:
-    """The lines that each piece ends, each looked through once however small the pieces are."""
+    """Yield the lines that each piece completes; each byte is searched once however small the pieces are."""
     held = bytearray()
     async for part in response.content.iter_any():
         ended, newline, rest = part.rpartition(b"\n")
@@ -261,7 +263,7 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]
 
 
 async def _status(response: aiohttp.ClientResponse) -> dict[str, Any]:
-    """What the API says of its refusal; its status alone where it says nothing that can be read."""
+    """Status object of a refusal; the HTTP status and reason alone where the body cannot be read."""
     try:
         told = _decoded(_STATUSES, await response.content.read(_REASON_MAX * 10))
     except ApiFailed:
@@ -276,12 +278,14 @@ def _raise_status(status: dict[str, Any]) -> None:
 
 
 def _shown(text: str) -> str:
-    """As it may be shown to people: what the API says is a stranger's."""
+    """Text of the API, shortened and with unprintable characters replaced: it comes from outside and is shown to
+    people."""
     return "".join(each if each.isprintable() else "?" for each in text[:_REASON_MAX])
 
 
 def _version(told: object) -> str:
-    """Where to go on. Without one, a watch would tell of everything anew; an empty one is no place to go on from."""
+    """Resource version to watch from. A watch without one would send every object anew, and an empty one is not
+    accepted."""
     if not isinstance(told, str) or not 0 < len(told) <= _VERSION_LENGTH_MAX or not told.isprintable():
         raise ApiFailed("what came has no resourceVersion that can be used")
     return told

@@ -1,7 +1,7 @@
-"""What EndpointSlices and pods say of engines: where each is, and whether it may be had. What is not as expected is
-left out; it never fails. Nothing but the members that are looked at is ever decoded.
+"""Reads from EndpointSlices and pods where each engine is, and whether it is usable. Unexpected content is skipped; no
+function fails. Only the members that are used are decoded.
 
-Objects come as the API tells them, as plain JSON.
+Objects are plain JSON, as the API sends them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gateway.discovery.templates import Location, is_one_servers
 Networks = tuple[IPv4Network | IPv6Network, ...]
 
 _ENDPOINTS_MAX = 1000
-"""Of one slice, as clusters have them."""
+"""Most endpoints of one slice; clusters have the same limit."""
 _METADATA = frozenset({ip_address("fd00:ec2::254"), ip_address("100.100.100.200"), ip_address("168.63.129.16")})
-"""Where clouds answer machines about themselves, besides the link's own addresses."""
+"""Metadata services of clouds outside the link-local networks."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 
 
@@ -83,20 +83,20 @@ class _Object(TypedDict, total=False):
 
 
 OBJECTS: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(_Object)
-"""Of either kind."""
+"""Decoder of either kind of object."""
 
 
 class Condition(Enum):
     READY = auto()
     UNREADY = auto()
-    """It does not answer its own probe: it may be loading, or be too busy to."""
+    """The engine does not answer its own probe: it may be loading, or be too busy."""
     GOING = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     who: str
-    """What tells one engine from another: a pod's port that two Services stand for, at two addresses, is one."""
+    """Name that tells engines apart: a pod's port that two Services expose, at two addresses, is one engine."""
     location: Location
     condition: Condition
 
@@ -110,7 +110,7 @@ def path_of(kind: KubernetesKind, namespace: str) -> str:
 
 
 def kind_of(kind: KubernetesKind) -> str:
-    """In the API's words."""
+    """Kind of the objects, as the API names it."""
     match kind:
         case KubernetesKind.ENDPOINT_SLICES:
             return "EndpointSlice"
@@ -119,20 +119,21 @@ def kind_of(kind: KubernetesKind) -> str:
 
 
 def name_of(item: dict[str, Any]) -> str:
-    """Empty where it has none that a cluster would give."""
+    """Name of the object; empty where it has none that a cluster would give."""
     return _name(_dict(item, "metadata").get("name"))
 
 
 def seen_in(kind: KubernetesKind, item: dict[str, Any], port: int | str, networks: Networks = ()) -> Iterator[Seen]:
-    """`networks`: where addresses may be; without any, wherever pods can be. What has no name is nothing."""
+    """Yield the engines of an object whose addresses are in `networks`, or, with no networks given, wherever pods can
+    be. An object with no name yields none."""
     if name_of(item):
         found = _in_slice(item, port) if kind is KubernetesKind.ENDPOINT_SLICES else _in_pod(item, port)
         yield from (each for each in found if _is_pods(each.location.address, networks))
 
 
 def _is_pods(address: IPv4Address | IPv6Address, networks: Networks) -> bool:
-    """Clusters give no pod an address of the machine itself or of its link, where clouds answer with credentials; nor
-    one that can be written in two ways."""
+    """Return whether a pod can have the address. Clusters give no pod an address of the machine itself or of its link,
+    where clouds answer with credentials, nor one that can be written in two ways."""
     if isinstance(address, IPv6Address) and (address.scope_id is not None or address.ipv4_mapped is not None):
         return False
     if networks:
@@ -147,10 +148,10 @@ def _in_slice(item: dict[str, Any], port: int | str) -> Iterator[Seen]:
         addresses = endpoint.get("addresses")
         if conditions.get("terminating") is True:
             condition = Condition.GOING
-        else:  # nothing said means ready
+        else:  # readiness defaults to true
             condition = Condition.UNREADY if conditions.get("ready") is False else Condition.READY
         target = _name(_dict(endpoint, "targetRef").get("name"))
-        for address in addresses[:1] if isinstance(addresses, list) else ():  # a second one means nothing
+        for address in addresses[:1] if isinstance(addresses, list) else ():  # a second address has no meaning
             yield from _seen(target, address, number, condition)
 
 
@@ -175,7 +176,7 @@ def _seen(target: str, address: object, port: object, condition: Condition) -> I
     try:
         location = Location(ip_address(address), port, target)
     except ValueError:
-        return  # a slice of host names
+        return  # host names in the slice, not addresses
     if is_one_servers(location):
         yield Seen(f"{target or address}:{port}", location, condition)
 

@@ -1,4 +1,4 @@
-"""Asks DNS where a name leads: addresses and ports, and for how long that holds. It remembers nothing."""
+"""Looks a DNS name up: addresses, ports, and how long they hold. It remembers nothing."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from gateway.ground.values import Address
 
 _SECOND_NS = 1_000_000_000
 _TARGETS_MAX = 256
-"""Names that the SRV records of one answer may lead to."""
+"""Most names that the SRV records of one answer may refer to."""
 
 
 class LookupFailed(Exception):
-    """There was no answer to go by: why, in words."""
+    """The lookup gave no usable answer; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     locations: tuple[Location, ...]
-    """None where the name leads nowhere."""
+    """Locations of the name; empty where it resolves to none."""
     ttl_ns: int
 
 
 class NameLookup:
-    """Looks one name up, with the machine's nameservers or with given ones."""
+    """Lookup of one name, with the machine's nameservers or with given ones."""
 
     def __init__(self, config: DnsReplicasConfig, timeout_ns: int) -> None:
-        """Raises LookupFailed where the machine knows no nameserver."""
+        """Raise LookupFailed where the machine has no nameserver configured."""
         self._config = config
         self._resolver = _resolver(config.nameservers, timeout_ns / _SECOND_NS)
 
     async def ask(self) -> Answer:
-        """Raises LookupFailed.
+        """Look the name up. Raises LookupFailed.
 
-        The resolver waits with `asyncio.wait_for`, which may swallow a cancellation: in a task of its own that ends no
-        later than its time is up, and cannot keep its caller from being cancelled.
+        The resolver waits with `asyncio.wait_for`, which may swallow a cancellation. In a task of its own it ends by
+        its time-out, and cannot keep its caller from being cancelled.
         """
         async with TaskGroup() as tasks:
             asked = tasks.create_task(self._answer_or_failure())
@@ -69,7 +69,8 @@ class NameLookup:
                 return await self._services()
 
     async def _addresses(self, name: str, port: int) -> Answer:
-        """IPv4 and IPv6 together; one of them may be missing, but neither may fail: half an answer is none."""
+        """Look up IPv4 and IPv6 addresses. One kind may be missing, but neither lookup may fail: half an answer is
+        refused."""
         async with TaskGroup() as tasks:
             asked = [tasks.create_task(self._resolve(name, kind)) for kind in ("A", "AAAA")]
         found = [_unless_failed(each.result()) for each in asked]
@@ -115,7 +116,7 @@ class NameLookup:
 @dataclass(frozen=True, slots=True)
 class _Records:
     records: tuple[object, ...]
-    """None where the name has none of this kind."""
+    """Records of the kind asked for; empty where the name has none."""
     ttl_s: int
 
 

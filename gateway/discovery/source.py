@@ -1,4 +1,4 @@
-"""What every way of finding replicas offers to whoever owns them. Names only."""
+"""Interface of the discovery sources. Names only."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from typing import Protocol
 from gateway.config.targets import ReplicaConfig
 
 Report = Callable[[tuple[ReplicaConfig, ...]], None]
-"""Told the whole set whenever it may have changed; never a part of it, and nothing when nothing is known."""
+"""Callback that gets the whole set of replicas whenever it may have changed; never a part of it, and never an empty set
+because the source knows nothing."""
 
 
 class ReplicaSource(Protocol):
-    """One place where replicas are announced: a name in DNS, an object of an orchestrator."""
+    """Place where replicas are announced: a DNS name or an object of an orchestrator."""
 
     @property
     def name(self) -> str:
-        """For logs; unique among the sources of a gateway."""
+        """Name for logs; unique among the sources of a gateway."""
         ...
 
     async def run(self, report: Report) -> None:
-        """Until cancelled. What the world does wrong is retried and logged here; only a fault of ours is raised.
+        """Report replicas until cancelled. Failures outside the gateway are retried and logged here; only a defect of
+        the gateway is raised.
 
-        A source that loses sight of its replicas reports nothing: whoever owns them goes on with those it knew.
+        A source that loses sight of its replicas reports nothing, so that the gateway keeps those that it knew.
         """
         ...
 
     async def first_look(self) -> None:
-        """Until the source has looked once, whether or not it found anything."""
+        """Wait until the source has looked once, whether or not it found any replica."""
         ...

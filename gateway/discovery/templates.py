@@ -1,4 +1,6 @@
-"""From where a replica was found to what it is: its description with an id and an address. It finds nothing."""
+"""Builds a replica's description, with its id and URL, from a template and the location where it was found. It finds no
+location.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from gateway.core.vocabulary import ReplicaId, ReplicaRole
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where one replica listens, and a name it was found by."""
+    """Location where one replica listens, and a name that it was found by."""
 
     address: IPv4Address | IPv6Address
     port: int
@@ -19,7 +21,7 @@ class Location:
 
 
 def is_one_servers(location: Location) -> bool:
-    """Not every address that is told is one server's."""
+    """Return whether the address can be that of one server: not multicast, unspecified or reserved, and with a port."""
     address = location.address
     return not (address.is_multicast or address.is_unspecified or address.is_reserved) and location.port > 0
 
@@ -27,8 +29,8 @@ def is_one_servers(location: Location) -> bool:
 def replica_at(
     template: ReplicaConfig, scheme: str, location: Location, *, tells_port: bool = False, is_named: bool = False
 ) -> tuple[ReplicaConfig, ...]:
-    """One replica, or one for each of its ranks. With `tells_port`, its port is part of its id; with `is_named`, its
-    certificate is held against the name."""
+    """One replica at the location, or one for each of its ranks. With `tells_port`, its port is part of its id; with
+    `is_named`, its certificate is checked against the location's name."""
     host = f"[{location.address}]" if location.address.version == 6 else str(location.address)
     where = str(location.address).replace(":", "-")
     if tells_port:
@@ -46,7 +48,8 @@ def replica_at(
 
 
 def _tls(template: ReplicaConfig, scheme: str, name: str | None) -> EngineTlsConfig | None:
-    """A certificate names the name that was asked for, and hardly ever an address."""
+    """TLS settings that check the certificate against `name` unless the template names a server: certificates hardly
+    ever name an address."""
     if scheme != "https":
         return None
     tls = template.tls or EngineTlsConfig()

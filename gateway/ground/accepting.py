@@ -1,6 +1,7 @@
-"""How a server on streams is closed without losing what it has accepted: Python 3.11 forgets such connections.
+"""Prepares the closing of a stream server so that it loses no accepted connection: Python 3.11 forgets such
+connections.
 
-It opens nothing and answers nobody.
+It opens no socket and answers no client.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import asyncio
 
 _TURNS_TO_SERVE = 3
-"""A connection that was accepted becomes a transport, then a protocol that is told of it, then a task."""
+"""Turns of the event loop until an accepted connection is served: one for its transport, one for its protocol, one for
+its task."""
 
 
 async def hear_of_all_accepted(server: asyncio.Server) -> None:
-    """Before it is closed: half a connection is one that Python 3.11 forgets to close, or that aiohttp waits for."""
+    """Stop accepting, and let every accepted connection reach its task. Call it before the server is closed: Python
+    3.11 forgets to close a connection that is half set up, and aiohttp waits for it."""
     loop = asyncio.get_running_loop()
     for each in server.sockets:
         loop.remove_reader(each.fileno())

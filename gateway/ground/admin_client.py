@@ -1,4 +1,4 @@
-"""How commands talk to a running program's admin address. It decides nothing."""
+"""Client of a running program's admin address, for commands. It decides nothing."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from gateway.ground.whole_files import read_whole
 TOKEN_VARIABLE = "NIGHTSIDE_ADMIN_TOKEN"  # noqa: S105 - a name
 ADMIN_URL = "http://127.0.0.1:9900"
 TIMEOUT_S = 15.0
-"""A question may be passed on to peers, each of which has some seconds."""
+"""Seconds for one call; the program may pass it on to peers, each of which has some seconds."""
 ANSWER_BYTES_MAX = 64 << 20
 
 
 class AdminFault(click.ClickException):
-    """The gateway could not be asked, or said no. Exit code 1."""
+    """The program could not be reached, or refused the call. Exit code 1."""
 
 
 class TurnedAway(AdminFault):
-    """Whoever asks is known, and may not: nothing has changed."""
+    """The operator is known but lacks the permission: nothing has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """A gateway's admin address, and what it wants to see."""
+    """Admin address of a program, with the token and the certificates to use."""
 
     url: str
     token: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
 
     def ask(self, method: str, path: str, body: object | None = None) -> Answer:
-        """One call. Raises AdminFault when no answer comes, or one that turns us away."""
+        """Make one call. Raises AdminFault where there is no answer, or where it refuses the caller (401 or 403)."""
         try:
             answer = asyncio.run(self._ask(method, path, body))
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
@@ -67,7 +67,7 @@ class Admin:
 
 
 def _in_words(error: Exception) -> str:
-    """For whoever typed the address: what to look at."""
+    """Reason for the user who typed the address, with what to check."""
     if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
         return "it is not an address such as http://127.0.0.1:9900"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
@@ -92,7 +92,7 @@ class Answer:
 
     @property
     def fault(self) -> str:
-        """The gateway's own words about what is no success."""
+        """Error message of an answer that is no success."""
         try:
             return str(msgspec.json.decode(self.body)["error"])
         except (msgspec.DecodeError, KeyError, TypeError):
@@ -100,12 +100,12 @@ class Answer:
 
 
 def admin_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command `--admin`, `--token-file` and `--ca-file`, as its argument `admin`."""
+    """Give a command `--admin`, `--token-file` and `--ca-file`, as its argument `admin`."""
     return admin_options_at(ADMIN_URL)(command)
 
 
 def admin_options_at(default_url: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The same, of a program that listens elsewhere by default."""
+    """Do as `admin_options`, for a program with another default address."""
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         @click.option(
@@ -127,7 +127,7 @@ def admin_options_at(default_url: str) -> Callable[[Callable[..., None]], Callab
 
 
 def _token_in(file: Path | None, environ: Mapping[str, str]) -> str | None:
-    """A variable suits tokens that live for minutes and come from a command."""
+    """Token from the file, or from the environment variable, which suits short-lived tokens that a command prints."""
     if file is None:
         return environ.get(TOKEN_VARIABLE, "").strip() or None
     try:

@@ -1,5 +1,5 @@
-"""Listens for operators with aiohttp, within bounds that aiohttp has none of: how many connections there are at once,
-and how long one takes until its first request is there. It looks into no request.
+"""Listens for operators with aiohttp, and adds two bounds that aiohttp lacks: the number of connections, and the time
+until a connection's first request has arrived. It reads no request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.ground.values import Address
 
 _END_OF_HEADERS = b"\r\n\r\n"
 _GOODBYE_S = 1.0
-"""Whoever is turned away may take so long to read why."""
+"""Seconds that a refused client has to read the reason."""
 _FULL = b'{"error": "too many connections to this address are open already"}'
 _TURNED_AWAY = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\nretry-after: 1\r\n"
@@ -29,8 +29,8 @@ _TURNED_AWAY = (
 class DoorLimits:
     connections_max: int = 256
     first_request_s: float = 10.0
-    """From when a connection is there until the headers of its first request are. Between two requests aiohttp's own
-    bound holds."""
+    """Seconds from the start of a connection until the headers of its first request have arrived. Between requests
+    aiohttp's own bound applies."""
 
 
 async def listen_for_operators(
@@ -40,7 +40,8 @@ async def listen_for_operators(
     tls: HttpTls | None,
     limits: DoorLimits | None = None,
 ) -> Address:
-    """Until the stack is left. Gives the real address, also where the system chose the port. Raises OSError."""
+    """Listen until the stack is left. Returns the real address, also where the system chose the port. Raises
+    OSError."""
     limits = limits or DoorLimits()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
@@ -59,7 +60,7 @@ async def listen_for_operators(
 
 
 class _Door:
-    """Makes a protocol for each connection that comes in."""
+    """Factory of a protocol for each incoming connection."""
 
     def __init__(self, server: web.Server, limits: DoorLimits) -> None:
         self.server = server
@@ -71,13 +72,13 @@ class _Door:
         return _Guarded(self) if len(self.open) < self.limits.connections_max else _TurnedAway(self)
 
     def close(self) -> None:
-        """Those that are served are aiohttp's to end."""
+        """Cut the refused connections; aiohttp ends those that it serves."""
         for each in tuple(self.turned_away):
             each.cut()
 
 
 class _Guarded(asyncio.Protocol):
-    """Hands everything on to aiohttp."""
+    """Passes a connection on to aiohttp, and aborts it where its first request is late."""
 
     def __init__(self, door: _Door) -> None:
         self._door = door
@@ -86,7 +87,7 @@ class _Guarded(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        stream = cast("asyncio.Transport", transport)  # uvloop's is none by its class
+        stream = cast("asyncio.Transport", transport)  # uvloop's transport does not inherit from it
         self._door.open.add(self)
         self._timer = asyncio.get_running_loop().call_later(self._door.limits.first_request_s, stream.abort)
         self._inner.connection_made(transport)
@@ -123,7 +124,8 @@ class _Guarded(asyncio.Protocol):
 
 
 class _TurnedAway(asyncio.Protocol):
-    """Says why, and is gone. Beyond as many of these as may be open, connections are cut without a word."""
+    """Refuses a connection with a reason and closes it. Beyond `connections_max` refused ones, connections are cut
+    without an answer."""
 
     def __init__(self, door: _Door) -> None:
         self._door = door

@@ -1,6 +1,6 @@
-"""What every admin address has: who may ask, for which name, and how its answers look. What it shows is each program's
-own, and so is what each of its handlers needs: `@needs(Role.LOOK)`, or `@open_to_all`. A handler that says neither is
-for those alone who may do everything.
+"""Common parts of every admin address: authentication, roles, host names and the form of answers. What an address shows
+belongs to each program, and so does the role that each handler needs: `@needs(Role.LOOK)`, or `@open_to_all`. A handler
+that declares neither needs the highest role.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from gateway.ground.operators_config import Role
 from gateway.ground.values import Address
 
 HEALTH_PATHS = frozenset({"/health", "/ready"})
-"""Open to everybody: balancers have no keys."""
+"""Paths that are open to all callers: load balancers have no keys."""
 
 OPERATOR = web.RequestKey("operator", Operator)
-"""Who asks, for handlers."""
+"""Key under which handlers find the operator of a request."""
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _AnyHandler = TypeVar("_AnyHandler", bound=Callable[..., Any])
@@ -28,7 +28,7 @@ _NEEDED = "nightside_role"
 
 
 def needs(role: Role) -> Callable[[_AnyHandler], _AnyHandler]:
-    """Says of a handler what whoever asks it has to be."""
+    """Declare the role that a handler needs."""
 
     def declare(handler: _AnyHandler) -> _AnyHandler:
         handler.__dict__[_NEEDED] = role
@@ -38,13 +38,13 @@ def needs(role: Role) -> Callable[[_AnyHandler], _AnyHandler]:
 
 
 def open_to_all(handler: _AnyHandler) -> _AnyHandler:
-    """Says of a handler that it tells nothing of this program: a page that is still to ask for everything."""
+    """Declare that a handler shows nothing of this program, such as a page that has yet to ask for its data."""
     handler.__dict__[_NEEDED] = None
     return handler
 
 
 def undeclared_routes(app: web.Application) -> Iterator[str]:
-    """Those of which nobody said who may ask."""
+    """Yield the routes whose handlers declare nothing, as "METHOD path"."""
     for route in app.router.routes():
         path = "" if route.resource is None else route.resource.canonical
         if path not in HEALTH_PATHS and _NEEDED not in _declared_by(route.handler):
@@ -52,7 +52,7 @@ def undeclared_routes(app: web.Application) -> Iterator[str]:
 
 
 def add_whoami(app: web.Application) -> None:
-    """For programs that want to know what to offer."""
+    """Add /admin/whoami, for clients that want to know which actions to offer."""
 
     @needs(Role.LOOK)
     async def whoami(request: web.Request) -> web.Response:
@@ -63,8 +63,8 @@ def add_whoami(app: web.Application) -> None:
 
 
 def admin_middlewares(operators: Operators, hosts: Collection[str] | None) -> list[Middleware]:
-    """Whoever is no operator gets nothing but health and what is open to all. With `hosts`, nobody gets anything
-    who asks for another host than these or this machine."""
+    """Middlewares that give callers who are no operators only health and what is open to all. With `hosts`, each
+    request for another host than these or this machine is refused."""
     middlewares: list[Middleware] = [_as_data] if hosts is None else [_as_data, _answers_as(hosts)]
     return [*middlewares, _asks_for(operators)]
 
@@ -77,8 +77,8 @@ _DATA_HEADERS = {
 
 @web.middleware
 async def _as_data(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """A browser that is led to an answer makes no page of it, whatever names stand in it. The page's own files say for
-    themselves what they are."""
+    """Add headers that keep a browser from showing an answer as a page, whatever text it holds. The page's own files
+    set theirs themselves."""
     try:
         answer = await handler(request)
     except web.HTTPException as error:
@@ -95,7 +95,7 @@ def _add_headers(answer: web.StreamResponse | web.HTTPException) -> None:
 
 
 def refuse_less_than(needed: Role, request: web.Request) -> web.Response | None:
-    """For a handler of which some calls need more than it declares."""
+    """Refuse an operator whose role is too low; for handlers of which some calls need more than is declared."""
     operator = request[OPERATOR]
     if operator.may(needed):
         return None
@@ -111,16 +111,21 @@ def fault(status: int, message: str) -> web.Response:
 
 
 def credential_of(headers: Mapping[str, str]) -> str:
-    """What OpenAI's clients send as a bearer token and Anthropic's as `x-api-key`; empty where there is neither."""
+    """Credential of a request: the bearer token, as OpenAI's clients send it, or `x-api-key`, as Anthropic's do; empty
+    where there is neither."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
 def _answers_as(hosts: Collection[str]) -> Middleware:
-    """A page in a browser on this machine may come from anywhere, and its name may come to mean this machine (DNS
-    rebinding): then the browser lets it read our answers. The name is in Host, which no page can choose. Whoever sends
-    none is no browser. A page by any other name may still send orders that it hears no answer to: its browser says in
-    Origin whose page it is."""
+    """Middleware that refuses requests for a host that is neither in `hosts` nor this machine (421), and requests from
+    pages of another origin (403).
+
+    A page of any origin may run in a browser on this machine, and its name may be made to resolve to this machine (DNS
+    rebinding): then the browser would let it read the answers. The name stands in Host, which a page cannot choose; a
+    client that sends no Host is not a browser. A page of another origin could still send commands without seeing the
+    answers, but its browser names that origin in Origin.
+    """
     names = {host.lower() for host in hosts}
 
     def is_own_page(origin: str, shown: Sequence[str]) -> bool:
@@ -145,7 +150,7 @@ def _answers_as(hosts: Collection[str]) -> Middleware:
 
 
 def host_in(header: str) -> str:
-    """Of `Host`, without its port and brackets."""
+    """Host name in a `Host` header, without port and brackets."""
     host, colon, port = header.strip().rpartition(":")
     if not colon or not (port.isascii() and port.isdecimal()):
         host = header.strip()

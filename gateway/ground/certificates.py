@@ -1,6 +1,6 @@
-"""Reads certificates, keys and roots from PEM files, and says in words what is wrong with them.
+"""Reads certificates, keys and roots from PEM files, and reports what is wrong with them.
 
-Nothing here decides whom to trust, and no message ever holds any part of a key.
+It decides no question of trust, and no message holds any part of a key.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _SECOND_NS = 1_000_000_000
 
 
 class CertificateFault(Exception):
-    """A file that cannot be used: which and why, in words."""
+    """File that cannot be used; the message names it and says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A certificate with what leads to its root, and its key."""
+    """Certificate with the chain to its root, and its key."""
 
     leaf: x509.Certificate
     chain_pem: bytes
     key_pem: bytes = field(repr=False)
     begins_ns: int
     ends_ns: int
-    """Wall time. From `begins_ns` to `ends_ns` every certificate of the chain is in date."""
+    """Wall time in nanoseconds. Every certificate of the chain is valid from `begins_ns` to `ends_ns`."""
 
 
 def read_key_pair(certificate: Path, key: Path) -> KeyPair:
-    """Raises CertificateFault. The dates are left to `date_fault`."""
+    """Read a certificate and its key. Raises CertificateFault; dates are checked by `date_fault`."""
     chain_pem, key_pem = _read(certificate), _read(key)
     chain = _certificates(chain_pem, certificate)
     try:
@@ -56,7 +56,7 @@ def read_key_pair(certificate: Path, key: Path) -> KeyPair:
 
 
 def read_roots(path: Path) -> bytes:
-    """The PEM text of a file of authorities. Raises CertificateFault."""
+    """PEM text of a file of authorities. Raises CertificateFault."""
     pem = _read(path)
     for certificate in _certificates(pem, path):
         if not _is_authority(certificate):

@@ -1,6 +1,7 @@
-"""gRPC channels as all links between programs of ours have them: a silent network is noticed, an end can be waited for.
+"""Sets up gRPC channels and servers for all links between Nightside's programs: a dead network is noticed, and the end
+of the calls can be awaited.
 
-Nothing here dials or listens by itself.
+It neither connects nor listens by itself.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _MILLISECOND_NS = 1_000_000
 _STOP_MAX_S = 2.0
 _Begin = Callable[..., grpc.aio.Call]
 _TOLD_TO_RENEW = re.compile(r" ?\(?GOAWAY received; Error code: 0; Debug Text: max_age\)?")
-"""A server says this on every connection that is old enough to be replaced. GRPC repeats it of whatever ends such a
-connection later, though it never is the reason."""
+"""Text with which a server ends a connection that is old enough to be replaced. gRPC repeats it with whatever ends such
+a connection later, though it never is the reason."""
 _WRITTEN_AT_ITS_END = "Internal error from Core"
 
 
 class LinkSettings(Protocol):
-    """The numbers of a link, as a file's section has them."""
+    """Settings of a link, as in a file's section."""
 
     @property
     def message_max_bytes(self) -> int: ...
@@ -55,7 +56,7 @@ class ServedSettings(LinkSettings, Protocol):
 
 
 class FollowedChannel:
-    """A channel that knows which calls are on it. gRPC's own closing with a grace cannot be given up half way."""
+    """Channel that knows its running calls. gRPC's own closing with a grace period cannot be abandoned half way."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.channel = channel
@@ -63,15 +64,15 @@ class FollowedChannel:
         self._ended = asyncio.Event()
 
     def unary_unary(self, *arguments: Any, **options: Any) -> _Begin:
-        """For a stub, like the channel's own."""
+        """Return a function for a stub that begins calls, like the channel's own."""
         return self._following(self.channel.unary_unary(*arguments, **options))
 
     def unary_stream(self, *arguments: Any, **options: Any) -> _Begin:
-        """For a stub, like the channel's own."""
+        """Return a function for a stub that begins calls, like the channel's own."""
         return self._following(self.channel.unary_stream(*arguments, **options))
 
     def stream_stream(self, *arguments: Any, **options: Any) -> _Begin:
-        """For a stub, like the channel's own."""
+        """Return a function for a stub that begins calls, like the channel's own."""
         return self._following(self.channel.stream_stream(*arguments, **options))
 
     async def until_silent(self, wait_max_s: float) -> None:
@@ -98,8 +99,8 @@ class FollowedChannel:
 
 
 class MalformedCalls(grpc.aio.ServerInterceptor):
-    """Answers whoever sends one message that is none. gRPC takes that for an error of the handler, which never ran, and
-    logs a traceback each time."""
+    """Interceptor that answers a malformed unary request with INVALID_ARGUMENT. gRPC would take it for an error of the
+    handler, which never ran, and log a traceback each time."""
 
     def __init__(self, clock: Clock, log: FilteringBoundLogger) -> None:
         self._log = log
@@ -112,7 +113,7 @@ class MalformedCalls(grpc.aio.ServerInterceptor):
     ) -> Any:
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_streaming or handler.request_deserializer is None:
-            return handler  # whoever reads a stream finds out by reading
+            return handler  # a handler that reads a stream notices by reading
         read, behaviour = handler.request_deserializer, handler.unary_stream or handler.unary_unary
 
         def read_or_none(message: bytes) -> object | None:
@@ -139,9 +140,10 @@ class MalformedCalls(grpc.aio.ServerInterceptor):
 
 
 def shared_options(link: LinkSettings) -> list[tuple[str, int]]:
-    """What both ends of a connection agree on: message sizes, and checking a silent connection for life.
+    """Options that both ends of a connection share: message sizes, and keep-alive pings on a silent connection.
 
-    A keep-alive waits for a ping that is already on its way, for flow control say, and so for that ping's own timeout.
+    A keep-alive waits for a ping that is already under way, such as one for flow control, and so for that ping's own
+    time-out.
     """
     return [
         ("grpc.max_receive_message_length", link.message_max_bytes),
@@ -155,11 +157,12 @@ def shared_options(link: LinkSettings) -> list[tuple[str, int]]:
 
 
 def server_options(link: ServedSettings, *, shares_port: bool = False) -> list[tuple[str, int]]:
-    """Without `shares_port` a second server on one port fails. With it whoever begins one looks first."""
+    """Options of a server. Without `shares_port` a second server on the same port fails; with it, the caller first
+    checks that the port is free."""
     return [
         *shared_options(link),
         ("grpc.so_reuseport", int(shares_port)),
-        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),  # those who call check silent connections
+        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),  # clients ping silent connections
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_connection_age_ms", link.connection_age_ns // _MILLISECOND_NS),
         ("grpc.max_connection_age_grace_ms", link.connection_grace_ns // _MILLISECOND_NS),
@@ -169,21 +172,21 @@ def server_options(link: ServedSettings, *, shares_port: bool = False) -> list[t
 def client_options(link: DialledSettings) -> list[tuple[str, int]]:
     return [
         *shared_options(link),
-        ("grpc.enable_http_proxy", 0),  # a proxy named in the environment is for other traffic
-        # Whether a request is tried again is not decided here, so there is no policy for it. What is left on are calls
-        # that met a connection just as it took no more, and that the other end has not seen.
+        ("grpc.enable_http_proxy", 0),  # a proxy in the environment is meant for other traffic
+        # There is no retry policy, as this layer does not decide on retries. gRPC still repeats calls that met a
+        # connection as it closed and that the other end has not seen.
         ("grpc.enable_retries", 1),
         ("grpc.service_config_disable_resolution", 1),
         ("grpc.per_rpc_retry_buffer_size", link.message_max_bytes),
-        ("grpc.use_local_subchannel_pool", 1),  # gateways of one process keep connections of their own
+        ("grpc.use_local_subchannel_pool", 1),  # gateways in one process share no connections
         ("grpc.initial_reconnect_backoff_ms", link.reconnect_min_ns // _MILLISECOND_NS),
-        ("grpc.min_reconnect_backoff_ms", link.connect_timeout_ns // _MILLISECOND_NS),  # of one attempt
+        ("grpc.min_reconnect_backoff_ms", link.connect_timeout_ns // _MILLISECOND_NS),  # time-out of one attempt
         ("grpc.max_reconnect_backoff_ms", link.reconnect_max_ns // _MILLISECOND_NS),
     ]
 
 
 def status_in_words(code: grpc.StatusCode, details: str | None) -> str:
-    """How a call ended, for operators. Where something is written to a stream just as the other end closes it, gRPC for
+    """Reason why a call ended, for operators. Where the other end closes a stream while it is written to, gRPC for
     Python loses the other end's reason and gives one of its own."""
     if code is grpc.StatusCode.INTERNAL and (details or "").startswith(_WRITTEN_AT_ITS_END):
         return "it closed the stream while something was written to it, and its reason is lost"
@@ -191,7 +194,7 @@ def status_in_words(code: grpc.StatusCode, details: str | None) -> str:
 
 
 async def stop_at_once(server: grpc.aio.Server) -> None:
-    """Every call is broken off. One that comes in just as that begins may be left standing, and gRPC's own stop would
-    wait for it for ever: whoever is still there after a while is left to the end of the process."""
+    """Stop a server and break every call off. A call that comes in at that moment may stay open, and gRPC's own stop
+    would wait for it for ever: after `_STOP_MAX_S` seconds such a call is left to the end of the process."""
     stopping = asyncio.create_task(server.stop(0))  # noqa: TID251 - waited for here, and not to be cancelled half way
     await asyncio.wait({stopping}, timeout=_STOP_MAX_S)

@@ -1,4 +1,6 @@
-"""The only reader of clocks: drivers and edges are handed a Clock, the core is handed its numbers. It never waits."""
+"""Reads the clocks, alone in the program: drivers and edges are handed a Clock, the core is handed its numbers. It
+never waits.
+"""
 
 from __future__ import annotations
 
@@ -11,32 +13,33 @@ _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock:
-    """Real time. Tests hand in a subclass that stands still."""
+    """Real time. Tests use a subclass that stands still."""
 
     def now_ns(self) -> int:
-        """Monotonic; the zero means nothing and differs between processes."""
+        """Monotonic nanoseconds from an arbitrary zero, which differs between processes."""
         return time.monotonic_ns()
 
     def boot_ns(self) -> int:
-        """As `now_ns`, and it goes on while the machine sleeps, where the system has such a clock. For leases: whoever
-        was asleep is not to take himself for the leader still."""
+        """Monotonic nanoseconds that also count while the machine sleeps, where the system has such a clock. For
+        leases: a leader that slept must not take itself for the leader still."""
         return time.clock_gettime_ns(_BOOT_CLOCK)
 
     def wall_ns(self) -> int:
-        """Since 1970, and moved by whoever sets the clock. For dates: of certificates, of keys, of log lines."""
+        """Wall time in nanoseconds since 1970, which changes when the clock is set. For dates of certificates, keys and
+        log lines."""
         return time.time_ns()
 
     def thread_ns(self) -> int:
-        """What this thread has computed so far: what something takes of our time, however busy the machine is."""
+        """CPU time of this thread in nanoseconds: the cost of an operation, however busy the machine is."""
         return time.thread_time_ns()
 
     def wall_time(self) -> str:
-        """For log lines and file headers only, for example `2026-03-01T12:00:00.123456Z`."""
+        """Wall time as text for log lines and file headers only, such as `2026-03-01T12:00:00.123456Z`."""
         second, rest_ns = divmod(self.wall_ns(), _SECOND_NS)
         return f"{_until_second(second)}.{rest_ns // 1000:06d}Z"
 
 
 @lru_cache(maxsize=1)
 def _until_second(second: int) -> str:
-    """What all times within one second begin with."""
+    """Text up to the seconds, which all times within one second share."""
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -1,4 +1,4 @@
-"""`nightside completion`: prints what makes a shell complete our commands. It changes no file of anybody's."""
+"""`nightside completion`: prints shell completion scripts. It changes no file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WHERE = {
 @click.argument("shell", type=click.Choice(list(_WHERE)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print what makes SHELL complete commands, options and files."""
+    """Generate the completion script of SHELL for commands, options and files."""
     kind = get_completion_class(shell)
     assert kind is not None, "click knows these three"
     click.echo(kind(context.find_root().command, {}, "nightside", _VARIABLE).source())

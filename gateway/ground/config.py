@@ -1,4 +1,4 @@
-"""Settings that every program of ours has, each a section of its file: the certificates it shows, and how it logs."""
+"""Settings that all of Nightside's programs have, each a section of a file: certificates, DNS and logging."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ LOG_LEVEL_VARIABLE = "NIGHTSIDE_LOG_LEVEL"
 
 @dataclass(frozen=True, slots=True)
 class ListenTlsConfig:
-    """What clients are shown, and what they are asked for."""
+    """Certificate that clients are shown, and authorities that theirs must come from."""
 
     certificate: Path
     key: Path
     client_ca: Path | None = None
-    """Authorities of clients' certificates; with it, a client without one is turned away."""
+    """Authorities of client certificates; with it, a client without one is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeshTlsConfig:
-    """What this gateway shows other members of the mesh, and whom it believes."""
+    """Certificate for other members of the mesh, and the roots that theirs must come from."""
 
     certificate: Path
     key: Path
     roots: Path
     jurisdictions: bool = False
-    """Every gateway's certificate has to name the jurisdiction that its region lies in."""
+    """Require that the certificate of each gateway names the jurisdiction of its region."""
 
 
 @dataclass(frozen=True, slots=True)
 class DnsConfig:
-    """Where this program answers for the mesh's one name, and what those who ask may cost it."""
+    """DNS server of this program for the mesh's name, and its limits."""
 
     listen: tuple[Address, ...] = ()
-    """On UDP and TCP. None: it answers nobody."""
+    """Addresses on UDP and TCP; with none, the server is off."""
     answers_per_s: int = 200
-    """To one network by datagram; what is above it is dropped, or told to come by TCP."""
+    """Answers to one network by datagram in a second; beyond them queries are dropped, or told to come by TCP."""
     connections_max: int = 256
-    """Over TCP; one more, and whoever has asked nothing for longest is let go."""
+    """TCP connections; with one more, the connection that has sent no query for longest is closed."""
     time_max_ns: int = 100 * MILLISECOND_NS
-    """Of each second, what answering may take; whoever asks then waits for the next."""
+    """Nanoseconds of each second that answering may take; later queries wait for the next second."""
 
 
 class LogFormat(StrEnum):
     AUTO = "auto"
-    """Readable on a terminal, JSON everywhere else."""
+    """Readable text on a terminal, else JSON."""
     JSON = "json"
     CONSOLE = "console"
 
@@ -69,7 +69,8 @@ class LoggingConfig:
     level: LogLevel = LogLevel.INFO
 
     def overridden(self, environ: Mapping[str, str]) -> LoggingConfig:
-        """The environment may say how to log: that belongs to the machine and not to the file. Raises ConfigError."""
+        """Settings with those of the environment in place of the file's, as logging depends on the machine. Raises
+        ConfigError."""
         return LoggingConfig(
             choice_in(environ, LOG_FORMAT_VARIABLE, self.format), choice_in(environ, LOG_LEVEL_VARIABLE, self.level)
         )

@@ -1,5 +1,5 @@
-"""What a JSON Schema says of a file's keys, worked out when a schema is asked for: a program would have to read its own
-source for it each time that it starts.
+"""Describes a file's keys in its JSON Schema by the docstrings of the model. The source is read only when a schema is
+asked for, rather than at each start of a program.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pydantic_core import CoreSchema
 
 
 def describe_keys(schema: dict[str, Any], model: type[Any]) -> None:
-    """For a model's `json_schema_extra`: each key is described by what stands beneath it in the source."""
+    """Describe each key by the docstring beneath it in the source; for a model's `json_schema_extra`."""
     for name, words in _words_beneath(model):
         schema["properties"][name]["description"] = words
 
 
 @dataclass(frozen=True)
 class SchemaFrom:
-    """Annotates a type with its schema."""
+    """Annotation that gives a type its schema."""
 
     make: Callable[[], dict[str, Any]]
 

@@ -1,7 +1,7 @@
-"""Notices that a process has no file descriptor left. Whoever accepts connections then drops them unheard, and the
-event loop in use says nothing of it.
+"""Notices that the process has no file descriptor left. A server then drops new connections, and the event loop in use
+reports nothing.
 
-It only looks; it closes nothing and turns nobody away.
+It only looks; it closes no descriptor and refuses no connection.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from structlog.typing import FilteringBoundLogger
 from gateway.ground.clock import Clock
 
 TELL_INTERVAL_NS = 10_000_000_000
-"""While it lasts, or comes and goes, one line in this time."""
+"""Least time between two log lines while descriptors are short."""
 
 
 class DescriptorWatch:
-    """Asked to look again and again; it tells the log, with moderation, and counts."""
+    """Check for free file descriptors that logs and counts failures, with a bounded number of lines."""
 
     def __init__(self, clock: Clock, log: FilteringBoundLogger, on_exhausted: Callable[[], None]) -> None:
         self._clock = clock
@@ -30,7 +30,7 @@ class DescriptorWatch:
         self._untold = 0
 
     def look(self) -> None:
-        """By taking one and giving it back at once."""
+        """Check by opening a file and closing it at once."""
         try:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as error:

@@ -1,5 +1,5 @@
-"""The only reader of the environment: everybody else is handed a mapping, and tests hand in their own. It writes there
-only what a library that we load can be told in no other way.
+"""Reads the environment, alone in the program: other modules are handed a mapping, and tests hand in their own. It
+writes only settings that a loaded library can be given in no other way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 def choice_in(environ: Mapping[str, str], variable: str, default: _Choice) -> _Choice:
-    """What the variable names, or the default where it is not set. Raises ConfigError."""
+    """Choice that the variable names, or the default where it is not set. Raises ConfigError."""
     choices, text = type(default), environ.get(variable, default)
     try:
         return choices(text)
@@ -28,9 +28,9 @@ def choice_in(environ: Mapping[str, str], variable: str, default: _Choice) -> _C
 
 
 def keep_grpc_quiet(environ: MutableMapping[str, str] = _OWN) -> None:
-    """Unless an operator asks for it: the C library writes lines of its own to standard error, of handshakes that fail
-    and of connections that are closed on it, among our lines of JSON.
+    """Silence gRPC's C library, unless the operator has set its verbosity: it would write lines of its own about failed
+    handshakes and closed connections to standard error, among the program's lines of JSON.
 
-    It looks once, as it is first imported: whoever runs a program of ours calls this before.
+    The library reads the variable when it is first imported, so a program calls this before.
     """
     environ.setdefault(GRPC_VERBOSITY_VARIABLE, "NONE")

@@ -1,6 +1,6 @@
-"""Faults of what somebody configured, in words: which file, which line, which key, and what is wrong there.
+"""Faults in configuration files: file, line, key, and what is wrong there.
 
-Nothing here reads or repairs anything, and no message quotes a secret.
+It reads and repairs nothing, and no message quotes a secret.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TOLD_MAX = 100
-"""Faults of one file that are told; of more, only their number."""
+"""Most faults of one file that are listed; beyond them only their number is."""
 _LENGTH_MAX = 4000
 
 
 class ConfigError(Exception):
-    """Something that was configured and cannot be used: what and why, one line per fault."""
+    """Configuration that cannot be used; the message has one line for each fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong in a file."""
+    """Fault in a file."""
 
     key: str
-    """The path of the key, such as `replicas[2].url`; empty for the file as a whole."""
+    """Path of the key, such as `replicas[2].url`; empty for the file as a whole."""
     message: str
     line: int | None = None
-    """Counted from 1; None where no line is to blame."""
+    """Line, counted from 1; None where the fault has no line."""
     beside: str = field(default="", repr=False, compare=False)
-    """The key that it does not go with: that one may be written where `key` is not."""
+    """Key that `key` conflicts with; it may be in the file where `key` is not."""
 
     @property
     def where(self) -> str:
-        """Line and key, as far as there are any."""
+        """Line and key, as far as they are known."""
         line = "" if self.line is None else f"line {self.line}"
         return ": ".join(filter(None, (line, self.key)))
 
@@ -41,7 +41,7 @@ class Fault:
 
 
 class FileError(ConfigError):
-    """A file that cannot be used. One line per fault: `us.yaml: line 12: replicas[2].url: what is wrong`."""
+    """File that cannot be used. One line for each fault: `us.yaml: line 12: replicas[2].url: what is wrong`."""
 
     def __init__(self, path: Path, faults: Iterable[Fault]) -> None:
         self.path = path
@@ -55,7 +55,7 @@ class FileError(ConfigError):
 
 
 class KeyFaults(ValueError):
-    """Raised by a validator that knows which keys below its own are to blame."""
+    """Faults that a validator raises for keys below its own."""
 
     def __init__(self, *faults: Fault) -> None:
         super().__init__("; ".join(map(str, faults)))
@@ -63,7 +63,7 @@ class KeyFaults(ValueError):
 
 
 def _one_line(text: str) -> str:
-    """What a file holds is quoted in names of keys: it makes no line of its own, and none without an end."""
+    """Text on one line of bounded length: names of keys come from the file, and may hold anything."""
     shown = text if text.isprintable() else "".join(each if each.isprintable() else _escaped(each) for each in text)
     return shown if len(shown) <= _LENGTH_MAX else f"{shown[:_LENGTH_MAX]}..."
 

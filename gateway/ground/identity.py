@@ -1,6 +1,6 @@
-"""Who a mesh certificate says its holder is: one gateway in one region of one trust domain, or one of its controllers.
+"""Identities in mesh certificates: a gateway in a region of a trust domain, or a controller.
 
-Names only: whether the certificate is to be believed was settled by the TLS handshake before.
+It only reads names: the TLS handshake before has decided whether the certificate is trusted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from gateway.ground.values import CERTIFICATE_NAME_PATTERN
 
 TRUST_DOMAIN_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 TRUST_DOMAIN_LENGTH_MAX = 100
-"""Leaves room for the other names in a DNS name of at most 253 characters."""
+"""Most characters of a trust domain, which leaves room for the other parts of a DNS name of at most 253 characters."""
 
 _CALLERS_KEPT = 256
-"""Certificates that are not read anew with each call."""
+"""Most certificates whose names are cached."""
 _CERTIFICATE = "x509_pem_cert"
-"""Set by gRPC: what the caller showed. Its own reading of the URI in it, `peer_spiffe_id`, ends at a zero byte."""
+"""Property in which gRPC gives the caller's certificate. gRPC's own reading of its URI, `peer_spiffe_id`, ends at a
+zero byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +34,18 @@ class MeshIdentity:
     region: RegionName
     gateway_id: GatewayId
     jurisdiction: Jurisdiction | None = None
-    """The one that the region lies in, where the authority says so."""
+    """Jurisdiction of the region, where the certificate names it."""
 
     @property
     def uri(self) -> str:
-        """The SPIFFE id, which says who calls."""
+        """SPIFFE id, which identifies a caller."""
         name = f"spiffe://{self.trust_domain}/gateway/{self.region}/{self.gateway_id}"
         return name if self.jurisdiction is None else f"{name}/jurisdiction/{self.jurisdiction}"
 
     @property
     def dns_names(self) -> tuple[str, ...]:
-        """The same as host names, which say who was called: gRPC clients compare no URI. The last one says all that is
-        known."""
+        """Host names of the gateway, which identify a called server, since gRPC clients compare no URI. The last one
+        says all that is known."""
         name = f"{self.gateway_id}.{self.region}.gateway.{self.trust_domain}"
         if self.jurisdiction is None:
             return (name,)
@@ -56,7 +57,7 @@ class MeshIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ControllerIdentity:
-    """Of the one who says who serves what; no gateway's, and no gateway takes requests from it."""
+    """Identity of a controller. It is no gateway's identity, and gateways accept no requests from it."""
 
     trust_domain: str
     name: str
@@ -67,7 +68,7 @@ class ControllerIdentity:
 
     @property
     def dns_names(self) -> tuple[str, ...]:
-        """The same for all controllers of a mesh: a gateway believes each of them."""
+        """Host name that all controllers of a mesh share, since a gateway trusts each of them."""
         return (controller_dns_name(self.trust_domain),)
 
     def __str__(self) -> str:
@@ -79,7 +80,7 @@ def controller_dns_name(trust_domain: str) -> str:
 
 
 def parse_controller(uri: str) -> ControllerIdentity:
-    """Raises ValueError for what is no controller's SPIFFE id."""
+    """Parse the SPIFFE id of a controller. Raises ValueError for any other."""
     scheme, _, rest = uri.partition("://")
     trust_domain, *path = rest.split("/")
     is_controller = scheme == "spiffe" and len(path) == 2 and path[0] == "controller"
@@ -89,7 +90,7 @@ def parse_controller(uri: str) -> ControllerIdentity:
 
 
 def parse_identity(uri: str) -> MeshIdentity:
-    """Raises ValueError for what is no gateway's SPIFFE id."""
+    """Parse the SPIFFE id of a gateway. Raises ValueError for any other."""
     scheme, _, rest = uri.partition("://")
     trust_domain, *path = rest.split("/")
     jurisdiction = Jurisdiction(path.pop()) if len(path) == 5 and path.pop(3) == "jurisdiction" else None
@@ -107,7 +108,8 @@ def is_trust_domain(text: str) -> bool:
 
 
 def caller_identity(auth: AuthContext) -> MeshIdentity:
-    """Raises ValueError for a caller without a certificate, or with one that names no gateway."""
+    """Identity of a calling gateway. Raises ValueError for a caller without a certificate, or with one that names no
+    gateway."""
     uris = [uri for shown in auth.get(_CERTIFICATE, ()) for uri in _uris_in(shown)]
     if len(uris) != 1:
         raise ValueError("the certificate holds no SPIFFE id, or several")
@@ -116,7 +118,7 @@ def caller_identity(auth: AuthContext) -> MeshIdentity:
 
 @lru_cache(_CALLERS_KEPT)
 def _uris_in(pem: bytes) -> tuple[str, ...]:
-    """Raises ValueError where the names of a certificate cannot be read."""
+    """URIs in a certificate. Raises ValueError where its names cannot be read."""
     try:
         names = _names_in(x509.load_pem_x509_certificate(pem))
     except x509.InvalidVersion as error:
@@ -125,7 +127,8 @@ def _uris_in(pem: bytes) -> tuple[str, ...]:
 
 
 def _names_in(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
-    """Raises ValueError where they cannot be read: what the library raises then is none."""
+    """Alternative names of a certificate. Raises ValueError where they cannot be read, in place of the library's own
+    exceptions."""
     try:
         return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -135,12 +138,14 @@ def _names_in(certificate: x509.Certificate) -> x509.SubjectAlternativeName | No
 
 
 def certificate_identity(certificate: x509.Certificate) -> MeshIdentity:
-    """Raises ValueError where the certificate would not identify a gateway to callers and called alike."""
+    """Identity of a gateway. Raises ValueError where the certificate would not identify it both as a caller and as a
+    server."""
     return _identity_in(certificate, parse_identity)
 
 
 def controller_identity(certificate: x509.Certificate) -> ControllerIdentity:
-    """Raises ValueError where the certificate would not identify a controller to callers and called alike."""
+    """Identity of a controller. Raises ValueError where the certificate would not identify it both as a caller and as a
+    server."""
     return _identity_in(certificate, parse_controller)
 
 

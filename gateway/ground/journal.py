@@ -1,9 +1,9 @@
-"""Keeps the story of a running program in numbered files, one step a line. What a line says is for whoever writes it.
+"""Keeps the journal of a running program in numbered files, one step a line. The writer defines what a line holds.
 
-A story starts when the process does. With its first file rotated away the rest can be read but no longer replayed. A
-disk that fails ends the journal, loudly, and nothing else: it holds up no request. It does not begin again by itself
-when there is room: what came after a hole could never be replayed. What was written until then can be, and a restart
-begins another.
+A story is the journal of one process, from its start. Once its first file has been rotated away, the rest can be read
+but not replayed. A disk that fails ends the journal, with an error, and holds up no request. The journal does not
+resume when there is room again, since steps after a gap could never be replayed. Those before the failure can be, and a
+restart begins another story.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gateway.ground.threads import finish_in_thread
 
 
 class JournalUnreadable(Exception):
-    """A file that is no journal, is damaged, or belongs to another story."""
+    """File that is no journal, is damaged, or belongs to another story."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class JournalSettings:
     file_bytes_max: int
     files_max: int
     buffer_bytes_max: int = 16 << 20
-    """More than this not yet on disk means that the disk cannot keep up."""
+    """Bytes that may wait for the disk; with more, the disk cannot keep up and the journal ends."""
     flush_interval_s: float = 0.5
 
 
 class JournalFiles:
-    """Takes lines and keeps them. `run` does the writing, in a thread."""
+    """Journal that takes lines and writes them to files. `run` does the writing, in a thread."""
 
     def __init__(
         self,
@@ -44,8 +44,9 @@ class JournalFiles:
         first_line: Callable[[int], bytes],
         on_stopped: Callable[[str], None],
     ) -> None:
-        """`first_line` begins a file, by its number. Raises OSError when the folder cannot be written: that is better
-        known at the start. A full disk ends the journal before it has begun."""
+        """Begin the first file. `first_line` gives the first line of each file, by the file's number. Raises OSError
+        where the folder cannot be written, which is best known at the start; a full disk ends the journal at once
+        instead."""
         self._settings = settings
         self._story = story
         self._first_line = first_line
@@ -69,7 +70,7 @@ class JournalFiles:
         return self._settings.folder
 
     async def run(self) -> None:
-        """Write what has gathered, again and again, until cancelled; call `close` afterwards."""
+        """Write the waiting lines repeatedly, until cancelled; call `close` afterwards."""
         while self._is_writing:
             await asyncio.sleep(self._settings.flush_interval_s)
             await self.flush()
@@ -86,7 +87,7 @@ class JournalFiles:
             raise
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the waiting lines and end the journal."""
         try:
             self._write(self._take())
         except OSError as error:
@@ -106,13 +107,13 @@ class JournalFiles:
         return lines
 
     def stop(self, reason: str) -> None:
-        """For good, and loudly: what could not be told again is better not begun."""
+        """End the journal for good, and report the reason: steps after a gap could not be replayed."""
         self._is_writing = False
         self._take()
         self._on_stopped(reason)
 
     def _write(self, lines: list[bytes]) -> None:
-        """One at a time, so that lines stay in order."""
+        """Write lines, one caller at a time, so that they stay in order."""
         with self._one_writer:
             for block in _blocks(lines, self._settings.file_bytes_max):
                 if self._file_bytes + len(block) > self._settings.file_bytes_max:
@@ -134,7 +135,8 @@ class JournalFiles:
             old.unlink()
 
     def _write_first(self, path: Path, line: bytes) -> None:
-        """A file without its first line would spoil the story before it."""
+        """Write the first line of a file, and remove the file where that fails: without its first line it would spoil
+        the story before it."""
         try:
             with named(path), open(path, "wb", opener=private_opener) as file:
                 file.write(line)

@@ -1,6 +1,5 @@
-"""Which key is likely to be meant by one that is not known: what a file of ours may hold at that place, by its model.
-
-It reads no file, and changes none.
+"""Suggests the known key that an unknown one probably stands for, from the file's model. It reads no file, and changes
+none.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ _DEPTH_MAX = 16
 
 
 def meant_by(model: type[BaseModel], location: tuple[int | str, ...]) -> str | None:
-    """The key nearest to the last part of the location, among those that may stand beside it; else the path of the only
-    one in the file that is called so; None where nothing is near."""
+    """Key nearest to the last part of the location, among those allowed beside it; else the path of the only key in the
+    file with that name; None where there is none."""
     *way, written = location
     schema = _schema_of(model)
     beside = _names_at(schema, schema, tuple(way))
@@ -69,7 +68,7 @@ def _names_at(schema: dict[str, Any], whole: dict[str, Any], way: tuple[int | st
 
 
 def _alternatives(schema: dict[str, Any], whole: dict[str, Any], depth: int) -> list[dict[str, Any]]:
-    """What may stand there, whatever that is called."""
+    """Schemas that are allowed there, with references resolved."""
     if depth > _DEPTH_MAX:
         return []
     if "$ref" in schema:

@@ -1,6 +1,5 @@
-"""Says why an address cannot be listened on, by the key of the file that names it: the system's errors have neither.
-
-It opens nothing for good.
+"""Explains why an address cannot be listened on, with the key of the file that names it; the system's errors say
+neither. It leaves no socket open.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from gateway.ground.values import Address
 
 @contextmanager
 def named_by(key: str, address: Address) -> Iterator[None]:
-    """Raises OSError in those words."""
+    """Raise an OSError from the block again with the key, the address and the reason."""
     try:
         yield
     except OSError as error:
@@ -23,7 +22,8 @@ def named_by(key: str, address: Address) -> Iterator[None]:
 
 
 def why_not(address: Address) -> int:
-    """GRPC says that it cannot listen, and not why: the system does, if it is asked the same. 0 where it could."""
+    """Error number that the system gives for binding to the address, since gRPC does not say why it cannot listen; 0
+    where binding succeeds."""
     kind = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(kind, socket.SOCK_STREAM) as asked:
         asked.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

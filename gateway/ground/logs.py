@@ -1,6 +1,6 @@
-"""Sets up structured logging. What is written, and that it holds no content, is for those who log.
+"""Sets up structured logging. Callers decide what is logged, and see to it that no content is.
 
-Loggers are handed down, not looked up, so that several gateways in one process each say who they are.
+Loggers are handed down, not looked up, so that each of several gateways in one process logs under its own name.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def make_logger(
     *,
     role: str = "gateway",
 ) -> FilteringBoundLogger:
-    """A logger whose lines say which gateway, or what else `role` names, they are of: to standard error and in real
-    time unless told otherwise."""
+    """Make a logger whose lines name the gateway, or the other kind of program that `role` says; to standard error and
+    in real time by default."""
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[config.level.upper()]
     logger: FilteringBoundLogger = structlog.wrap_logger(
@@ -48,7 +48,8 @@ def make_logger(
 
 
 def announce(config: LoggingConfig, name: str, event: str, *, role: str = "gateway", **fields: object) -> None:
-    """One line for whoever waits on standard output, of the same form as those of the log, whatever level that has."""
+    """Write one line to standard output for a waiting program, in the form of the log's lines, whatever the log's
+    level."""
     stream = sys.stdout
     make_logger(replace(config, level=LogLevel.INFO), name, stream, role=role).info(event, **fields)
     stream.flush()
@@ -56,8 +57,8 @@ def announce(config: LoggingConfig, name: str, event: str, *, role: str = "gatew
 
 @contextmanager
 def libraries_told_of(log: FilteringBoundLogger, clock: Clock | None = None) -> Iterator[None]:
-    """What libraries say through Python's own logging are lines of this log too, from warnings upwards, each line of
-    their code once in ten seconds. For a whole process: without it that would be on standard error as it is."""
+    """Log what libraries report through Python's own logging, from warnings upwards, each line of their code once in
+    ten seconds. It works for a whole process; without it, the reports would go to standard error as they are."""
     handler = _Libraries(log, clock or Clock())
     logging.getLogger().addHandler(handler)
     try:
@@ -67,18 +68,19 @@ def libraries_told_of(log: FilteringBoundLogger, clock: Clock | None = None) -> 
 
 
 class Seldom:
-    """Says of lines that strangers bring about whether another one of their kind is due."""
+    """Rate limit of log lines that outside events cause."""
 
     def __init__(self, clock: Clock, apart_ns: int = 10 * SECOND_NS, kinds_max: int = 64) -> None:
-        """Kinds beyond so many are one."""
+        """Allow a line of each kind every `apart_ns`. Kinds beyond `kinds_max` count as one."""
         self._clock = clock
         self._apart_ns = apart_ns
         self._kinds_max = kinds_max
         self._kinds: dict[str, tuple[int, int]] = {}
-        """By kind, when the next line is due, and how many were passed over."""
+        """Time at which the next line is due, and the number of lines skipped, by kind."""
 
     def turn(self, kind: str = "") -> int | None:
-        """How many of this kind were passed over since the last one; None: this one is passed over as well."""
+        """Return how many lines of this kind were skipped since the last one; None where this one is to be skipped as
+        well."""
         now_ns = self._clock.now_ns()
         if kind not in self._kinds and len(self._kinds) >= self._kinds_max:
             self._forget(now_ns)
@@ -108,7 +110,7 @@ class _Libraries(logging.Handler):
         tell = self._log.error if record.levelno >= logging.ERROR else self._log.warning
         try:
             detail = record.getMessage()
-        except (TypeError, ValueError):  # what was logged fits its own words not
+        except (TypeError, ValueError):  # the arguments do not fit the message
             detail = str(record.msg)
         tell("a library has something to say", library=record.name, detail=detail, exc_info=record.exc_info, **more)
 
@@ -129,8 +131,8 @@ def _stamper(clock: Clock) -> Processor:
 
 
 def _as_json(fields: dict[str, object], **_: object) -> str:
-    """What has no shape in JSON is told in its own words."""
+    """Encode fields as JSON; a value that JSON cannot express is written as its repr."""
     try:
         return msgspec.json.encode(fields, enc_hook=repr).decode()
-    except UnicodeEncodeError:  # half a character, which only escapes can tell
+    except UnicodeEncodeError:  # a lone surrogate, which only an escape can express
         return json.dumps(fields, default=repr)

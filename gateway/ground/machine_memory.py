@@ -1,5 +1,6 @@
-"""How much memory this process may have: the machine's, or less where a control group says so. It only reads files of
-the kernel, and what cannot be read sets no bound."""
+"""Reads how much memory this process may use: the machine's, or less where a control group says so. It only reads files
+of the kernel, and a file that cannot be read sets no bound.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ _KIBIBYTE = 1024
 
 
 def memory_bytes(proc: Path = _PROC, groups: Path = _GROUPS) -> int | None:
-    """The smallest of the machine's memory and the bounds of the control groups around this process; None where nothing
-    tells."""
+    """Bytes of the machine's memory, or the smallest bound of the control groups around this process; None where
+    neither is known."""
     return min((*_of_machine(proc), *_of_groups(proc, groups)), default=None)
 
 
@@ -23,7 +24,8 @@ def _of_machine(proc: Path) -> Iterator[int]:
 
 
 def _of_groups(proc: Path, groups: Path) -> Iterator[int]:
-    """Version 2 has one tree; in version 1 memory has one of its own. A group is bounded by all those around it."""
+    """Yield the bounds of the process's group and of all groups around it. Version 2 has one tree of groups; version 1
+    has one for memory."""
     for line in _lines(proc / "self/cgroup"):
         _, kinds, path = line.split(":", 2)
         if kinds and "memory" not in kinds.split(","):

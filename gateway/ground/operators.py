@@ -1,6 +1,6 @@
-"""Who may ask at an admin address, and how much each may do: by tokens that lie in files, and by those of an issuer.
+"""Authenticates operators at an admin address and gives them roles, by tokens in files and by tokens of an issuer.
 
-It logs no credential, keeps none but those of its files, and answers nobody.
+It logs no credential, keeps none but those of its files, and answers no request.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _ROLES = tuple(Role)
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Somebody who asked, and proved it."""
+    """Caller with a verified credential."""
 
     name: str
-    """For logs and records; empty where nobody has to prove anything."""
+    """Name for logs and records; empty where no credential is required."""
     role: Role
 
     def may(self, needed: Role) -> bool:
@@ -32,18 +32,18 @@ class Operator:
 
 
 ANYBODY = Operator("", Role.CHANGE)
-"""Where operators show nothing: whoever reaches the address."""
+"""Operator of every request where no credential is required."""
 HOLDER_OF_ALL = Operator("admin-token", Role.CHANGE)
-"""Who has the token of `admin_token_file`."""
+"""Operator with the token of `admin_token_file`."""
 
 
 def told_of(by: Operator) -> dict[str, object]:
-    """For a line of log about what somebody ordered."""
+    """Fields for a log line about an operator's command."""
     return {"operator": by.name, "role": by.role} if by.name else {}
 
 
 class NotAnOperator(Exception):
-    """Why a credential opens nothing, in words that may be told to whoever showed it."""
+    """Reason why a credential is refused, in words that may be shown to the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,16 @@ class _Kept:
 
 
 Verify = Callable[[str], Awaitable[Operator | None]]
-"""Who an issuer says that the holder of this token is; None for what is no token of an issuer's. Raises
-NotAnOperator."""
+"""Callback that returns the operator of an issuer's token; None for a token of no issuer. Raises NotAnOperator."""
 
 
 class Operators:
-    """Knows them. Files are read at the start, and anew when they change."""
+    """Operators of a program. Their files are read at the start, and again when they change."""
 
     def __init__(
         self, admin_token: str | None = None, config: OperatorsConfig | None = None, verify: Verify | None = None
     ) -> None:
-        """Raises ConfigError."""
+        """Read the tokens. Raises ConfigError."""
         self._admin_token = admin_token
         self._config = config or OperatorsConfig()
         self._verify = verify
@@ -71,11 +70,12 @@ class Operators:
 
     @property
     def are_asked(self) -> bool:
-        """Whether anybody has to show anything."""
+        """Return whether callers must show a credential."""
         return bool(self._kept) or self._verify is not None
 
     async def identify(self, credential: str) -> Operator:
-        """Who shows this. A token of a file needs nobody else to be there. Raises NotAnOperator."""
+        """Return the operator with this credential. A token of a file needs no issuer to be reachable. Raises
+        NotAnOperator."""
         if not self.are_asked:
             return ANYBODY
         if (known := self._holder_of(credential)) is not None:
@@ -88,14 +88,15 @@ class Operators:
         return list(self._config.secret_files())
 
     async def reload(self) -> None:
-        """For the Reloader."""
+        """Read the files again; called by the Reloader."""
         try:
             self._kept = await asyncio.to_thread(self._read)
         except ConfigError as error:
             raise ReloadRefused(str(error)) from error
 
     def _holder_of(self, credential: str) -> Operator | None:
-        """Each is compared, in the same time whether and wherever they differ."""
+        """Operator with this token. Every known token is compared, in a time that does not depend on where they
+        differ."""
         shown = credential.encode("utf-8", "surrogateescape")
         held = [each.operator for each in self._kept if hmac.compare_digest(shown, each.secret)]
         return held[0] if held else None
@@ -117,7 +118,7 @@ def _bytes(secret: str) -> bytes:
 
 
 def _refuse_shared(kept: Sequence[_Kept]) -> None:
-    """Of one token that is two operators' nobody could say whose order it was."""
+    """Refuse a token that two operators share: its commands could be attributed to neither."""
     seen: dict[bytes, str] = {}
     for each in kept:
         other = seen.setdefault(each.secret, each.operator.name)

@@ -1,4 +1,6 @@
-"""What a file says of operators: who may ask at an admin address, and how much each may do. It reads no secret."""
+"""Configuration of operators: which tokens and issuers an admin address accepts, and for which roles. It reads no
+secret.
+"""
 
 from __future__ import annotations
 
@@ -17,39 +19,39 @@ TOKENS_MAX = 256
 
 
 class Role(StrEnum):
-    """What an operator may do; each may do what those above it may."""
+    """Permissions of an operator; each role includes those listed before it."""
 
     LOOK = "look"
-    """See state, metrics, explanations and usage."""
+    """Permission to see state, metrics, explanations and usage."""
     DRAIN = "drain"
-    """And order what is easily undone, by an order or a restart: drains, the lockdown, a freeze."""
+    """Permission for commands that a command or a restart easily undoes: drains, the lockdown, a freeze."""
     CHANGE = "change"
-    """And everything else: keys, assignments, policies."""
+    """Permission for everything else: keys, assignments, policies."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorTokenConfig:
-    """A token that lies in a file."""
+    """Operator token in a file."""
 
     name: Id
-    """Of whom or what has it, for logs."""
+    """Name of the token's holder, for logs."""
     role: Role
     token_file: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorIssuerConfig(IssuerConfig):
-    """Of operators."""
+    """Issuer of operators' tokens."""
 
     claim: ClaimText
-    """Which says what they are, such as `groups` or `realm_access.roles`; with dots for what is in an object."""
+    """Claim with an operator's groups or roles, such as `groups` or `realm_access.roles`; dots lead into objects."""
     roles: Mapping[Role, tuple[ClaimText, ...]]
-    """What it has to say for each; the most that any of it allows."""
+    """Values of the claim for each role; the highest role of all that match counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorsConfig:
-    """Who besides the holder of `admin_token_file` may ask at the admin address."""
+    """Operators beside the holder of `admin_token_file`."""
 
     tokens: tuple[Annotated[OperatorTokenConfig, Section()], ...] = ()
     issuers: tuple[Annotated[OperatorIssuerConfig, Section()], ...] = ()
@@ -63,7 +65,7 @@ class OperatorsConfig:
 
 
 def operator_faults(config: OperatorsConfig, *, insecure: bool = False) -> Iterator[Fault]:
-    """Among keys each of which is well written."""
+    """Yield faults between keys that are each well formed."""
     if len(config.tokens) > TOKENS_MAX:
         yield Fault("operators.tokens", f"holds more than {TOKENS_MAX}")
     names = [each.name for each in config.tokens]

@@ -1,6 +1,6 @@
-"""Files that not everybody on a machine may read: how ours are made, and which of those in use stand open.
+"""Makes files and folders that only their owner and group can read, and finds files that are open to others.
 
-It changes no file that is there already: who may read that is for its owner to say.
+It changes no existing file: its permissions are for the owner to set.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from pathlib import Path
 FILE_MODE = 0o640
 FOLDER_MODE = 0o750
 _TOO_OPEN = 0o037
-"""What 0640 leaves out: writing and running by the group, anything by others."""
+"""Permissions that 0640 leaves out: writing and executing by the group, all by others."""
 
 
 def private_opener(path: str, flags: int) -> int:
-    """For `open`. A file that it makes is its owner's, and its group may read it."""
+    """Opener for `open`, which makes files that their owner can write and their group can read."""
     return os.open(path, flags, FILE_MODE)
 
 
 def make_private_folder(path: Path) -> None:
-    """Unless it is there already."""
+    """Make the folder unless it exists."""
     path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
 
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Raises each OSError with the path: writing and syncing by themselves name none."""
+    """Raise each OSError with the path, since errors of writing and syncing name none."""
     try:
         yield
     except OSError as error:
@@ -39,8 +39,8 @@ def named(path: Path) -> Iterator[None]:
 
 
 def open_to_others(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    """Those that more people may read or write than 0640 would let, each with its mode as `0644`. What is not there, or
-    cannot be looked at, is for whoever opens it to complain of."""
+    """Yield the files with more permissions than 0640, each with its mode as `0644`. A file that is missing or
+    unreadable is skipped: opening it will fail."""
     for path in paths:
         try:
             mode = stat.S_IMODE(path.stat().st_mode)

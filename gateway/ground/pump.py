@@ -1,7 +1,7 @@
-"""Real time's owner of a pure core: feeds it events in order, has its effects performed, and keeps its one timer.
+"""Runs a pure core in real time: feeds it events in order, has its effects performed, and keeps its one timer.
 
-`submit` never awaits and never reads a socket; an error inside the core stops the pump, it is never survived. Effects
-are performed at once, and whoever only watches is told in the event loop's next turn.
+`submit` never awaits and never reads a socket. An error inside the core stops the pump for good. Effects are performed
+at once; observers are told in the event loop's next turn.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gateway.ground.clock import Clock
 
 TAIL_STEPS_DEFAULT = 512
 _UNTOLD_STEPS_MAX = 512
-"""More steps than this in one turn of the event loop are not held back from the observers."""
+"""Most steps that wait for the observers; with one more in the same turn of the event loop, all are told at once."""
 _TIMER_GRAIN_S = 0.001
-"""Added to every timer: some event loops count in whole milliseconds and would fire early, again and again."""
+"""Seconds added to every timer: some event loops count whole milliseconds and would fire too early repeatedly."""
 
 EventT = TypeVar("EventT")
 EffectT = TypeVar("EffectT")
@@ -29,7 +29,7 @@ _EffectOf = TypeVar("_EffectOf")
 
 
 class Core(Protocol[_EventT_contra, _EffectOf]):
-    """What is pumped: events in, effects out."""
+    """Core that the pump runs: events in, effects out."""
 
     def handle(self, event: _EventT_contra, now_ns: int) -> list[_EffectOf]: ...
 
@@ -37,15 +37,15 @@ class Core(Protocol[_EventT_contra, _EffectOf]):
 
 
 class Observer(Protocol[_EventT_contra, _EffectOf]):
-    """Sees every step once and in order, soon after its effects were performed: metrics, the log, the journal. It must
-    not block."""
+    """Observer such as metrics, the log or the journal. It sees every step once and in order, soon after the effects
+    were performed, and must not block."""
 
     def on_step(self, now_ns: int, event: _EventT_contra, effects: list[_EffectOf]) -> None: ...
 
 
 @value
 class Step(Generic[EventT, EffectT]):
-    """One event and what the core answered; `effects` is None for the step that made the core fail."""
+    """Event and the core's effects; `effects` is None for the step in which the core failed."""
 
     now_ns: int
     event: EventT
@@ -54,15 +54,15 @@ class Step(Generic[EventT, EffectT]):
 
 @dataclass(frozen=True, slots=True)
 class Crash(Generic[EventT, EffectT]):
-    """Why the pump stopped, with the steps that led there. The last one is the core's failure; it has effects if it was
-    an observer that failed, or whoever an observer hands on to."""
+    """Error that stopped the pump, with the steps that led there. The last step has no effects where the core failed;
+    it has effects where an observer failed, or a part that an observer passes steps on to."""
 
     error: BaseException
     tail: tuple[Step[EventT, EffectT], ...]
 
 
 class Pump(ABC, Generic[EventT, EffectT]):
-    """Owns one core. All calls come from one event loop's thread."""
+    """Owner of one core. All calls come from the thread of one event loop."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class Pump(ABC, Generic[EventT, EffectT]):
         on_crash: Callable[[Crash[EventT, EffectT]], None] | None = None,
         tail_steps: int = TAIL_STEPS_DEFAULT,
     ) -> None:
-        """`time_passed` is the event for a wake-up that the core asked for. `on_crash` is told once, after everyone who
-        waits has been: it may take its time."""
+        """Take the core. `time_passed` is the event for a wake-up that the core asked for. `on_crash` is called once,
+        after all waiting callers were told, so it may take its time."""
         self.failed = asyncio.Event()
-        """Set once the core has failed; the composition root waits for it and exits for restart."""
+        """Set once the core or an observer has failed; the composition root waits for it and exits for restart."""
         self.crash: Crash[EventT, EffectT] | None = None
         self._core = core
         self._clock = clock
@@ -89,20 +89,21 @@ class Pump(ABC, Generic[EventT, EffectT]):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ns = 0
         self._untold: deque[Step[EventT, EffectT]] = deque()
-        """What the observers have not been told yet."""
+        """Steps that the observers have not been told."""
         self._tail: deque[Step[EventT, EffectT]] = deque(maxlen=tail_steps)
-        """What they were told last, or are just being told."""
+        """Last steps that the observers were told, or are being told."""
 
     @abstractmethod
     def perform(self, effect: EffectT) -> None:
-        """Do what the core orders. It may submit further events: they wait their turn."""
+        """Perform an effect of the core. It may submit further events, which wait their turn."""
 
     @abstractmethod
     def stopped(self) -> None:
-        """The core has failed: tell everyone who waits for it."""
+        """Tell all waiting callers that the pump has stopped."""
 
     def submit(self, event: EventT) -> None:
-        """Hand an event to the core and perform what it answers. Called from inside a step, it waits its turn."""
+        """Hand an event to the core and perform its effects. An event that is submitted within a step waits its
+        turn."""
         if self.crash is not None:
             return
         self._inbox.append(event)
@@ -110,8 +111,8 @@ class Pump(ABC, Generic[EventT, EffectT]):
             self._pump()
 
     def tell_observers(self) -> None:
-        """Whatever they have not been told yet. For whoever is about to rest on what they know, and cannot wait until
-        the event loop's next turn, in which it happens by itself."""
+        """Tell the observers all waiting steps. It happens by itself in the event loop's next turn; call it before
+        relying on what observers know."""
         while self._untold:
             step = self._untold.popleft()
             self._tail.append(step)
@@ -119,8 +120,8 @@ class Pump(ABC, Generic[EventT, EffectT]):
                 self._tell(observer, step)
 
     def fail(self, error: Exception, *steps: Step[EventT, EffectT]) -> None:
-        """Stop, as for an observer that failed: also for whoever follows the core by way of one. The first failure is
-        the one. `steps` is the one that the core failed in; anybody else's failure has none."""
+        """Stop the pump for a failure of the core, of an observer, or of a part that follows the core by way of one.
+        Only the first failure counts. `steps` is the step in which the core failed; other failures have none."""
         if self.crash is not None:
             return
         self.crash = Crash(error, (*self._tail, *self._untold, *steps))
@@ -132,7 +133,7 @@ class Pump(ABC, Generic[EventT, EffectT]):
             self._on_crash(self.crash)
 
     def close(self) -> None:
-        """Stop the timer, and tell the observers the rest. Nothing is submitted afterwards."""
+        """Stop the timer, and tell the observers all waiting steps. No event is submitted afterwards."""
         self.tell_observers()
         self._stop_timer()
 
@@ -159,7 +160,7 @@ class Pump(ABC, Generic[EventT, EffectT]):
             self._tell_soon(Step(now_ns, event, effects))
 
     def _tell_soon(self, step: Step[EventT, EffectT]) -> None:
-        """In the loop's next turn: by then what the step ordered is under way."""
+        """Tell the observers a step in the loop's next turn, when its effects are under way."""
         if not self._untold:
             asyncio.get_running_loop().call_soon(self.tell_observers)
         self._untold.append(step)
@@ -167,11 +168,12 @@ class Pump(ABC, Generic[EventT, EffectT]):
             self.tell_observers()
 
     def _tell(self, observer: Observer[EventT, EffectT], step: Step[EventT, EffectT]) -> None:
-        """What one that fails has counted or written down can no longer be trusted. The others are told the rest."""
+        """Tell one observer a step. One that fails is dropped and stops the pump, since its counts or records cannot be
+        trusted; the others are told the rest."""
         assert step.effects is not None, "a step that failed is not told"
         try:
             observer.on_step(step.now_ns, step.event, step.effects)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it stops this program
+        except Exception as error:  # noqa: BLE001 - any error of an observer stops this program
             self._observers = tuple(each for each in self._observers if each is not observer)
             self.fail(error)
 
@@ -181,7 +183,7 @@ class Pump(ABC, Generic[EventT, EffectT]):
             self._timer = None
 
     def _arm(self) -> None:
-        """One timer, at or before the core's next wake-up. One that fires too early only arms the next."""
+        """Set the one timer at or before the core's next wake-up. A timer that fires too early only sets the next."""
         due_ns = self._core.next_wakeup_ns()
         if due_ns is None or (self._timer is not None and self._timer_due_ns <= due_ns):
             return

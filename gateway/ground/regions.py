@@ -1,5 +1,5 @@
-"""Reads the operators' table of regions, which a policy file and a controller's file hold, or name the file of. Written
-once, it is shared by all of them. It is never guessed at: a table that cannot be read gives none.
+"""Reads the operators' table of regions, which policy files and the controller's file hold, or name the file of, so
+that all of them can share one. A table that cannot be read is refused as a whole.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from gateway.ground.yaml_file import read_yaml
 TABLE_BYTES_MAX = 256 * 1024
 REGIONS_MAX = 1024
 JURISDICTIONS_MAX = 64
-"""A rule that keeps to the table travels with each forward, and names them one by one."""
+"""Most jurisdictions: a rule that is limited to the table travels with each forward, and lists them one by one."""
 RANGES_MAX = 256
 _DEPTH_MAX = 8
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::[0-9]{1,5})?(?:/[!-~]*)?")
 _HOST_NAME = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
-"""The last label begins with a letter: what begins with a digit is an address in one of its many spellings."""
+"""Host name whose last label begins with a letter: one that begins with a digit is an address in one of many
+spellings."""
 
 Name = Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
 def range_fault(text: str) -> str:
-    """What is wrong with a range of addresses as it is written; empty where it can be used."""
+    """Fault of a range of addresses as it is written; empty where it can be used."""
     if _looks_like_address(text):
         try:
             ip_network(text)
@@ -57,18 +58,18 @@ def _check_range(text: str) -> str:
 
 
 class RegionFile(BaseModel):
-    """What operators say of one region."""
+    """Region in the operators' table."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, title="Region", json_schema_extra=describe_keys)
 
     jurisdiction: Name
-    """Whose law holds there, in the one spelling that all files share."""
+    """Jurisdiction of the region, in the one spelling that all files share."""
     replicas: Annotated[
         tuple[Annotated[str, Field(strict=True, max_length=253), AfterValidator(_check_range)], ...],
         Field(max_length=RANGES_MAX),
     ] = ()
-    """Where gateways of other regions may reach its replicas: networks (10.2.0.0/16), host names, and endings of host
-    names that begin with a dot. Without any, no other gateway takes them over."""
+    """Ranges in which gateways of other regions may reach the region's replicas: networks (10.2.0.0/16), host names,
+    and endings of host names that begin with a dot. Without any, no other gateway takes its replicas over."""
     announced_by: Annotated[tuple[Name, ...], Field(max_length=RANGES_MAX)] = ()
     """Further regions whose gateways may announce replicas in this one."""
 
@@ -79,7 +80,7 @@ class RegionFile(BaseModel):
 
 
 def _written_out(value: object) -> object:
-    """The short form `eu-west-1: EU`."""
+    """Long form of the short one, `eu-west-1: EU`."""
     return {"jurisdiction": value} if isinstance(value, str) else value
 
 
@@ -100,7 +101,7 @@ Regions = Annotated[dict[Name, Region], Field(max_length=REGIONS_MAX), AfterVali
 
 
 class TableFile(BaseModel):
-    """A file that holds the table, for all files that name it."""
+    """File with the table, for all files that name it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -131,23 +132,23 @@ def _schema() -> dict[str, Any]:
 
 
 NamedRegions = Annotated[Regions, BeforeValidator(_read_where_named), SchemaFrom(_schema)]
-"""The table, or the name of the file that holds it."""
+"""Table, or the name of the file that holds it."""
 
 
 def read_table_file(path: Path) -> TableFile:
-    """Raises FileError."""
+    """Read a file with a table. Raises FileError."""
     file = read_yaml(path, bytes_max=TABLE_BYTES_MAX, depth_max=_DEPTH_MAX, is_plain=True)
     file.mapping()
     return file.read_as(TableFile)
 
 
 def is_table(content: object) -> bool:
-    """Does a file hold a table alone, and no policy?"""
+    """Return whether the content of a file is a table alone, and no policy."""
     return isinstance(content, dict) and content.keys() <= {"version", "regions"} and "regions" in content
 
 
 def table_named_in(path: Path, content: object) -> Path | None:
-    """The file that the content of another one names as its table."""
+    """File that the content of another file names as its table; None where it names none."""
     named = content.get("regions") if isinstance(content, dict) else None
     return path.parent / named if isinstance(named, str) else None
 
@@ -156,12 +157,12 @@ def table_of(regions: dict[str, RegionFile]) -> RegionTable:
     return RegionTable({RegionName(name): each.as_known() for name, each in regions.items()})
 
 
-# Where replicas stand
+# Addresses of replicas
 
 
 def announcement_fault(regions: RegionTable, home: Place, place: Place, url: str) -> str:
-    """Why a gateway at `home` is not believed to have a replica at `place`, at this address; empty where the table lets
-    it announce one. A region without ranges refuses no address here: see `RegionTable.lends`."""
+    """Reason why a gateway at `home` may not announce a replica at `place` with this URL; empty where the table lets
+    it. A region without ranges refuses no URL here: see `RegionTable.lends`."""
     if fault := regions.place_fault(home) or regions.place_fault(place):
         return fault
     known = regions.regions[place.region]
@@ -174,9 +175,9 @@ def announcement_fault(regions: RegionTable, home: Place, place: Place, url: str
 
 
 def found_fault(regions: RegionTable, place: Place, url: str) -> str:
-    """Why an address that somebody else's directory gave is not used for a replica at `place`; empty where the table
-    lets it. Host names in the table say nothing of addresses: where it names no network for the region, only those of
-    other regions are closed."""
+    """Reason why a URL from an outside directory is not used for a replica at `place`; empty where the table lets it.
+    Host names in the table say nothing of addresses: where the region has no networks, only those of other regions are
+    refused."""
     host = host_in(url)
     networks = {name: networks_of(regions, name) for name in regions.regions}
     own = networks.pop(place.region, [])
@@ -190,14 +191,14 @@ def found_fault(regions: RegionTable, place: Place, url: str) -> str:
 
 
 def networks_of(regions: RegionTable, region: RegionName) -> list[str]:
-    """Those among a region's ranges of addresses; none of a region that is not in the table."""
+    """Networks among a region's ranges; none where the region is not in the table."""
     known = regions.regions.get(region)
     return [] if known is None else [each for each in known.replicas if _looks_like_address(each)]
 
 
 def network_fault(networks: Iterable[IPv4Network | IPv6Network], url: str) -> str:
-    """Why an address that somebody else's directory gave is not used where the region file bounds them by networks;
-    empty where it lies in one of these."""
+    """Reason why a URL from an outside directory is not used where the region file limits them to networks; empty where
+    it lies in one of these."""
     host = host_in(url)
     if any(_is_within(host, str(each)) for each in networks):
         return ""
@@ -205,8 +206,8 @@ def network_fault(networks: Iterable[IPv4Network | IPv6Network], url: str) -> st
 
 
 def host_in(url: str) -> str:
-    """The host of an engine's URL: an address in its usual spelling or a host name in small letters; empty for what is
-    neither, or could be read in two ways, and so lies in no range."""
+    """Host of an engine's URL: an address in its usual spelling or a host name in small letters; empty for a URL that
+    has neither or is ambiguous, and so lies in no range."""
     found = _URL.fullmatch(url)
     if found is None:
         return ""

@@ -1,7 +1,7 @@
-"""Takes in changed files while a program runs: on a signal, or when a watched file has changed and come to rest.
+"""Reloads changed files while a program runs: on a signal, or when a watched file has changed and come to rest.
 
-Each part of the program registers what it can read anew. A part that refuses what it finds keeps what it had; nothing
-here ends a request or the process.
+Each part of the program registers what it can reload. A part that refuses what it finds keeps what it had; a reload
+ends neither a request nor the process.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 Callback = Callable[[], Awaitable[None] | None]
-"""Reads and checks everything first, then puts it in force. Raises ReloadRefused, and has changed nothing then."""
+"""Callback that reads and checks everything first, then puts it in force. Raises ReloadRefused, and has then changed
+nothing."""
 Files = Callable[[], Iterable[Path]]
 _Print = tuple[int, ...] | None
-"""What a file looks like from outside; None for one that is not there."""
+"""Modification stamp of a file; None for one that is missing."""
 
 
 class ReloadRefused(Exception):
-    """What was found cannot be used: why, in words, one line per fault. What was in force stays in force."""
+    """The files cannot be used; the message has one line for each fault. What was in force stays in force."""
 
 
 @dataclass(slots=True)
@@ -31,13 +32,13 @@ class _Part:
     callback: Callback
     files: Files
     seen: dict[Path, _Print] = field(default_factory=dict)
-    """As of the last look."""
+    """Stamps at the last look."""
     loaded: dict[Path, _Print] = field(default_factory=dict)
-    """As of the last time it was read."""
+    """Stamps when the part was last read."""
 
 
 class Reloader:
-    """The one registry of what can be read anew. Parts are read in the order in which they were added."""
+    """Registry of all parts that can be reloaded. Parts are read in the order in which they were added."""
 
     def __init__(
         self,
@@ -46,8 +47,8 @@ class Reloader:
         watch_s: float | None = None,
         on_reload: Callable[[str, bool], None] | None = None,
     ) -> None:
-        """`watch_s` is the pause between two looks at the files; None looks at none. `on_reload` is told each part's
-        name and whether what it read is in force."""
+        """Configure the watch. `watch_s` is the pause between two looks at the files; None watches none. `on_reload` is
+        called with each part's name and whether what it read is in force."""
         self._log = log
         self._watch_s = watch_s
         self._on_reload = on_reload
@@ -55,18 +56,18 @@ class Reloader:
         self._asked = asyncio.Event()
 
     def add(self, name: str, callback: Callback, files: Files = tuple) -> None:
-        """Register a part. A change of one of its `files` reads it alone; a request reads every part."""
+        """Register a part. A change of one of its `files` reloads it alone; a request reloads every part."""
         assert name not in self._parts, f"{name} is registered already"
         part = _Part(name, callback, files)
         part.loaded = part.seen = _prints(part)
         self._parts[name] = part
 
     def request(self) -> None:
-        """Read everything anew, soon. For a signal handler."""
+        """Reload every part soon; for a signal handler."""
         self._asked.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Watch and reload until cancelled."""
         while True:
             if await self._is_asked():
                 self._asked.clear()
@@ -75,12 +76,12 @@ class Reloader:
                 await self.look()
 
     async def reload(self) -> list[str]:
-        """Read every part anew, changed or not. Gives the names of those that refused."""
+        """Reload every part, changed or not. Returns the names of those that refused."""
         self._log.info("reloading", parts=list(self._parts))
         return [part.name for part in tuple(self._parts.values()) if not await self._read(part)]
 
     async def look(self) -> None:
-        """Read the parts whose files have changed and come to rest: a file half written is left for the next look."""
+        """Reload the parts whose files have changed and come to rest: a half-written file is left for the next look."""
         for part in tuple(self._parts.values()):
             prints = await asyncio.to_thread(_prints, part)
             is_at_rest = prints == part.seen
@@ -98,7 +99,8 @@ class Reloader:
         return True
 
     async def _read(self, part: _Part) -> bool:
-        """One part's fault is not another's: each is read whatever became of those before it."""
+        """Reload one part and return whether what it read is in force. A fault of a part is logged and does not reach
+        the others."""
         before = await asyncio.to_thread(_prints, part)
         is_in_force = False
         try:
@@ -111,7 +113,7 @@ class Reloader:
             self._log.error(
                 "RELOAD REFUSED: what was in force stays in force", part=part.name, faults=str(refused).splitlines()
             )
-        except Exception:  # noqa: BLE001 - a fault of ours in one part must not keep the others from being read
+        except Exception:  # noqa: BLE001 - a defect in one part must not keep the others from being read
             self._log.exception("RELOAD FAILED: a part could not be read", part=part.name)
         after = await asyncio.to_thread(_prints, part)
         part.loaded = {path: before.get(path, found) for path, found in after.items()}
@@ -126,8 +128,8 @@ def _prints(part: _Part) -> dict[Path, _Print]:
 
 
 def _print_of(path: Path) -> _Print:
-    """Of the file behind a link, so that one which is swapped by its link counts as changed. So does one whose owner or
-    mode has changed: it may be read now, or no longer."""
+    """Stamp of the file behind a link, so that a file swapped by its link counts as changed. So does one with another
+    owner or mode, which may have become readable or unreadable."""
     try:
         status = path.stat()
     except OSError:

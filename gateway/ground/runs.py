@@ -1,6 +1,5 @@
-"""The runs of a program whose journals lie in one folder: which there are, and which of them can be told again whole.
-
-It goes by the names of files and changes none.
+"""Finds the runs of a program whose journals lie in one folder, and which of them can be replayed from the start. It
+goes by file names, and changes no file.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _NAMED_MAX = 20
 class Run:
     name: str
     files: tuple[Path, ...]
-    """In their order."""
+    """Files of the run in their order."""
     is_whole: bool
-    """From its beginning: nothing was rotated away."""
+    """No file at the beginning or in between is missing."""
     written_ns: int
 
     def __str__(self) -> str:
@@ -33,7 +32,7 @@ class Run:
 
 
 def runs_in(folder: Path) -> list[Run]:
-    """The newest first."""
+    """Runs in a folder, the newest first."""
     found: dict[str, dict[int, Path]] = {}
     for path in folder.iterdir():
         match = _NAME.fullmatch(path.name)
@@ -48,8 +47,8 @@ def runs_in(folder: Path) -> list[Run]:
 
 
 def files_of_one_run(paths: Sequence[Path], wanted: str | None) -> tuple[Path, ...]:
-    """Of files, all of them; of a folder, those of one run: the one that is wanted, else the newest that is whole.
-    Which there are is told on standard error. Raises JournalUnreadable."""
+    """Files to replay: the given files, or the files of one run in the given folder, which is the wanted run, else the
+    newest whole one. The runs of a folder are listed on standard error. Raises JournalUnreadable."""
     if not any(path.is_dir() for path in paths):
         if wanted is not None:
             raise JournalUnreadable("--run picks one of a folder's runs: give a folder")

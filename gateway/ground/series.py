@@ -1,6 +1,5 @@
-"""Counters, levels and histograms that cost a dictionary look-up to feed, and take Prometheus' shape when it asks.
-
-They know nothing of what they count.
+"""Counters, gauges and histograms that cost a dictionary look-up to update, and take Prometheus' form at a scrape. They
+know nothing of what they count.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One name on the page: what it is, and by what its series differ."""
+    """Description of a metric: its name, kind and labels."""
 
     name: str
-    """As it is scraped and asked for; of a histogram without `_bucket`, `_sum` and `_count`."""
+    """Name as scraped and queried; for a histogram without `_bucket`, `_sum` and `_count`."""
     kind: str
     """`counter`, `gauge` or `histogram`."""
     labels: Labels
@@ -29,14 +28,14 @@ class Described:
 
 
 def described(family: Metric) -> Described:
-    """Of a family that a collector gives, with or without a series in it yet."""
+    """Description of a metric family that a collector gives, with or without series."""
     name = f"{family.name}_total" if family.type == "counter" else family.name
     labels: Labels = getattr(family, "_labelnames", ())
     return Described(name, family.type, labels, family.documentation)
 
 
 class Tally(Collector):
-    """A counter: one number for each set of label values."""
+    """Counter with one number for each set of label values."""
 
     __slots__ = ("_counts", "_labels", "_name", "_words")
 
@@ -67,7 +66,7 @@ class Tally(Collector):
 
 
 class Level(Collector):
-    """A gauge: what was set last, or is asked for at each scrape, for each set of label values."""
+    """Gauge with one value for each set of label values: the one set last, or one that is read at each scrape."""
 
     __slots__ = ("_labels", "_name", "_values", "_words")
 
@@ -95,7 +94,7 @@ class Level(Collector):
 
 
 class _Observed:
-    """One series of a histogram."""
+    """Series of a histogram."""
 
     __slots__ = ("counts", "total")
 
@@ -105,7 +104,7 @@ class _Observed:
 
 
 class Distribution(Collector):
-    """A histogram over fixed buckets: how many values were at most each bound, and their sum."""
+    """Histogram over fixed buckets: how many values were at most each bound, and their sum."""
 
     __slots__ = ("_bounds", "_labels", "_name", "_series", "_words")
 

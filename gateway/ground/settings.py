@@ -1,7 +1,8 @@
-"""A frozen dataclass of settings as a section of a file: `wait_max_ns: int = ...` is the key `wait_max`, written `60s`.
+"""Reads a frozen dataclass of settings as a section of a file: `wait_max_ns: int = ...` is the key `wait_max`, written
+`60s`.
 
-A section is declared once, as the dataclass whose field names it; its keys, their types, the defaults and what is
-written back all follow from the fields' names and types.
+A section is declared once, as the dataclass whose field names it. Its keys, their types, the defaults and the written
+form all follow from the fields' names and types.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ _Settings = TypeVar("_Settings")
 
 
 class FileModel(BaseModel):
-    """A file of ours, or part of one: unknown keys are refused, and faults quote no value."""
+    """Model of a file, or of a part of one: unknown keys are refused, and faults quote no value."""
 
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
         hide_input_in_errors=True,
-        defer_build=True,  # a file's parts are built with it, and once
+        defer_build=True,  # parts of a file are built once, with the file
     )
 
 
 class SectionsFile(FileModel, Generic[AnySections]):
-    """`SectionsFile[A | B]` has a key for each field of the dataclasses A and B."""
+    """Model of a file with a key for each field of the dataclasses A and B, as `SectionsFile[A | B]`."""
 
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
-    """Fields that count, and whose count may be 0."""
+    """Names of fields with counts that may be 0."""
 
     def __class_getitem__(cls, sections: Any) -> Any:
         if isinstance(sections, TypeVar):
@@ -61,7 +62,7 @@ class SectionsFile(FileModel, Generic[AnySections]):
         return create_model(cls.__name__, __base__=cls, **keys)
 
     def take(self, settings: type[_Settings]) -> _Settings:
-        """The sections that are the fields of one of those dataclasses."""
+        """Settings of one of those dataclasses, from the sections that are its fields."""
         return _settings_from(settings, self)
 
 
@@ -105,7 +106,7 @@ def _file_default(each: DataclassField[Any]) -> Any:
 
 
 class Section:
-    """Makes pydantic read and write a dataclass of settings as a section of the file."""
+    """Annotation that makes pydantic read and write a dataclass of settings as a section of the file."""
 
     def __init__(self, may_be_zero: frozenset[str] = frozenset()) -> None:
         self._may_be_zero = may_be_zero
@@ -125,7 +126,7 @@ def _settings_from(settings: type[_Settings], section: FileModel) -> _Settings:
 
 
 def settings_as_file(settings: Any) -> dict[str, Any]:
-    """The section that would be read as these settings, or as these by name."""
+    """Section that would be read as these settings; for a dict of settings, a dict of sections."""
     if isinstance(settings, dict):
         return {str(name): settings_as_file(each) for name, each in settings.items()}
     return {_file_key(each.name): _file_value(each.name, getattr(settings, each.name)) for each in fields(settings)}
@@ -152,7 +153,7 @@ def _file_value(field_name: str, value: Any) -> Any:
 
 
 def changed_keys(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The paths of the keys in which two documents differ; a list counts as one."""
+    """Paths of the keys in which two documents differ; a list counts as one value."""
     old, new = _leaves(before), _leaves(after)
     return [path for path in {**old, **new} if old.get(path) != new.get(path)]
 

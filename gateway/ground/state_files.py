@@ -1,6 +1,7 @@
-"""Small files that survive a restart, each with its format, version and a checksum. Replaced whole or not at all.
+"""Small files that survive a restart, each with its format, a version and a checksum, and replaced whole or not at all.
 
-A file that cannot be trusted is never half used: reading says why, and the reader decides what is safe without it.
+A file that cannot be trusted is not used in part: reading it raises the reason, and the caller decides what is safe
+without it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _Content = TypeVar("_Content")
 
 
 class StateUnusable(Exception):
-    """A file that is there and cannot be used, in words."""
+    """File that exists and cannot be used; the message says why."""
 
 
 class _Envelope(msgspec.Struct, frozen=True):
@@ -33,7 +34,7 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 
 class StateFile(Generic[_Content]):
-    """One value of one type in one file. `version` changes when an older program would misread the content."""
+    """File with one value of one type. `version` changes when an older program would misread the content."""
 
     def __init__(self, path: Path, kind: str, version: int, content: type[_Content]) -> None:
         self.path = path
@@ -42,7 +43,7 @@ class StateFile(Generic[_Content]):
         self._decoder = msgspec.json.Decoder(content)
 
     def read(self) -> _Content | None:
-        """None if there is no file. Raises StateUnusable."""
+        """Read the value; None where there is no file. Raises StateUnusable."""
         try:
             return self._content_of(_read_bounded(self.path))
         except FileNotFoundError:
@@ -53,8 +54,8 @@ class StateFile(Generic[_Content]):
             raise StateUnusable(f"{self.path}: is damaged: {error}") from error
 
     def write(self, content: _Content) -> None:
-        """On the disk when this returns, under its name or not at all. Raises OSError, also for what is larger than
-        would be read again."""
+        """Write the value, whole or not at all; it is on the disk when this returns. Raises OSError, also for a value
+        that is too large to be read again."""
         encoded = msgspec.json.encode(content)
         if len(encoded) + _ENVELOPE_BYTES_MAX > STATE_BYTES_MAX:
             raise OSError(errno.EFBIG, f"it is larger than {STATE_BYTES_MAX >> 20} MiB", str(self.path))

@@ -1,6 +1,7 @@
-"""A pumped core's story as lines of text, and told again: one step a line, under a header that says which core it was.
+"""Encodes the steps of a pumped core as lines of a journal, and replays them: one step a line, after a header that
+describes the core.
 
-What a header holds and how a core is made from it is each program's own. Nothing here touches a running core.
+Each program defines its header and how a core is made from it. This module touches no running core.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _Tagged = tuple[str, msgspec.Raw]
 
 
 class StoryHeader(Protocol):
-    """A file's first line."""
+    """First line of a file."""
 
     @property
     def format(self) -> int: ...
@@ -30,17 +31,17 @@ class StoryHeader(Protocol):
     def code_version(self) -> str: ...
     @property
     def story(self) -> str:
-        """Names one run of one process; the files of a run share it."""
+        """Name of one run of one process; the files of a run share it."""
         ...
 
     @property
     def part(self) -> int:
-        """The story's files count from 0."""
+        """Number of the file in its story, from 0."""
         ...
 
     @property
     def tail(self) -> bool:
-        """The last steps before a crash, not a story from its beginning."""
+        """The file holds the last steps before a crash, not a story from its beginning."""
         ...
 
 
@@ -51,10 +52,10 @@ EffectT = TypeVar("EffectT")
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first step at which the core of today does something else."""
+    """First step at which the core behaves otherwise than recorded."""
 
     step: int
-    """Counted from 1 over the whole story."""
+    """Number of the step in the whole story, from 1."""
     event: str
     expected: str
     got: str
@@ -63,9 +64,9 @@ class Divergence:
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
     steps: int
-    """Told again, the diverging one included."""
+    """Steps replayed, the diverging one included."""
     code_version: str
-    """Of the program that wrote the journal."""
+    """Version of the program that wrote the journal."""
     divergence: Divergence | None
 
 
@@ -74,20 +75,22 @@ def encode_header(header: object) -> bytes:
 
 
 def encode_step(step: Step[Any, Any]) -> bytes:
-    """`[now_ns, [event type, fields], [[effect type, fields], …]]`; null effects where the core failed."""
+    """Line of a step: `[now_ns, [event type, fields], [[effect type, fields], …]]`, with null effects where the core
+    failed."""
     effects = None if step.effects is None else [(type(each).__name__, each) for each in step.effects]
     return _ENCODER.encode((step.now_ns, (type(step.event).__name__, step.event), effects)) + b"\n"
 
 
 def write_tail(path: Path, header: Any, steps: Iterable[Step[Any, Any]]) -> None:
-    """Keep the steps before a crash in a file of their own: readable like a journal, though not a whole story."""
+    """Write the steps before a crash to a file of their own, which is readable like a journal but is not a whole
+    story."""
     lines = [encode_header(msgspec.structs.replace(header, tail=True)), *(encode_step(step) for step in steps)]
     with open(path, "wb", opener=private_opener) as file:
         file.write(b"".join(lines))
 
 
 class StoryReader(Generic[HeaderT, EventT, EffectT]):
-    """Reads the journals of one kind of core. `events` and `effects` are the unions that its steps are made of."""
+    """Reader for the journals of one kind of core. `events` and `effects` are the unions that its steps are made of."""
 
     def __init__(self, header: type[HeaderT], format_number: int, events: Any, effects: Any) -> None:
         self._header = header
@@ -96,7 +99,8 @@ class StoryReader(Generic[HeaderT, EventT, EffectT]):
         self._effects: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(effects)}
 
     def read(self, path: Path) -> tuple[HeaderT, Iterator[Step[EventT, EffectT]]]:
-        """Raises JournalUnreadable, the iterator too. A last line that was cut off in writing is left out."""
+        """Read a file. Raises JournalUnreadable, as does the iterator. A last line that was cut off in writing is left
+        out."""
         lines = complete_lines(path)
         try:
             header = msgspec.json.decode(next(lines), type=self._header)
@@ -107,7 +111,7 @@ class StoryReader(Generic[HeaderT, EventT, EffectT]):
         return header, (self._decode_step(line, f"{path.name}:{number}") for number, line in enumerate(lines, start=2))
 
     def whole_story(self, paths: Sequence[Path]) -> tuple[HeaderT, Iterator[Step[EventT, EffectT]]]:
-        """Put the files in order, and see that none is missing or of another story."""
+        """Read all files of a story in order. Raises JournalUnreadable where one is missing or is of another story."""
         parts = sorted((self.read(path) for path in paths), key=lambda part: part[0].part)
         if not parts:
             raise JournalUnreadable("no file was given")
@@ -140,8 +144,8 @@ def tell_again(
     steps: Iterable[Step[EventT, EffectT]],
     check: Callable[[EventT, int], None] = lambda _event, _step: None,
 ) -> ReplayReport:
-    """Tell a story to a fresh core and compare every effect. `check` may raise JournalUnreadable over what cannot be
-    told here."""
+    """Replay a story with a fresh core and compare every effect. `check` may raise JournalUnreadable for an event that
+    cannot be replayed here."""
     count = 0
     for count, step in enumerate(steps, start=1):
         check(step.event, count)
@@ -153,10 +157,10 @@ def tell_again(
 
 
 def _retell(core: Core[EventT, EffectT], step: Step[EventT, EffectT]) -> list[EffectT] | str:
-    """The effects, or in words how the core failed."""
+    """Effects of a step, or a description of the core's failure."""
     try:
         return core.handle(step.event, step.now_ns)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what the replay was for
+    except Exception as error:  # noqa: BLE001 - any failure of the core is a result of the replay
         return f"{type(error).__name__}: {error}"
 
 

@@ -1,6 +1,6 @@
-"""Keeps background loops alive: one that fails is told, counted, and starts again after a growing pause.
+"""Keeps background loops alive: a loop that fails is logged, counted, and started again after a growing pause.
 
-A failed loop never ends another, nor the process.
+A failed loop ends neither another one nor the process.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ _SECOND_NS = 1_000_000_000
 _DOUBLINGS_MAX = 32
 
 OnFailure = Callable[[str, Exception], None]
-"""Told the name of the loop that failed, and over what."""
+"""Callback that gets the name of the loop that failed, and the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to leave alone what fails: twice as long after each failure in a row, between bounds."""
+    """Pause after a failure: twice as long after each failure in a row, between bounds."""
 
     min_ns: int = 100_000_000
     max_ns: int = 30 * _SECOND_NS
 
     def failures_in_a_row(self, before: int, well_for_ns: int) -> int:
-        """With this one. What fails as soon as it is back has not recovered from the failure before."""
+        """Number of failures in a row, this one included. A loop that ran for `well_for_ns` of at most `max_ns` has not
+        recovered from the failure before."""
         return 1 if well_for_ns > self.max_ns else before + 1
 
     def pause_s(self, failures: int, rng: random.Random | None = None) -> float:
-        """With `rng` scattered, so that what failed together does not return as one."""
+        """Seconds to pause. With `rng` they are scattered, so that what failed together does not return together."""
         longest_ns = min(self.min_ns << min(max(failures - 1, 0), _DOUBLINGS_MAX), self.max_ns)
         return longest_ns * (1.0 if rng is None else rng.uniform(0.5, 1.0)) / _SECOND_NS
 
@@ -47,13 +48,14 @@ async def keep_running(
     backoff: Backoff = Backoff(),
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Until the loop returns, or fails when it is wanted no longer."""
+    """Run the loop until it returns, or until it fails and is not wanted. A failed loop is started again after a
+    pause."""
     failures = 0
     while is_wanted():
         started_ns = clock.now_ns()
         try:
             await loop()
-        except Exception as error:  # noqa: BLE001 - a fault of ours in one loop must not end what else runs
+        except Exception as error:  # noqa: BLE001 - a defect in one loop must not end what else runs
             on_failure(name, error)
         else:
             return
@@ -62,7 +64,7 @@ async def keep_running(
 
 
 class Supervisor:
-    """The owner of loops that run while its context lasts."""
+    """Owner of loops that run while its context lasts."""
 
     def __init__(self, clock: Clock, on_failure: OnFailure) -> None:
         self._clock = clock
@@ -80,13 +82,13 @@ class Supervisor:
         await self._tasks.__aexit__(None, None, None)
 
     def run(self, name: str, loop: Callable[[], Awaitable[None]]) -> Callable[[], object]:
-        """Gives what ends a loop that is wanted no longer."""
+        """Start a loop, and return a function that ends it."""
         running = keep_running(name, loop, clock=self._clock, on_failure=self._on_failure)
         task = self._tasks.create_task(running, name=name)
         return self._follow(task).cancel
 
     def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Something that ends by itself."""
+        """Start work that ends by itself."""
         return self._follow(self._tasks.create_task(work))
 
     def _follow(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
@@ -104,11 +106,11 @@ class Tenure:
         self._on_failure = on_failure
         self._wanted: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         self._running: dict[int, asyncio.Task[None]] = {}
-        """By their places among those that are wanted."""
+        """Running tasks by the indexes of their loops in `_wanted`."""
         self._has_begun = False
 
     def run(self, name: str, loop: Callable[[], Awaitable[None]]) -> Callable[[], object]:
-        """Gives what ends a loop that is wanted no longer."""
+        """Add a loop, start it if the others run, and return a function that ends it."""
         self._wanted.append((name, loop))
         place = len(self._wanted) - 1
         if self._has_begun:
@@ -128,7 +130,7 @@ class Tenure:
                 self._start(place)
 
     async def end(self) -> None:
-        """Each has written its last when this returns."""
+        """End all loops; each has written its last when this returns."""
         self._has_begun = False
         tasks = list(self._running.values())
         self._running.clear()

@@ -1,4 +1,6 @@
-"""asyncio's group of tasks, for whatever may be stopped while one of its tasks fails; and what cancelled tasks keep."""
+"""Group of asyncio tasks that keeps a cancellation which arrives as one of its tasks fails, and releases what cancelled
+tasks would keep.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +16,25 @@ _T = TypeVar("_T")
 
 
 def forget_cancellation(task: asyncio.Task[Any]) -> None:
-    """Callback for a task that is done. One that was cancelled keeps the exception until it is asked for its result,
-    and with it every frame that the exception went through. Where one of those knows the task, as each does that has an
-    `asyncio.timeout` in a variable, nothing but the garbage collector would free any of them."""
+    """Callback that frees the exception of a cancelled task. Such a task keeps the exception until its result is read,
+    and with it every frame that the exception passed through. Where one of those frames knows the task, as each does
+    that has an `asyncio.timeout` in a variable, only the garbage collector would free them."""
     if task.cancelled():
         with suppress(asyncio.CancelledError):
             task.exception()
 
 
 class TaskGroup(asyncio.TaskGroup):
-    """Who is cancelled in the moment in which a task of the group fails stays cancelled. Python before 3.13 raises the
-    failure and forgets the cancellation, so that a loop which outlives such failures would run on after it was stopped,
-    and whoever waits for its end would wait for ever.
+    """Task group whose owner stays cancelled where it is cancelled in the moment in which a task of the group fails.
+    Python before 3.13 raises the failure and forgets the cancellation, so that a loop which survives such failures
+    would run on after it was stopped, and a caller that waits for its end would wait for ever.
 
-    Before 3.13 what cancelled the owner must mean it: a timeout around the group in the same task would be raised, and
-    the next wait be cancelled all the same.
+    Before 3.13 the owner's cancellation must be meant as one: a time-out around the group in the same task would be
+    raised, and the next wait be cancelled all the same.
     """
 
     _parent_cancel_requested: bool
-    """asyncio's own: the group has cancelled its owner by itself, since a task failed."""
+    """Attribute of asyncio: the group has cancelled its owner by itself, since a task failed."""
 
     def create_task(
         self,
@@ -63,10 +65,10 @@ class TaskGroup(asyncio.TaskGroup):
             raise
 
     def _cancel_again(self, *, is_taken_back: bool) -> None:
-        """So that the next wait raises it."""
+        """Cancel the owner again, so that its next wait raises the cancellation."""
         owner = self._owner
         if self._parent_cancel_requested and not is_taken_back:
-            owner.uncancel()  # the group's own, which came while the owner waited for the others' end
+            owner.uncancel()  # asyncio's own cancellation, which came while the owner waited for the other tasks to end
         if owner.cancelling() > self._cancelling_before:
             owner.uncancel()
             owner.cancel()

@@ -1,4 +1,4 @@
-"""Work for a thread that nobody may overtake or lose, also when whoever waits for it is cancelled."""
+"""Runs work in a thread to its end, even if the caller is cancelled: the work is neither lost nor overtaken."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ _Result = TypeVar("_Result")
 
 
 async def finish_in_thread(work: Callable[..., _Result], *arguments: object) -> _Result:
-    """As `asyncio.to_thread`, which on cancellation leaves a thread running, or drops work that it had yet to begin.
-
-    Here cancellations, however many, are passed on as one, once the work is done: its cause is what the work raised,
-    if it did. So work that hangs, as on a hung disk, holds up whoever cancels for as long.
-    """
+    """Run work as `asyncio.to_thread` does, which on cancellation leaves a thread running, or drops work that has not
+    begun. Here one or more cancellations are passed on as one, once the work is done; its cause is the exception of the
+    work, if any. So work that hangs, as on a hung disk, delays the cancellation for as long."""
     done = asyncio.get_running_loop().run_in_executor(None, partial(work, *arguments))
     cancelled: asyncio.CancelledError | None = None
     while not done.done():

@@ -1,7 +1,7 @@
-"""What one of the mesh shows of itself on the wire and whom it believes: TLS for clients, mutual TLS between gateways.
+"""TLS of the mesh: for clients, and mutual TLS between gateways and to controllers.
 
-Certificates and roots are read anew while connections run: new connections get the new ones, running ones go on. What
-cannot be used is refused, and what was in force stays in force.
+Certificates and roots are read again while connections run: new connections use the new ones, running ones go on. Files
+that cannot be used are refused, and what was in force stays in force.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _Read = TypeVar("_Read")
 
 
 class HttpTls:
-    """TLS towards clients, and proof of who they are where `client_ca` asks for it."""
+    """TLS for clients, with client certificates where `client_ca` is set."""
 
     role = "clients"
 
     def __init__(self, config: ListenTlsConfig, clock: Clock) -> None:
-        """Raises CertificateFault."""
+        """Read the files. Raises CertificateFault."""
         self._config = config
         self._clock = clock
         self.pair, self._newest = self._read()
         self.context = self._newest
-        """To listen with. It hands each new connection over to the newest certificate and client authority."""
+        """Context to listen with. It gives each new connection the newest certificate and client authority."""
         self.context.sni_callback = self._hand_over
 
     def files(self) -> list[Path]:
@@ -61,7 +61,7 @@ class HttpTls:
         return [config.certificate, config.key, *([config.client_ca] if config.client_ca else [])]
 
     async def reload(self) -> None:
-        """Raises ReloadRefused, and nothing has changed then."""
+        """Read the files again. Raises ReloadRefused, and has then changed nothing."""
         pair, context = await _read_for_reload(self._read)
         _refuse_out_of_date(pair, self._clock)
         self.pair, self._newest = pair, context
@@ -83,12 +83,13 @@ _Identity = TypeVar("_Identity", MeshIdentity, ControllerIdentity)
 
 
 class _MemberTls(ABC, Generic[_Identity]):
-    """Mutual TLS between members of the mesh. Every certificate names its holder, and callers are held to it."""
+    """Mutual TLS between members of the mesh. Every certificate names its holder, and a caller's claims are checked
+    against its certificate."""
 
     role: str
 
     def __init__(self, config: MeshTlsConfig, clock: Clock) -> None:
-        """Raises CertificateFault, also when the certificate is somebody else's."""
+        """Read the files. Raises CertificateFault, also where the certificate is not this member's."""
         self._config = config
         self._clock = clock
         self._trust_domain = ""
@@ -96,11 +97,11 @@ class _MemberTls(ABC, Generic[_Identity]):
         self._trust_domain = self._newest.identity.trust_domain
         self._changed = asyncio.Event()
         self.version = 1
-        """Grows whenever channels should be made anew."""
+        """Version of the credentials; it grows whenever channels should be opened again."""
 
     @abstractmethod
     def _identify(self, certificate: x509.Certificate) -> _Identity:
-        """Whose it is. Raises ValueError where it is not ours."""
+        """Identity in a certificate. Raises ValueError where it is not this member's."""
 
     @property
     def pair(self) -> KeyPair:
@@ -114,7 +115,7 @@ class _MemberTls(ABC, Generic[_Identity]):
         return [self._config.certificate, self._config.key, self._config.roots]
 
     async def reload(self) -> None:
-        """Raises ReloadRefused, and nothing has changed then."""
+        """Read the files again. Raises ReloadRefused, and has then changed nothing."""
         newest = await _read_for_reload(self._read)
         _refuse_out_of_date(newest.pair, self._clock)
         if newest == self._newest:
@@ -130,11 +131,12 @@ class _MemberTls(ABC, Generic[_Identity]):
             await self._changed.wait()
 
     def add_port(self, server: grpc.aio.Server, address: str) -> int:
-        """Raises RuntimeError when the address cannot be listened on."""
+        """Listen with these credentials. Raises RuntimeError where the address cannot be listened on."""
         served = self._newest
 
         def fetch() -> grpc.ServerCertificateConfiguration | None:
-            """Asked at every handshake, in a thread of gRPC's; None keeps what the last handshake used."""
+            """Configuration for a handshake, called by gRPC at each one in a thread of its own; None keeps the last
+            one."""
             nonlocal served
             newest = self._newest
             if newest is served:
@@ -144,13 +146,14 @@ class _MemberTls(ABC, Generic[_Identity]):
 
         credentials = grpc.dynamic_ssl_server_credentials(
             served.server_configuration(),
-            fetch,  # type: ignore[arg-type] # gRPC also takes None, and its types do not say so
+            fetch,  # type: ignore[arg-type] # gRPC accepts None too, which its types leave out
             require_client_authentication=True,
         )
         return server.add_secure_port(address, credentials)
 
     def caller_fault(self, auth: AuthContext, claim: Claim | None) -> str | None:
-        """Why this caller may not call, or may not call itself `claim`. None: it may. Only gateways call."""
+        """Reason why this caller may not call, or may not claim to be `claim`; None where it may. Only gateways
+        call."""
         try:
             caller = caller_identity(auth)
         except ValueError as error:
@@ -169,7 +172,7 @@ class _MemberTls(ABC, Generic[_Identity]):
         return None
 
     def _open(self, address: str, dns_name: str, options: ChannelOptions) -> grpc.aio.Channel:
-        """A channel that carries calls to whoever is of that name, and to nobody else who answers at its address."""
+        """Open a channel that only a server with a certificate for `dns_name` can answer."""
         newest = self._newest
         credentials = grpc.ssl_channel_credentials(newest.roots_pem, newest.pair.key_pem, newest.pair.chain_pem)
         name: tuple[str, str] = ("grpc.ssl_target_name_override", dns_name)
@@ -187,25 +190,26 @@ class _MemberTls(ABC, Generic[_Identity]):
 
 
 class MeshTls(_MemberTls[MeshIdentity]):
-    """A gateway's end, towards other gateways and towards controllers."""
+    """Mutual TLS of a gateway, towards other gateways and towards controllers."""
 
     role = "peers"
 
     def __init__(self, config: MeshTlsConfig, gateway_id: GatewayId, place: Place, clock: Clock) -> None:
-        """Raises CertificateFault, also when the certificate is another gateway's, or names another jurisdiction."""
+        """Read the files. Raises CertificateFault, also where the certificate is another gateway's, or names another
+        jurisdiction."""
         self._holder = (gateway_id, place)
         super().__init__(config, clock)
 
     def open_channel(
         self, address: str, gateway_id: GatewayId, place: Place, options: ChannelOptions
     ) -> grpc.aio.Channel:
-        """A channel that carries calls to exactly that gateway, and to nobody else who answers at its address."""
+        """Open a channel that only this gateway can answer."""
         jurisdiction = place.jurisdiction if self._config.jurisdictions else None
         called = MeshIdentity(self._trust_domain, place.region, gateway_id, jurisdiction)
         return self._open(address, called.dns_names[-1], options)
 
     def open_controller_channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
-        """To whoever there is a controller of our trust domain, and to nobody else."""
+        """Open a channel that only a controller of this trust domain can answer."""
         return self._open(address, controller_dns_name(self._trust_domain), options)
 
     def _identify(self, certificate: x509.Certificate) -> MeshIdentity:
@@ -221,7 +225,7 @@ class MeshTls(_MemberTls[MeshIdentity]):
 
 
 class ControllerTls(_MemberTls[ControllerIdentity]):
-    """A controller's end, which gateways call."""
+    """Mutual TLS of a controller, which gateways call."""
 
     role = "gateways"
 
@@ -242,7 +246,7 @@ class _MeshCredentials(Generic[_Identity]):
 
 
 class Holder(Protocol):
-    """Whoever shows a certificate."""
+    """Part of a program that shows a certificate."""
 
     @property
     def role(self) -> str: ...
@@ -256,14 +260,14 @@ class Holder(Protocol):
 
 
 class ExpiryWatch:
-    """Says in time that a certificate in use comes to its end."""
+    """Warns that a certificate in use is about to expire."""
 
     def __init__(self, holders: Sequence[Holder], clock: Clock, log: FilteringBoundLogger) -> None:
         self._holders = holders
         self._clock = clock
         self._log = log
         self._said: dict[str, tuple[int, int]] = {}
-        """By role, the last certificate warned of and the days it had left then."""
+        """Certificate that was last warned of, and the days that it had left then, by role."""
 
     async def run(self) -> Never:
         while True:
@@ -271,7 +275,7 @@ class ExpiryWatch:
             await asyncio.sleep(_LOOK_S)
 
     def look(self) -> None:
-        """Warn of each certificate once a day, in its last week; of a short-lived one, in its last third."""
+        """Warn of each certificate once a day in its last week, or, where it is short-lived, in its last third."""
         for holder in self._holders:
             left_ns = holder.pair.ends_ns - self._clock.wall_ns()
             word = (holder.pair.leaf.serial_number, left_ns // _DAY_NS)
@@ -288,7 +292,7 @@ class ExpiryWatch:
 
 
 def expires_soon(pair: KeyPair, left_ns: int) -> bool:
-    """It is in its last week; a short-lived one in its last third."""
+    """Return whether the certificate is in its last week, or, where it is short-lived, in its last third."""
     return left_ns < min(_WARN_BEFORE_NS, (pair.ends_ns - pair.begins_ns) // 3)
 
 
@@ -300,14 +304,14 @@ def _server_context(config: ListenTlsConfig) -> ssl.SSLContext:
     if config.client_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(config.client_ca)
-        # A session that is resumed is not verified again, and would outlive the authority it was verified by.
+        # A resumed session is not verified again, and would outlive the authority that verified it.
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0
     return context
 
 
 async def _read_for_reload(read: Callable[[], _Read]) -> _Read:
-    """Off the event loop, since files may lie on a slow disk."""
+    """Read off the event loop, since files may lie on a slow disk."""
     try:
         return await asyncio.to_thread(read)
     except CertificateFault as fault:
@@ -315,8 +319,8 @@ async def _read_for_reload(read: Callable[[], _Read]) -> _Read:
 
 
 def _refuse_out_of_date(pair: KeyPair, clock: Clock) -> None:
-    """At the start such a certificate is only told of: what needs no certificate is still served. Here another one is
-    in force, and it is likely better."""
+    """Refuse a certificate that has expired or is not yet valid, since the one in force is likely better. At the start
+    such a certificate is only logged, so that what needs no certificate is still served."""
     fault = date_fault(pair, clock.wall_ns())
     if fault is not None:
         raise ReloadRefused(fault)

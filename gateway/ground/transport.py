@@ -1,6 +1,6 @@
-"""What connections between gateways are made of, as far as those who dial and serve need to know.
+"""Interfaces of connections between gateways, for both ends.
 
-`Plaintext` believes everybody, and so is for loopback and for networks that protect themselves.
+`Plaintext` trusts every caller, and so is for loopback and for networks that protect themselves.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import grpc.aio
 from gateway.core.vocabulary import GatewayId, Place
 
 AuthContext = Mapping[str, Iterable[bytes]]
-"""What gRPC learnt of a caller while connecting."""
+"""Properties of a caller that gRPC found while connecting."""
 Claim = tuple[GatewayId, Place]
-"""Who a caller says that it is, and where."""
+"""Gateway id and place that a caller claims."""
 ChannelOptions = Sequence[tuple[str, int]]
 
 
 class Door(Protocol):
-    """What whoever listens needs of it."""
+    """Transport as the listening end needs it."""
 
     def add_port(self, server: grpc.aio.Server, address: str) -> int:
-        """Listen there. Gives the port; raises RuntimeError when the address cannot be listened on."""
+        """Listen at the address. Returns the port; raises RuntimeError where it cannot be listened on."""
         ...
 
     def caller_fault(self, auth: AuthContext, claim: Claim | None) -> str | None:
-        """Why a caller may not call, or may not call itself `claim`; None: nothing speaks against it."""
+        """Reason why a caller may not call, or may not claim to be `claim`; None where it may."""
         ...
 
 
 class Transport(Door, Protocol):
     @property
     def version(self) -> int:
-        """Grows whenever channels should be made anew."""
+        """Version of the credentials; it grows whenever channels should be opened again."""
         ...
 
     async def newer_than(self, version: int) -> None:
@@ -45,16 +45,16 @@ class Transport(Door, Protocol):
     def open_channel(
         self, address: str, gateway_id: GatewayId, place: Place, options: ChannelOptions
     ) -> grpc.aio.Channel:
-        """A channel that, as far as can be told, reaches that gateway and nobody else."""
+        """Open a channel that, as far as can be verified, reaches that gateway alone."""
         ...
 
     def open_controller_channel(self, address: str, options: ChannelOptions) -> grpc.aio.Channel:
-        """The same to a controller of our mesh."""
+        """Open such a channel to a controller of this mesh."""
         ...
 
 
 class Plaintext:
-    """No protection at all."""
+    """Transport without any protection."""
 
     version = 1
 

@@ -1,4 +1,6 @@
-"""What a key of a file may hold, as it is written and as it is used: durations, sizes, addresses, paths, secrets."""
+"""Types of values in configuration files, in their written form and in use: durations, sizes, addresses, paths,
+secrets.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ SIZE_UNITS_BYTES = {"B": 1, "KiB": 2**10, "MiB": MEBIBYTE, "GiB": 2**30}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A TCP address to listen on or to dial; port 0 lets the system choose one to listen on."""
+    """TCP address to listen on or to connect to; port 0 lets the system choose one to listen on."""
 
     host: str
     port: int
@@ -58,12 +60,12 @@ class Address:
 
 
 def parse_duration_ns(text: object) -> int:
-    """`100ms`, `2s`, `1.5m` as nanoseconds. Raises ValueError in words."""
+    """Parse `100ms`, `2s` or `1.5m` as nanoseconds. Raises ValueError with a reason."""
     return _parse_quantity(text, DURATION_UNITS_NS, "a duration such as 100ms or 2s")
 
 
 def parse_size_bytes(text: object) -> int:
-    """`64MiB`, `1GiB` as bytes. Raises ValueError in words."""
+    """Parse `64MiB` or `1GiB` as bytes. Raises ValueError with a reason."""
     return _parse_quantity(text, SIZE_UNITS_BYTES, "a size such as 64MiB or 4KiB")
 
 
@@ -76,7 +78,7 @@ def format_size(size_bytes: int) -> str:
 
 
 def parse_address(text: object) -> Address:
-    """`127.0.0.1:8080`, `[::1]:8080` or `gw.example.net:7000`. Raises ValueError in words."""
+    """Parse `127.0.0.1:8080`, `[::1]:8080` or `gw.example.net:7000`. Raises ValueError with a reason."""
     host, _, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
@@ -86,7 +88,7 @@ def parse_address(text: object) -> Address:
 
 
 def read_secret(file: Path, key: str) -> str:
-    """What a file holds that a key names. Raises KeyFaults, which quote nothing of it."""
+    """Read a secret from the file that a key names. Raises KeyFaults, which quote nothing of it."""
     try:
         return checked_secret(read_whole(file).decode("utf-8"), key, str(file))
     except OSError as error:
@@ -96,7 +98,7 @@ def read_secret(file: Path, key: str) -> str:
 
 
 def checked_secret(text: str, key: str, source: str) -> str:
-    """Raises KeyFaults, which quote nothing of it."""
+    """Check a secret. Raises KeyFaults, which quote nothing of it."""
     secret = text.strip()
     if not secret or not secret.isascii() or not secret.isprintable():
         raise KeyFaults(Fault(key, f"{source} holds no usable key"))
@@ -115,7 +117,7 @@ def _parse_quantity(text: object, units: Mapping[str, int], expected: str) -> in
 
 
 def _format_quantity(amount: int, units: Mapping[str, int]) -> str:
-    """In the largest unit that divides it, so that it parses back to the same number."""
+    """Text in the largest unit that divides the amount, so that it parses back to the same number."""
     divisors = [name for name, factor in units.items() if amount % factor == 0]
     unit = divisors[-1] if amount else divisors[0]
     return f"{amount // units[unit]}{unit}"
@@ -126,10 +128,10 @@ def _format_quantity(amount: int, units: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a file's meaning depends on besides its text: the context that its model is validated in."""
+    """Context in which a file's model is validated: the meaning of a file depends on it besides its text."""
 
     folder: Path
-    """Where relative paths start."""
+    """Folder where relative paths start."""
     environ: Mapping[str, str]
 
     @classmethod
@@ -149,11 +151,11 @@ def _check_id(text: str) -> str:
 
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""Ids end up in logs, metrics and on the wire, so they are short and plain."""
+"""Ids appear in logs, metrics and on the wire, so they are short and plain."""
 REPLICA_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,95}")
-"""Also of replicas that were found: a template's id, an address, a port and a rank."""
+"""Ids also of replicas that were found: a template's id, an address, a port and a rank."""
 CERTIFICATE_NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""What a name has to look like for a certificate to hold it: one label of a host name."""
+"""Name that a certificate can hold: one label of a host name."""
 
 
 def _check_host_name(text: str) -> str:
@@ -169,7 +171,7 @@ _THIS_NETWORK = ip_network("0.0.0.0/8")
 
 
 def host_address(text: str) -> str:
-    """An IP address of one host, that a client elsewhere could connect to. Raises ValueError."""
+    """Check the IP address of one host, to which a client elsewhere could connect. Raises ValueError."""
     try:
         address = ip_address(text)
     except ValueError as error:
@@ -201,7 +203,8 @@ def _check_web_url(text: str) -> str:
 
 
 def _is_web_url(text: str) -> bool:
-    """What two readers might take for two hosts is none: user names, backslashes, spaces."""
+    """Return whether the text is a URL that every reader takes for the same host: user names, backslashes and spaces
+    are refused."""
     if not text.startswith(("http://", "https://")) or len(text) > URL_LENGTH_MAX:
         return False
     if not text.isprintable() or not text.isascii() or " " in text or "\\" in text:
@@ -216,7 +219,7 @@ def _is_web_url(text: str) -> bool:
 
 
 def is_this_machine_s(url: str) -> bool:
-    """A URL that a file may hold, whose host is this machine."""
+    """Return whether the host of a URL, such as a file may hold, is this machine."""
     return Address(urlsplit(url).hostname or "", 0).is_loopback
 
 
@@ -235,6 +238,6 @@ Duration = Annotated[int, BeforeValidator(parse_duration_ns), Field(gt=0), Plain
 Size = Annotated[int, BeforeValidator(parse_size_bytes), Field(gt=0), PlainSerializer(format_size)]
 Share = Annotated[float, Strict(), Field(ge=0, le=1)]
 Factor = Annotated[float, Strict(), Field(ge=0, le=1000, allow_inf_nan=False)]
-"""So large a one already leaves nothing of what it is compared with."""
+"""Upper bound: a factor as large as this already leaves nothing of what it is compared with."""
 Count = Annotated[int, Strict(), Field(ge=1)]
 CountFromZero = Annotated[int, Strict(), Field(ge=0)]

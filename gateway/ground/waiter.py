@@ -1,4 +1,4 @@
-"""One task waits, and whoever has news for it wakes it. It holds no news itself: the woken task looks for it."""
+"""Lets one task wait until another one wakes it. The waiter carries no data: the woken task looks for the change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Waiter:
-    """For one task at a time. A wake while nobody waits is not kept: look first, then wait."""
+    """Wait of one task at a time. A wake with no task waiting is not kept: look first, then wait."""
 
     __slots__ = ("_future",)
 
@@ -14,7 +14,7 @@ class Waiter:
         self._future: asyncio.Future[None] | None = None
 
     async def wait(self) -> None:
-        """Until `wake`; raises what `fail` was given."""
+        """Wait until `wake`; raise the error that `fail` was given."""
         assert self._future is None, "two tasks wait for one thing"
         self._future = asyncio.get_running_loop().create_future()
         try:

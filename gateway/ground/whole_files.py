@@ -1,8 +1,7 @@
-"""Reads a file that others write: whole, within a bound, and without waiting for anybody.
+"""Reads a file that other programs write: whole, within a bound, and without blocking.
 
 A pipe, a device and a folder are refused unread: opening a pipe would wait for its writer, and a device has no end. A
-file that keeps changing while it is read is refused too, since what was read may be half of the old and half of the
-new.
+file that keeps changing while it is read is refused too, since the content may be half old and half new.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ import stat
 from pathlib import Path
 
 SMALL_BYTES_MAX = 1 << 20
-"""More than any secret, certificate or list of authorities comes to."""
+"""Default bound in bytes, above any secret, certificate or list of authorities."""
 _TRIES = 3
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class UnfitFile(OSError):
-    """A file that is there and is not read; `strerror` says why, and quotes nothing of it."""
+    """File that exists and is not read; `strerror` says why, and quotes nothing of it."""
 
 
 def read_whole(path: Path, bytes_max: int = SMALL_BYTES_MAX) -> bytes:
-    """The content of the file that a path leads to. Raises OSError, of which UnfitFile is one."""
+    """Read the file that a path leads to. Raises OSError, of which UnfitFile is a subclass."""
     for _ in range(_TRIES):
         content = _read(path, bytes_max)
         if content is not None:
@@ -32,7 +31,7 @@ def read_whole(path: Path, bytes_max: int = SMALL_BYTES_MAX) -> bytes:
 
 
 def _read(path: Path, bytes_max: int) -> bytes | None:
-    """None where it was changed meanwhile."""
+    """Content of the file; None where it changed while it was read."""
     _refuse_unless_file(path, path.stat())
     with open(path, "rb", opener=_open_at_once) as file:
         before = os.fstat(file.fileno())
@@ -45,7 +44,7 @@ def _read(path: Path, bytes_max: int) -> bytes | None:
 
 
 def _open_at_once(path: str, _: int) -> int:
-    """Without waiting: what a path leads to may be a pipe now, and was a file a moment ago."""
+    """Open without blocking: since it was checked, the path may have come to lead to a pipe."""
     return os.open(path, _FLAGS)
 
 

@@ -1,5 +1,5 @@
-"""Parts of messages that more than one service of the mesh has, as they look on the wire. Nothing gets past unchecked:
-lengths, words and numbers are bounded here, and what breaks a bound raises WireError.
+"""Converts and checks parts of messages that several services of the mesh share. Lengths, words and numbers from the
+wire are bounded here; a part that breaks a bound raises WireError.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ TEXT_LENGTH_MAX = 1024
 KEY_LENGTH_MAX = 256
 LIST_LENGTH_MAX = 4096
 REGIONS_WITHIN_MAX = 64
-"""Three rules that narrow one another, none of which has any of its own, leave six."""
+"""Most entries of `regions_within` in one rule; narrowing three rules that have none of their own leaves six."""
 
 MICROSECOND_NS = 1_000
 
 
 class WireError(ValueError):
-    """A message that another program of the mesh must not have sent."""
+    """Message that another program of the mesh must not have sent."""
 
 
 def require(holds: bool, fault: str) -> None:
@@ -49,7 +49,7 @@ def rule_to_pb(rule: PlaceRule) -> pb.PlaceRule:
 
 
 def read_rule(message: pb.PlaceRule, what: str = "") -> PlaceRule:
-    """`what` names the message that it is part of."""
+    """Read a rule. `what` names the message that it is part of."""
     prefix = f"{what}." if what else ""
     return PlaceRule(
         jurisdictions=frozenset(map(Jurisdiction, _ids(message.jurisdictions, f"{prefix}jurisdictions"))),
@@ -87,7 +87,7 @@ def read_replica_id(text: str, what: str) -> ReplicaId:
 
 
 def read_address(text: str, what: str) -> str:
-    """Of a host that clients can connect to, IPv4 or IPv6."""
+    """Read the IP address of a host that clients can connect to."""
     try:
         return host_address(text)
     except ValueError as error:
@@ -109,7 +109,7 @@ def require_few(items: Collection[object], what: str, length_max: int = LIST_LEN
 
 
 def require_once(items: Iterable[str], what: str) -> None:
-    """No two alike."""
+    """Raise WireError where two of the items are equal."""
     seen: set[str] = set()
     for item in items:
         require(item not in seen, f"{what} {item} stands there twice")

@@ -1,6 +1,6 @@
-"""Reads YAML files of ours without YAML's traps, and says by line and key what is wrong with what they hold.
+"""Reads YAML files without YAML's traps, and reports faults in their content by line and key.
 
-`NO` is Norway and not false, `08:30` is not a number, and a key written twice is a mistake. No file is ever repaired.
+`NO` is Norway and not false, `08:30` is not a number, and a key written twice is a fault. No file is repaired.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from gateway.ground.whole_files import UnfitFile, read_whole
 
 DEPTH_MAX = 32
 YAML_BYTES_MAX = 8 << 20
-"""Of a file without a bound of its own: ten thousand keys of clients come to a third."""
+"""Most bytes of a file without a bound of its own; ten thousand keys of clients take a third."""
 _TAGGED = "text that begins with ! is put in quotes"
 _REPEATED_MAX = 10_000
-"""Values more than a file has characters, where aliases repeat some."""
+"""Most values of a file in excess of its characters, where aliases repeat some."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 Words = Callable[[ErrorDetails], str | None]
-"""A file's own words for some faults; None leaves the fault to the words that all files share."""
+"""Callback for a file's own message on a fault; None leaves the fault to the messages that all files share."""
 
 
 @dataclass(frozen=True, slots=True)
 class YamlFile:
-    """What a file holds, and on which line each key stands."""
+    """Content of a file, and the line of each key."""
 
     path: Path
     content: object
     lines: Mapping[str, int]
 
     def mapping(self) -> dict[str, Any]:
-        """Raises FileError where the file holds anything else."""
+        """Content as a mapping. Raises FileError where the file holds anything else."""
         if not isinstance(self.content, dict):
             raise FileError(self.path, [Fault("", "should be a mapping of keys to values")])
         return self.content
 
     def read_as(self, model: type[_Model], *, context: object = None, words: Words | None = None) -> _Model:
-        """Raises FileError."""
+        """Content as a model. Raises FileError."""
         try:
             return model.model_validate(self.content, context=context)
         except ValidationError as error:
             raise FileError(self.path, self.located(faults_in(error, words, model))) from error
 
     def located(self, faults: Iterable[Fault]) -> list[Fault]:
-        """Each with its line: its key's, or that of what the key would stand in."""
+        """Faults with their lines: the key's own, that of the nearest key around it, or that of `beside`."""
         return [replace(fault, line=self.line_of(fault.key) or self.line_of(fault.beside)) for fault in faults]
 
     def line_of(self, key: str) -> int | None:
@@ -68,7 +68,8 @@ _LAST_PART = re.compile(r"(?:\[[0-9]+\]|\.?[^.\[]*\[?)$")
 def read_yaml(
     path: Path, *, bytes_max: int = YAML_BYTES_MAX, depth_max: int = DEPTH_MAX, is_plain: bool = False
 ) -> YamlFile:
-    """Raises FileError, also for what is no file, such as a pipe. A plain file has neither anchors nor tags."""
+    """Read a file. Raises FileError, also for what is no regular file, such as a pipe. A plain file has neither anchors
+    nor tags."""
     text = _read_text(path, bytes_max)
     try:
         reader = _Reader(depth_max, len(text) + _REPEATED_MAX)
@@ -85,8 +86,8 @@ def read_yaml(
 def faults_in(
     error: ValidationError, words: Words | None = None, model: type[BaseModel] | None = None
 ) -> Iterator[Fault]:
-    """Each fault in plain words, under the path of its key. With the model of the whole, what a key that is not known
-    is likely to mean."""
+    """Yield each fault with a plain message and the path of its key. With the model of the whole file, an unknown key's
+    message suggests the key that is probably meant."""
     for each in error.errors(include_url=False):
         key = _key_path(each["loc"])
         if each["type"] == "extra_forbidden" and not _NAME.fullmatch(str(each["loc"][-1])):
@@ -101,7 +102,7 @@ def faults_in(
 
 
 _NAME = re.compile(r"[\w./ -]{1,64}")
-"""A key that may be quoted: what is none of ours, and no name either, is a line of some other file."""
+"""Form of an unknown key that may be quoted; a key of another form may be a line of some other file."""
 
 
 def _read_text(path: Path, bytes_max: int) -> str:
@@ -115,7 +116,7 @@ def _read_text(path: Path, bytes_max: int) -> str:
         raise FileError(path, [Fault("", f"is not UTF-8 text (byte {error.start})")]) from error
 
 
-# From text to nodes
+# Text to nodes
 
 
 class _Loader(yaml.SafeLoader):
@@ -169,10 +170,11 @@ def _yaml_fault(error: yaml.MarkedYAMLError) -> Fault:
 
 
 _QUOTED = re.compile(r"(alias|anchor|handle) (['\"]).*?\2")
-"""What PyYAML quotes of a file: text that begins with *, & or ! is taken for such a name, and may be a secret."""
+"""Names that PyYAML quotes from a file: text that begins with *, & or ! is taken for such a name, and may be a
+secret."""
 
 
-# From nodes to values
+# Nodes to values
 
 
 class _FaultFound(Exception):
@@ -182,7 +184,7 @@ class _FaultFound(Exception):
 
 
 class _Reader:
-    """Turns nodes into values, and remembers the line of each key."""
+    """Converter of nodes into values, which remembers the line of each key."""
 
     def __init__(self, depth_max: int, values_max: int) -> None:
         self.lines: dict[str, int] = {}

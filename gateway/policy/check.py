@@ -1,4 +1,4 @@
-"""Holds the policies of several regions against each other, and says what contradicts what.
+"""Compares the residency policies of several regions, and reports contradictions within and between them.
 
 It must never open a file, and it judges no request: every verdict comes from the rules that the gateways apply.
 """
@@ -50,7 +50,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something a reader of these files should know."""
+    """Finding about one policy file, for its author."""
 
     severity: Severity
     path: Path
@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What the files say together: one region for each place, and what to know about them, the gravest first."""
+    """Result of the check: one region for each place, and the findings, the gravest first."""
 
     regions: list[Region]
     findings: list[Finding]
@@ -84,10 +84,10 @@ def check_policies(
     invalid: Iterable[Finding] = (),
     narrowings: Mapping[Path, ResidencyPolicy] = _NOTHING,
 ) -> Check:
-    """Holds each file's policy against itself and then all against each other; the regions are shown as `narrowings`,
-    the policies of a controller, leave them.
+    """Check each file's policy alone, then all of them against each other. The returned regions have the policies that
+    are left after `narrowings`, the policies of a controller.
 
-    `invalid` says why further files gave no policy.
+    `invalid` are findings about further files that gave no policy.
     """
     findings = [*invalid]
     regions = _held_against_themselves(policies, findings)
@@ -100,7 +100,7 @@ def check_policies(
 
 
 def _held_against_themselves(policies: Mapping[Path, ResidencyPolicy], findings: list[Finding]) -> list[Region]:
-    """The regions of these files; what is wrong with a file joins the findings, and its region is closed."""
+    """Regions of these files. Contradictions within a file are added to the findings, and its region is closed."""
     regions: list[Region] = []
     for path, policy in policies.items():
         faults = contradictions_in(policy)
@@ -110,7 +110,8 @@ def _held_against_themselves(policies: Mapping[Path, ResidencyPolicy], findings:
 
 
 def _kept_to_table(region: Region, regions: list[Region]) -> Region:
-    """As its gateways apply it; in the words of the file where the table has all of these regions as they are."""
+    """Region with its policy limited to its table of regions, as its gateways apply it; unchanged where the table has
+    all of `regions` as they are."""
     table = region.policy.regions
     if table is None or region.is_closed or not any(table.place_fault(each.place) for each in regions):
         return region
@@ -152,7 +153,8 @@ def _rank(finding: Finding) -> int:
 
 
 def findings_between(regions: list[Region]) -> list[Finding]:
-    """What no file shows alone. A file at odds with itself is left out: its region is closed until that is mended."""
+    """Findings that need several files. A file that contradicts itself is left out: its region is closed until it is
+    mended."""
     sound = [region for region in regions if not region.is_closed]
     known = _one_per_region(sound)
     return [
@@ -207,8 +209,8 @@ def _kinds_of_places(places: set[Place]) -> dict[str, set[NameKind]]:
 
 
 def _tables_at_odds(regions: list[Region]) -> Iterator[Finding]:
-    """The table is one for the whole mesh: a region that lies here by one file and there by another gets nothing from
-    either."""
+    """Contradictions between the tables of regions. The mesh has one table: a region whose jurisdiction differs between
+    two files gets nothing from either."""
     first: dict[RegionName, tuple[Place, Path]] = {}
     for region in regions:
         table = region.policy.regions
@@ -223,7 +225,7 @@ def _named_and_not_in_table(regions: list[Region]) -> Iterator[Finding]:
     for region in regions:
         table = region.policy.regions
         if table is None or len(table.regions) == 1:
-            continue  # without a table of its own: told once, for the whole file
+            continue  # a file without a table gets one warning for the whole file
         for key, rule in rules_of(region.policy):
             for name in sorted(rule.regions - table.regions.keys()):
                 message = f"names {name}, which is not in the table of regions, and so gets nothing"
@@ -231,7 +233,8 @@ def _named_and_not_in_table(regions: list[Region]) -> Iterator[Finding]:
 
 
 def _sent_but_not_accepted(regions: list[Region]) -> Iterator[Finding]:
-    """Naming a region is a claim about it, which its refusal contradicts; naming a jurisdiction claims less."""
+    """Rules that send to regions which do not accept. Naming a region is a claim about it, which its refusal
+    contradicts; naming a jurisdiction claims less."""
     for region in regions:
         for key, rule in _sending_rules(region):
             for target in others(region, regions):
@@ -250,7 +253,8 @@ def _not_accepted(region: Region, key: str, rule: PlaceRule, target: Region, acc
 
 
 def _sending_rules(region: Region) -> Iterator[tuple[str, PlaceRule]]:
-    """One rule for tenants who are treated alike; a tenant that is refused on arrival sends nothing anywhere."""
+    """Rules for sending, one for each group of tenants with equal rules; a tenant that is refused on arrival sends
+    nothing."""
     for tenants in region.groups:
         if may_enter(region.policy, one_of(tenants)).allowed:
             yield _rule_key(tenants), processing_rule(region.policy, one_of(tenants))
@@ -261,7 +265,7 @@ def _rule_key(tenants: tuple[TenantName, ...]) -> str:
 
 
 def _unknown_names(regions: list[Region], places: set[Place]) -> Iterator[Finding]:
-    """A name that resembles a known one is a contradiction already."""
+    """Names that no file is for. A name that resembles a known one is a contradiction already."""
     kinds = _kinds_of_places(places)
     resembling = {(kind, folded(kind, name)) for name, known in kinds.items() for kind in known}
     for region in regions:

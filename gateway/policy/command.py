@@ -1,6 +1,7 @@
-"""`nightside policy`: holds the policy files of several regions against each other and says who may send to whom.
+"""`nightside policy`: checks the residency policies of several regions against each other, and shows which region may
+send requests to which.
 
-It reads the files and shows what the check says of them, in words or for programs; it must never judge anything itself.
+It reads the files and prints the result of the check, in words or as JSON; it must never judge anything itself.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from gateway.policy.words import capitalised, region_sentences
 
 EXIT_CODES = {"fine": 0, "contradiction": 1, "invalid": 2}
 PLAIN_WIDTH = 100
-"""Columns when the output is no terminal."""
+"""Columns when the output is not a terminal."""
 
 # The commands.
 
@@ -62,10 +63,10 @@ def policy() -> None:
 def check(
     context: click.Context, files: tuple[Path, ...], narrowings: tuple[Path, ...], *, as_json: bool, matrix: Path | None
 ) -> None:
-    """Say who may send requests to whom, and why.
+    """Show which regions may send requests to which, and why.
 
-    FILES are residency policies, one per region; a directory stands for the YAML files in it. Give all regions of
-    the mesh at once: only then can the files be held against each other.
+    FILES are residency policies, one per region; a directory stands for the YAML files in it. Give all regions of the
+    mesh at once: only then can the files be checked against each other.
 
     Exit codes: 0 they fit together, 1 a contradiction, 2 a file cannot be used.
     """
@@ -89,8 +90,8 @@ def schema() -> None:
 @click.argument("regions", nargs=-1)
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), help="Write the files into this folder.")
 def sample(regions: tuple[str, ...], out: Path | None) -> None:
-    """Print the policy files that come along for REGIONS, with their reasoning, to start from; without REGIONS, list
-    those that there are.
+    """Print the policy files that are shipped for REGIONS, with their reasoning, to start from; without REGIONS, list
+    the files that there are.
 
     Exit codes: 0 all is well, 1 a file is there already and differs, 2 the command was used wrongly.
     """
@@ -153,14 +154,15 @@ def _located(finding: Finding, read: Mapping[Path, YamlFile]) -> Finding:
 
 
 def _policy_files(path: Path) -> list[Path]:
-    """A directory without policy files stands for itself, and is then reported as no file."""
+    """Policy files of a path. A directory without policy files stands for itself, and is then reported as an invalid
+    file."""
     return sorted(each for pattern in ("*.yaml", "*.yml") for each in path.glob(pattern) if not _is_table(each)) or [
         path
     ]
 
 
 def _is_table(path: Path) -> bool:
-    """A table of regions lies among the policies that name it."""
+    """Return whether the file is a table of regions, which lies among the policies that name it."""
     try:
         return is_table(read_yaml(path).content)
     except FileError:
@@ -175,7 +177,7 @@ def _want_of_table(policy: ResidencyPolicy) -> Iterator[Fault]:
             return
 
 
-# For programs.
+# Output as JSON.
 
 
 def machine_form(checked: Check) -> dict[str, Any]:
@@ -221,7 +223,7 @@ def _flow_form(flow: Flow) -> dict[str, Any]:
     }
 
 
-# On the screen.
+# Output for the terminal.
 
 _COLUMN_GAP = 2
 _STYLES = {"yes": "bold green", "here": "green", "421": "bold red"}

@@ -1,7 +1,7 @@
-"""Reads a region's residency policy file and says, by file and key, what is wrong with it.
+"""Reads a region's residency policy file, and reports its faults by file and key.
 
-It must never guess: a file that is missing, misspelt or at odds with itself gives no policy, and its region runs closed
-(nothing leaves, nothing is taken in).
+It must never guess: a file that is missing, misspelt or contradicts itself gives no policy, and its region runs closed
+(forwarding and accepting are both disabled).
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from gateway.ground.yaml_file import YamlFile, read_yaml
 
 POLICY_FILE_BYTES_MAX = 256 * 1024
 DEPTH_MAX = 8
-"""Nesting of a file; the format itself needs five."""
+"""Deepest nesting of a file; the format itself needs five levels."""
 NAMES_MAX = 256
-"""Names in one list."""
+"""Most names in one list."""
 TENANTS_MAX = 4096
 DIGEST_HEX_DIGITS = 16
 
 
 class PolicyError(FileError):
-    """A policy file that cannot be used, in one line: all of `faults` are for whoever checks it."""
+    """Policy file that cannot be used. The message has one line; `faults` has every fault."""
 
     def __str__(self) -> str:
         more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
@@ -55,10 +55,10 @@ class PolicyError(FileError):
 
 
 class PolicyContradiction(PolicyError):
-    """A file that is well formed and yet cannot be meant: it says two things that exclude each other."""
+    """Policy file that is well formed but contradicts itself."""
 
 
-# The file's shape, which is also the published JSON Schema.
+# Shape of the file, from which the JSON Schema is made.
 
 
 def _refuse_repeats(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def _refuse_repeats(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _check_version(version: object) -> object:
-    """Literal[1] alone would take `true` for 1."""
+    """Check the version; Literal[1] alone would accept `true` for 1."""
     if type(version) is not int or version != 1:
         raise ValueError("is not 1, the one version of the format that this program knows")
     return version
@@ -93,9 +93,9 @@ class Places(_Section):
     jurisdictions: Names = ()
     """Every region that the table has in these jurisdictions."""
     regions: Names = ()
-    """These regions, whatever their jurisdiction."""
+    """Regions named one by one, whatever their jurisdiction."""
     denied_regions: Names = ()
-    """Never these regions, whatever else names them."""
+    """Regions that are never in the set, whatever else names them."""
 
     def rule(self, *, denied_as_well: Iterable[str] = ()) -> PlaceRule:
         return PlaceRule(
@@ -106,7 +106,7 @@ class Places(_Section):
 
 
 class TenantSection(_Section):
-    """What differs for one tenant."""
+    """Rules of one tenant that differ from the region's."""
 
     process: Places
     """Replaces the region's `process` for this tenant; the regions denied there stay denied. It may leave out the home
@@ -114,7 +114,7 @@ class TenantSection(_Section):
 
 
 class LoggingSection(_Section):
-    """Which details of a request logs and audit records may show. The content of a request is never logged."""
+    """Details of a request that logs and audit records may show. The content of a request is never logged."""
 
     tenant: StrictBool = True
     client_address: StrictBool = False
@@ -122,28 +122,28 @@ class LoggingSection(_Section):
 
 
 class PolicyDocument(_Section):
-    """Where one region's requests may be processed, and whose requests it takes in."""
+    """Residency policy of one region: where its requests may be processed, and which regions' requests it accepts."""
 
     version: Annotated[Literal[1], BeforeValidator(_check_version)]
     """Version of this format."""
     region: Name
-    """The region whose gateways read this file."""
+    """Region whose gateways read this file."""
     jurisdiction: Name
-    """Whose law holds there, in the one spelling that all files share: EU, UK, US, IN."""
+    """Jurisdiction of the region, in the one spelling that all files share: EU, UK, US, IN."""
     process: Places
-    """Where requests that arrive in this region may be processed. It includes the region itself."""
+    """Places where requests that arrive in this region may be processed. It includes the region itself."""
     accept: Places
-    """Regions whose overflow is taken in. Requests that arrive in this region itself need no mention."""
+    """Regions whose overflow is accepted. Requests that arrive in this region itself need no mention."""
     tenants: Annotated[
         dict[TenantText, TenantSection],
         Field(max_length=TENANTS_MAX, json_schema_extra={"additionalProperties": False}),
     ] = {}
-    """Tenants for whom `process` differs."""
+    """Tenants with a `process` of their own."""
     logging: LoggingSection = LoggingSection()
-    """What may be logged."""
+    """Details that may be logged."""
     regions: NamedRegions | None = None
-    """The operators' table: every region that there is, and the jurisdiction that it lies in. What is not in it gets
-    nothing, whoever says that it exists; without a table, no region but this one is known."""
+    """The operators' table: every region that there is, and its jurisdiction. A region that is not in the table gets
+    nothing, whatever other source names it; without a table, only this region is known."""
 
     @property
     def place(self) -> Place:
@@ -151,18 +151,18 @@ class PolicyDocument(_Section):
 
     @property
     def digest(self) -> str:
-        """Names the content: comments, layout, order and defaults written out change nothing."""
+        """Digest of the content; comments, layout, order and spelled-out defaults do not change it."""
         content = self.model_dump(mode="json", exclude=None if self.regions else {"regions"})
         canonical = json.dumps(_canonical(content), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_HEX_DIGITS]
 
     @property
     def table(self) -> RegionTable | None:
-        """None: the file has none."""
+        """Table of regions; None where the file has none."""
         return None if self.regions is None else table_of(self.regions)
 
     def policy(self) -> ResidencyPolicy:
-        """As it is written: its rules are not yet kept to the table."""
+        """Policy as written: its rules are not yet limited to the table."""
         return ResidencyPolicy(
             place=self.place,
             process=self.process.rule(),
@@ -178,14 +178,14 @@ class PolicyDocument(_Section):
 
 
 def _canonical(content: Any) -> Any:
-    """All lists of the format are sets of names."""
+    """Content with its lists sorted: all lists of the format are sets of names."""
     if isinstance(content, dict):
         return {key: _canonical(value) for key, value in content.items()}
     return sorted(content) if isinstance(content, list) else content
 
 
 def policy_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a policy file, as published in `policies/residency.schema.json`."""
+    """JSON Schema (draft 2020-12) of a policy file, as published in `policies/residency.schema.json`."""
     schema = PolicyDocument.model_json_schema()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -194,19 +194,19 @@ def policy_schema() -> dict[str, Any]:
     }
 
 
-# From a file to a policy.
+# Load a policy from a file.
 
 
 def load_policy(path: Path) -> ResidencyPolicy:
-    """The policy in this file, kept to the operators' table of regions; without one, to its own region. Raises
-    PolicyError, or PolicyContradiction where the file is at odds with itself."""
+    """Load a policy and limit it to the operators' table of regions, or, without one, to its own region. Raises
+    PolicyError, or PolicyContradiction where the file contradicts itself."""
     policy = _sound_policy(path)
     return within(policy, policy.regions or only(policy.place))
 
 
 def load_narrowing(path: Path) -> ResidencyPolicy:
-    """The policy in this file, to stand beside regions' own: one without a table leaves places to theirs. Raises as
-    `load_policy` does."""
+    """Load a policy that narrows the regions' own; without a table, it leaves theirs to decide which places exist.
+    Raises as `load_policy` does."""
     policy = _sound_policy(path)
     return policy if policy.regions is None else replace(within(policy, policy.regions), regions=None)
 
@@ -220,7 +220,7 @@ def _sound_policy(path: Path) -> ResidencyPolicy:
 
 
 def load_policy_or_closed(path: Path, place: Place) -> tuple[ResidencyPolicy, str | None]:
-    """The policy for a gateway at `place`, or the closed one and the reason, to be told loudly."""
+    """Policy for a gateway at `place`; or the closed policy and the reason, which the caller must log."""
     try:
         policy = load_policy(path)
     except PolicyError as error:
@@ -232,7 +232,7 @@ def load_policy_or_closed(path: Path, place: Place) -> tuple[ResidencyPolicy, st
 
 
 def table_file(path: Path) -> Path | None:
-    """The file that this policy names as its table of regions, if it does and can be read."""
+    """File that this policy names as its table of regions; None where it names none or cannot be read."""
     try:
         return table_named_in(path, _read_yaml(path).content)
     except FileError:
@@ -240,7 +240,7 @@ def table_file(path: Path) -> Path | None:
 
 
 def read_policy(path: Path) -> tuple[YamlFile, PolicyDocument]:
-    """The file and its content, well formed but not yet held against itself. Raises PolicyError."""
+    """File and its content, well formed but not yet checked for contradictions. Raises PolicyError."""
     try:
         file = _read_yaml(path)
         if file.content is None:
@@ -259,7 +259,7 @@ def in_words(place: Place) -> str:
     return f"{place.region} ({place.jurisdiction})"
 
 
-# Faults of shape, in plain words.
+# Messages for faults of shape.
 
 _SECTIONS = (PolicyDocument, Places, TenantSection, LoggingSection, RegionFile)
 _KEYS = sorted({name for section in _SECTIONS for name in section.model_fields})
@@ -293,11 +293,11 @@ def _suggestion(key: str) -> str:
     return f"; is `{close[0]}` meant?" if close else ""
 
 
-# What a file says and takes back.
+# Contradictions within one file.
 
 
 def contradictions_in(policy: ResidencyPolicy) -> list[Fault]:
-    """Where one policy is at odds with itself, in the order of the file."""
+    """Contradictions within one policy, in the order of the file."""
     return [
         *_empty_rules(policy),
         *_home_faults(policy),
@@ -308,7 +308,7 @@ def contradictions_in(policy: ResidencyPolicy) -> list[Fault]:
 
 
 def rules_of(policy: ResidencyPolicy) -> Iterator[tuple[str, PlaceRule]]:
-    """Every rule of the policy with its key."""
+    """Yield every rule of the policy with its key."""
     yield "process", policy.process
     yield "accept", policy.accept
     for name, tenant in policy.tenants.items():
@@ -326,7 +326,7 @@ class NameKind(StrEnum):
 
 
 def names_of(policy: ResidencyPolicy) -> Iterator[tuple[NameKind, str, str]]:
-    """Every name that the policy uses: its kind, the name, and the key where it stands."""
+    """Yield every name that the policy uses: its kind, the name, and its key."""
     yield NameKind.REGION, policy.place.region, "region"
     yield NameKind.JURISDICTION, policy.place.jurisdiction, "jurisdiction"
     for key, rule in rules_of(policy):
@@ -349,8 +349,8 @@ _SAME_JURISDICTION = {"gb": "uk", "usa": "us"}
 
 
 def folded(kind: NameKind, name: str) -> str:
-    """Equal for two spellings of one name. Names are compared letter by letter when a request is decided, so a second
-    spelling would be another place or another tenant, and nobody would notice."""
+    """Form of a name that is equal for two spellings of it. Requests are decided by exact names, so a second spelling
+    would silently be another place or another tenant."""
     match kind:
         case NameKind.REGION | NameKind.TENANT:
             return name.casefold()

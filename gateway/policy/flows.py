@@ -1,4 +1,4 @@
-"""Who may send requests to whom: the policies of several regions, each asked as its gateways ask it.
+"""Flows of requests between regions, by the policies of several regions, each evaluated as its gateways evaluate it.
 
 It must never decide by itself: every verdict comes from the residency rules in the core.
 """
@@ -12,17 +12,18 @@ from gateway.core.residency import ResidencyPolicy, Verdict, may_accept, may_ent
 from gateway.core.vocabulary import Place, PlaceRule, TenantName
 
 EVERYONE_ELSE = TenantName("")
-"""Stands for each tenant without a rule of its own; no tenant's name is empty."""
+"""Name that stands for all tenants without a rule of their own; no tenant's name is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One region and the policy its gateways would apply: the file's, or the closed one if the file is at odds."""
+    """Region and the policy that its gateways would apply: the file's, or the closed one if the file contradicts
+    itself."""
 
     path: Path
     policy: ResidencyPolicy
     groups: list[tuple[TenantName, ...]]
-    """Tenants who are treated alike, together; first, as an empty group, everyone without a rule."""
+    """Tenants grouped by equal rules; the first group is empty and stands for all tenants without a rule."""
 
     @property
     def place(self) -> Place:
@@ -35,12 +36,12 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """May these tenants' requests go from one region to another? Both ends are asked."""
+    """Verdicts of both regions on whether requests of these tenants may go from one to the other."""
 
     origin: Place
     target: Place
     tenants: tuple[TenantName, ...]
-    """Empty: every tenant without a rule of its own."""
+    """Tenants with equal rules; empty for all tenants without a rule of their own."""
     process: Verdict
     accept: Verdict
 
@@ -50,7 +51,7 @@ class Flow:
 
 
 def region_of(path: Path, policy: ResidencyPolicy) -> Region:
-    """The region of this policy, its tenants grouped; a policy at odds with itself is closed by the caller first."""
+    """Region of this policy, its tenants grouped. The caller first closes a policy that contradicts itself."""
     return Region(path, policy, _groups(policy))
 
 
@@ -81,10 +82,10 @@ def flow_between(region: Region, target: Region, tenants: tuple[TenantName, ...]
 
 
 def others(region: Region, regions: list[Region]) -> list[Region]:
-    """The regions whose requests come from elsewhere and may be sent elsewhere: all but this one."""
+    """Regions other than this one."""
     return [other for other in regions if other.place.region != region.place.region]
 
 
 def one_of(tenants: tuple[TenantName, ...]) -> TenantName:
-    """Whoever of a group may be asked about, since all of it are treated alike."""
+    """Tenant that stands for its group, all of which have equal rules."""
     return tenants[0] if tenants else EVERYONE_ELSE

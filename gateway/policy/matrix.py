@@ -1,4 +1,6 @@
-"""Who may send requests to whom as a table, and as a page for those who run no commands. It judges nothing itself."""
+"""Table of which regions may send requests to which, and a Markdown page of it for readers who run no commands. It
+judges nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def _cell(region: Region, target: Region, tenants: tuple[TenantName, ...]) -> st
 
 
 def matrix_page(regions: list[Region]) -> str:
-    """Markdown: the table, what its words mean, and each region in sentences."""
+    """Markdown page with the table, the meaning of its cells, and sentences about each region."""
     columns = [_escaped(region.place.region) for region in regions]
     rows = list(matrix_rows(regions))
     used = {cell for _, cells in rows for cell in cells}
@@ -80,7 +82,7 @@ def matrix_page(regions: list[Region]) -> str:
 
 
 def _row_title(label: str) -> str:
-    """Tenants stand below their region."""
+    """Title of a row; tenants stand below their region."""
     if label.startswith("   "):
         return f"*{_escaped(label.strip())}*"
     return f"**{_escaped(label.lstrip(' 0123456789'))}**"

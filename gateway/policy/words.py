@@ -1,4 +1,5 @@
-"""Who may send requests to whom in plain words: sentences about each region, and lists of places and of tenants.
+"""Describes in sentences which regions may send requests to which: sentences about each region, and lists of places and
+of tenants.
 
 It must never say anything that the flows between the regions do not.
 """
@@ -15,11 +16,12 @@ from gateway.policy.file import in_words
 from gateway.policy.flows import Flow, Region, flow_between, others, region_of
 
 NAMES_SHOWN = 4
-"""Tenants named in one sentence; the rest are counted."""
+"""Most tenants named in one sentence; the rest are counted."""
 
 
 def region_sentences(region: Region, regions: list[Region]) -> list[str]:
-    """Where this region's requests may go, whose overflow it takes in, what differs for a tenant, what logs show."""
+    """Sentences about a region: where its requests may go, whose overflow it accepts, what differs for tenants, and
+    what logs may show."""
     if region.is_closed and region.policy.narrowed_by:
         return [
             "A gateway here runs closed, as the controller narrows it: its requests stay in the region, and nobody's "
@@ -40,8 +42,8 @@ def region_sentences(region: Region, regions: list[Region]) -> list[str]:
 
 
 def sentences_seen_from(policy: ResidencyPolicy, places: Sequence[Place]) -> list[str]:
-    """Of one region whose own policy is all that is known: the others are taken to send and take in whatever they are
-    asked, and what theirs say comes on top."""
+    """Sentences about a region whose own policy alone is known. The other regions are assumed to send and accept
+    everything; their own policies may restrict more."""
     if policy.closed_reason:
         closed = f"Closed, {policy.closed_reason}: requests stay in the region, and nobody's overflow is taken in."
         return [closed, _logging_sentence(policy.logging)]
@@ -103,7 +105,7 @@ def _filled(sentences: dict[str, list[Place]]) -> Iterator[str]:
 
 
 def _ground(rule: PlaceRule, place: Place, table: RegionTable | None) -> str:
-    """The part of the rule that decides, as a template to be filled for one place or several."""
+    """Clause on the part of the rule that decides, as a template for one place or several."""
     if place.region in rule.denied_regions:
         return "denies {it}"
     if table is not None and table.place_fault(place):

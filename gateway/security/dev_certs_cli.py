@@ -1,4 +1,6 @@
-"""`nightside dev-certs`: an authority and certificates to try TLS with. It overwrites nothing unless told to."""
+"""`nightside dev-certs`: makes a certificate authority and certificates for trying TLS. It overwrites no file unless
+told to.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,12 @@ _SECRET_MODE = 0o600
 _PUBLIC_MODE = 0o644
 
 _Snippets = dict[str, dict[str, object]]
-"""By gateway or controller."""
+"""Parts of configuration files, by gateway or controller."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """Where one gateway's certificates are."""
+    """Paths of one gateway's certificates and keys."""
 
     folder: Path
     gateway_id: GatewayId
@@ -44,7 +46,7 @@ class _Files:
         return [*self.pair("clients"), *self.pair("peers")]
 
     def snippet(self) -> dict[str, object]:
-        """What goes into the region file."""
+        """Part of the region file that names these files."""
         clients, peers = ([str(path) for path in self.pair(use)] for use in ("clients", "peers"))
         return {
             "listen": {"tls": {"certificate": clients[0], "key": clients[1]}},
@@ -54,7 +56,7 @@ class _Files:
 
 @dataclass(frozen=True, slots=True)
 class _ControllerFiles:
-    """Where one controller's certificate is."""
+    """Paths of one controller's certificate and key."""
 
     folder: Path
     name: str
@@ -63,7 +65,7 @@ class _ControllerFiles:
         return self.folder / f"{self.name}.controller.pem", self.folder / f"{self.name}.controller.key"
 
     def snippet(self) -> dict[str, object]:
-        """What goes into the controller's file."""
+        """Part of the controller's file that names these files."""
         certificate, key = map(str, self.pair())
         return {"tls": {"certificate": certificate, "key": key, "roots": str(self.folder / ROOTS)}}
 
@@ -165,7 +167,7 @@ def dev_certs(
 
 
 def _authority(folder: Path, trust_domain: str) -> DevelopmentCa:
-    """The one that is there, or a new one."""
+    """Authority in the folder, or a new one where there is none."""
     certificate, key = folder / ROOTS, folder / CA_KEY
     if not certificate.exists() and not key.exists():
         ca = DevelopmentCa.create(trust_domain, now_ns=Clock().wall_ns(), days=_CA_DAYS)
@@ -198,7 +200,7 @@ def _write_pair(certificate: Path, key: Path, issued: Issued) -> None:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Whole or not at all, and never readable by others for a moment."""
+    """Write the file whole or not at all; other users can read a secret file at no moment."""
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -1,6 +1,6 @@
-"""A certificate authority for trying things out: its key lies in a file, and every certificate says what it is for.
+"""Certificate authority for development: its key lies in a file, and every certificate says what it is for.
 
-It must never pass for a real one: the subjects of all it signs name it as meant for development.
+It must never pass for a real one: the subject of each certificate says that it is meant for development.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gateway.ground.identity import ControllerIdentity, MeshIdentity
 
 ORGANIZATION = "Nightside development, not for production"
 CLOCK_SKEW = timedelta(minutes=5)
-"""Certificates begin this long ago, for machines whose clock is behind."""
+"""Time by which certificates begin early, for machines whose clock is behind."""
 
 _SECOND_NS = 1_000_000_000
 
@@ -39,7 +39,7 @@ class Issued:
 
 
 class DevelopmentCa:
-    """Signs for one trust domain."""
+    """Certificate authority of one trust domain."""
 
     def __init__(self, certificate: x509.Certificate, key: EllipticCurvePrivateKey) -> None:
         self.certificate = certificate
@@ -60,7 +60,7 @@ class DevelopmentCa:
 
     @classmethod
     def from_pem(cls, pem: Issued) -> DevelopmentCa:
-        """Raises ValueError for what this class did not write."""
+        """Load an authority. Raises ValueError for one that this class did not write."""
         key = load_pem_private_key(pem.key_pem, password=None)
         certificate = x509.load_pem_x509_certificate(pem.certificate_pem)
         if not isinstance(key, EllipticCurvePrivateKey) or certificate.public_key() != key.public_key():
@@ -78,18 +78,19 @@ class DevelopmentCa:
         return names.get_values_for_type(x509.UniformResourceIdentifier)[0].removeprefix("spiffe://")
 
     def issue_for_gateway(self, identity: MeshIdentity, *, begins: datetime, ends: datetime) -> Issued:
-        """For the mesh: to call and to be called."""
+        """Certificate of a gateway in the mesh, as client and as server."""
         names: list[x509.GeneralName] = [_uri(identity.uri), *map(x509.DNSName, identity.dns_names)]
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         return self._issue(identity.gateway_id, names, usages, begins, ends)
 
     def issue_for_controller(self, identity: ControllerIdentity, *, begins: datetime, ends: datetime) -> Issued:
-        """To be called by gateways."""
+        """Certificate that a controller shows to gateways."""
         names: list[x509.GeneralName] = [_uri(identity.uri), *map(x509.DNSName, identity.dns_names)]
         return self._issue(identity.name, names, [ExtendedKeyUsageOID.SERVER_AUTH], begins, ends)
 
     def issue_for_clients(self, gateway: str, hosts: Iterable[str], *, begins: datetime, ends: datetime) -> Issued:
-        """What clients are shown. It names no member of the mesh, and so opens no door there."""
+        """Certificate that a gateway shows to its clients. It names no member of the mesh, and so grants no access
+        there."""
         return self._issue(gateway, [_host(host) for host in hosts], [ExtendedKeyUsageOID.SERVER_AUTH], begins, ends)
 
     def _issue(

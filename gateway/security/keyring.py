@@ -1,4 +1,4 @@
-"""The keys in force: read at the start, read anew when the file changes, asked about each request.
+"""Keys in force: read at the start, read again when the file changes, and looked up for each request.
 
 A file that cannot be used never replaces one that could.
 """
@@ -18,11 +18,11 @@ from gateway.security.keys import KeysFile, KeyTable, read_keys_file
 
 
 class Keyring:
-    """`check` is a KeyCheck, and `tenant_budget` a TenantBudget."""
+    """Client keys and budgets of one keys file. `check` is a KeyCheck, and `tenant_budget` a TenantBudget."""
 
     def __init__(self, path: Path, clock: Clock, *, keeps_usage: bool = True) -> None:
-        """`keeps_usage`: what is used up outlives the process; else no key may have a budget. Raises ConfigError: there
-        is nothing yet to fall back on."""
+        """Read the file. `keeps_usage` says that usage outlives the process; without it no key may have a budget.
+        Raises ConfigError, for there are no earlier keys to keep."""
         self.path = path
         self._clock = clock
         self._keeps_usage = keeps_usage
@@ -44,7 +44,7 @@ class Keyring:
         return self._tenant_budgets.get(tenant, NO_BUDGET)
 
     def budgets(self) -> dict[tuple[str, str], tuple[Budget, TenantName]]:
-        """By kind and name, what is budgeted, and whose it is."""
+        """Budgets, each with its tenant, by kind ("key" or "tenant") and name."""
         keys = (entry.client_key() for entry in self._file.keys)
         of_keys = (("key", str(key.key_id), key.budget, key.tenant) for key in keys)
         of_tenants = (("tenant", str(tenant), budget, tenant) for tenant, budget in self._tenant_budgets.items())
@@ -55,24 +55,25 @@ class Keyring:
         }
 
     def follow(self, on_change: Callable[[], None]) -> None:
-        """It is told once the keys have changed."""
+        """Call `on_change` each time that the keys have changed."""
         self._on_change = on_change
 
     @property
     def file(self) -> KeysFile:
-        """As it is in force."""
+        """Content of the file that is in force."""
         return self._file
 
     @property
     def last_used_ns(self) -> tuple[Mapping[KeyId, int], Mapping[KeyId, int]]:
-        """When each key was last shown since the start of this process, by its secret and by the one before."""
+        """Wall time at which each key was last used since the process started: by its secret, and by its previous
+        secret."""
         return self._last_used, self._old_last_used
 
     def files(self) -> tuple[Path, ...]:
         return (self.path,)
 
     async def reload(self) -> None:
-        """For the Reloader. Requests that run keep what their key allowed when they came."""
+        """Read the file again; called by the Reloader. Running requests keep what their key allowed when they came."""
         try:
             self._put(await asyncio.to_thread(self._read))
         except ConfigError as error:
@@ -93,7 +94,7 @@ class Keyring:
 
 
 def read_keys(path: Path, *, keeps_usage: bool) -> KeysFile:
-    """Raises ConfigError."""
+    """Read and check the keys file. Raises ConfigError."""
     file = read_keys_file(path)
     if not keeps_usage and (faults := list(file.budget_faults())):
         raise FileError(path, faults)

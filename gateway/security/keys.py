@@ -1,7 +1,8 @@
-"""Clients' keys: how one is made, kept and recognised. It keeps no secret, only salted hashes, and never names one.
+"""Client keys: how one is made, stored and recognised. Only salted hashes of secrets are kept, and no message contains
+a secret.
 
-A key is `ns-<id>-<secret>` with 256 random bits of secret. Nobody can guess those, so a fast hash protects them as well
-as a slow one would, and a flood of wrong keys costs us no more than one of right ones.
+A key is `ns-<id>-<secret>` with 256 random bits of secret. These cannot be guessed, so a fast hash protects them as
+well as a slow one would, and a flood of wrong keys costs no more than one of right keys.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _HASH = re.compile(rf"blake2b:([0-9a-f]{{{2 * _SALT_BYTES}}}):([0-9a-f]{{{2 * _S
 
 @dataclass(frozen=True, slots=True)
 class SecretHash:
-    """What is kept of a secret."""
+    """Salted hash of a secret."""
 
     salt: bytes
     digest: bytes
@@ -57,7 +58,7 @@ class SecretHash:
         return cls(salt, _digest(secret, salt))
 
     def matches(self, secret: str) -> bool:
-        """In the same time, whether and wherever they differ."""
+        """Return whether the secret matches, in a time that does not depend on where they differ."""
         return hmac.compare_digest(_digest(secret, self.salt), self.digest)
 
     def __str__(self) -> str:
@@ -69,12 +70,12 @@ def _digest(secret: str, salt: bytes) -> bytes:
 
 
 def mint(key_id: str) -> tuple[str, SecretHash]:
-    """A new key, to be told once, and what to keep of it."""
+    """Make a new key, which is shown once, and the hash of its secret to store."""
     secret = secrets.token_hex(_SECRET_BYTES)
     return f"ns-{key_id}-{secret}", SecretHash.of(secret, secrets.token_bytes(_SALT_BYTES))
 
 
-# The file
+# Keys file
 
 
 def _check_hash(text: str) -> str:
@@ -84,7 +85,8 @@ def _check_hash(text: str) -> str:
 
 
 def parse_time(text: object) -> object:
-    """`2027-01-31` (its beginning, UTC) or `2027-01-31T12:00:00Z`. Raises ValueError in words."""
+    """Parse `2027-01-31` (its beginning, UTC) or `2027-01-31T12:00:00Z`. Raises ValueError with a message for the
+    user."""
     if isinstance(text, datetime):
         return text
     try:
@@ -100,7 +102,7 @@ _Count = Annotated[int, Field(strict=True, ge=1, le=PER_MINUTE_MAX)]
 
 
 class KeyEntry(FileModel):
-    """One key as the file has it."""
+    """Entry of one key in the file."""
 
     id: Id
     hash: Annotated[str, AfterValidator(_check_hash)]
@@ -111,15 +113,15 @@ class KeyEntry(FileModel):
     models: Annotated[tuple[Model, ...], Field(min_length=1, max_length=MODELS_MAX)] | None = None
     process: ProcessSection | None = None
     may_name_tenant: StrictBool = False
-    """With `trust_tenant_header`: its holder may name any tenant in x-nightside-tenant."""
+    """The holder may name any tenant in x-nightside-tenant, where `trust_tenant_header` is on."""
     service_class: ServiceClass | None = None
-    """Of its requests that name none in x-nightside-class, and the best that they may name."""
+    """Service class of requests that name none in x-nightside-class, and the best class that they may name."""
     expires: Annotated[datetime, BeforeValidator(parse_time)] | None = None
     disabled: StrictBool = False
     tokens_per_day: _Count | None = None
     tokens_per_month: _Count | None = None
     old_hash: Annotated[str, AfterValidator(_check_hash)] | None = None
-    """The secret before the last rotation, which opens too until"""
+    """Hash of the secret before the last rotation, which is accepted until `old_until`."""
     old_until: Annotated[datetime, BeforeValidator(parse_time)] | None = None
 
     @model_validator(mode="after")
@@ -163,7 +165,7 @@ def _hash_in(text: str) -> SecretHash:
 
 
 class TenantEntry(FileModel):
-    """What all keys of a tenant may use up together."""
+    """Budget that all keys of a tenant share."""
 
     id: Id
     tokens_per_day: _Count | None = None
@@ -174,7 +176,7 @@ class TenantEntry(FileModel):
 
 
 def _budget(entry: KeyEntry | TenantEntry) -> Budget:
-    """The one that is none is one for all: who has it is asked nothing more."""
+    """Budget of an entry; the shared NO_BUDGET where it sets none, which callers recognise by identity."""
     found = Budget(entry.tokens_per_day, entry.tokens_per_month)
     return NO_BUDGET if found == NO_BUDGET else found
 
@@ -199,12 +201,12 @@ class KeysFile(FileModel):
         yield "tenants", self.tenants
 
     def as_document(self) -> dict[str, Any]:
-        """As it is written: what is not set is left out."""
+        """Content as it is written to the file; options that are not set are left out."""
         document = {"version": 1, "keys": list(map(_written, self.keys))}
         return {**document, "tenants": list(map(_written, self.tenants))} if self.tenants else document
 
     def budget_faults(self) -> Iterator[Fault]:
-        """Where something is to be counted over days: for a gateway that would forget it with its process."""
+        """Yield a fault for each budget, for a gateway that keeps no usage over a restart."""
         for name, entries in self._entries():
             for index, entry in enumerate(entries):
                 if entry.tokens_per_day is not None or entry.tokens_per_month is not None:
@@ -218,13 +220,13 @@ def _written(entry: KeyEntry | TenantEntry) -> dict[str, Any]:
 
 
 def read_keys_file(path: Path) -> KeysFile:
-    """Raises ConfigError."""
+    """Read a keys file. Raises ConfigError."""
     file = read_yaml(path)
     file.mapping()
     return file.read_as(KeysFile)
 
 
-# Recognising a key
+# Recognition of keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,20 +234,21 @@ class _Kept:
     key: ClientKey
     secret: SecretHash
     expires_ns: float
-    """Since 1970; infinite for a key that does not, 0 for one that is disabled."""
+    """Nanoseconds since 1970; infinite for a key that does not expire, 0 for a disabled one."""
     old: SecretHash
-    """Of a key that has only one secret, something that nobody has the secret of."""
+    """Hash of the previous secret; for a key without one, the hash of a secret that was thrown away."""
     old_until_ns: float
 
 
 class Found(NamedTuple):
     key: ClientKey
     is_old: bool
-    """By the secret before the last rotation."""
+    """The credential has the secret from before the last rotation."""
 
 
 class KeyTable:
-    """All keys of one file by id. Looking one up costs two hashes, however many there are and whether it is right."""
+    """Keys of one file by id. A look-up computes two hashes, whatever the number of keys and whether or not it
+    succeeds."""
 
     def __init__(self, entries: Iterable[KeyEntry]) -> None:
         nothing = mint("nobody")[1]
@@ -265,7 +268,7 @@ class KeyTable:
         return len(self._kept)
 
     def find(self, credential: str, wall_ns: int) -> Found | None:
-        """The key that this credential proves, if it proves one that is valid now."""
+        """Key that the credential proves and that is valid at `wall_ns`; else None."""
         key_id, secret = _parts(credential)
         kept = self._kept.get(key_id, self._nobody)
         is_new, is_old = kept.secret.matches(secret), kept.old.matches(secret)
@@ -278,6 +281,6 @@ _NO_SECRET = "0" * 2 * _SECRET_BYTES
 
 
 def _parts(credential: str) -> tuple[str, str]:
-    """Something to look up also for what is no key at all."""
+    """Key id and secret of a credential; stand-ins for a malformed one, so that its look-up costs the same."""
     match = _CREDENTIAL.fullmatch(credential)
     return (match[1], match[2]) if match else ("", _NO_SECRET)

@@ -1,4 +1,4 @@
-"""`nightside keys`: adds, lists, rotates and removes clients' keys. A secret is shown once and kept nowhere."""
+"""`nightside keys`: adds, lists, rotates and removes client keys. A secret is shown once and stored nowhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gateway.security.keys_editing import (
 
 @click.group()
 def keys() -> None:
-    """Say who may call a gateway. Gateways take in a changed FILE by themselves."""
+    """Manage which clients may call a gateway. Gateways reload a changed FILE by themselves."""
 
 
 _file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
@@ -82,9 +82,9 @@ def add(file: Path, key_id: str, as_json: bool, **options: Any) -> None:
 )
 @_as_json
 def rotate(file: Path, key_id: str, keep: str, as_json: bool) -> None:
-    """Give the key KEY_ID in FILE a new secret, and print it. The one before goes on opening for a while.
+    """Give the key KEY_ID in FILE a new secret, and print it. The previous secret is accepted for a while longer.
 
-    A key has two secrets at most: what was kept from an earlier rotation opens nothing any more.
+    A key has two secrets at most: one that was kept from an earlier rotation is refused from then on.
     """
     try:
         keep_ns = 0 if keep == "0" else parse_duration_ns(keep)
@@ -118,7 +118,7 @@ def list_keys(file: Path, as_json: bool) -> None:
 @_file
 @_key_id
 def disable(file: Path, key_id: str) -> None:
-    """Let the key KEY_ID in FILE open nothing any more, but keep its entry."""
+    """Disable the key KEY_ID in FILE without deleting its entry."""
     with _complaints():
         change_key(file, key_id, {"disabled": True}, Clock().wall_ns())
 
@@ -127,7 +127,7 @@ def disable(file: Path, key_id: str) -> None:
 @_file
 @_key_id
 def remove(file: Path, key_id: str) -> None:
-    """Take the key KEY_ID out of FILE."""
+    """Remove the key KEY_ID from FILE."""
     with _complaints():
         remove_key(file, key_id)
 
@@ -138,7 +138,7 @@ def remove(file: Path, key_id: str) -> None:
 @_per_day
 @_per_month
 def tenant(file: Path, tenant: str, **budget: int | None) -> None:
-    """Say in FILE what all keys of TENANT may use up together; without a number, they have no budget together."""
+    """Set in FILE the token budget that all keys of TENANT share; without a number, they share none."""
     with _complaints():
         set_tenant_budget(file, tenant, budget)
 
@@ -155,7 +155,7 @@ def _tell(key_id: str, minted: Minted, *, as_json: bool) -> None:
 
 
 def _entry_options(**options: Any) -> dict[str, Any]:
-    """Only what was given."""
+    """Options that were given, in the form of a file's entry."""
     places = {name: list(options.pop(name)) for name in ("jurisdictions", "regions", "denied_regions")}
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
     if any(places.values()):

@@ -1,6 +1,6 @@
-"""Changes a keys file: one editor at a time, all of a change or none of it. Whoever asks for it says what time it is.
+"""Changes a keys file: one editor at a time, each change whole or not at all. The caller gives the time.
 
-A secret is handed to whoever asked for it, once, and kept nowhere.
+A secret is returned to the caller once, and stored nowhere.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ KEEP_MAX_NS = 366 * 86_400 * 1_000_000_000
 _HEAD = "# Written by `nightside keys`: comments do not last. The hashes give no key away.\n"
 _SECOND_NS = 1_000_000_000
 _OURS = frozenset({"id", "hash", "old_hash", "old_until"})
-"""What nobody sets by hand."""
+"""Options that only these functions set."""
 
 
 class KeyUnknown(ConfigError):
-    """There is no key of that id."""
+    """No key has this id."""
 
 
 class Minted(NamedTuple):
     key: str
-    """To be told once."""
+    """The whole key, to be shown once."""
     old_until: datetime | None = None
-    """Until when the secret before it opens too."""
+    """Time until which the previous secret is accepted; None where it is not."""
 
 
 def add_key(
     path: Path, key_id: str, options: Mapping[str, Any], now_ns: int, *, may_be_missing: bool = False
 ) -> Minted:
-    """Raises ConfigError."""
+    """Add a key with a new secret. Raises ConfigError."""
     _check_options(path, options, now_ns)
     key, kept = mint(key_id)
     with _editing(path, may_be_missing=may_be_missing) as document:
@@ -51,7 +51,7 @@ def add_key(
 
 
 def change_key(path: Path, key_id: str, options: Mapping[str, Any], now_ns: int) -> None:
-    """None takes an option away. Raises ConfigError."""
+    """Set options of a key; None removes an option. Raises ConfigError."""
     _check_options(path, options, now_ns)
     with _editing(path) as document:
         entry = _entry_in(document, key_id)
@@ -63,8 +63,8 @@ def change_key(path: Path, key_id: str, options: Mapping[str, Any], now_ns: int)
 
 
 def rotate_key(path: Path, key_id: str, keep_ns: int, now_ns: int) -> Minted:
-    """A new secret, beside which the one that there is now opens for a while longer; one that was kept from before does
-    not any more. Raises ConfigError."""
+    """Give a key a new secret. The current one is accepted for `keep_ns` longer; one that was kept from an earlier
+    rotation is not. Raises ConfigError."""
     if not 0 <= keep_ns <= KEEP_MAX_NS:
         raise FileError(
             path, [Fault("old_until", f"a secret is kept for at most {KEEP_MAX_NS // 86_400 // _SECOND_NS} days")]
@@ -83,13 +83,13 @@ def rotate_key(path: Path, key_id: str, keep_ns: int, now_ns: int) -> Minted:
 
 
 def remove_key(path: Path, key_id: str) -> None:
-    """Raises ConfigError."""
+    """Remove a key. Raises ConfigError."""
     with _editing(path) as document:
         document["keys"].remove(_entry_in(document, key_id))
 
 
 def set_tenant_budget(path: Path, tenant: str, budget: Mapping[str, int | None]) -> None:
-    """Without any number in it, the tenant has no budget. Raises ConfigError."""
+    """Set the budget that a tenant's keys share; without a number in it, the tenant has none. Raises ConfigError."""
     given = {name: tokens for name, tokens in budget.items() if tokens is not None}
     with _editing(path) as document:
         others = [each for each in document.get("tenants", []) if each["id"] != tenant]
@@ -97,12 +97,13 @@ def set_tenant_budget(path: Path, tenant: str, budget: Mapping[str, int | None])
 
 
 def shown(entry: KeyEntry) -> dict[str, Any]:
-    """What operators are shown of a key: no hash."""
+    """Entry of a key without its hashes, for operators."""
     return entry.model_dump(mode="json", exclude={"hash", "old_hash"}, exclude_none=True, exclude_defaults=True)
 
 
 def _check_options(path: Path, options: Mapping[str, Any], now_ns: int) -> None:
-    """A key that nobody could ever use is a slip of somebody's, who is told so at once."""
+    """Refuse options that only these functions set, and an expiry in the past, which would make a key that no request
+    can use."""
     if ours := sorted(_OURS & options.keys()):
         raise FileError(path, [Fault(ours[0], "is not for anybody to set")])
     if options.get("expires") is None:
@@ -128,7 +129,7 @@ def _entry_in(document: dict[str, Any], key_id: str) -> dict[str, Any]:
 
 @contextmanager
 def _editing(path: Path, *, may_be_missing: bool = False) -> Iterator[dict[str, Any]]:
-    """The file's content, to be changed and then written as a whole; one editor at a time."""
+    """Content of the file, which the caller changes and which is then written whole; one editor at a time."""
     path = path.resolve()
     with _alone_in(path.parent):
         known = KeysFile() if may_be_missing and not path.exists() else read_keys_file(path)
@@ -155,7 +156,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it or nothing, readable by its owner alone; a gateway never sees half of it."""
+    """Write the file whole or not at all, readable by its owner alone; a gateway never sees a part of it."""
     try:
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as fresh:
             try:

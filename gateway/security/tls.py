@@ -1,4 +1,4 @@
-"""Which certificates one gateway shows: to its clients, and to other gateways."""
+"""Certificates that one gateway shows to its clients and to other gateways."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ _SECOND_NS = 1_000_000_000
 
 
 class Certificates:
-    """Everything of TLS that one gateway was told to use, read and checked."""
+    """TLS certificates, keys and roots of one gateway, read and checked."""
 
     def __init__(self, config: GatewayConfig, clock: Clock) -> None:
-        """Raises CertificateFault. A certificate that is out of date is no fault: see `date_faults`."""
+        """Read the files. Raises CertificateFault. A certificate that has expired or is not yet valid raises no fault:
+        see `date_faults`."""
         listen, mesh = config.listen.tls, config.peering.tls
         self.http = HttpTls(listen, clock) if listen else None
         self.mesh = MeshTls(mesh, config.gateway_id, config.place, clock) if mesh else None
@@ -27,11 +28,11 @@ class Certificates:
         return [f"{path}: {fault}" for path, fault in found if fault is not None]
 
     def left_s(self, holder: Holder) -> float:
-        """Until its certificate expires; below 0 it has."""
+        """Seconds until the holder's certificate expires; negative where it has expired."""
         return self._left_ns(holder) / _SECOND_NS
 
     def describe(self) -> dict[str, object]:
-        """By role, for operators."""
+        """Expiry of each certificate by role, for operators."""
         return {
             holder.role: {
                 "expires_in_s": round(self.left_s(holder)),

@@ -1,6 +1,6 @@
-"""What a client's verified token stands for here: the same as a key would, and nothing that our own file does not say.
+"""Maps a client's verified token to the ClientKey that a key would give, with only what the gateway's own files allow.
 
-It keeps no name of anybody: who shows a token is known by a pseudonym, and of those there is a bounded number.
+It keeps no personal names: the subject of a token is known by a pseudonym, and the number of pseudonyms is bounded.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _NO_PLAN = PlanConfig()
 
 
 class ClientGrants:
-    """`grant` is for Tokens."""
+    """Client keys for the claims of tokens; `grant` is a parameter of Tokens."""
 
     def __init__(self, config: OidcConfig, clock: Clock) -> None:
-        """Raises ConfigError."""
+        """Read the secret for pseudonyms. Raises ConfigError."""
         self._config = config
         self._subjects = Subjects(_secret_in(config), clock, config.subjects_max, config.subjects_per_tenant_max)
 
     def grant(self, issuer: IssuerConfig, claims: Mapping[str, Any]) -> ClientKey:
-        """Raises TokenRefused."""
+        """Client key for a token's claims. Raises TokenRefused."""
         assert isinstance(issuer, ClientIssuerConfig), "clients' tokens are of clients' issuers"
         tenant = TenantName(chosen(issuer.tenant, claims, "tenant"))
         plan, plan_name = _NO_PLAN, ""
@@ -60,7 +60,7 @@ class ClientGrants:
 
 
 class Subjects:
-    """Those who showed a token in a day, by pseudonym."""
+    """Pseudonyms of the subjects whose tokens were shown in the current day."""
 
     def __init__(self, secret: str, clock: Clock, count_max: int, per_tenant_max: int) -> None:
         self._key = hashlib.sha256(secret.encode()).digest()
@@ -75,8 +75,8 @@ class Subjects:
         return self._count
 
     def key_id(self, issuer: str, tenant: TenantName, subject: str, plan: str = "") -> KeyId:
-        """The same wherever the secret is; where too many have come in a day, that of all of the plan who came too
-        late: under one id with those of another plan, each would have the other's limits begin anew."""
+        """Key id of a subject, equal at all gateways with the same secret. Subjects beyond a day's bounds share one id
+        for each plan: with one id for all plans, requests of different plans would begin each other's limits anew."""
         key_id = KeyId(f"{issuer}-{self.pseudonym(issuer, subject)}")
         self._turn()
         known = (
@@ -101,7 +101,7 @@ class Subjects:
 
 
 def chosen(choice: ChoiceConfig, claims: Mapping[str, Any], what: str) -> str:
-    """The name that it comes to. Raises TokenRefused, which names what of the section is to blame."""
+    """Name that the claims lead to. Raises TokenRefused, which says what the claim does not name."""
     if choice.value is not None:
         return choice.value
     assert choice.claim is not None, "the file was checked"

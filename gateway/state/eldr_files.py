@@ -1,6 +1,8 @@
-"""The file of what tells who is near to whose experts: an artifact of plain arrays, with a version and a checksum.
+"""Reads artifacts of expert locality (ELDR): plain arrays for comparing requests with decode workers by their experts,
+with a version and a checksum.
 
-It holds no text of anybody's and no code. One that is damaged, of another version or too large is refused, in words.
+The files hold no text of requests and no code. One that is damaged, of another version or too large is refused with a
+reason.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ def eldr_file(path: Path) -> StateFile[EldrArtifact]:
 
 
 def read_comparer(path: Path) -> Comparer:
-    """Raises StateUnusable, also for a file that is not there."""
+    """Read an artifact and make its Comparer. Raises StateUnusable, also for a file that is not there."""
     artifact = read_eldr(path)
     try:
         return Comparer(artifact)
@@ -26,7 +28,7 @@ def read_comparer(path: Path) -> Comparer:
 
 
 def read_eldr(path: Path) -> EldrArtifact:
-    """As it is written. Raises StateUnusable, also for a file that is not there."""
+    """Read an artifact as written. Raises StateUnusable, also for a file that is not there."""
     artifact = eldr_file(path).read()
     if artifact is None:
         raise StateUnusable(f"{path}: there is no such file")

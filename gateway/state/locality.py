@@ -1,7 +1,7 @@
-"""Keeps what tells the expert locality of one pool: an artifact that is looked at again and again, and that is fitted
-anew once there are other decode workers. Never on the loop.
+"""Keeps the expert locality of one pool up to date: looks for changes of its artifact, and fits another one when the
+number of groups of decode workers has changed. The work is done off the event loop.
 
-Whatever goes wrong is told, and the pool goes on with what it has; without anything, requests join the shortest queue.
+A failure is logged, and the pool keeps the artifact that it has; without one, requests join the shortest queue.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SECOND_NS = 1_000_000_000
 
 Take = Callable[[Comparer], None]
 Groups = Callable[[], int]
-"""How many groups of decode workers there are; 0: the pool is not here."""
+"""Callback that returns the number of groups of decode workers; 0 where the pool is not at this gateway."""
 _Stamp = tuple[int, int, int]
 
 
 class LocalityKeeper:
-    """Of one pool."""
+    """Expert locality of one pool."""
 
     def __init__(
         self,
@@ -44,33 +44,33 @@ class LocalityKeeper:
         clock: Clock,
         log: FilteringBoundLogger,
     ) -> None:
-        """`folder`: where what is fitted here is kept; None: nothing is."""
+        """Configure the keeper. `folder` is for artifacts that are fitted here; None where none are kept."""
         self._files = files
         self._config = config
         self._own = None if folder is None else folder / f"{gateway_id}.{quote(files.pool, safe='')}.eldr.json"
         self._clock = clock
         self._log = log.bind(pool=files.pool)
         self._stamp: _Stamp | None = None
-        """Of the artifact as it was looked at last."""
+        """Stamp of the artifact file when it was last looked at."""
         self._taken: Comparer | None = None
         self._groups = 0
         self._since_ns = 0
-        """When there came to be so many."""
+        """Time since which there are `_groups` groups."""
         self._tried = 0
-        """For so many groups it was fitted already, or could not be."""
+        """Number of groups that a fit was last tried for, whether or not it succeeded."""
         self.refits = 0
         self.failures = 0
         self.problem = ""
-        """What went wrong last, in words; empty since something went well."""
+        """Last failure; empty after a success."""
 
     async def run(self, groups: Groups, take: Take) -> None:
-        """Forever."""
+        """Look for changes until cancelled."""
         while True:
             await self.look(groups(), take)
             await asyncio.sleep(self._config.look_interval_ns / _SECOND_NS)
 
     async def look(self, groups: int, take: Take) -> None:
-        """Once: has the artifact changed, and is another one due?"""
+        """Take a changed artifact, and fit another one where that is due."""
         await self._look_at_artifact(take)
         now_ns = self._clock.now_ns()
         if groups != self._groups:
@@ -144,6 +144,6 @@ class LocalityKeeper:
 
 
 def _stamp_of(path: Path) -> _Stamp:
-    """Raises OSError."""
+    """Stamp of a file that changes with its content. Raises OSError."""
     told = path.stat()
     return told.st_mtime_ns, told.st_size, told.st_ino

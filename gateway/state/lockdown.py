@@ -1,4 +1,5 @@
-"""The operator's stop for all forwarding: in force at once, kept over a restart. It needs nobody but this gateway.
+"""Lockdown: the operator's stop for all forwarding. It is in force at once, kept over a restart, and needs only this
+gateway.
 
 A file that cannot be read may have said that forwarding is stopped, so the gateway then starts locked down.
 """
@@ -26,28 +27,28 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class LockdownState:
-    """What was last ordered."""
+    """State that the last command set."""
 
     active: bool
     reason: str = ""
     since: str = ""
-    """Wall time; empty if nothing was ever ordered."""
+    """Wall time of the command; empty where there was none."""
     cut: bool = False
-    """Streams that crossed gateways were ended as well."""
+    """The lockdown ended streams between gateways as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockdownAnswer(LockdownState):
-    """To whoever ordered it."""
+    """Answer to the operator's command."""
 
     is_kept: bool
-    """It will still hold after a restart."""
+    """The state survives a restart."""
     problem: str = ""
-    """Why it will not, in words."""
+    """Reason why the state does not survive a restart; empty where it does."""
 
 
 class Lockdown:
-    """Takes orders, passes them on to the core, and remembers the last one."""
+    """Takes lockdown commands, passes them on to the core, and stores the last one."""
 
     def __init__(
         self,
@@ -66,8 +67,8 @@ class Lockdown:
         self._one_writer = threading.Lock()
 
     def restore(self) -> None:
-        """Before anything is served: lock down again if that is how we stopped. Called again, it takes in what another
-        process of this gateway was ordered meanwhile."""
+        """Restore the stored state before the gateway serves. A later call takes over what another process of this
+        gateway stored meanwhile."""
         if self._file is None:
             return
         before = self.state
@@ -87,8 +88,8 @@ class Lockdown:
             )
 
     async def order(self, *, active: bool, cut: bool, reason: str, by: Operator = ANYBODY) -> LockdownAnswer:
-        """In force when this is called, and written down though whoever ordered it may leave; the answer says whether
-        it is kept."""
+        """Put a command into force at once and store it, even if the caller is cancelled; the answer says whether it is
+        stored."""
         self.state = LockdownState(active, reason[:REASON_LENGTH_MAX], self._clock.wall_time(), cut)
         self._submit(LockdownChanged(active, cut))
         told = {"reason": self.state.reason, **told_of(by)}
@@ -103,14 +104,16 @@ class Lockdown:
         return {"active": self.state.active, "reason": self.state.reason, "since": self.state.since}
 
     def _keep(self) -> str:
-        """What went wrong. It is told from here, since whoever ordered it may have left."""
+        """Store the state, and return the failure or "". The failure is logged here, since the caller may have been
+        cancelled."""
         problem = self._write()
         if problem:
             self._log.error("the lockdown order is not kept over a restart", problem=problem)
         return problem
 
     def _write(self) -> str:
-        """The newest order wins, whichever thread comes last."""
+        """Write the current state, so that the newest command wins whichever thread comes last; return the failure or
+        ""."""
         if self._file is None:
             return "no state.folder is configured"
         with self._one_writer:

@@ -1,7 +1,8 @@
-"""Keeps the predictor of one pool up to date: its history over a restart, and what is fitted to it. Never on the loop.
+"""Keeps the predictor of one pool up to date: stores its history over a restart, and fits predictors to it. The work is
+done off the event loop.
 
-Sorting is done in a thread, and boosted trees are grown in a process of their own. Whatever goes wrong is told, and the
-predictor goes on with what it has, until that is too old; then requests are placed without predictions.
+Sorting is done in a thread, and boosted trees are grown in a process of their own. A failure is logged, and the
+predictor goes on with what it has until that is too old; then requests are placed without predictions.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ from gateway.state.processes import ProcessFailed, run_process
 _SECOND_NS = 1_000_000_000
 
 Take = Callable[[PredictorArrays, int], None]
-"""Told arrays, and until when they may be used. Raises UnusableArrays."""
+"""Callback that gets arrays and the time until which they may be used. Raises UnusableArrays."""
 Live = Callable[[], History | None]
-"""Gives the history that requests are added to now: after it was restored, that is another one. None: there is none."""
+"""Callback that returns the history that requests are added to, which is another object after it was restored; None
+where there is none."""
 
 
 class PredictorKeeper:
-    """Of one pool."""
+    """Predictor of one pool."""
 
     def __init__(
         self,
@@ -65,13 +67,14 @@ class PredictorKeeper:
         self._log = log.bind(pool=pool)
         self._saved = self._fitted = -1
         self.fits = 0
-        """That were taken, and how many did not come about."""
+        """Fits that were put into use; `failures` counts the fits that failed."""
         self.failures = 0
         self.problem = ""
-        """What went wrong last, in words; empty since something went well."""
+        """Last failure; empty after a success."""
 
     def restore(self) -> History:
-        """Before anything is served. What cannot be read is told and not used; the next saving replaces it."""
+        """Read the stored history before the gateway serves. One that cannot be read is logged and not used; the next
+        save replaces it."""
         history = History(self._config.history_max)
         if self._history_path is not None:
             try:
@@ -84,7 +87,7 @@ class PredictorKeeper:
         return history
 
     async def run(self, live: Live, take: Take) -> None:
-        """Save and fit, forever; save once more when it is cancelled."""
+        """Save and fit until cancelled; then save once more."""
         try:
             await self._take_kept(take)
             await self._refit_live(live, take)
@@ -107,7 +110,8 @@ class PredictorKeeper:
             await self.refit(history, take)
 
     async def save(self, history: History) -> None:
-        """Unless nothing has ended since. A failure is told, and tried again the next time."""
+        """Save the history unless no request has ended since the last save. A failure is logged, and the next call
+        tries again."""
         if self._history_path is None or history.added == self._saved:
             return
         snapshot = history.snapshot()
@@ -119,7 +123,7 @@ class PredictorKeeper:
             self._saved = snapshot.added
 
     async def refit(self, history: History, take: Take) -> None:
-        """Unless too little is known, or nothing new."""
+        """Fit a predictor, unless there are too few requests or no new ones."""
         snapshot = history.snapshot()
         if self._config.artifact is None and not self._is_worth_fitting(snapshot):
             return
@@ -141,7 +145,7 @@ class PredictorKeeper:
     # Parts
 
     def _restored(self, found: Snapshot) -> History:
-        """With times on our clock."""
+        """History with its wall times converted to this process's clock."""
         ahead_ns = self._wall_ahead_ns()
         ended = [
             Ended(each.prompt_key, each.prompt_tokens, each.output_tokens, each.after, each.ended_ns - ahead_ns)
@@ -150,8 +154,8 @@ class PredictorKeeper:
         return History(self._config.history_max, ended, found.added)
 
     async def _take_kept(self, take: Take) -> None:
-        """Trees that were grown before a restart serve until there are new ones. Whatever is wrong with them is no
-        matter: there will be."""
+        """Use trees that were grown before a restart until there are new ones. Faults in them are ignored: they are
+        replaced anyway."""
         if self._artifact_path is None or self._config.kind is not PredictorKind.LEARNED or self._config.artifact:
             return
         with suppress(StateUnusable, UnusableArrays, ProcessFailed):

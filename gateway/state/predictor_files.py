@@ -1,7 +1,7 @@
-"""The files of a pool's predictor: the history that it is fitted to, the artifact, which is plain arrays, and a secret.
+"""Files of a pool's predictor: the history that it is fitted to, the artifact, which is plain arrays, and a secret.
 
-Neither holds text, names or code. What is damaged, of another version or too large is refused, in words, by whoever
-reads it; nothing is repaired.
+Neither history nor artifact holds text, names or code. A file that is damaged, of another version or too large is
+refused with a reason; it is not repaired.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _SECRET_BYTES = 32
 _SECRET_BYTES_MAX = 64
 
 
-# The history
+# History
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryColumns:
-    """One entry a request in each column, in the order in which they ended."""
+    """Columns of equal length with one entry for each request, in the order in which the requests ended."""
 
     added: int
     prompt_keys: tuple[int, ...]
@@ -44,7 +44,7 @@ class HistoryColumns:
     output_tokens: tuple[int, ...]
     after: tuple[int, ...]
     ended_ms: tuple[int, ...]
-    """Wall time, since 1970."""
+    """Wall time in milliseconds since 1970."""
 
 
 def history_file(path: Path) -> StateFile[HistoryColumns]:
@@ -52,13 +52,13 @@ def history_file(path: Path) -> StateFile[HistoryColumns]:
 
 
 def read_history(path: Path) -> Snapshot | None:
-    """With times as wall time. None if there is no file. Raises StateUnusable."""
+    """Read a history, with wall times; None where there is no file. Raises StateUnusable."""
     columns = history_file(path).read()
     return None if columns is None else _snapshot_of(columns, path)
 
 
 def write_history(path: Path, snapshot: Snapshot, wall_ahead_ns: int = 0) -> None:
-    """`wall_ahead_ns`: what the wall clock is ahead of the clock of these ends. Raises OSError."""
+    """Write a history. `wall_ahead_ns` is added to its times to make them wall times. Raises OSError."""
     ended = snapshot.ended
     columns = HistoryColumns(
         snapshot.added,
@@ -95,18 +95,19 @@ def _check(column: Sequence[int], highest: int, path: Path) -> None:
         raise StateUnusable(f"{path}: holds a number that is not between 0 and {highest}")
 
 
-# What keys of prompts are made with
+# Secret for prompt keys
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Apart from the files whose keys it made: who is given those cannot confirm a guess at a prompt."""
+    """Secret that prompt keys are made with. It is kept apart from the files with the keys, so that a reader of those
+    files cannot confirm a guess at a prompt."""
 
     hex: str
 
 
 def read_or_make_secret(path: Path) -> bytes:
-    """The one that is there, or else a new one that is there from now on. Raises StateUnusable and OSError."""
+    """Secret in the file, or a new one that is written there. Raises StateUnusable and OSError."""
     file: StateFile[Secret] = StateFile(path, "decode secret", 1, Secret)
     found = file.read()
     if found is not None:
@@ -119,18 +120,18 @@ def read_or_make_secret(path: Path) -> bytes:
     return fresh
 
 
-# The artifact
+# Artifact
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What was fitted, from how much, and when. Of the arrays, one kind is there."""
+    """Predictor that was fitted: its arrays, which are of exactly one kind, the number of requests and the time."""
 
     fitted_ms: int
-    """Wall time, since 1970."""
+    """Wall time in milliseconds since 1970."""
     requests: int
     fitted_by: str
-    """Program and versions, for people."""
+    """Program and versions, for operators."""
     survival: SurvivalArrays | None = None
     exact_match: ExactMatchArrays | None = None
     learned: LearnedArrays | None = None
@@ -146,7 +147,7 @@ class Artifact:
         return kind_of(self.arrays)
 
     def fresh_for_ns(self, wall_ns: int, stale_after_ns: int) -> int:
-        """How much longer it may be used; one from a future that our clock does not know is as old as none."""
+        """Nanoseconds for which it may still be used; an artifact from the future counts as new."""
         age_ns = max(0, wall_ns - self.fitted_ms * _MILLISECOND_NS)
         return max(0, stale_after_ns - age_ns)
 
@@ -167,7 +168,7 @@ def artifact_of(arrays: PredictorArrays, *, requests: int, wall_ns: int, fitted_
 
 
 def read_artifact(path: Path) -> Artifact | None:
-    """One of which an estimator can be made. None if there is no file. Raises StateUnusable."""
+    """Read an artifact of which an estimator can be made; None where there is no file. Raises StateUnusable."""
     artifact = artifact_file(path).read()
     if artifact is None:
         return None

@@ -1,4 +1,4 @@
-"""Runs a program of ours beside the gateway: it ends with its time, or with whoever waits for it."""
+"""Runs a program of this project beside the gateway, until its time-out or until the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ _SAID_BYTES_MAX = 2000
 
 
 class ProcessFailed(Exception):
-    """Why nothing came of it, in words."""
+    """The program failed; the message says why."""
 
 
 async def run_process(command: list[str], timeout_s: float) -> None:
-    """Killed once its time is over or nobody waits any more, with all that it has started. Raises ProcessFailed."""
+    """Run a command. It is killed with all that it has started when its time is over or the caller is cancelled. Raises
+    ProcessFailed."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,

@@ -1,7 +1,7 @@
-"""Keeps over a restart what is learnt of the tokens that requests come to. It holds no text: models, tenants, figures.
+"""Keeps the learnt estimates of requests' tokens over a restart. It holds no text: models, tenants and numbers only.
 
-What cannot be read is told and not used, and what cannot be written is told and tried again: requests are estimated
-either way.
+A file that cannot be read is logged and not used; one that cannot be written is logged and tried again. Requests are
+estimated either way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SECOND_NS = 1_000_000_000
 
 
 class TokenBudgetKeeper:
-    """Of one gateway."""
+    """File of the token estimates of one gateway."""
 
     def __init__(self, gateway_id: GatewayId, folder: Path, live: TokenBudget, log: FilteringBoundLogger) -> None:
         path = folder / f"{gateway_id}.token_budget.json"
@@ -31,7 +31,7 @@ class TokenBudgetKeeper:
         self._saved = 0
 
     def restore(self, take: Callable[[TokenBudgetSnapshot], None]) -> None:
-        """Before anything is served."""
+        """Read the stored estimates before the gateway serves."""
         try:
             found = self._file.read()
         except StateUnusable as error:
@@ -41,7 +41,7 @@ class TokenBudgetKeeper:
             take(found)
 
     async def run(self, interval_ns: int) -> None:
-        """Save, again and again; once more when it is cancelled."""
+        """Save repeatedly until cancelled; then save once more."""
         try:
             while True:
                 await asyncio.sleep(interval_ns / _SECOND_NS)
@@ -50,7 +50,7 @@ class TokenBudgetKeeper:
             await self.save()
 
     async def save(self) -> None:
-        """Unless nothing was learnt since."""
+        """Save the estimates unless nothing was learnt since the last save."""
         observed = self._live.observed
         if observed == self._saved:
             return

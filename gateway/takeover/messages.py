@@ -1,12 +1,12 @@
-"""What a gateway's process and the one that takes its place say to each other, and in which order.
+"""Messages between a gateway's process, the predecessor, and the successor that takes its place, in this order:
 
 successor                     predecessor
 Hello                     →
                           ←   Offer, with its listening sockets, or Refused
 Ready, once all is loaded →
-                          ←   Released: nothing is written and nothing accepted there any more
+                          ←   Released: the predecessor has stopped writing and accepting
 Serving                   →
-                          ←   Used, Audited, Left: what the requests that still run there come to
+                          ←   Used, Audited, Left: about the requests that still run at the predecessor
                           ←   Done
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import msgspec
 
 VERSION = 1
-"""Of these messages. A process of another version is refused."""
+"""Version of these messages. A process of another version is refused."""
 MESSAGE_BYTES_MAX = 16 << 20
 
 
@@ -25,13 +25,13 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """Nothing has changed for whoever says so."""
+    """Refusal; the state of its sender has not changed."""
 
     reason: str
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """A listening socket that comes along."""
+    """Description of a listening socket that is passed along."""
 
     role: str
     asked: str
@@ -40,22 +40,23 @@ class Passed(msgspec.Struct, frozen=True):
 
 class Offer(msgspec.Struct, frozen=True, tag="offer"):
     sockets: list[Passed]
-    """In the order in which they come along."""
+    """Descriptions of the sockets, in the order in which they are passed."""
     peers: tuple[str, str]
-    """Where other gateways are listened to: as the region file has it, and with the port that the system chose."""
+    """Address on which the predecessor listens for other gateways: as the region file has it, and with the port that
+    the system chose."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     audit: str
-    """The folder of the chain that the successor would continue; empty where it keeps none. With another one than its
-    own, the predecessor keeps its chain to its end."""
+    """Folder of the audit chain that the successor would continue; empty where it keeps none. The predecessor continues
+    its own chain to its end where that lies in another folder."""
 
 
 class Account(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     name: str
     set_aside: int
-    """Tokens of a budget that requests hold which still run at the predecessor."""
+    """Tokens of a budget that are held by requests still running at the predecessor."""
 
 
 class Released(msgspec.Struct, frozen=True, tag="released"):
@@ -77,17 +78,17 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Used(msgspec.Struct, frozen=True, tag="used"):
-    """Requests ended at the predecessor."""
+    """Usage of requests that ended at the predecessor."""
 
     rows: list[Row]
-    """What they used since it was last said."""
+    """Usage since the last such message."""
     accounts: list[Account]
-    """All that those hold which still run."""
+    """Tokens of budgets that are held by all requests still running."""
 
 
 class Audited(msgspec.Struct, frozen=True, tag="audited"):
     lines: list[str]
-    """Not yet in any chain."""
+    """Lines that are not yet in any audit chain."""
 
 
 class Left(msgspec.Struct, frozen=True, tag="left"):

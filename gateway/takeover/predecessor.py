@@ -1,6 +1,7 @@
-"""The side of the process that runs: waits for one that takes its place, and gives it what it has, step by step.
+"""Predecessor's side of a hand-over: waits for a process that takes its place, and hands the gateway over step by step.
 
-Until the other process says that it serves, all can be taken back, and is where that process dies, stalls or misspeaks.
+Until the successor says that it serves, every step can be taken back, and is taken back where the successor dies,
+stalls or breaks the protocol.
 """
 
 from __future__ import annotations
@@ -20,41 +21,41 @@ from gateway.takeover.wire import SEND_MAX_S, OtherGone, TakeOverFault, Wire, li
 
 _HELLO_MAX_S = 5.0
 _READY_MAX_S = 120.0
-"""What the other process may take to load all that it serves by; this one serves meanwhile."""
+"""Seconds for the successor to load its state; the predecessor serves meanwhile."""
 _RELEASE_MAX_S = 45.0
-"""What this one may take to let go; the other one waits longer than that."""
+"""Seconds for the predecessor to release the gateway; the successor waits longer than that."""
 _SERVING_MAX_S = 20.0
-"""What it may take to open the stores; new connections wait meanwhile."""
+"""Seconds for the successor to open the stores; new connections wait meanwhile."""
 _Said = TypeVar("_Said", Ready, Serving)
 _FAILED = (TakeOverFault, TimeoutError, OSError)
 
 
 class Estate(Protocol):
-    """What a running gateway has to give."""
+    """Parts of a running gateway that are handed over."""
 
     def why_not(self) -> str:
-        """Why nobody may take over now; empty: somebody may."""
+        """Reason why no process may take over; empty where one may."""
         ...
 
     def offer(self) -> tuple[Offer, list[socket.socket]]:
-        """Copies of the listening sockets, for the caller to close."""
+        """Offer and copies of the listening sockets, which the caller closes."""
         ...
 
     async def release(self, ready: Ready) -> Released:
-        """Write all down, write and accept nothing from now on, and leave the controller."""
+        """Write all state down, stop writing and accepting, and leave the controller."""
         ...
 
     async def take_back(self) -> None:
-        """After `release`, or a part of it: all is as before."""
+        """Undo `release`, or the part of it that was done."""
         ...
 
     def give_to(self, successor: Wire[FromSuccessor]) -> None:
-        """What requests that still run come to is told there from now on."""
+        """Send usage and audit lines of requests that still run to the successor."""
         ...
 
 
 class Predecessor:
-    """`run` is for as long as the process owns the gateway."""
+    """Listener for successors; `run` lasts for as long as the process owns the gateway."""
 
     def __init__(
         self,
@@ -66,9 +67,9 @@ class Predecessor:
         release_max_s: float = _RELEASE_MAX_S,
         serving_max_s: float = _SERVING_MAX_S,
     ) -> None:
-        """Listens at once. Raises OSError."""
+        """Start to listen. Raises OSError."""
         self.has_left = asyncio.Event()
-        """Another process serves in this one's place."""
+        """Set once another process serves in this one's place."""
         self.successor: Wire[FromSuccessor] | None = None
         self._listening = listen_at(path)
         self._gateway_id = gateway_id
@@ -84,7 +85,7 @@ class Predecessor:
         self._listening.close()
 
     def close(self) -> None:
-        """Whoever has taken over has been told all."""
+        """Stop listening, and tell a successor that all messages were sent."""
         self._listening.close()
         successor, self.successor = self.successor, None
         if successor is not None:
@@ -103,7 +104,7 @@ class Predecessor:
         except _FAILED as error:
             why = "the other process took too long" if isinstance(error, TimeoutError) else str(error)
             self._log.error("take_over_failed", pid=successor.other.pid, why=why)
-        except Exception:  # noqa: BLE001 - a fault of this side's own leaves the process serving, and is told of
+        except Exception:  # noqa: BLE001 - a defect of this side is logged, and the process goes on serving
             self._log.exception("take_over_failed", pid=successor.other.pid, why="a fault of this program")
         finally:
             if self.successor is None:
@@ -145,7 +146,8 @@ class Predecessor:
             raise TakeOverFault("this process has not let go in time") from error
 
     async def _take_back(self, successor: Wire[FromSuccessor], wait_max_s: float) -> None:
-        """Not before the other process has ended; one that cannot be killed, as where a disk hangs, is told of."""
+        """Take the gateway back once the successor has ended; one that cannot be killed, as where a disk hangs, is
+        logged."""
         while not await asyncio.to_thread(successor.other.end, wait_max_s):
             self._log.critical("the other process cannot be ended: nothing is accepted", pid=successor.other.pid)
         await self._estate.take_back()

@@ -1,5 +1,5 @@
-"""The side of the process that takes over: says who it is, is given the listening sockets, says when it has loaded all,
-and then owns the gateway. It takes nothing that it was not given, unless the other process has died.
+"""Successor's side of a hand-over: introduces itself, is given the listening sockets, says when it has loaded all, and
+then owns the gateway. It takes only what it is given, unless the predecessor has died.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RELEASED_MAX_S = 60.0
 
 
 class Heir(Protocol):
-    """What takes in what requests come to that still run at the predecessor."""
+    """Receiver of usage and audit lines of requests that still run at the predecessor."""
 
     def take_used(self, used: Used) -> None: ...
 
@@ -43,18 +43,19 @@ class Heir(Protocol):
 
 
 class Successor:
-    """One taking over. In the order of its methods."""
+    """One hand-over, seen by the successor. Its methods stand in the order of their calls."""
 
     def __init__(self, predecessor: Wire[FromPredecessor], offer: Offer, sockets: list[socket.socket]) -> None:
         self.requests_left: int | None = None
-        """At the predecessor; None once it has gone."""
+        """Requests that still run at the predecessor; None before the release and once the predecessor has gone."""
         self._predecessor = predecessor
         self._offer = offer
         self._sockets = list(zip(offer.sockets, sockets, strict=True))
 
     @classmethod
     def begin(cls, path: Path, gateway_id: GatewayId, *, answer_max_s: float = SEND_MAX_S) -> Self | None:
-        """Before there is an event loop. None where no process serves. Raises TakeOverFault, also for a refusal."""
+        """Ask the running process for a hand-over, before there is an event loop. Returns None where no process serves.
+        Raises TakeOverFault, also for a refusal."""
         try:
             predecessor = connect_to(path)
         except OSError as error:
@@ -69,26 +70,28 @@ class Successor:
 
     @property
     def pid(self) -> int:
-        """Of the predecessor."""
+        """Process id of the predecessor."""
         return self._predecessor.other.pid
 
     def has(self, role: str, asked: Address) -> bool:
         return any(each.role == role and each.asked == str(asked) for each, _ in self._sockets)
 
     def listening(self, role: str, asked: Address) -> list[socket.socket]:
-        """Sockets of the predecessor, where it was told to listen at the same address; they are the caller's."""
+        """Sockets of the predecessor that listen at the address `asked`; the caller owns them."""
         taken = [each for each in self._sockets if each[0].role == role and each[0].asked == str(asked)]
         self._sockets = [each for each in self._sockets if each not in taken]
         return [each for _, each in taken]
 
     def peers_address(self, asked: Address) -> Address:
-        """Where other gateways know this one, if the predecessor was told to listen at the same address."""
+        """Address at which other gateways know this one: the predecessor's real one where both were told the same
+        address."""
         told, real = self._offer.peers
         return parse_address(real) if told == str(asked) else asked
 
     async def until_released(self, audit: str) -> list[Account]:
-        """All is loaded; `audit` is the folder of this process's chain. Gives what running requests hold of budgets;
-        nothing where the predecessor has died, and this process begins as after a crash. Raises TakeOverFault."""
+        """Report that all is loaded, and wait for the release. `audit` is the folder of this process's audit chain.
+        Returns the budget tokens that running requests hold; none where the predecessor has died, and this process
+        starts as after a crash. Raises TakeOverFault."""
         try:
             self._predecessor.send(Ready(audit))
             said = await self._predecessor.receive(_RELEASED_MAX_S)
@@ -107,13 +110,13 @@ class Successor:
 
     def say_serving(self) -> None:
         for _, each in self._sockets:
-            each.close()  # the region file listens elsewhere now
+            each.close()  # the region file has another address
         if self.requests_left is not None:
-            with suppress(OtherGone):  # all is this process's by now, whatever becomes of the other one
+            with suppress(OtherGone):  # the successor owns all by now, whether or not the predecessor lives
                 self._predecessor.send(Serving())
 
     async def follow(self, heir: Heir, log: FilteringBoundLogger) -> None:
-        """Until the predecessor has nothing more to say."""
+        """Take messages until the predecessor has sent its last."""
         try:
             while self.requests_left is not None:
                 self._take(await self._predecessor.receive(None), heir)

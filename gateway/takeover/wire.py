@@ -1,5 +1,5 @@
-"""The Unix socket between the two processes of one gateway: whole messages with a limit and a deadline, and who is at
-the other end. It decides nothing.
+"""Unix socket between the two processes of one gateway: whole messages with a limit and a deadline, and the identity of
+the process at the other end. It decides nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.ground.private_files import make_private_folder
 from gateway.takeover.messages import MESSAGE_BYTES_MAX, FromPredecessor, FromSuccessor
 
 SEND_MAX_S = 5.0
-"""What the other process may take to read."""
+"""Seconds for the other process to read a message."""
 _MODE = 0o600
 _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")
@@ -35,18 +35,18 @@ _Heard = TypeVar("_Heard")
 
 
 class TakeOverFault(Exception):
-    """Why nothing comes of a hand-over, in words."""
+    """The hand-over failed; the message says why."""
 
 
 class OtherGone(OSError):
-    """The other process has closed its end, as it does when it dies."""
+    """The other process has closed its end of the connection, as happens when it dies."""
 
 
 class Other:
-    """The process at the other end."""
+    """Process at the other end."""
 
     def __init__(self, connection: socket.socket, own_uid: int) -> None:
-        """Raises TakeOverFault for another user's."""
+        """Find out the process. Raises TakeOverFault for one of another user."""
         told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(told)
         self.pid: int = pid
@@ -61,8 +61,8 @@ class Other:
         return _is_ready(self._handle, select.POLLIN, wait_max_s)
 
     def end(self, wait_max_s: float) -> bool:
-        """By itself within this time, or killed: were it only slow, two processes would own one gateway. False where it
-        has not ended even so."""
+        """Wait for the process to end by itself within this time, or kill it: were it only slow, two processes would
+        own one gateway. Returns False where it has not ended even so."""
         if self.has_ended(wait_max_s):
             return True
         with suppress(OSError):
@@ -76,7 +76,7 @@ class Other:
 
 
 class Wire(Generic[_Heard]):
-    """One connection, and whoever is at its other end."""
+    """Connection to the other process."""
 
     def __init__(
         self,
@@ -86,7 +86,8 @@ class Wire(Generic[_Heard]):
         send_max_s: float = SEND_MAX_S,
         now_ns: Callable[[], int] | None = None,
     ) -> None:
-        """`heard` is what the other end may say. Raises TakeOverFault for another user's process."""
+        """Take over the connection. `heard` is the type of the messages that the other end may send. Raises
+        TakeOverFault for another user's process."""
         try:
             self.other = Other(connection, os.geteuid())
         except TakeOverFault:
@@ -102,8 +103,8 @@ class Wire(Generic[_Heard]):
         self._is_broken = False
 
     def send(self, message: FromSuccessor | FromPredecessor, sockets: Sequence[socket.socket] = ()) -> None:
-        """From any thread. Raises OtherGone, also for an end that has not taken all of it in time. Nothing is sent
-        after a message that was not sent whole: each later call raises OtherGone at once."""
+        """Send a message, from any thread. Raises OtherGone, also for a process that has not read all of it in time. A
+        message that was sent in part ends the connection: each later call raises OtherGone at once."""
         with self._one_sender:
             if self._is_broken:
                 raise OtherGone("the connection to the other process is broken")
@@ -132,13 +133,14 @@ class Wire(Generic[_Heard]):
                 raise OtherGone(f"the other process is gone: {error.strerror}") from error
 
     def _break_off(self) -> None:
-        """The other end finds out as well."""
+        """Shut the connection down, so that the other end notices as well."""
         self._is_broken = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     async def receive(self, wait_max_s: float | None) -> _Heard:
-        """Raises OtherGone at the end of the connection, TimeoutError, and TakeOverFault for what is no message."""
+        """Receive a message. Raises OtherGone at the end of the connection, TimeoutError, and TakeOverFault for a
+        malformed message."""
         async with asyncio.timeout(wait_max_s):
             while (message := self._whole_message()) is None:
                 try:
@@ -149,7 +151,7 @@ class Wire(Generic[_Heard]):
         return message
 
     def receive_sockets(self, wait_max_s: float) -> tuple[_Heard, list[socket.socket]]:
-        """The first message, waited for outside any event loop. Raises what `receive` does."""
+        """Receive the first message and its sockets, outside any event loop. Raises what `receive` does."""
         sockets: list[socket.socket] = []
         while (message := self._whole_message()) is None:
             if not _is_ready(self._socket.fileno(), select.POLLIN, wait_max_s):
@@ -183,21 +185,22 @@ class Wire(Generic[_Heard]):
             raise TakeOverFault(f"the other process sends what is no message: {error}") from error
 
     def close(self) -> None:
-        """May be called again."""
+        """Close the connection and the process handle; it may be called again."""
         self._is_broken = True
         self._socket.close()
         self.other.close()
 
 
 def _is_ready(handle: int, event: int, wait_max_s: float) -> bool:
-    """For any handle; `select.select` takes none from 1024 on, which a gateway with many connections has."""
+    """Poll a handle of any number; `select.select` takes none from 1024 on, which a gateway with many connections
+    has."""
     watch = select.poll()
     watch.register(handle, event)
     return bool(watch.poll(max(0.0, wait_max_s) * 1000))
 
 
 def listen_at(path: Path) -> socket.socket:
-    """In place of whoever listened there before. Raises OSError."""
+    """Listen at the path, in place of a process that listened there before. Raises OSError."""
     make_private_folder(path.parent)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
@@ -216,7 +219,7 @@ def listen_at(path: Path) -> socket.socket:
 
 
 def connect_to(path: Path) -> Wire[FromPredecessor] | None:
-    """None where no process listens. Raises TakeOverFault and OSError."""
+    """Connect to the process at the path; None where no process listens. Raises TakeOverFault and OSError."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(SEND_MAX_S)
@@ -233,7 +236,7 @@ def connect_to(path: Path) -> Wire[FromPredecessor] | None:
 
 @contextmanager
 def _short_name(path: Path) -> Iterator[str]:
-    """The system takes no longer name for such a socket than 107 bytes; a folder's is as long as it is."""
+    """Path with a short folder, as a Unix socket's name may have at most 107 bytes."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -1,7 +1,7 @@
-"""Between the messages of `control.proto` and their plain values, both ways, for gateways and controllers alike.
-Nothing from the wire goes further unchecked: a message that breaks a bound raises WireError, which names the field.
+"""Codec between the messages of `control.proto` and their plain values, both ways, for gateways and controllers.
 
-Whoever reads may be older than whoever writes: a message of a kind that is not known here is None, and is passed over.
+Each message from the wire is checked: one that breaks a bound raises WireError, which names the field. A reader may be
+older than the writer: a message of an unknown kind is read as None, and is skipped.
 """
 
 from __future__ import annotations
@@ -60,23 +60,23 @@ from protos.mesh.v1 import control_pb2 as pb
 from protos.mesh.v1 import peer_pb2
 
 ADDRESSES_MAX = 16
-"""Of one gateway."""
+"""Most addresses of one gateway."""
 REPLICAS_MAX = 16_384
-"""Of one gateway, and of the whole mesh those that are away."""
+"""Most replicas of one gateway, and most replicas in the whole mesh that are served away from home."""
 DOCUMENT_LENGTH_MAX = 64 * 1024
-"""Of one replica, and of the parameters."""
+"""Most characters of the description of one replica, and of the parameters."""
 TENANTS_MAX = 4096
 ANSWER_BYTES_MAX = 256 * 1024
-"""To one question."""
+"""Most bytes of an answer to one question."""
 WANTED_MAX = 64
-"""Pools of which a gateway says how many replicas are wanted."""
+"""Most pools for which a gateway reports how many replicas are wanted."""
 
 _AGE_MAX_US = 366 * 24 * 3600 * 1_000_000
 
 _Read = TypeVar("_Read")
 
 
-# From a gateway
+# Messages of gateways
 
 
 def said_by_gateway(said: FromGateway) -> pb.AttachRequest:
@@ -299,7 +299,7 @@ def _is_bounded(heard: pb.PeerHeard, what: str) -> bool:
     return True
 
 
-# From a controller
+# Messages of controllers
 
 
 def said_by_controller(said: FromController) -> pb.AttachResponse:
@@ -327,7 +327,7 @@ def read_from_controller(message: pb.AttachResponse) -> FromController | None:
 
 
 def version_of(message: pb.AttachResponse) -> ControlVersion:
-    """Of a snapshot that may be malformed, to be named when it is rejected."""
+    """Version of a snapshot, which may be malformed, for its rejection."""
     return read_version(message.snapshot.version)
 
 
@@ -376,7 +376,8 @@ def _snapshot(message: pb.Snapshot) -> Snapshot:
 
 
 def _grant(message: pb.ReplicaGrant, what: str) -> ReplicaGrant:
-    """Its description is for those to judge who serve by it, replica by replica; one that is too long is none."""
+    """Grant of a replica. A description that is too long becomes empty; the gateway that is to serve the replica checks
+    its content, so that one bad description fails alone."""
     return ReplicaGrant(
         document=message.document if len(message.document) <= DOCUMENT_LENGTH_MAX else "",
         home=read_gateway_id(message.home_gateway_id, f"{what}.home_gateway_id"),
@@ -393,7 +394,7 @@ def _peer_grant(message: pb.PeerGrant, what: str) -> PeerGrant:
     )
 
 
-# Parts, some of which gateways tell each other as well
+# Parts, some of which gateways also exchange with each other
 
 
 def version_to_pb(version: ControlVersion) -> pb.ControlVersion:
@@ -433,7 +434,7 @@ def _each(read: Callable[[_Message, str], _Read], messages: Sequence[_Message], 
 
 
 def _document(text: str, what: str) -> str:
-    """What is in it is for those to check who know its keys."""
+    """Text of a JSON object, whose keys are checked by the reader that knows them."""
     require(text.startswith("{"), f"{what} is not a JSON object")
     return read_text(text, what, DOCUMENT_LENGTH_MAX)
 

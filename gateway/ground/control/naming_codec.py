@@ -1,4 +1,4 @@
-"""Between the wire and what the mesh's one name says: the record tree's part of the one codec beside it."""
+"""Codec of the record tree, from which the mesh's name is answered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protos.mesh.v1 import control_pb2 as pb
 AREAS_MAX = 1024
 AREA_ADDRESSES_MAX = 1024
 NETWORKS_MAX = 4096
-"""Of one area."""
+"""Most networks of one area."""
 NAME_SERVERS_MAX = 16
 TTL_MAX_S = 24 * 3600
 

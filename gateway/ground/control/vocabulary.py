@@ -1,5 +1,5 @@
-"""What a gateway and its controller tell each other, as plain values: both programs speak in these, and only the codec
-beside them knows how they look on the wire.
+"""Messages between a gateway and its controller as plain values. Both programs use these, and only the codec beside
+them knows their form on the wire.
 """
 
 from __future__ import annotations
@@ -12,48 +12,48 @@ from gateway.ground.naming.tree import RecordTree
 
 @value
 class Announcement:
-    """What a gateway's own region file says of it, so that nobody has to write it down twice."""
+    """Facts about a gateway from its own region file, which the controller needs as well."""
 
     client_addresses: tuple[str, ...] = ()
-    """What clients may connect to, IPv4 or IPv6."""
+    """Addresses that clients may connect to, IPv4 or IPv6."""
     peer_address: str = ""
-    """HOST:PORT of its own listener for other gateways."""
+    """HOST:PORT of the gateway's listener for other gateways."""
     health_url: str = ""
     latitude: float | None = None
     longitude: float | None = None
     replicas: tuple[str, ...] = ()
-    """Its own, each a JSON object with the keys of a replica in a region file. A secret is named by where it is read
-    from, never by value."""
+    """Replicas of the gateway, each a JSON object with the keys of a replica in a region file. A secret is given by the
+    place where it is read, never by value."""
 
 
 @value
 class Hello:
-    """The first thing that a gateway says."""
+    """First message of a gateway."""
 
     gateway_id: GatewayId
     place: Place
     taken: ControlVersion
-    """Of the snapshot that it serves by, perhaps one that it kept on its disk."""
+    """Version of the snapshot that the gateway serves by, perhaps one from its disk."""
     announcement: Announcement
     policy: ResidencyPolicy
-    """The region's own, not narrowed by anybody."""
+    """Policy of the region, before any narrowing."""
 
 
 @value
 class PeerHeard:
-    """What a gateway last heard of a peer."""
+    """State of a gateway's link to a peer."""
 
     gateway_id: GatewayId
     heard_ago_ns: int | None
-    """Since its last heartbeat; None: never."""
+    """Nanoseconds since the peer's last heartbeat; None where there was none."""
     is_broken: bool
-    """Its connection broke, or cannot be made."""
+    """The connection broke, or cannot be made."""
     rtt_ns: int | None = None
 
 
 @value
 class Wanted:
-    """How many replicas of a pool a gateway's region is to have, by its word."""
+    """Number of replicas that a pool in a gateway's region should have, as the gateway reports it."""
 
     model: str
     pool: str
@@ -64,23 +64,22 @@ class Wanted:
 
 @value
 class GatewayLoad:
-    """What there is at one gateway, and how busy that is: for whoever looks at the whole mesh. Nothing is decided by
-    it."""
+    """Replicas and load of one gateway, for views of the whole mesh. No decision depends on it."""
 
     replicas: int = 0
     available: int = 0
     down: int = 0
     running: int = 0
-    """On its replicas, begun or not."""
+    """Requests on the gateway's replicas, begun or not."""
     waiting: int = 0
-    """In its queues."""
+    """Requests in the gateway's queues."""
     is_draining: bool = False
     is_locked_down: bool = False
 
 
 @value
 class ForwardsTo:
-    """Another gateway, and what is sent there."""
+    """Forwards from the reporting gateway to another one."""
 
     gateway_id: GatewayId
     per_minute: int
@@ -92,21 +91,21 @@ class Report:
     peers: tuple[PeerHeard, ...]
     open_requests: int = 0
     load: GatewayLoad | None = None
-    """None from gateways that do not say so yet."""
+    """Load of the gateway; None from a gateway that does not report it."""
     forwards: tuple[ForwardsTo, ...] = ()
     wanted: tuple[Wanted, ...] = ()
 
 
 @value
 class Taken:
-    """The gateway serves by this snapshot from now on."""
+    """The gateway serves by this snapshot."""
 
     version: ControlVersion
 
 
 @value
 class Rejected:
-    """The gateway goes on as before."""
+    """The gateway refuses this snapshot, and keeps the one before."""
 
     version: ControlVersion
     reason: str
@@ -114,11 +113,11 @@ class Rejected:
 
 @value
 class Answer:
-    """To a question of that number."""
+    """Answer to the question with this number."""
 
     number: int
     document: bytes
-    """JSON; empty: nothing is known of it there."""
+    """JSON; empty where the gateway knows nothing of it."""
 
 
 FromGateway = Hello | Announcement | ResidencyPolicy | Report | Taken | Rejected | Answer
@@ -126,15 +125,15 @@ FromGateway = Hello | Announcement | ResidencyPolicy | Report | Taken | Rejected
 
 @value
 class ReplicaGrant:
-    """A replica that a gateway is to serve."""
+    """Replica that a gateway is to serve."""
 
     document: str
-    """As in an announcement, with its region and jurisdiction."""
+    """Description as in an announcement, with the replica's region and jurisdiction."""
     home: GatewayId
     home_place: Place
     accepts: PlaceRule | None = None
-    """Where requests must have arrived that it may take. None for a gateway's own replicas, which its own policy rules;
-    an empty rule where the home's policy is unknown: it takes none."""
+    """Places where requests for this replica may have arrived. None for a gateway's own replicas, which its own policy
+    rules; an empty rule, which allows no place, where the home's policy is unknown."""
 
 
 NOBODY = GatewayId("")
@@ -142,12 +141,13 @@ NOBODY = GatewayId("")
 
 @value
 class ReplicaOwner:
-    """A replica that somebody other than its home serves."""
+    """Replica that another gateway than its home serves."""
 
     replica_id: ReplicaId
     home: GatewayId
     owner: GatewayId
-    """NOBODY: an operator has taken it out of service, and its home does not serve it either."""
+    """Gateway that serves the replica; empty where an operator has taken it out of service, so that its home does not
+    serve it either."""
 
 
 @value
@@ -158,42 +158,43 @@ class PeerGrant:
 
 
 PRICES_LENGTH_MAX = 256 * 1024
-"""Of a price list."""
+"""Most characters of a price list."""
 
 
 @value
 class Snapshot:
-    """Everything that a gateway is to serve by, whole."""
+    """Complete state that a gateway is to serve by."""
 
     version: ControlVersion
     gateway_id: GatewayId
     replicas: tuple[ReplicaGrant, ...] = ()
     away: tuple[ReplicaOwner, ...] = ()
-    """Of the whole mesh."""
+    """Replicas of the whole mesh that are served away from home."""
     peers: tuple[PeerGrant, ...] = ()
     narrowing: ResidencyPolicy | None = None
-    """What narrows the region's own policy; None: nothing does."""
+    """Policy that narrows the region's own; None where there is none."""
     parameters: str = ""
-    """JSON object with sections of a region file; empty: none."""
+    """JSON object with sections of a region file; empty where there are none."""
     records: RecordTree | None = None
     prices: str = ""
-    """A price list, as JSON with the keys of a prices file; empty: none."""
+    """Price list, as JSON with the keys of a prices file; empty where there is none."""
     is_drained: bool = False
-    """By an operator's order: clients and replicas of this gateway go to others."""
+    """An operator has drained the gateway: its clients and replicas go to others."""
 
 
 @value
 class Alive:
-    """The controller is there, and has nothing new to say."""
+    """Sign of life of a controller that has nothing new to send."""
 
 
 @value
 class Question:
-    """What was decided there, for an operator who looks at the whole mesh. A gateway of before passes it over."""
+    """Question about a gateway's decisions, for an operator who looks at the whole mesh. A gateway that does not know
+    this message skips it."""
 
     number: int
     wanted: str = ""
-    """Id of a request or of a decision; empty: the last decisions."""
+    """Id of a request or of a decision; empty for the last decisions."""
 
 
 FromController = Snapshot | Alive | Question
@@ -201,7 +202,7 @@ FromController = Snapshot | Alive | Question
 
 @value
 class Ownership:
-    """Who serves what is not at home, as the snapshot says that somebody serves by."""
+    """Replicas that are served away from home, with the version of the snapshot that says so."""
 
     version: ControlVersion = ControlVersion()
     away: tuple[ReplicaOwner, ...] = ()

@@ -1,5 +1,4 @@
-"""What a DNS server of ours answers to one packet that it has read: from the last record tree, and nothing but what it
-is asked.
+"""Answers one DNS query from the last record tree, with no more than was asked for.
 
 It is authoritative for one zone and knows no other. It opens no socket and reads no clock.
 """
@@ -22,7 +21,8 @@ from gateway.ground.naming.tree import RecordTree
 from gateway.ground.naming.zone import Found, Zone
 
 PAYLOAD_BYTES = 1232
-"""What we say we take, and the most that we send in one datagram: it is not fragmented anywhere (DNS flag day 2020)."""
+"""UDP payload size that the server announces, and the largest datagram that it sends; datagrams of this size are not
+fragmented (DNS flag day 2020)."""
 _PLAIN_BYTES = 512
 _REASON_CHARACTERS_MAX = 200
 _FAMILIES = {1: 4, 2: 6}
@@ -32,17 +32,17 @@ _IN = dns.rdataclass.IN
 
 @dataclass(frozen=True, slots=True)
 class _Asker:
-    """For whom an answer is."""
+    """Client that an answer is for."""
 
     network: Network
     told: dns.edns.ECSOption | None
-    """The client's network as the resolver told it, to be handed back."""
+    """Client's network as the resolver sent it, which the answer repeats."""
     counts: bool
-    """Whether that is what was looked at: a resolver may ask us not to (RFC 7871 §7.1.2)."""
+    """The answer depends on that network; a resolver may ask for it not to be used (RFC 7871 §7.1.2)."""
 
 
 class Answers:
-    """Answers questions from the last tree that it was given."""
+    """Answers to DNS queries from the last tree that was applied."""
 
     def __init__(self) -> None:
         self._zone: Zone | None = None
@@ -52,12 +52,13 @@ class Answers:
         return None if self._zone is None else self._zone.tree
 
     def apply(self, tree: RecordTree) -> None:
-        """Answer from this one: whoever gives it knows that it is the last. Raises ValueError for one that cannot be
-        answered from, and goes on with the one before."""
+        """Answer from this tree; the caller knows that it is the newest. Raises ValueError for a tree that cannot be
+        answered from, and keeps the one before."""
         self._zone = self.prepared(tree)
 
     def prepared(self, tree: RecordTree) -> Zone | None:
-        """What there would be to answer from; None where the tree is for nobody of us to answer. Raises ValueError."""
+        """Zone to answer from; None where the tree has none. Raises ValueError for a tree that cannot be answered
+        from."""
         if not tree.zone:
             return None
         before = self._zone
@@ -65,7 +66,7 @@ class Answers:
         return Zone(tree, before.networks if before is not None and is_same_map else None)
 
     def answer(self, query: dns.message.Message, client: Address) -> dns.message.Message:
-        """One answer for each query, whatever is asked."""
+        """Answer to a query, whatever it asks."""
         response = dns.message.make_response(query, our_payload=PAYLOAD_BYTES, pad=0)  # padding would make it longer
         response.flags &= ~dns.flags.RA
         if query.opcode() != dns.opcode.QUERY:
@@ -82,7 +83,7 @@ class Answers:
 
     def _is_ours(self, query: dns.message.Message, zone: Zone) -> bool:
         question = query.question[0]
-        is_transfer = question.rdtype in (dns.rdatatype.AXFR, dns.rdatatype.IXFR)  # the whole zone is nobody's to ask
+        is_transfer = question.rdtype in (dns.rdatatype.AXFR, dns.rdatatype.IXFR)  # zone transfers are refused
         return question.rdclass == _IN and question.name.is_subdomain(zone.name) and not is_transfer
 
     def _answer_question(
@@ -90,7 +91,7 @@ class Answers:
     ) -> None:
         told = [each for each in query.options if isinstance(each, dns.edns.ECSOption)]
         if len(told) > 1 or any(each.scopelen for each in told):
-            response.set_rcode(dns.rcode.FORMERR)  # RFC 7871 §6: in a question nothing has a scope yet
+            response.set_rcode(dns.rcode.FORMERR)  # RFC 7871 §6: a query has scope 0
             return
         asker = _asker(told[0] if told else None, client)
         question = query.question[0]
@@ -105,14 +106,14 @@ class Answers:
 
 
 def datagram_max(query: dns.message.Message) -> int:
-    """How long an answer in one datagram may be; a longer one is truncated, and asked for again over TCP."""
+    """Most bytes of an answer in one datagram; a longer one is truncated, and asked for again over TCP."""
     return min(max(query.payload, _PLAIN_BYTES), PAYLOAD_BYTES) if query.edns >= 0 else _PLAIN_BYTES
 
 
 def _fill(zone: Zone, kind: dns.rdatatype.RdataType, found: Found, response: dns.message.Message) -> None:
     chosen = [each for each in found.sets if kind in (each.rdtype, dns.rdatatype.ANY)]
     if kind == dns.rdatatype.ANY:
-        chosen = chosen[:1]  # RFC 8482: whoever asks for everything wants an amplifier
+        chosen = chosen[:1]  # RFC 8482: ANY gets one set only, against amplification
     response.answer.extend(chosen)
     if not chosen:
         response.authority.append(zone.negative_soa)
@@ -121,7 +122,8 @@ def _fill(zone: Zone, kind: dns.rdatatype.RdataType, found: Found, response: dns
 
 
 def _say_more(asker: _Asker, found: Found, response: dns.message.Message) -> None:
-    """For how much of the client's network it holds (RFC 7871 §7.2.1), and why there is nothing (RFC 8914)."""
+    """Add the part of the client's network that the answer is for (RFC 7871 §7.2.1), and the reason for an empty answer
+    (RFC 8914)."""
     options: list[dns.edns.Option] = []
     if asker.told is not None:
         scope = found.scope_bits if asker.counts else 0
@@ -139,5 +141,5 @@ def _asker(told: dns.edns.ECSOption | None, client: Address) -> _Asker:
 
 
 def _map(tree: RecordTree) -> tuple[object, ...]:
-    """What says who is where."""
+    """Parts of a tree that decide which networks are in which region."""
     return tuple((each.region, each.jurisdiction, each.is_closed, each.networks) for each in tree.areas)

@@ -1,5 +1,4 @@
-"""Counts what was asked of a DNS server of ours and how it was answered, for Prometheus. It knows no names and no
-clients."""
+"""Counts DNS queries by type and by answer, for Prometheus. It knows no names and no clients."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ ANSWERS = (ANSWERED, NO_DATA, *_RCODES.values(), FAILED)
 
 
 class DnsCounters:
-    """Of one program, over all the addresses at which it answers."""
+    """Counters of one program, over all the addresses at which it answers."""
 
     def __init__(self) -> None:
         self.queries = Tally(
@@ -50,7 +49,7 @@ class DnsCounters:
         )
 
     def follow(self, version: Callable[[], int], is_waiting: Callable[[], bool]) -> None:
-        """Asked at each scrape."""
+        """Ask these functions at each scrape."""
         self._version.follow(version)
         self._waiting.follow(is_waiting)
 

@@ -1,6 +1,6 @@
-"""Where a client is, as far as its address tells: by the networks that an operator has written down for each region.
+"""Finds the region of a client from its address, by the networks that an operator has listed for each region.
 
-Whoever is in none of them is nowhere that we know. It looks nothing up anywhere else.
+A client in none of them is in no known region. No other source is looked up.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gateway.core.vocabulary import Jurisdiction, RegionName
 from gateway.ground.naming.tree import Area
 
 NETWORKS_MAX = 65_536
-"""Of all regions together."""
+"""Most networks of all regions together."""
 _BITS = {4: 32, 6: 128}
 
 Address = IPv4Address | IPv6Address
@@ -23,33 +23,35 @@ Network = IPv4Network | IPv6Network
 
 @value
 class Whereabouts:
-    """Of a client, or of a whole network of them."""
+    """Location of a client, or of a whole network of clients."""
 
     region: RegionName | None
-    """None: nobody knows, or some are here and some are there."""
+    """Region; None where it is unknown, or where the network spans several."""
     closed: tuple[Jurisdiction, ...]
-    """Closed jurisdictions that clients of the network are in: none, one, or of several the first two."""
+    """Closed jurisdictions that clients of the network are in: none, one, or the first two of several."""
     scope_bits: int
-    """Whoever shares so many leading bits of the address is there too. More than were told: that was too few."""
+    """Leading bits of the address that all clients with the same location share; more than the query had where those
+    were too few."""
 
 
 class Networks:
-    """Which network lies in which region; of several that hold an address, the narrowest."""
+    """Networks of the regions; of several that hold an address, the narrowest counts."""
 
     def __init__(self, areas: Iterable[Area]) -> None:
-        """Raises ValueError for what is no network, for one that two regions claim, and for too many."""
+        """Sort the networks. Raises ValueError for a malformed network, for one that two regions claim, and for too
+        many."""
         known = tuple(areas)
         claimed = _claimed(known)
         closed = {each.region: each.jurisdiction for each in known if each.is_closed}
         self._pieces = {version: _Pieces(version, claimed, closed) for version in _BITS}
 
     def whereabouts(self, client: Network) -> Whereabouts:
-        """Of one address, or of a network as a resolver tells it. It costs the logarithm of how many there are."""
+        """Location of one address, or of a network as a resolver sends it, in logarithmic time."""
         return self._pieces[client.version].find(client)
 
 
 class _Pieces:
-    """The whole space of addresses, cut where the region changes."""
+    """Whole space of addresses of one IP version, cut where the region changes."""
 
     def __init__(
         self, version: int, claimed: dict[Network, RegionName], closed: dict[RegionName, Jurisdiction]
@@ -68,7 +70,7 @@ class _Pieces:
         for start, region in _flattened(nested, (1 << self._bits) - 1):
             self._cut(start, region)
         self._closed: list[tuple[int, int, Jurisdiction]] = []
-        """Closed pieces: where each begins and ends, and whose it is."""
+        """Closed pieces: first address, first address behind, and jurisdiction."""
         for piece, closed_region in enumerate(self._regions):
             if closed_region is not None and closed_region in closed:
                 self._closed.append((self._starts[piece], self._end(piece), closed[closed_region]))
@@ -85,7 +87,8 @@ class _Pieces:
         return Whereabouts(None, self._closed_within(first, last), scope_bits)
 
     def _cut(self, start: int, region: RegionName | None) -> None:
-        """What is cut twice at one place is what was said last."""
+        """Begin a piece at `start`. The last of several cuts at one place counts, and neighbours of the same region are
+        joined."""
         if self._starts and self._starts[-1] == start:
             self._starts.pop()
             self._regions.pop()
@@ -94,11 +97,11 @@ class _Pieces:
             self._regions.append(region)
 
     def _end(self, piece: int) -> int:
-        """The first address behind it."""
+        """First address behind the piece."""
         return self._starts[piece + 1] if piece + 1 < len(self._starts) else 1 << self._bits
 
     def _uniform_bits(self, address: int, piece: int) -> int:
-        """How many trailing bits may be anything, without leaving the piece: fewer than where its neighbours differ."""
+        """Number of trailing bits of the address that can vary without leaving the piece."""
         start, end = self._starts[piece], self._end(piece)
         below = (address ^ (start - 1)).bit_length() - 1 if start else self._bits
         above = (address ^ end).bit_length() - 1
@@ -115,7 +118,7 @@ class _Pieces:
 
 
 def _next_others(jurisdictions: list[Jurisdiction]) -> list[int]:
-    """For each, where the next one stands that is another."""
+    """Index of the next entry of another jurisdiction, for each entry; the length of the list where there is none."""
     others = [len(jurisdictions)] * len(jurisdictions)
     for index in range(len(jurisdictions) - 2, -1, -1):
         follows = index + 1
@@ -138,8 +141,8 @@ def _claimed(areas: Iterable[Area]) -> dict[Network, RegionName]:
 def _flattened(
     nested: Iterable[tuple[int, int, RegionName]], last_of_all: int
 ) -> Iterator[tuple[int, RegionName | None]]:
-    """Where each piece begins, and its region. Networks lie within each other or apart, and come by where they begin,
-    the widest first."""
+    """Yield the start and region of each piece. Networks lie within each other or apart, and are sorted by start, the
+    widest first."""
     around: list[tuple[int, RegionName | None]] = [(last_of_all, None)]
     yield 0, None
     for first, last, region in nested:
@@ -150,7 +153,7 @@ def _flattened(
 
 
 def _left(around: list[tuple[int, RegionName | None]], address: int) -> Iterator[tuple[int, RegionName | None]]:
-    """Those that end before an address: behind each is what lies around it."""
+    """Drop the networks that end before the address, and yield the start and region of the piece behind each."""
     while len(around) > 1 and around[-1][0] < address:
         last, _ = around.pop()
         if last < around[0][0]:
@@ -158,7 +161,7 @@ def _left(around: list[tuple[int, RegionName | None]], address: int) -> Iterator
 
 
 def network_of(address: Address) -> Network:
-    """The narrowest: one client. An IPv4 client that came over IPv6 is an IPv4 client."""
+    """Network of this one client. An IPv4 client that came over IPv6 is an IPv4 client."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return ip_network(address)

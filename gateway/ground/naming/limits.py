@@ -1,4 +1,6 @@
-"""What strangers who ask for names may cost us, and cost others in our name. It answers nobody."""
+"""Limits of what DNS clients may cost this program, and of what it sends to addresses that clients may have forged. It
+answers no query.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +12,28 @@ from gateway.ground.naming.geography import Address, Network, network_of
 
 _SECOND_NS = 1_000_000_000
 _NETWORK_BITS = {4: 24, 6: 56}
-"""Who shares so many bits is taken for one: nobody has a whole network to ask from for nothing."""
+"""Prefix lengths by IP version; addresses with the same prefix are limited as one client, since a client gets many
+single addresses more easily than networks."""
 
 
 @dataclass(frozen=True, slots=True)
 class DnsLimits:
-    """The same for everybody who asks."""
+    """Limits of the DNS server, equal for all clients."""
 
     answers_per_s: int = 200
-    """To one network (/24 or /56) by datagram; of those above it every second one is told to come by TCP."""
+    """Answers by datagram in a second to one network (/24 or /56); every second query beyond them is told to come by
+    TCP, the others are dropped."""
     networks_max: int = 16_384
-    """So many are remembered; the one that asked longest ago is forgotten."""
+    """Most networks that are remembered; the one whose last query is oldest is forgotten."""
     connections_max: int = 256
-    """One more, and whoever has asked nothing for longest is let go."""
+    """TCP connections; with one more, the connection that has sent no query for longest is closed."""
     network_connections_max: int = 32
-    """Of one network; one more, and whoever of it has asked nothing for longest is let go."""
+    """TCP connections of one network; with one more, its connection that has sent no query for longest is closed."""
     idle_s: float = 10.0
-    """A TCP client that sends nothing, or does not read, for so long is let go."""
+    """Seconds after which a TCP client that sends nothing, or does not read, is disconnected."""
     queries_per_connection: int = 1_000
     time_max_ns: int = 100_000_000
-    """Of each second, what answering may take of our time; whoever asks then waits for the next."""
+    """Nanoseconds of each second that answering may take; later queries wait for the next second."""
 
     @classmethod
     def from_config(cls, config: DnsConfig) -> DnsLimits:
@@ -41,18 +45,18 @@ class DnsLimits:
 
 
 def network_around(client: Address) -> Network:
-    """What is counted as one asker."""
+    """Network that a client is limited as a part of."""
     one = network_of(client)
     return one.supernet(new_prefix=_NETWORK_BITS[one.version])
 
 
 class Allowance:
-    """How many datagrams a network may still be sent now."""
+    """Token bucket of each network: the datagrams that it may still be sent."""
 
     def __init__(self, limits: DnsLimits) -> None:
         self._limits = limits
         self._left: OrderedDict[Network, tuple[float, int]] = OrderedDict()
-        """By network, what is left and when that was."""
+        """Tokens left and the time when that was, by network."""
 
     def __len__(self) -> int:
         return len(self._left)
@@ -70,7 +74,7 @@ class Allowance:
 
 
 class TimeShare:
-    """What answering takes of our time in each second, counted from the first answer in it."""
+    """Time that answering has taken in the current second, counted from the first answer in it."""
 
     def __init__(self, time_max_ns: int) -> None:
         self._time_max_ns = time_max_ns
@@ -83,14 +87,14 @@ class TimeShare:
         self._spent_ns += taken_ns
 
     def rest_ns(self, now_ns: int) -> int:
-        """How long to answer nobody: 0 until the share is used up, and a second at most then."""
+        """Nanoseconds until queries may be answered again: 0 until the share is used up, then a second at most."""
         if self._spent_ns < self._time_max_ns:
             return 0
         return max(0, self._began_ns + _SECOND_NS - now_ns)
 
 
 class Places:
-    """Whose connections are open: in the order in which they last asked, and how many each network has."""
+    """Open TCP connections, in the order of their last queries, and those of each network."""
 
     def __init__(self, limits: DnsLimits) -> None:
         self._limits = limits
@@ -101,7 +105,8 @@ class Places:
         return len(self._held)
 
     def take(self, connection: object, client: Address) -> object | None:
-        """Gives the one that has to go for it, if any: of its own network where that has as many as it may."""
+        """Add a connection. Returns the connection that must be closed for it, if any: one of its own network where
+        that has too many."""
         network = network_around(client)
         self._held[connection] = network
         beside = self._by_network.setdefault(network, OrderedDict())
@@ -117,7 +122,7 @@ class Places:
             self._by_network[network].move_to_end(connection)
 
     def leave(self, connection: object) -> None:
-        """No error if it left before."""
+        """Remove a connection; one that was removed before is ignored."""
         network = self._held.pop(connection, None)
         if network is not None:
             beside = self._by_network[network]

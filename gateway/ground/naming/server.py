@@ -1,8 +1,9 @@
-"""A DNS server on UDP and TCP. It asks nobody, and answers nobody more than it was asked for.
+"""DNS server on UDP and TCP. It makes no queries of its own, and answers with no more than was asked for.
 
-A datagram is answered to whoever its sender claims to be, so what one network is sent per second is bounded, and no
-answer is much longer than its question; whoever is over the bound is told to come by TCP, which nobody can do in
-another's name. What all of them together take of our time is bounded too: who shares the event loop has work to do.
+A datagram is answered to the address that it claims to come from, which may be forged. So the answers to one network in
+a second are bounded, and no answer is much longer than its query; a client beyond the bound is told to come by TCP,
+where an address cannot be forged. The time for all answers together is bounded too, since other work shares the event
+loop.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ _LENGTH = struct.Struct("!H")
 _HEADER_BYTES = 12
 _RESPONSE_BIT = 0x80
 Inherited = tuple[socket.socket, socket.socket]
-"""What connections come in by, and datagrams."""
+"""Listening TCP socket and UDP socket."""
 _UNREADABLE = (dns.exception.DNSException, ValueError, IndexError, struct.error)
-"""What dnspython raises over bytes that are no message."""
+"""Exceptions of dnspython for bytes that are no message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """What the servers of one program share, whichever addresses they listen on."""
+    """Parts that all DNS servers of one program share, whichever addresses they listen on."""
 
     answers: Answers
     clock: Clock
@@ -59,15 +60,15 @@ class Common:
     places: Places
     on_limited: Callable[[ClientAddress], None]
     on_fault: Callable[[Exception], None]
-    """A question met an error of ours."""
+    """Callback for an internal error while a query was answered."""
 
 
 class DnsServer:
-    """At one address."""
+    """DNS server at one address."""
 
     def __init__(self, common: Common) -> None:
         self.address = Address("", 0)
-        """Where it listens, once it does."""
+        """Address that the server listens on, once it does."""
         self._common = common
         self._turn = 0
         self._datagrams: DatagramSocket | None = None
@@ -77,8 +78,8 @@ class DnsServer:
         self._shut: list[socket.socket] = []
 
     async def start(self, host: str, port: int, inherited: Inherited | None = None) -> Self:
-        """Listens on both, at the same port; port 0 lets the system choose. `inherited` are bound already. Raises
-        OSError."""
+        """Listen on UDP and TCP at the same port; port 0 lets the system choose one. `inherited` sockets are bound
+        already. Raises OSError."""
         if inherited is not None:
             return await self._listen_on(inherited)
         for _ in range(_BINDINGS_MAX - 1):
@@ -86,7 +87,7 @@ class DnsServer:
                 return await self._bind(host, port)
             except OSError as error:
                 if port or error.errno != errno.EADDRINUSE:
-                    raise  # only a port that was free for one of the two may be taken for the other
+                    raise  # only a port that the system chose for TCP may be taken for UDP
         return await self._bind(host, port)
 
     async def stop(self) -> None:
@@ -98,7 +99,7 @@ class DnsServer:
             each.close()
         self._shut = []
         if self._streams is not None:
-            if isinstance(self._streams, asyncio.Server):  # uvloop's loses nothing
+            if isinstance(self._streams, asyncio.Server):  # uvloop's server loses no connections
                 await hear_of_all_accepted(self._streams)
             self._streams.close()
             for writer in tuple(self._writers):
@@ -107,13 +108,13 @@ class DnsServer:
             self._streams = None
 
     def sockets(self) -> tuple[socket.socket, socket.socket]:
-        """Copies, for the caller to close: of what connections come in by, and datagrams."""
+        """Copies of the TCP and UDP sockets, which the caller closes."""
         assert self._streams is not None, "it listens"
         assert self._datagrams is not None, "it listens on both"
         return _copy(self._streams.sockets[0]), self._datagrams.socket.dup()
 
     async def shut(self) -> None:
-        """Whoever asks now waits with the system; connections that there are may ask on."""
+        """Stop accepting: new queries wait in the system's queues, while open connections may go on."""
         self._shut = [self.sockets()[0]]
         self._stop_reading()
         assert self._streams is not None, "it listens"
@@ -122,7 +123,7 @@ class DnsServer:
         self._streams.close()
 
     async def reopen(self) -> None:
-        """After `shut`."""
+        """Accept again after `shut`."""
         if self._shut and self._datagrams is not None:
             (streams,) = self._shut
             self._shut = []
@@ -162,8 +163,8 @@ class DnsServer:
         asyncio.get_running_loop().add_reader(own.socket, self._read_datagrams, own)
 
     def _read_datagrams(self, own: DatagramSocket) -> None:
-        """A few at a time, for the sake of everybody else on the loop; and none for the rest of a second in which they
-        have taken what they may: the system holds some, and drops the others."""
+        """Answer a few datagrams at a time, so that other work on the event loop proceeds. Once the second's time is
+        used up, stop reading for the rest of the second: the system holds some datagrams, and drops the others."""
         began_ns = self._common.clock.now_ns()
         for _ in range(_DATAGRAMS_AT_ONCE):
             try:
@@ -183,7 +184,7 @@ class DnsServer:
             self._rest = loop.call_later(rest_ns / _SECOND_NS, self._listen, own)
 
     def _answer_datagram(self, data: bytes, client: ClientAddress) -> bytes | None:
-        """None: nothing is said, as to whoever is not asking or asks too often."""
+        """Answer to a datagram; None where it is no query, or where its network asks too often."""
         common = self._common
         if not common.allowance.take(client, common.clock.now_ns()):
             common.counters.limited.add()
@@ -192,10 +193,10 @@ class DnsServer:
             return _come_by_tcp(data) if self._turn % 2 else None
         return self._answer(data, client, is_datagram=True)
 
-    # Either
+    # Both
 
     def _answer(self, data: bytes, client: ClientAddress, *, is_datagram: bool) -> bytes | None:
-        """None for what is no question: answering an answer would never end."""
+        """Answer in wire form; None for what is no query: answers to answers would never end."""
         if len(data) < _HEADER_BYTES or data[2] & _RESPONSE_BIT:
             self._common.counters.malformed.add()
             return None
@@ -211,7 +212,7 @@ class DnsServer:
         except dns.exception.TooBig:
             self._common.counters.truncated.add()
             return _truncated(query).to_wire()
-        except Exception as error:  # noqa: BLE001 - whatever a stranger asks, the next one is answered
+        except Exception as error:  # noqa: BLE001 - whatever a query causes, the next one is answered
             self._common.counters.failed(query)
             self._common.on_fault(error)
             return _header_only(data, dns.rcode.SERVFAIL)
@@ -221,7 +222,7 @@ class DnsServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         places = self._common.places
         peer = writer.get_extra_info("peername")
-        client = _client(peer[0]) if peer else None  # one that has gone already has no name
+        client = _client(peer[0]) if peer else None  # a client that has gone already has no address
         if client is None:
             self._let_go(writer)
             return
@@ -233,7 +234,7 @@ class DnsServer:
         try:
             await self._converse(reader, writer, client)
         except (OSError, EOFError, TimeoutError):
-            pass  # whoever leaves, says nothing, or could not be told, is let go
+            pass  # the client left, was idle too long, or could not be sent to
         finally:
             places.leave(writer)
             self._writers.discard(writer)
@@ -261,7 +262,7 @@ class DnsServer:
                 await writer.drain()
 
     async def _take_turn(self) -> None:
-        """Whoever asks in a second whose share is used up waits for the next, as datagrams do."""
+        """Wait for the next second where this second's time is used up, as datagrams do."""
         rest_ns = self._common.time.rest_ns(self._common.clock.now_ns())
         if rest_ns:
             await asyncio.sleep(rest_ns / _SECOND_NS)
@@ -283,7 +284,7 @@ def _client(host: str) -> ClientAddress:
 
 
 def _short(response: dns.message.Message, size_max: int) -> bytes:
-    """What need not be said is left out first. Raises TooBig."""
+    """Answer in wire form, without additional records where it would be too long. Raises TooBig."""
     try:
         return response.to_wire(max_size=size_max)
     except dns.exception.TooBig:
@@ -292,14 +293,15 @@ def _short(response: dns.message.Message, size_max: int) -> bytes:
 
 
 def _truncated(query: dns.message.Message) -> dns.message.Message:
-    """As short as an answer gets: `come by TCP`."""
+    """Shortest answer, which tells the client to come by TCP."""
     response = dns.message.make_response(query, pad=0)
     response.flags = (response.flags | dns.flags.TC | dns.flags.AA) & ~dns.flags.RA
     return response
 
 
 def _come_by_tcp(data: bytes) -> bytes | None:
-    """To one query too many, read no further than its question; None where there is none to be read."""
+    """Truncated answer to a query beyond the rate limit, of which only the question is read; None where it cannot be
+    read."""
     if len(data) < _HEADER_BYTES or data[2] & _RESPONSE_BIT:
         return None
     try:
@@ -309,6 +311,6 @@ def _come_by_tcp(data: bytes) -> bytes | None:
 
 
 def _header_only(data: bytes, rcode: dns.rcode.Rcode) -> bytes:
-    """The question's own header, with no section."""
+    """Answer with the query's own header and no section."""
     flags = _RESPONSE_BIT | (data[2] & 0x79)
     return data[:2] + bytes((flags, int(rcode))) + bytes(_HEADER_BYTES - 4)

@@ -1,7 +1,7 @@
-"""Answers for the mesh's one name at the addresses that this program was told to, from the last record tree that it was
-given: the controller runs one, and so does any gateway whose region file says so.
+"""Answers DNS queries for the mesh's name at the configured addresses, from the last record tree. The controller runs
+one, and so does a gateway whose region file configures it.
 
-It keeps nothing on any disk: whoever gives it trees knows where the last one is.
+It stores nothing on disk: the caller that gives it trees knows where the last one is.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gateway.ground.naming.zone import Zone
 from gateway.ground.values import Address
 
 _TOLD_AGAIN_NS = 60_000_000_000
-"""What strangers can make us say is said this often."""
+"""Least time between log lines that clients can cause."""
 
 
 class NameService:
-    """May be given trees before it listens, and without ever listening."""
+    """DNS service of a program. It may be given trees before it listens, and without ever listening."""
 
     def __init__(self, clock: Clock, log: FilteringBoundLogger, limits: DnsLimits | None = None) -> None:
         limits = limits or DnsLimits()
@@ -53,24 +53,24 @@ class NameService:
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """Where it listens."""
+        """Addresses that the service listens on."""
         return tuple(each.address for each in self._servers)
 
     @property
     def tree(self) -> RecordTree | None:
-        """That it answers from; None: there is none."""
+        """Record tree that queries are answered from; None where there is none."""
         return self._answers.tree
 
     @property
     def version(self) -> int:
-        """Of that tree; 0 without one."""
+        """Version of that tree; 0 without one."""
         return 0 if self.tree is None else self.tree.version
 
     async def start(
         self, addresses: Iterable[Address], inherited: Callable[[Address], Inherited | None] = lambda _: None
     ) -> None:
-        """`inherited` gives sockets that are bound to an address already. Raises OSError with the address in it, and
-        then listens nowhere."""
+        """Listen on the addresses. `inherited` gives sockets that are already bound to an address. Raises OSError with
+        the address in it, and then listens on none."""
         try:
             for each in addresses:
                 self._servers.append(await self._started(each, inherited(each)))
@@ -86,28 +86,28 @@ class NameService:
             await each.stop()
 
     def check(self, tree: RecordTree) -> None:
-        """Raises ValueError, in words, for a tree that nobody could answer from."""
+        """Raise ValueError, with a reason, for a tree that cannot be answered from."""
         self._answers.prepared(tree)
 
     def apply(self, tree: RecordTree) -> None:
-        """Answer from this tree: whoever gives it knows that it is the last one. Raises ValueError, in words, for one
-        that cannot be answered from; the one before stays in force."""
+        """Answer from this tree; the caller knows that it is the newest. Raises ValueError, with a reason, for a tree
+        that cannot be answered from, and keeps the one before."""
         before = self.tree
         self._answers.apply(tree)
         if before is None or before.version != tree.version:
             self._log.info("records in force", zone=tree.zone, version=tree.version, areas=len(tree.areas))
 
     def sockets(self) -> list[Inherited]:
-        """Copies of those that it listens on, in the order of its addresses, for the caller to close."""
+        """Copies of the listening sockets, in the order of the addresses, which the caller closes."""
         return [each.sockets() for each in self._servers]
 
     async def shut(self) -> None:
-        """Whoever asks now waits with the system."""
+        """Stop accepting: new queries wait in the system's queues."""
         for each in self._servers:
             await each.shut()
 
     async def reopen(self) -> None:
-        """After `shut`."""
+        """Accept again after `shut`."""
         for each in self._servers:
             await each.reopen()
 
@@ -131,7 +131,7 @@ class NameService:
 
 
 def doubts_about(tree: RecordTree) -> list[str]:
-    """What an operator should hear of a tree that can be answered from. Raises ValueError for one that cannot."""
+    """Warnings for operators about a tree that can be answered from. Raises ValueError for one that cannot."""
     if not tree.zone:
         return []
     zone = Zone(tree)

@@ -1,4 +1,6 @@
-"""Datagrams in and out at one address, each answered from the address that it was sent to. It reads none of them."""
+"""Receives and sends datagrams at one address, and answers each from the address that it was sent to. It reads no
+content.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 _QUERY_BYTES_MAX = 4096
 _CONTROL_BYTES = 128
 _IPV4_INFO = struct.Struct("=I4s4s")
-"""Interface, our address, and the one in the header (Linux, ip(7))."""
+"""Interface index, local address and destination in the header (Linux, ip(7))."""
 _IPV6_INFO = struct.Struct("=16sI")
 _IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
 
@@ -22,14 +24,14 @@ class Datagram:
     data: bytes
     sender: Sender
     control: _Control
-    """What makes the answer leave from where the question went."""
+    """Control message with which the answer leaves from the address that the query was sent to."""
 
 
 class DatagramSocket:
-    """Bound to an address, or to all of this machine's. Raises OSError when it cannot be."""
+    """UDP socket that is bound to one address, or to all of this machine's. Raises OSError where it cannot be bound."""
 
     def __init__(self, host: str, port: int, inherited: socket.socket | None = None) -> None:
-        """`inherited` is bound there already."""
+        """Bind the socket, or take `inherited`, which is already bound."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         if inherited is not None:
             self.socket = inherited
@@ -46,19 +48,21 @@ class DatagramSocket:
             raise
 
     def receive(self) -> Datagram:
-        """Raises OSError when there is none, or when a client's host has refused an answer."""
+        """Receive a datagram. Raises OSError where there is none, or where a client's host has refused an answer."""
         data, control, _, sender = self.socket.recvmsg(_QUERY_BYTES_MAX, _CONTROL_BYTES)
         return Datagram(data, sender, _control_of_answer(control))
 
     def answer(self, question: Datagram, answer: bytes) -> None:
-        """Raises OSError when the way back is full or closed: nobody waits for it, whoever asked asks again."""
+        """Send an answer. Raises OSError where it cannot be sent; the caller does not wait, since clients repeat their
+        queries."""
         self.socket.sendmsg([answer], question.control, 0, question.sender)
 
     def close(self) -> None:
         self.socket.close()
 
     def _follow_destinations(self, host: str) -> None:
-        """Bound to every address, the system would answer from whichever it likes, and no client takes that."""
+        """Ask the system for the destination of each datagram. A socket that is bound to every address would answer
+        from any of them, and clients refuse such answers."""
         if host == "0.0.0.0":
             self.socket.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
         elif host == "::":

@@ -1,5 +1,6 @@
-"""What the mesh's one name says, to whom: plain values that whoever decides makes, and any DNS server of ours answers
-from."""
+"""Record tree of the mesh's name, as plain values: the controller makes it, and every DNS server of the mesh answers
+from it.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +10,24 @@ from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName
 
 @value
 class Area:
-    """What clients of one region are told. Areas differ in where a client is, never in who it is."""
+    """Answers for clients of one region. Areas differ in where a client is, never in which client it is."""
 
     region: RegionName
     jurisdiction: Jurisdiction
     gateways: tuple[GatewayId, ...]
     addresses: tuple[str, ...]
-    """IPv4 and IPv6, in no order that means anything."""
+    """IPv4 and IPv6 addresses; their order means nothing."""
     why: str = ""
-    """Why there is nobody, where there is nobody."""
+    """Reason why there are no addresses, where there are none."""
     networks: tuple[str, ...] = ()
-    """CIDRs of the clients who are there."""
+    """CIDRs of the clients in this region."""
     is_closed: bool = False
-    """Its jurisdiction is closed: clients there are told of nobody in another one."""
+    """The jurisdiction is closed: clients there are given no addresses of another one."""
 
 
 @value
 class NameServer:
-    """Who answers for the zone."""
+    """Name server of the zone."""
 
     name: str
     addresses: tuple[str, ...] = ()
@@ -34,18 +35,18 @@ class NameServer:
 
 @value
 class RecordTree:
-    """Everything that the one name says, to whomever asks from wherever."""
+    """Complete content of the mesh's name, for all clients."""
 
     version: int
     ttl_s: int
     areas: tuple[Area, ...]
-    """By region, in the order of their names."""
+    """Areas in the order of their regions' names."""
     anywhere: tuple[str, ...]
-    """For clients of whom nobody can say where they are."""
+    """Addresses for clients whose region is unknown."""
     zone: str = ""
-    """Fully qualified, with the final dot; empty: whoever answers has been told by somebody else."""
+    """Fully qualified name with the final dot; empty where another configuration names the zone."""
     name_servers: tuple[NameServer, ...] = ()
     port: int = 443
-    """Of the clients' listeners, for SRV and HTTPS records."""
+    """Port of the clients' listeners, for SRV and HTTPS records."""
     tls: bool = True
-    """Do they speak TLS? An HTTPS record says so, and clients act on that."""
+    """The clients' listeners speak TLS. An HTTPS record says so, and clients act on that."""

@@ -1,7 +1,7 @@
-"""The names of one zone and what there is by each, to a client in one place: worked out from a record tree alone, so
-that whoever has the same tree answers alike.
+"""Names of one zone and their records for a client in one place, computed from a record tree alone, so that all servers
+with the same tree answer alike.
 
-It decides nothing about who lives or who may go where: the tree has decided that. It knows no packets.
+It decides neither which gateways are alive nor which may be used: the tree has decided that. It knows no packets.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from gateway.ground.naming.geography import Network, Networks, Whereabouts
 from gateway.ground.naming.tree import Area, RecordTree
 
 ADDRESSES_MAX = 8
-"""Of each kind in one answer. Whoever gets eight has somewhere to turn, and more would make an amplifier of us."""
+"""Most addresses of each kind in one answer. Eight leave a client alternatives, and more would make the server an
+amplifier."""
 NAME_SERVERS_MAX = 13
 NEGATIVE_TTL_S = 5
 _STANDING_TTL_S = 300
-"""Of what changes with the region files alone: who answers for the zone, and where."""
+"""TTL in seconds of records that change only with region files: name servers and their addresses."""
 _IN = dns.rdataclass.IN
 _HTTPS_PORT = 443
 _HINTS = {dns.rdatatype.A: "ipv4hint", dns.rdatatype.AAAA: "ipv6hint"}
@@ -37,20 +38,20 @@ Sets = tuple[dns.rrset.RRset, ...]
 
 @value
 class Found:
-    """What there is by a name, for whoever asked."""
+    """Records of a name, for one client."""
 
     sets: Sets
     scope_bits: int = 0
-    """How much of the client's address it is for; 0: it is for everybody."""
+    """Leading bits of the client's address that the answer is for; 0 for all clients."""
     why: str = ""
-    """Why there is nobody, where there is nobody."""
+    """Reason why there are no addresses, where there are none."""
 
 
 class Zone:
-    """One record tree, as names. Raises ValueError for a tree that cannot be answered from."""
+    """Names of one record tree. Raises ValueError for a tree that cannot be answered from."""
 
     def __init__(self, tree: RecordTree, networks: Networks | None = None) -> None:
-        """`networks`: those of the same areas, where they have been worked out before."""
+        """Index the tree. `networks` may be those of an earlier zone with the same areas."""
         self.tree = tree
         self.networks = networks or Networks(tree.areas)
         self.name = _name_of(tree.zone, "the zone")
@@ -62,7 +63,7 @@ class Zone:
         )
         self._hands: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {}
         self._sets: dict[tuple[dns.name.Name, tuple[str, ...]], Sets] = {}
-        """Both as they are asked for, and no more of them than the tree makes."""
+        """Cache of record sets by name and addresses. Like `_hands`, it is filled on demand and bounded by the tree."""
         closed = dict.fromkeys(each.jurisdiction for each in tree.areas if each.is_closed)
         self._closed = {each: _of_jurisdiction(each, tree) for each in closed}
         self._services = services(self.name, tree)
@@ -75,7 +76,7 @@ class Zone:
         self._ns = self._name_servers()
 
     def find(self, name: dns.name.Name, client: Network) -> Found | None:
-        """None: there is no such name."""
+        """Records of a name for a client; None where the name does not exist."""
         if name in self.servers:
             return Found(tuple(address_sets(name, self.servers[name], _STANDING_TTL_S)))
         where = self.networks.whereabouts(client)
@@ -90,13 +91,14 @@ class Zone:
         return Found(()) if name in self._above else None
 
     def glue(self) -> list[dns.rrset.RRset]:
-        """Where those are who answer for the zone, as far as they are in it."""
+        """Addresses of the zone's name servers, as far as they are in the zone."""
         return [each for name, known in self.servers.items() for each in address_sets(name, known, _STANDING_TTL_S)]
 
-    # Who is told to whom
+    # Choice of the area
 
     def _nearest(self, where: Whereabouts) -> Area:
-        """Whoever may be in a closed jurisdiction is led nowhere else; whoever may be in two of them, nowhere."""
+        """Area for a client. One that may be in a closed jurisdiction is given that jurisdiction's addresses alone, one
+        that may be in two of them is given none."""
         if where.region is not None:
             return self._areas[where.region]
         if not where.closed:
@@ -106,12 +108,12 @@ class Zone:
         return _nowhere((), f"clients of that network are in {' and in '.join(where.closed)}, which are closed")
 
     def _asked_for(self, area: Area, where: Whereabouts) -> Area:
-        """By the name of its region."""
+        """Area whose name was asked for; empty for a client that may be in another, closed jurisdiction."""
         if all(each == area.jurisdiction for each in where.closed):
             return area
         return _nowhere((), f"clients in {' and in '.join(where.closed)} are told of nobody elsewhere")
 
-    # What they are told
+    # Records of the area
 
     def _at(self, name: dns.name.Name, area: Area, where: Whereabouts, client: Network) -> Found:
         key = name, self._hand(area.addresses, client)
@@ -125,7 +127,8 @@ class Zone:
         return (*sets, https_set(name, self.tree, sets)) if sets and self.tree.tls else sets
 
     def _hand(self, addresses: tuple[str, ...], client: Network) -> tuple[str, ...]:
-        """So many of them as one answer holds: others for other clients, the same for one whatever it asks."""
+        """Group of addresses that fits one answer: other groups for other clients, the same one for each client
+        whatever it asks."""
         if len(addresses) <= ADDRESSES_MAX:
             return addresses
         hands = self._hands.get(addresses)
@@ -162,7 +165,7 @@ def _name_of(text: str, what: str) -> dns.name.Name:
 
 
 def _servers(tree: RecordTree) -> Iterator[tuple[dns.name.Name, tuple[str, ...]]]:
-    """Those inside the zone, with their addresses: of the others somebody else tells."""
+    """Yield the name servers inside the zone with their addresses; those of the others are answered elsewhere."""
     if len(tree.name_servers) > NAME_SERVERS_MAX:
         raise ValueError(f"{len(tree.name_servers)} servers for {tree.zone}: at most {NAME_SERVERS_MAX} can be told")
     zone = _name_of(tree.zone, "the zone")
@@ -175,7 +178,7 @@ def _servers(tree: RecordTree) -> Iterator[tuple[dns.name.Name, tuple[str, ...]]
 
 
 def region_name(region: RegionName, zone: dns.name.Name) -> dns.name.Name | None:
-    """None for a region whose name makes no name: it is told of under the one name only."""
+    """DNS name of a region; None where the region's name makes none, so that only the mesh's name leads there."""
     try:
         return dns.name.from_text(region.lower(), origin=zone)
     except dns.exception.DNSException:
@@ -183,7 +186,7 @@ def region_name(region: RegionName, zone: dns.name.Name) -> dns.name.Name | None
 
 
 def services(zone: dns.name.Name, tree: RecordTree) -> dict[dns.name.Name, tuple[str, str]]:
-    """Names that lead to the one name (RFC 2782, and RFC 9460 §2.3 where the port is not that of https)."""
+    """Service names that lead to the mesh's name (RFC 2782, and RFC 9460 §2.3 where the port is not that of https)."""
     port, scheme = tree.port, "https" if tree.tls else "http"
     services = {dns.name.from_text(f"_{scheme}._tcp", origin=zone): ("SRV", f"0 0 {port} {zone}")}
     if tree.tls and port != _HTTPS_PORT:
@@ -192,7 +195,7 @@ def services(zone: dns.name.Name, tree: RecordTree) -> dict[dns.name.Name, tuple
 
 
 def https_set(name: dns.name.Name, tree: RecordTree, sets: Iterable[dns.rrset.RRset]) -> dns.rrset.RRset:
-    """That TLS is spoken there (RFC 9460), with those addresses at hand."""
+    """HTTPS record, which says that TLS is spoken there (RFC 9460), with the addresses as hints."""
     return _set(name, tree.ttl_s, "HTTPS", [" ".join(["1 .", *_https_parameters(tree, sets)])])
 
 
@@ -205,7 +208,7 @@ def _https_parameters(tree: RecordTree, sets: Iterable[dns.rrset.RRset]) -> Iter
 
 
 def _between(name: dns.name.Name, zone: dns.name.Name) -> Iterator[dns.name.Name]:
-    """Names above it that are there because it is (RFC 8020), though nothing is by them."""
+    """Yield the names between it and the zone, which exist because it does (RFC 8020), though they have no records."""
     above = name.parent()
     while above != zone and above.is_subdomain(zone):
         yield above
@@ -213,19 +216,20 @@ def _between(name: dns.name.Name, zone: dns.name.Name) -> Iterator[dns.name.Name
 
 
 def _of_jurisdiction(jurisdiction: Jurisdiction, tree: RecordTree) -> Area:
-    """All that clients there are told of, whichever of its regions they are in."""
+    """Area with all addresses of a jurisdiction, for clients in any of its regions."""
     areas = [each for each in tree.areas if each.jurisdiction == jurisdiction]
     addresses = tuple(dict.fromkeys(address for each in areas for address in each.addresses))
     return _nowhere(addresses, "" if addresses else areas[0].why)
 
 
 def _nowhere(addresses: tuple[str, ...], why: str) -> Area:
-    """What is told to those of whom nobody knows which region they are in."""
+    """Area for clients whose region is unknown."""
     return Area(RegionName(""), Jurisdiction(""), (), addresses, why)
 
 
 def _hands(addresses: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Each address is in one hand of its kind, the last of which begins anew where there are too few left."""
+    """Yield groups of addresses, each with up to ADDRESSES_MAX of each IP version; a group at the end is filled up from
+    the beginning."""
     by_version = [[each for each in addresses if ip_address(each).version == version] for version in (4, 6)]
     count = max(-(-len(each) // ADDRESSES_MAX) for each in by_version)
     for number in range(count):

@@ -1,5 +1,5 @@
-"""The page for operators, as the files that a browser asks for. They lie in this package, are read once, and hold
-nothing that anybody would have to show a token for: what the page shows, it asks for by itself.
+"""Serves the files of the operators' page to browsers. They lie in this package, are read once, and hold nothing that
+needs a token: the page requests its data by itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-cache",  # asked for again each time, and sent again only where it is another one
+    "cache-control": "no-cache",  # revalidated each time, and sent again only after a change
 }
 
 
@@ -58,7 +58,7 @@ def _path_of(file: Path) -> str:
 
 _FILES = {_path_of(file): _read(file) for file in sorted(_FOLDER.iterdir()) if file.suffix in _KINDS}
 PAGE_PATHS = frozenset(_FILES)
-"""Open to everybody who reaches the address."""
+"""Paths that are open to every caller of the address."""
 
 
 @open_to_all

@@ -1,7 +1,7 @@
-"""What the page shows, live: everybody who watches is told of the sections that changed since he was last told.
+"""Live content of the page: each watcher is sent the sections that changed since it was last sent any.
 
-Nothing is worked out while nobody watches, and for many at most once an interval. Nothing is queued: whoever is slow
-misses what was in between, and whoever reads nothing for too long is left, and may come again.
+Nothing is computed without watchers, and for many of them at most once an interval. Nothing is queued: a slow watcher
+misses the states in between, and one that reads nothing for too long is disconnected, and may connect again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.ground.admin_server import as_json, fault, needs
 from gateway.ground.operators_config import Role
 
 Sections = Callable[[], Mapping[str, object]]
-"""All of the page's, by name, JSON-able."""
+"""Callback that returns all sections of the page by name; they can be encoded as JSON."""
 
 _HEADERS = {
     "content-type": "text/event-stream",
@@ -32,18 +32,18 @@ _ALIVE = b": alive\n\n"
 class LiveSettings:
     watchers_max: int = 32
     interval_s: float = 0.5
-    """Changes are told no more often."""
+    """Least seconds between two events."""
     alive_s: float = 5.0
-    """Something is said at least this often."""
+    """Most seconds between two messages."""
     stall_s: float = 10.0
-    """Whoever takes nothing for so long is left."""
+    """Seconds after which a watcher that reads nothing is disconnected."""
     lasts_s: float = 300.0
-    """A stream ends after so long, and whoever still may look opens another one: a token that was taken back opens
-    nothing any longer."""
+    """Seconds after which a stream ends. A watcher that is still permitted opens another one, so a token that was
+    revoked stops working by then."""
 
 
 class Live:
-    """One for all who watch."""
+    """Event streams of all watchers."""
 
     def __init__(self, sections: Sections, settings: LiveSettings | None = None) -> None:
         self.watchers = 0
@@ -55,12 +55,12 @@ class Live:
 
     @needs(Role.LOOK)
     async def once(self, _: web.Request) -> web.Response:
-        """All sections as they are now."""
+        """Send all sections in their current state."""
         return as_json(self._sections())
 
     @needs(Role.LOOK)
     async def watch(self, request: web.Request) -> web.StreamResponse:
-        """Server-sent events: `sections` has all of them at first, then those that changed."""
+        """Send server-sent events: the first `sections` event has all sections, later ones those that changed."""
         if self.watchers >= self._settings.watchers_max:
             return fault(503, f"{self.watchers} watch already: close a page somewhere")
         self.watchers += 1
@@ -78,7 +78,7 @@ class Live:
         return response
 
     async def end(self, _: web.Application) -> None:
-        """The program ends: nobody keeps it waiting."""
+        """End all streams, so that the program can stop."""
         self._ending.set()
 
     async def _tell(self, response: web.StreamResponse) -> None:
@@ -107,7 +107,7 @@ class Live:
             pass
 
     def _newest(self) -> dict[str, bytes]:
-        """Those who watch at the same time share one."""
+        """Sections, encoded once for all watchers of about the same time."""
         if self._now_s - self._made_s >= self._settings.interval_s / 2:
             self._made = {name: msgspec.json.encode(each) for name, each in self._sections().items()}
             self._made_s = self._now_s
@@ -119,12 +119,12 @@ class Live:
 
 
 def _event(sections: Mapping[str, bytes]) -> bytes:
-    """JSON of ours has no line breaks, so that one line of data holds it."""
+    """Event with the sections; their JSON has no line breaks, so that one line of data holds it."""
     pairs = b",".join(msgspec.json.encode(name) + b":" + text for name, text in sections.items())
     return b"event: sections\ndata: {" + pairs + b"}\n\n"
 
 
 def add_live(app: web.Application, live: Live) -> None:
     app.router.add_get("/admin/overview", live.once)
-    app.router.add_get("/admin/events", live.watch, allow_head=False)  # a stream without its body is none
+    app.router.add_get("/admin/events", live.watch, allow_head=False)  # a HEAD request makes no sense for a stream
     app.on_shutdown.append(live.end)

@@ -1,4 +1,4 @@
-"""Puts the page for operators on an admin address: its files, and what it shows, live."""
+"""Adds the operators' page to an admin address: its files, and its live content."""
 
 from __future__ import annotations
 

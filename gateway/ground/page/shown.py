@@ -1,5 +1,5 @@
-"""The rows of the page that a gateway and a controller both have, so that the page draws them alike. Plain values:
-whoever fills them in knows what they mean.
+"""Rows of the page that gateways and controllers both have, so that the page shows them alike. Plain values; the
+program that fills them in knows what they mean.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 ROWS_MAX = 500
-"""Of a table; whoever has more is told how many are left out."""
+"""Most rows of a table; beyond them the page says how many are left out."""
 DECISIONS_SHOWN = 40
 
 _Row = TypeVar("_Row")
@@ -20,17 +20,17 @@ _Row = TypeVar("_Row")
 class Health(StrEnum):
     WELL = "well"
     BUSY = "busy"
-    """It works, and has all that it may be given."""
+    """Working, with no capacity left."""
     DEGRADED = "degraded"
-    """A part of it does not work."""
+    """Working in part."""
     CLOSED = "closed"
-    """It takes nothing: it is drained, locked down or not ready."""
+    """Accepting no requests: drained, locked down or not ready."""
     DOWN = "down"
     UNKNOWN = "unknown"
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What somebody should know before all else."""
+    """Message that operators should see first."""
 
     level: str
     """`bad`, `warn` or `info`."""
@@ -48,12 +48,12 @@ class RegionShown(msgspec.Struct):
     gateways: list[str] = []
     replicas: int = 0
     free: int = 0
-    """Of these, those that would take a request now."""
+    """Replicas that would accept a request at once."""
     down: int = 0
     running: int = 0
-    """On its replicas, begun or not."""
+    """Requests on the region's replicas, begun or not."""
     waiting: int = 0
-    """In the queues of its gateways."""
+    """Requests in the queues of the region's gateways."""
 
     def add(self, *, replicas: int, free: int, down: int = 0, running: int = 0) -> None:
         self.replicas += replicas
@@ -63,7 +63,7 @@ class RegionShown(msgspec.Struct):
 
 
 class ForwardsShown(msgspec.Struct, frozen=True):
-    """From one region to another."""
+    """Forwards from one region to another."""
 
     origin: str
     target: str
@@ -72,18 +72,18 @@ class ForwardsShown(msgspec.Struct, frozen=True):
 
 
 class DecisionShown(msgspec.Struct, frozen=True):
-    """One request that is finished, as the gateway tells it that decided about it."""
+    """Finished request, as described by the gateway that placed it."""
 
     gateway: str
     request: str
     age_ms: int
-    """Since it arrived: clocks of two machines are never compared."""
+    """Milliseconds since the request arrived; clocks of two machines are never compared."""
     model: str = ""
     origin: str = ""
-    """The gateway that forwarded it there; empty for a client's."""
+    """Gateway that forwarded the request there; empty where a client sent it."""
     outcome: str = ""
     region: str = ""
-    """Where it ran, or was sent last."""
+    """Region where the request ran, or was sent last."""
     forwarded: bool = False
     waited_ms: float | None = None
     first_token_ms: float | None = None
@@ -91,25 +91,25 @@ class DecisionShown(msgspec.Struct, frozen=True):
 
 
 def shown_at(decision: DecisionShown, at_ms: int) -> dict[str, object]:
-    """As a row, with the time of day in place of its age."""
+    """Row of the page, with the time of day in place of the age."""
     row: dict[str, object] = msgspec.to_builtins(decision)
     del row["age_ms"]
     return {**row, "at_ms": at_ms}
 
 
 class SideShown(msgspec.Struct, frozen=True):
-    """What one gateway knows of a request: its record, and that in words."""
+    """One gateway's knowledge of a request: its record, and a description in words."""
 
     request: dict[str, Any]
     headline: str
     sentence: str
     aside: str
-    """The same as told by a gateway that it was forwarded to."""
+    """Description of the request as forwarded, by the gateway that it was forwarded to."""
 
 
 def health_of(each: Collection[Health]) -> Health:
-    """Of a region, from that of its gateways: what some of them lack makes it degraded, what all of them lack closes
-    it."""
+    """Health of a region from that of its gateways: the one that they all have, well for a mix of well and busy,
+    degraded for any other mix."""
     kinds = set(each)
     if len(kinds) < 2:
         return next(iter(kinds), Health.UNKNOWN)
@@ -117,7 +117,8 @@ def health_of(each: Collection[Health]) -> Health:
 
 
 def forwards_of(flows: Iterable[tuple[str, str, float, int]]) -> list[ForwardsShown]:
-    """Those between the same two regions together; what stays in its region is no arrow. (from, to, a minute, now)"""
+    """Forwards between regions, summed for each pair; forwards within a region are left out. `flows` are tuples of
+    origin, target, forwards a minute, and forwards running."""
     sums: dict[tuple[str, str], tuple[float, int]] = {}
     for origin, target, per_minute, running in flows:
         if origin and target and origin != target:

@@ -1,4 +1,4 @@
-"""What a claim of a verified token says, by its name or by the way to it. It decides nothing."""
+"""Reads values of a verified token's claims, by name or by path. It decides nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _SCOPES = frozenset({"scope", "scp"})
 
 
 def claim_values(claims: Mapping[str, Any], path: str) -> list[str]:
-    """All that it says, as texts; nothing where it is missing or is no text, number or list of them.
+    """Values of a claim as texts; none where it is missing or is no text, number or list of them.
 
-    A claim that is called `path` is meant first, dots and all: some issuers call theirs by a URL. Else each dot leads
-    into an object.
+    A claim whose whole name is `path` comes first, dots and all, since some issuers name theirs by a URL. Else each dot
+    leads into an object.
     """
     if path in _SCOPES:
         return sorted(scopes_of(claims))
@@ -35,7 +35,7 @@ def _texts(said: Any) -> list[str]:
 
 
 def scopes_of(claims: Mapping[str, Any]) -> set[str]:
-    """As OAuth has them, in words of one text (RFC 8693), or as a list, which some issuers call `scp`."""
+    """Scopes of a token: words of one text, as in OAuth (RFC 8693), or a list, which some issuers call `scp`."""
     said = claims.get("scope", claims.get("scp", ""))
     if isinstance(said, str):
         return set(said.split())

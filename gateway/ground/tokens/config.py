@@ -1,5 +1,5 @@
-"""Who issues tokens that are believed, and what a token has to be like: the part of it that all programs of ours have
-in their files. It reads nothing.
+"""Settings of token issuers that all of Nightside's programs have in their files: which issuers are trusted, and what
+their tokens have to be like. It reads no file.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gateway.ground.values import SECOND_NS, Address, Id, WebUrl
 
 ISSUERS_MAX = 16
 _NAME_LENGTH_MAX = 24
-"""It becomes part of ids, which are short."""
+"""Most characters of an issuer's name, which becomes part of ids."""
 _TEXT_LENGTH_MAX = 256
 _LEEWAY_MAX_NS = 600 * SECOND_NS
 
 
 class Algorithm(StrEnum):
-    """How a token may be signed. None of them shares a secret, so that nobody who can verify can sign."""
+    """Signature algorithms for tokens. None has a shared secret, so that a program which can verify cannot sign."""
 
     RS256 = "RS256"
     RS384 = "RS384"
@@ -37,7 +37,7 @@ class Algorithm(StrEnum):
     ES512 = "ES512"
     EDDSA = "EdDSA"
     ED25519 = "Ed25519"
-    """As RFC 9864 calls the same."""
+    """Name of EdDSA in RFC 9864."""
 
 
 def _check_text(text: str) -> str:
@@ -47,24 +47,24 @@ def _check_text(text: str) -> str:
 
 
 ClaimText = Annotated[str, Strict(), Field(min_length=1, max_length=_TEXT_LENGTH_MAX), AfterValidator(_check_text)]
-"""What a claim may say, or be called."""
+"""Text of a claim, or its name."""
 IssuerName = Annotated[Id, Field(max_length=_NAME_LENGTH_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuerConfig:
-    """One issuer of tokens (OpenID Connect, or OAuth 2 with keys that are published)."""
+    """Issuer of tokens (OpenID Connect, or OAuth 2 with published keys)."""
 
     name: IssuerName
-    """Here, in logs, metrics and ids."""
+    """Name of the issuer in this program's logs, metrics and ids."""
     issuer: WebUrl
-    """Exactly what tokens say in `iss`."""
+    """Exact value of `iss` in its tokens."""
     audiences: Annotated[tuple[ClaimText, ...], Field(min_length=1)]
-    """Of which a token has to name one in `aud`: those meant for us."""
+    """Audiences of this program: a token has to name one of them in `aud`."""
     jwks_url: WebUrl | None = None
-    """Where its keys are; without it, its discovery document says so."""
+    """URL of its keys; without it, the discovery document gives it."""
     ca_file: Path | None = None
-    """Who vouches for it; without it, those whom this machine trusts."""
+    """Authorities of its TLS certificate; without it, those that this machine trusts."""
     algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = (
         Algorithm.RS256,
         Algorithm.PS256,
@@ -72,22 +72,23 @@ class IssuerConfig:
         Algorithm.EDDSA,
     )
     scopes: tuple[ClaimText, ...] = ()
-    """All of which a token needs."""
+    """Scopes, all of which a token needs."""
     access_tokens_only: bool = False
-    """Take no token but those whose type is `at+jwt` (RFC 9068): an issuer's other tokens open nothing."""
+    """Accept only tokens of type `at+jwt` (RFC 9068), and none of the issuer's other tokens."""
     leeway_ns: int = 30 * SECOND_NS
-    """For clocks that differ."""
+    """Nanoseconds of tolerance for clocks that differ."""
     refresh_interval_ns: int = 600 * SECOND_NS
-    """How often its keys are fetched, give or take a tenth."""
+    """Nanoseconds between two fetches of its keys, give or take a tenth."""
     refetch_interval_ns: int = 10 * SECOND_NS
-    """A token by an unknown key has them fetched at once, but no sooner than this after the last time, whoever asks."""
+    """Least nanoseconds between a fetch and one that a token with an unknown key causes, however many such tokens
+    come."""
     stale_after_ns: int = 24 * 3600 * SECOND_NS
-    """For so long keys are believed of an issuer that cannot be reached."""
+    """Nanoseconds for which keys are trusted while the issuer cannot be reached."""
     timeout_ns: int = 5 * SECOND_NS
 
 
 def issuer_faults(key: str, issuers: Iterable[IssuerConfig], *, insecure: bool) -> Iterator[Fault]:
-    """Among keys each of which is well written. `key` is the section."""
+    """Yield faults between keys that are each well formed. `key` is the section."""
     names: list[str] = []
     urls: list[str] = []
     for index, each in enumerate(issuers):
@@ -110,17 +111,17 @@ def issuer_faults(key: str, issuers: Iterable[IssuerConfig], *, insecure: bool) 
 
 
 def is_protected(url: str) -> bool:
-    """Nobody in between can say something else in its place."""
+    """Return whether the answers from a URL cannot be forged on the way."""
     return urlsplit(url).scheme == "https" or is_here(url)
 
 
 def is_here(url: str) -> bool:
-    """It leads to this machine."""
+    """Return whether the URL leads to this machine."""
     return Address(urlsplit(url).hostname or "", 0).is_loopback
 
 
 def why_not_led_to(issuer: str, url: str) -> str:
-    """Why an issuer may not have its keys fetched from there; empty where it may."""
+    """Reason why an issuer's keys may not be fetched from this URL; empty where they may."""
     if is_here(url) and not is_here(issuer):
         return "on this machine, which is no place of an issuer beyond it"
     if is_protected(issuer) and not is_protected(url):

@@ -1,5 +1,5 @@
-"""Counts what tokens were shown and what came of it, and how old what is known of their issuers is, for Prometheus. It
-knows no token and nobody who has one.
+"""Counts token verifications and fetches of issuers' keys, and shows the age of the keys, for Prometheus. It knows no
+token and no holder of one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ VALID, REMEMBERED = "valid", "remembered"
 RESULTS = (VALID, REMEMBERED, *Reason)
 FETCHED, FAILED = "fetched", "failed"
 AT_START, BY_INTERVAL, UNKNOWN_KEY = CAUSES = ("start", "interval", "unknown_key")
-"""Why keys are fetched."""
+"""Causes of fetching keys."""
 
 
 class CountedIssuer(Protocol):
-    """What is told of one."""
+    """State of an issuer that the gauges show."""
 
     failures: int
-    """In a row, of fetching its keys."""
+    """Failures in a row of fetching its keys."""
 
     @property
     def keys(self) -> Sized: ...
@@ -33,7 +33,7 @@ class CountedIssuer(Protocol):
 
 
 class TokenCounters:
-    """Of one program, over all its issuers. `use` is whom tokens are for: `clients` or `operators`."""
+    """Counters of one program, over all its issuers. `use` is what the tokens are for: `clients` or `operators`."""
 
     def __init__(self) -> None:
         self.verified = Tally(
@@ -65,7 +65,7 @@ class TokenCounters:
         )
 
     def follow(self, issuer: CountedIssuer, use: str, name: str) -> None:
-        """Asked at each scrape."""
+        """Read the issuer's gauges at each scrape."""
         self._age.follow(issuer.age_s, use, name)
         self._keys.follow(lambda: len(issuer.keys), use, name)
         self._unreachable.follow(lambda: bool(issuer.failures), use, name)

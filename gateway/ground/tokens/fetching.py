@@ -1,5 +1,5 @@
-"""Asks an issuer for its keys: its discovery document if it has to, then its key set. It believes nobody in between,
-follows nobody elsewhere, and reads no more than it needs.
+"""Fetches an issuer's keys: its discovery document if needed, then its key set. It accepts only a trusted certificate,
+follows no redirect, and reads a bounded answer.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _ASKED = {"accept": "application/json", "accept-encoding": "identity"}
 
 
 class FetchFailed(Exception):
-    """No keys came, in words for operators."""
+    """The keys could not be fetched; the message says why, for operators."""
 
 
 class _Discovered(msgspec.Struct):
-    """The little that we need of the document (OpenID Connect Discovery 1.0, 3)."""
+    """Members of the discovery document that are needed (OpenID Connect Discovery 1.0, section 3)."""
 
     issuer: str
     jwks_uri: str
 
 
 async def fetch_key_set(config: IssuerConfig) -> bytes:
-    """As it was published. Raises FetchFailed, within the issuer's `timeout`."""
+    """Fetch the key set as it is published. Raises FetchFailed, within the issuer's `timeout`."""
     try:
         async with asyncio.timeout(config.timeout_ns / _SECOND_NS):
             tls = await asyncio.to_thread(_trusting, config.ca_file)
@@ -68,7 +68,8 @@ async def _get(session: aiohttp.ClientSession, url: str, tls: ssl.SSLContext) ->
 
 
 def _in_words(error: Exception) -> str:
-    """The same each time for the same fault, which aiohttp's own are not: they name objects by where they lie."""
+    """Reason for a failure, in equal words for equal failures; aiohttp's own messages hold memory addresses of
+    objects."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"its certificate is not trusted: {error.certificate_error}"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
@@ -79,7 +80,7 @@ def _in_words(error: Exception) -> str:
 
 
 async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
-    """Bounded, whatever it says of its length."""
+    """Read the body up to a bound, whatever length its header gives."""
     body = bytearray()
     async for piece in response.content.iter_any():
         body += piece
@@ -89,7 +90,7 @@ async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
 
 
 def _trusting(ca_file: Path | None) -> ssl.SSLContext:
-    """Read each time, so that authorities may change."""
+    """TLS context, read from the file each time so that authorities may change."""
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:

@@ -1,6 +1,8 @@
-"""One issuer's keys: fetched now and then, kept for when it cannot be reached, and believed for a bounded time.
+"""Keys of one issuer: fetched at intervals, stored for when the issuer cannot be reached, and trusted for a bounded
+time.
 
-It asks its issuer no more often than its file says, whoever shows what tokens, and it never fails for want of one.
+It contacts the issuer no more often than its file allows, whatever tokens are shown, and never fails when the issuer
+cannot be reached.
 """
 
 from __future__ import annotations
@@ -31,23 +33,23 @@ _AFTER_FAILURE = Backoff(min_ns=1 * _SECOND_NS, max_ns=60 * _SECOND_NS)
 
 
 class KeptKeys(msgspec.Struct, frozen=True):
-    """What outlives the process."""
+    """Key set that is stored over a restart."""
 
     issuer: str
     fetched_ns: int
-    """Since 1970."""
+    """Nanoseconds since 1970."""
     key_set: str
-    """As it was published."""
+    """Key set as it was published."""
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What all issuers of one program have in common."""
+    """Parts that all issuers of one program share."""
 
     program: str
-    """Its name, for files."""
+    """Name of the program, for files."""
     folder: Path | None
-    """Where something outlives the process, if anything does."""
+    """Folder for state that outlives the process; None where there is none."""
     clock: Clock
     log: FilteringBoundLogger
     counters: TokenCounters = field(default_factory=TokenCounters)
@@ -55,7 +57,7 @@ class Around:
     rng: random.Random = field(default_factory=random.Random)
 
     def issuers(self, use: str, configs: Iterable[IssuerConfig]) -> list[Issuer]:
-        """`use` says whom their tokens are for."""
+        """Make the issuers. `use` is what their tokens are for."""
         return [Issuer(each, use, self) for each in configs]
 
     def file(self, use: str, issuer: str) -> StateFile[KeptKeys] | None:
@@ -65,7 +67,7 @@ class Around:
 
 
 class Issuer:
-    """`keys` is another object whenever they change."""
+    """Issuer of tokens. `keys` is another object whenever the keys have changed."""
 
     def __init__(self, config: IssuerConfig, use: str, around: Around) -> None:
         self.config = config
@@ -80,17 +82,17 @@ class Issuer:
         self._text = b""
         self._fetched_ns: int | None = None
         self._began_ns: int | None = None
-        """The last fetch, by the monotonic clock."""
+        """Start of the last fetch, by the monotonic clock."""
         self._is_fetching = False
         self.failures = 0
-        """In a row, of fetching its keys."""
+        """Failures in a row of fetching its keys."""
         self._fault = "its keys have not been fetched yet"
         self._wanted = asyncio.Event()
         self._ended = asyncio.Event()
         around.counters.follow(self, use, config.name)
 
     def restore(self) -> None:
-        """What was known before the restart, if there is a place where it would be."""
+        """Use the keys that were stored before the restart, if there are any."""
         if self._file is None:
             return
         try:
@@ -103,7 +105,7 @@ class Issuer:
 
     @property
     def is_usable(self) -> bool:
-        """There are keys, and they are not too old to be believed."""
+        """Keys are known, and are not too old to be trusted."""
         return self._fetched_ns is not None and self._clock.wall_ns() - self._fetched_ns <= self.config.stale_after_ns
 
     def age_s(self) -> float:
@@ -120,15 +122,15 @@ class Issuer:
         }
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Fetch the keys repeatedly until cancelled."""
         cause = AT_START
         while True:
             await self.fetch(cause)
             cause = await self._pause()
 
     async def refetched(self) -> bool:
-        """For a token by a key that is not known: waits until the keys have been fetched anew, for everybody at once.
-        False where it is too soon to ask again."""
+        """Wait until the keys have been fetched again, for a token with an unknown key; waiting callers share one
+        fetch. Returns False where the last fetch is too recent, or the fetch takes too long."""
         if not self._is_fetching:
             if self._began_ns is not None and (self._clock.now_ns() - self._began_ns < self.config.refetch_interval_ns):
                 return False
@@ -142,7 +144,7 @@ class Issuer:
         return True
 
     async def fetch(self, cause: str) -> None:
-        """What cannot be had, or is of no use, leaves everything as it is."""
+        """Fetch the keys. A failure, or keys that cannot be used, leave the known ones in force."""
         self._wanted.clear()
         self._is_fetching, self._began_ns = True, self._clock.now_ns()
         try:
@@ -159,7 +161,7 @@ class Issuer:
             ended.set()
 
     async def _pause(self) -> str:
-        """Until it is time again; gives why."""
+        """Wait until the next fetch is due; return its cause."""
         interval_s = self.config.refresh_interval_ns / _SECOND_NS
         pause_s = interval_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
         if self.failures:
@@ -172,7 +174,7 @@ class Issuer:
         return UNKNOWN_KEY
 
     def _put(self, text: bytes, fetched_ns: int) -> bool:
-        """Whether they are other keys than before. Raises KeySetUnusable."""
+        """Use a key set; return whether it differs from the one before. Raises KeySetUnusable."""
         is_news = text != self._text
         if is_news:
             self.keys, self._text = read_key_set(text), text

@@ -1,5 +1,5 @@
-"""An issuer's public keys, from the document in which it publishes them (a JSON Web Key Set, RFC 7517). It fetches
-nothing, and takes no key that could sign or that is shared.
+"""Reads an issuer's public keys from its JSON Web Key Set (RFC 7517). It fetches nothing, drops private parts of keys,
+and accepts no shared key.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 
 
 class KeySetUnusable(Exception):
-    """A document in which no key can be found that a signature could be held against, in words."""
+    """Document with no usable key for verifying signatures; the message says why."""
 
 
 class PublicKeys:
-    """All that an issuer published at one time. It never changes."""
+    """Keys that an issuer published at one time. The set never changes."""
 
     def __init__(self, keys: Iterator[PublicKey]) -> None:
         self._keys = tuple(keys)
@@ -36,7 +36,8 @@ class PublicKeys:
         return len(self._keys)
 
     def that_may_verify(self, algorithm: str, kid: str | None) -> list[PublicKey]:
-        """Those of that id which may have signed in that way. A token that names none has to be by the only one."""
+        """Keys of this id that may have signed with this algorithm. For a token that names no key, the only fitting
+        key; none where there are several."""
         fitting = [each for each in self._keys if _fits(each, algorithm)]
         if kid is None:
             return fitting if len(fitting) == 1 else []
@@ -51,7 +52,7 @@ NO_KEYS = PublicKeys(iter(()))
 
 
 def read_key_set(text: bytes) -> PublicKeys:
-    """Keys that we have no use for are left out. Raises KeySetUnusable."""
+    """Read a key set; keys of no use here are left out. Raises KeySetUnusable."""
     try:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -83,7 +84,7 @@ def _may_verify(document: dict[str, Any]) -> bool:
 def _imported(document: dict[str, Any]) -> PublicKey | None:
     if document["kty"] == "RSA" and not _RSA_BITS_MIN <= _bits_in(document.get("n")) <= _RSA_BITS_MAX:
         return None
-    from joserfc.errors import JoseError  # noqa: PLC0415 - with the first key
+    from joserfc.errors import JoseError  # noqa: PLC0415 - loaded with the first key
     from joserfc.jwk import ECKey, JWKRegistry, OKPKey, RSAKey  # noqa: PLC0415 - as above
 
     try:
@@ -94,7 +95,8 @@ def _imported(document: dict[str, Any]) -> PublicKey | None:
 
 
 def _bits_in(number: object) -> int:
-    """Before a library makes a key of it: what is too short or too long is not worth that."""
+    """Approximate size in bits of a base64 number, so that a key which is too short or too long never reaches the
+    library."""
     return len(number.rstrip("=")) * 6 // 8 * 8 if isinstance(number, str) else 0
 
 

@@ -1,4 +1,4 @@
-"""Which operator a verified token makes its holder: the most that any of its roles allows. It asks nobody."""
+"""Maps a verified token to an operator, with the highest of the token's roles. It makes no request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN_MAX = 128
 
 
 def operator_of(issuer: IssuerConfig, claims: Mapping[str, Any]) -> Operator:
-    """Raises TokenRefused."""
+    """Operator of a verified token. Raises TokenRefused."""
     assert isinstance(issuer, OperatorIssuerConfig), "operators' tokens are of operators' issuers"
     said = claim_values(claims, issuer.claim)
     held = [role for role in Role if any(each in said for each in issuer.roles.get(role, ()))]
@@ -30,7 +30,7 @@ def operator_of(issuer: IssuerConfig, claims: Mapping[str, Any]) -> Operator:
 def make_operators(
     admin_token: str | None, config: OperatorsConfig, around: Around
 ) -> tuple[Operators, Sequence[Issuer]]:
-    """All who are operators of a program, and the issuers that have to be run for that. Raises ConfigError."""
+    """Operators of a program, and the issuers that have to be run for them. Raises ConfigError."""
     issuers = around.issuers(FOR_OPERATORS, config.issuers)
     if not issuers:
         return Operators(admin_token, config), ()

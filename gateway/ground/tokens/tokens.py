@@ -1,7 +1,7 @@
-"""Tokens that are shown, and what each grants: verified once, and remembered until it expires, its issuer's keys change
+"""Caches what each token grants: a token is verified once, and remembered until it expires, or its issuer's keys change
 or become too old.
 
-What it remembers is bounded, and holds no token: only a digest of each.
+The cache is bounded, and holds no token, only a digest of each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DIGEST_BYTES = 32
 
 _Grant = TypeVar("_Grant")
 Grant = Callable[[IssuerConfig, Mapping[str, Any]], _Grant]
-"""What verified claims grant. Raises TokenRefused."""
+"""Callback that maps verified claims to what they grant. Raises TokenRefused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class _Remembered(Generic[_Grant]):
     grant: _Grant
     issuer: Issuer
     keys: PublicKeys
-    """That it was verified with."""
+    """Keys that the token was verified with."""
     expires_ns: int
 
 
 class Tokens(Generic[_Grant]):
-    """All that one program takes of one kind."""
+    """Tokens that one program accepts for one use."""
 
     def __init__(
         self,
@@ -49,7 +49,8 @@ class Tokens(Generic[_Grant]):
         counters: TokenCounters,
         remembered_max: int = REMEMBERED_MAX,
     ) -> None:
-        """The library that verifies signatures is loaded with the first of these: most programs begin without."""
+        """Set up the cache. The library that verifies signatures is loaded with the first instance, since most programs
+        start without one."""
         from gateway.ground.tokens import verifying  # noqa: PLC0415 - as above
 
         self.issuers = issuers
@@ -66,7 +67,7 @@ class Tokens(Generic[_Grant]):
         return len(self._remembered)
 
     def check(self, token: str) -> _Grant:
-        """What it grants, without asking anybody. Raises TokenRefused."""
+        """Return what a token grants, without contacting an issuer. Raises TokenRefused."""
         try:
             return self._check(token)
         except TokenRefused as refused:
@@ -74,7 +75,8 @@ class Tokens(Generic[_Grant]):
             raise
 
     async def identify(self, token: str) -> _Grant:
-        """The same; of a key that is not known, its issuer is asked first, unless it just was."""
+        """Return what a token grants, as `check` does. For an unknown key, the issuer's keys are fetched first, unless
+        they just were."""
         try:
             return self._check(token)
         except TokenRefused as refused:
@@ -118,7 +120,7 @@ class Tokens(Generic[_Grant]):
         return _Remembered(grant, issuer, keys, self._verifying.expires_ns(claims, config))
 
     def _may_be_news_to(self, refused: TokenRefused) -> Issuer | None:
-        """Whose answer could change that."""
+        """Issuer whose newest keys could change the refusal; None where no keys could."""
         if refused.reason not in (Reason.KEY, Reason.UNAVAILABLE):
             return None
         return next((each for each in self.issuers if each.config.name == refused.issuer), None)

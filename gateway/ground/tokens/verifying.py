@@ -1,5 +1,5 @@
-"""Whether a token is what it says: read, held against an issuer's keys and against the clock. Pure, but for what the
-signature takes; it fetches nothing and remembers nothing.
+"""Verifies a token: reads it, and checks it against an issuer's keys and against the time. It fetches nothing and
+remembers nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gateway.ground.tokens.words import Reason, TokenRefused
 
 TOKEN_BYTES_MAX = 8192
 SUBJECT_LENGTH_MAX = 255
-"""As OpenID Connect has it."""
+"""Most characters of a subject, as in OpenID Connect."""
 _SECOND_NS = 1_000_000_000
 _NEVER_S = 2**40
 _ACCESS_TOKEN_TYPES = ("at+jwt", "application/at+jwt")
@@ -38,7 +38,7 @@ _CLAIM_REASONS = {"aud": Reason.AUDIENCE, "iss": Reason.ISSUER, "nbf": Reason.NO
 
 
 class Unverified(NamedTuple):
-    """What a token says of itself. Nothing of it may be believed."""
+    """Content of a token before it is verified; none of it may be trusted."""
 
     token: str
     header: dict[str, Any]
@@ -51,7 +51,7 @@ class Unverified(NamedTuple):
 
 
 def read_token(token: str) -> Unverified:
-    """Raises TokenRefused."""
+    """Read a token's header and claims. Raises TokenRefused."""
     if len(token) > TOKEN_BYTES_MAX:
         raise TokenRefused(Reason.TOO_LARGE)
     header, claims, _ = token.split(".")
@@ -59,7 +59,7 @@ def read_token(token: str) -> Unverified:
 
 
 def verify(told: Unverified, config: IssuerConfig, keys: PublicKeys, wall_ns: int) -> Mapping[str, Any]:
-    """The claims of a token that its issuer has signed, and that is valid now and meant for us. Raises TokenRefused."""
+    """Verify the signature, the validity and the audience of a token, and return its claims. Raises TokenRefused."""
     try:
         _verify_signature(told, config, keys)
         _verify_claims(told.claims, config, wall_ns)
@@ -70,7 +70,7 @@ def verify(told: Unverified, config: IssuerConfig, keys: PublicKeys, wall_ns: in
 
 
 def expires_ns(claims: Mapping[str, Any], config: IssuerConfig) -> int:
-    """Of verified claims: when they hold no longer, by our clock."""
+    """Wall time in nanoseconds at which verified claims expire by this program's clock."""
     return int(min(claims["exp"], _NEVER_S) * _SECOND_NS) + config.leeway_ns
 
 
@@ -89,7 +89,7 @@ def _verify_signature(told: Unverified, config: IssuerConfig, keys: PublicKeys) 
     if not isinstance(algorithm, str) or algorithm not in config.algorithms:
         raise TokenRefused(Reason.ALGORITHM)
     if not isinstance(kid, str | None) or "crit" in told.header or "b64" in told.header:
-        raise TokenRefused(Reason.MALFORMED)  # what is critical would have to be understood, and nothing of it is
+        raise TokenRefused(Reason.MALFORMED)  # critical headers must be understood, and none is
     if config.access_tokens_only and str(told.header.get("typ")).lower() not in _ACCESS_TOKEN_TYPES:
         raise TokenRefused(Reason.TYPE)
     candidates = keys.that_may_verify(algorithm, kid)
@@ -108,8 +108,8 @@ def _verify_signature(told: Unverified, config: IssuerConfig, keys: PublicKeys) 
 
 
 class _Registry(jws.JWSRegistry):
-    """For what issuers sign today: long headers, and EdDSA under the name that it had before RFC 9864, which the
-    library would warn of on standard error, once for each place that it is used at."""
+    """Registry for the tokens that issuers sign: long headers, and EdDSA under the name that RFC 9864 replaces, of
+    which the library would warn on standard error, once for each place of use."""
 
     max_header_length = TOKEN_BYTES_MAX
 
@@ -121,7 +121,7 @@ class _Registry(jws.JWSRegistry):
 
 @lru_cache(len(Algorithm))
 def _registry(algorithm: Algorithm) -> _Registry:
-    """One that allows nothing else. A header that it does not know means nothing, and does no harm."""
+    """Registry that allows this algorithm alone. An unknown header is ignored, and does no harm."""
     return _Registry(algorithms=[str(algorithm)], strict_check_header=False)
 
 

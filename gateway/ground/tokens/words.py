@@ -1,4 +1,4 @@
-"""Why a token opens nothing: reasons of a closed set, each in words that its holder may read. None quotes a token."""
+"""Reasons for refusing a token: a closed set, each with a text for the token's holder. No text quotes a token."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Also a label of metrics."""
+    """Reason for refusing a token; also a label of metrics."""
 
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
@@ -40,14 +40,15 @@ WORDS = {
     Reason.NOT_MAPPED: "nothing here is for holders of such an access token",
     Reason.UNAVAILABLE: "the keys of the token's issuer are not known here at the moment",
 }
-"""For whoever holds the token; what a reason is about is added where it is our own file that names it."""
+"""Texts for the token's holder. The subject of a reason is appended where the program's own file names it."""
 
 
 class TokenRefused(Exception):
-    """Raised for a token that opens nothing."""
+    """The token is refused."""
 
     def __init__(self, reason: Reason, issuer: str = "", about: str = "") -> None:
-        """`issuer` is the name it has here, if it is one of ours; `about` a name from our own file."""
+        """Describe the refusal. `issuer` is the name of a configured issuer; `about` is a name from this program's own
+        file."""
         super().__init__(WORDS[reason])
         self.reason = reason
         self.issuer = issuer
@@ -59,5 +60,6 @@ class TokenRefused(Exception):
 
 
 def looks_like_token(credential: str) -> bool:
-    """A JSON object in base64, a second one, and a signature. No key of ours looks like that."""
+    """Return whether a credential has a token's form: two JSON objects in base64 and a signature. No client key has
+    it."""
     return credential.startswith("ey") and credential.count(".") == 2
