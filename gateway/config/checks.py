@@ -268,7 +268,7 @@ def _number_faults(file: RegionFile) -> Iterator[Fault]:
         )
     if peering.forward_window_bytes < _FORWARD_WINDOW_BYTES_MIN:
         yield Fault("peering.forward_window", "is below 16KiB, so that each answer would wait at every turn")
-    longest_ns = limits.request_deadline_ns + peering.connection_age_ns // 2  # forwards begin on a stream for so long
+    longest_ns = limits.request_deadline_ns + peering.connection_age_ns // 2  # half the age: time for new forwards
     if peering.connection_grace_ns < max(longest_ns, peering.connection_age_ns):
         running = "is below limits.request_deadline and half of peering.connection_age, so running calls would be cut"
         yield Fault("peering.connection_grace", running, beside="limits.request_deadline")
