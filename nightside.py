@@ -92,7 +92,7 @@ class LazyCommand(click.Command):
             )
         importlib.import_module("gateway.ground.environment").keep_grpc_quiet()
         module_name, _, attribute = self.target.partition(":")
-        gc.disable()  # modules stay: looking for garbage among them takes a tenth of the start
+        gc.disable()  # modules stay: collecting among them takes a tenth of the start
         command = getattr(importlib.import_module(module_name), attribute)
         gc.enable()
         assert isinstance(command, click.Command), f"{self.target} is not a command"

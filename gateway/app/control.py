@@ -167,8 +167,8 @@ class Control:
 
     def is_news(self, version: ControlVersion) -> bool:
         """True if a peer should be asked for the ownership of this version. While the leading controller speaks to this
-        gateway, peers are not asked; a newer term is another controller's, which may have deposed this gateway's
-        without its knowledge."""
+        gateway, peers are not asked; a newer term belongs to another controller, which may have deposed this gateway's
+        controller unnoticed."""
         is_told = self._is_spoken_to and version.term <= self.version.term
         return self.is_wanted and self.precedence.would_be_news(version) and not is_told
 

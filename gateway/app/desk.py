@@ -223,7 +223,7 @@ class Desk:
             self.ledger.on_finished(profile, end, summary)
             if self.core.limits.is_charged(profile.request_id):
                 self.driver.submit(TokensSettled(profile.request_id, tokens_used(profile, summary).total))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it stops this gateway
+        except Exception as error:  # noqa: BLE001 - any fault here stops this gateway
             self.driver.fail(error)
         finally:
             if self.driver.open_requests == 0:

@@ -234,7 +234,7 @@ class Succession:
         return self._successor is None or self._successor.requests_left is None
 
     async def until_alone(self) -> None:
-        while not self.is_alone:  # noqa: ASYNC110 - it is rare, and not waited for by any request
+        while not self.is_alone:  # noqa: ASYNC110 - rare, and waited for by no request
             await asyncio.sleep(_LOOK_S)
 
     @property

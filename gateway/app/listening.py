@@ -79,7 +79,7 @@ class Door:
 
     async def until_empty(self) -> None:
         """Wait until no connection is open, after `leave`."""
-        while self._runner.guarded.open_connections or self._may_shake_hands():  # noqa: ASYNC110 - it tells nobody
+        while self._runner.guarded.open_connections or self._may_shake_hands():  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(_LOOK_S)
 
     def _may_shake_hands(self) -> bool:

@@ -3,7 +3,7 @@ reason; only a replica that cannot or may not be served as described, and a peer
 contradicts, are left out by themselves. Leaving them out cannot break a residency rule, since they are then sent no
 requests.
 
-This module puts no order in force, and checks a snapshot as strictly as a region file.
+This module puts no order in force, and holds what a snapshot configures to the checks of a region file.
 """
 
 from __future__ import annotations

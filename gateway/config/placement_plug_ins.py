@@ -62,7 +62,7 @@ def placement_faults(config: PlacementConfig) -> Iterator[tuple[str, str]]:
 
 
 def with_version(config: PlacementConfig) -> PlacementConfig:
-    """Return the config with the policy's installed version, as a core and a journal take it. The config has no
+    """Return the config with the policy's installed version, as a core and a journal take it. The config must have no
     faults."""
     if config.policy in list(PlacementPolicy):
         return config
@@ -70,8 +70,8 @@ def with_version(config: PlacementConfig) -> PlacementConfig:
 
 
 def policy_fault(found: object) -> str:
-    """Reason why it is no policy; empty if it is one. Checked here since a compiled base class can be subclassed
-    without its abstract methods."""
+    """Reason why an object is no policy; empty if it is one. Checked here since a compiled base class lets a subclass
+    leave out its abstract methods."""
     if not isinstance(found, type) or not issubclass(found, Policy):
         return "is no gateway.core.placement.policy.Policy"
     for question in ("choose_replica", "choose_peer"):

@@ -87,7 +87,7 @@ class LimitsConfig:
     bodies_held_tenant_share: float = 0.75
     """Share of that room that the bodies of all keys of one tenant may take."""
     body_rate_min_bytes: int = 16 * 2**10
-    """Minimum upload rate, in bytes per second: a client that sends its body slower on average is disconnected, ..."""
+    """Minimum upload rate, in bytes per second: a client that sends its body slower on average is refused, ..."""
     body_grace_ns: int = 10 * SECOND_NS
     """... but not before this time has passed."""
     request_deadline_ns: int = 600 * SECOND_NS
@@ -112,7 +112,7 @@ class LimitsConfig:
     """Silence after which a stream gets a comment line, so that intermediaries do not take its connection for dead.
     None: no bytes are sent before the answer, and the HTTP status tells how the request ended."""
     client_stall_ns: int = 60 * SECOND_NS
-    """Time after which a client that is still sending its body, or reads no data, is treated as disconnected."""
+    """Time after which a client that is still sending its body, or reads no data, is given up."""
     engine_connect_ns: int = 5 * SECOND_NS
     engine_stall_ns: int = 120 * SECOND_NS
     """Silence after which an event stream that has begun counts as failed."""
@@ -215,8 +215,9 @@ class PeeringConfig:
     forward_window_bytes: int = MEBIBYTE // 4
     """Window of each answer on such a stream: bytes in flight to this gateway or buffered here unread."""
     batch_gap_ns: int = 1 * MILLISECOND_NS
-    """Pause between two messages on such a stream, so that frames of several forwards go out together. A frame after a
-    silence, or data for more than one message, does not wait. 0: one message per turn of the event loop."""
+    """Pause between two messages on such a stream, once for each frame of the earlier one and three times at most, so
+    that frames of several forwards go out together. A frame after a silence, or data beyond one message, does not wait.
+    0: one message per turn of the event loop."""
     tls: MeshTlsConfig | None = None
 
 
@@ -256,7 +257,7 @@ class AuditConfig:
     head_interval_ns: int = 60 * SECOND_NS
     """Interval of signing and logging a new head of the chain."""
     unwritten_max_bytes: int = 16 * MEBIBYTE
-    """Lines held in memory while the disk cannot be written; further lines are lost, and counted."""
+    """Log lines held in memory while the disk cannot be written; further lines are lost, and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +390,7 @@ class GatewayConfig(Sections):
     replicas: tuple[ReplicaConfig, ...]
     peers: tuple[PeerConfig, ...]
     prices_file: Path | None = None
-    """Prices of replicas and egress by time of day. None: the controller's prices, if it sends any."""
+    """Prices of replicas and egress by time of day. None: only the controller's prices, if it sends any."""
     dns_replicas: tuple[DnsReplicasConfig, ...] = ()
     kubernetes_replicas: tuple[KubernetesReplicasConfig, ...] = ()
     core: CoreConfig = field(default_factory=CoreConfig)

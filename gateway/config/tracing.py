@@ -42,7 +42,7 @@ class TailConfig:
     forwarded: bool = False
     """Keep requests that were forwarded, or arrived as a forward."""
     resumed: bool = True
-    """Keep requests whose answer broke and was resumed by another replica."""
+    """Keep requests whose answer broke and was resumed elsewhere."""
     kept_per_s: int = 50
     """Requests kept per second; further ones are dropped, since a sample suffices where everything is slow."""
 

@@ -196,7 +196,7 @@ def _play(policy: type[Policy], options: dict[str, bool | int | float | str]) ->
     walk = _Walk(policy, options)
     try:
         walk.run()
-    except Exception as error:  # noqa: BLE001 - whatever it raises would have stopped the gateway
+    except Exception as error:  # noqa: BLE001 - any exception would have stopped the gateway
         return _Story("", 0, f"after {walk.asked} requests: {type(error).__name__}: {error}")
     assert walk.made is not None, "it was named in the config"
     return _Story(walk.digest.hexdigest(), _size_of(walk.made))

@@ -116,7 +116,7 @@ class Attachment:
         return None if self.heard_ns is None else self._clock.now_ns() - self.heard_ns
 
     def changed(self) -> None:
-        """Send the announcement and the policy again if they have changed."""
+        """Wake the stream, to send unsent answers, and the announcement and the policy again if they have changed."""
         self._news.set()
 
     def report_soon(self) -> None:

@@ -18,7 +18,7 @@ from gateway.core.decode.predictors.history import Ended, Snapshot, recent_at_ad
 
 QUESTIONS_MAX = 100_000
 _GOLDEN = 0.6180339887498949
-"""Golden ratio. Fractional parts of its multiples are spread evenly, and so are the first ages of requests."""
+"""Golden ratio less 1. Fractional parts of its multiples are spread evenly, and so are the first ages of requests."""
 
 
 @dataclass(frozen=True, slots=True)

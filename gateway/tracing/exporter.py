@@ -67,7 +67,7 @@ class OtlpExporter:
         try:
             told = [(each, spans_of(each, self._gateway_id, self._server_of)) for each in requests]
             is_taken = self._way.send(encoded(told, self._resource))
-        except Exception as error:  # noqa: BLE001 - whatever a library raises, spans are lost and requests go on
+        except Exception as error:  # noqa: BLE001 - any exception loses spans, and requests go on
             self.problem = f"{type(error).__name__}: {error}"
             return False
         if not is_taken:
