@@ -1,6 +1,6 @@
-"""The one command `nightside`: finds the subcommand's module and loads it only when that subcommand runs.
+"""Command `nightside`: finds the subcommand's module and loads it only when that subcommand runs.
 
-Nothing imports this module, and it must import no part of the product before it is asked to run it.
+No module imports this one, and it must import no part of the product before it is asked to run it.
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ COMMANDS = {
     "results": ("loadgen.evaluation.main:results", "Measure against what papers published, and write it down."),
     "bench": ("loadgen.bench.main:bench", "Measure the parts that every request passes through."),
 }
-"""Each subcommand: where it lives (module:attribute) and the line that `--help` shows for it."""
+"""Target (module:attribute) of each subcommand, and the line that `--help` shows for it."""
 
 
 DEVELOPERS = frozenset({"fit", "engine", "demo", "sim", "load", "plan", "trace", "agreement", "results", "bench"})
-"""Who tries something out, or builds it. All others are for operators."""
+"""Subcommands for trying out, measuring and developing. All others are for operators."""
 
 
 PACKAGES = ("gateway", "controller", "loadgen", "protos")
-"""Another distribution, or a folder of PYTHONPATH, may have such a name too: docs/decisions/0014-four-packages.md."""
+"""Own packages. Another distribution, or a folder of PYTHONPATH, may have such a name too:
+docs/decisions/0014-four-packages.md."""
 
 
 def packages_from_elsewhere(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
-    """Those that Python would take from another place than beside this module, and where that is."""
+    """Own packages that Python would import from another place than beside this module, and that place."""
     ours = Path(__file__).resolve().parent
     found = {name: importlib.util.find_spec(name) for name in packages}
     places = {name: "nowhere" if spec is None else str(spec.origin) for name, spec in found.items()}
@@ -64,7 +65,7 @@ def packages_from_elsewhere(packages: tuple[str, ...] = PACKAGES) -> dict[str, s
 
 
 class Groups(click.Group):
-    """Shows its commands by who needs them."""
+    """Command group that lists its commands by audience."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's own signature
         groups = {"For operators": COMMANDS.keys() - DEVELOPERS, "To try out, measure and develop": DEVELOPERS}
@@ -76,7 +77,7 @@ class Groups(click.Group):
 
 
 class LazyCommand(click.Command):
-    """Stands for a subcommand in the help and hands over to the real one as soon as it is called."""
+    """Placeholder of a subcommand in the help, which loads the real one as soon as it is called."""
 
     def __init__(self, name: str, target: str, short_help: str) -> None:
         super().__init__(name, short_help=short_help)
@@ -91,7 +92,7 @@ class LazyCommand(click.Command):
             )
         importlib.import_module("gateway.ground.environment").keep_grpc_quiet()
         module_name, _, attribute = self.target.partition(":")
-        gc.disable()  # modules stay: looking for garbage among them takes a tenth of the start
+        gc.disable()  # modules stay: collecting among them takes a tenth of the start
         command = getattr(importlib.import_module(module_name), attribute)
         gc.enable()
         assert isinstance(command, click.Command), f"{self.target} is not a command"

@@ -1,7 +1,7 @@
-"""Keys and what they use, as far as they outlive the process: the keys file as operators change it, and the rows of
-usage as they are written down.
+"""Keys and usage that outlive the process: the keys file as operators change it, and usage rows as they are written to
+disk.
 
-Neither is waited for by any request.
+No request waits for either.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from gateway.security.keys_editing import KeyUnknown, add_key, change_key, remov
 _SECOND_NS = 1_000_000_000
 _DAY_NS = 86_400 * _SECOND_NS
 _ROWS_TOLD_MAX = 10_000
-"""In one message to another process."""
+"""Rows in one message to another process."""
 _Result = TypeVar("_Result")
 TellUsed = Callable[[Rows, Mapping[BudgetName, int]], None]
-"""What was used, and what running requests hold of budgets."""
+"""Sends usage rows, and the budget reserved by running requests, to the process that has the store."""
 
 
 class KeysAdmin:
-    """Changes the keys file for operators who ask over the admin address, and puts it in force at once."""
+    """Changes the keys file for operators at the admin address, and puts it in force at once."""
 
     def __init__(self, keyring: Keyring, clock: Clock, log: FilteringBoundLogger) -> None:
         self._keyring = keyring
@@ -50,7 +50,7 @@ class KeysAdmin:
         self._log = log
 
     def list(self) -> list[Mapping[str, object]]:
-        """With when each was last shown here, since this process began."""
+        """Keys as shown to operators, each with the time of its last use in this process."""
         new, old = self._keyring.last_used_ns
         return [
             {
@@ -88,7 +88,7 @@ class KeysAdmin:
         await self._edit("removed", key_id, by, lambda _: remove_key(self._keyring.path, key_id))
 
     async def _edit(self, what: str, key_id: str, by: Operator, edit: Callable[[int], _Result]) -> _Result:
-        """It is written down, whoever leaves meanwhile, and in force when this returns."""
+        """Edit the keys file. The edit is written even if the caller disconnects, and is in force when this returns."""
         try:
             done = await finish_in_thread(edit, self._clock.wall_ns())
             await self._keyring.reload()
@@ -101,27 +101,27 @@ class KeysAdmin:
 
 
 class UsageKeeper:
-    """Keeps what clients used: in the book at once, and in the store soon after."""
+    """Records what clients used: in the book at once, and in the store soon after."""
 
     def __init__(self, config: UsageConfig, store: UsageStore, clock: Clock, log: FilteringBoundLogger) -> None:
         self.book = UsageBook()
         self.fault = ""
-        """Why what clients use would not outlive the process, while it would not."""
+        """Reason why usage would not survive a restart; empty while it would."""
         self._config = config
         self._store = store
         self._clock = clock
         self._log = log
         self._forget_due_ns = clock.now_ns()
         self._is_open = False
-        """The store is this process's."""
+        """The store belongs to this process."""
         self._tell: TellUsed | None = None
-        """Whoever has the store now."""
+        """Sends usage to the process that has the store."""
         self._has_ended: Callable[[], bool] = lambda: False
-        """Of that process."""
+        """Tells if that process has ended."""
 
     def begin(self) -> None:
-        """Before anybody is served. A damaged file leaves budgets counting from nothing, loudly; one that is there and
-        cannot be read leaves them closed until it can be."""
+        """Load usage before any request is served. A damaged file makes budgets count from zero, with an error in the
+        log; a file that exists and cannot be read keeps keys with budgets refused until it can be."""
         self._open()
         self.book.others.remember(self._store.told())
         self.book.remember(self._store.since(self._month_begin), self._clock.wall_ns())
@@ -138,25 +138,25 @@ class UsageKeeper:
     # A hand-over
 
     async def release(self) -> Mapping[BudgetName, int]:
-        """All is written down, and the store closed for another process. What is used from now on is held until it is
-        known who takes it. Gives what running requests hold of budgets."""
+        """Write all rows and close the store for another process. Later usage is held until `tell` or `take_back`.
+        Returns the budget that running requests hold."""
         await self.flush()
         self._is_open = False
         await self._store.release()
         return self.book.held()
 
     def take_back(self) -> None:
-        """After `release`: the other process is gone."""
+        """Open the store again after `release`, when the other process is gone."""
         if not self._is_open:
             self._open()
 
     def tell(self, tell: TellUsed, has_ended: Callable[[], bool]) -> None:
-        """After `release`: what is used is told to whoever has the store. `tell` raises OSError where that cannot be
-        told. It is held then, and the store is taken back only once that process has ended."""
+        """Send usage to the process that has the store, after `release`. `tell` raises OSError when it cannot: rows are
+        then held, and the store is taken back only once that process has ended."""
         self._tell, self._has_ended = tell, has_ended
 
     def take_over(self, rows: Rows, held: Mapping[BudgetName, int]) -> None:
-        """Of the process before."""
+        """Take over rows and held budgets of the process before."""
         self.book.take_over(rows, held, self._clock.wall_ns())
 
     async def _flush_elsewhere(self) -> None:
@@ -171,7 +171,7 @@ class UsageKeeper:
                     self._not_told(rows, cancelled.__cause__)
                 raise
 
-    # Soon after
+    # Periodic writing
 
     @property
     def today(self) -> str:
@@ -188,7 +188,7 @@ class UsageKeeper:
             await self._forget()
 
     async def _forget(self) -> None:
-        """What is older than is kept, once a day of the clock that no one sets."""
+        """Delete rows older than `days_max`, once a day of the monotonic clock."""
         now_ns = self._clock.now_ns()
         if self.fault or not self._is_open or now_ns < self._forget_due_ns:
             return
@@ -200,7 +200,7 @@ class UsageKeeper:
             self._forget_due_ns = now_ns + _DAY_NS
 
     async def flush(self) -> None:
-        """What cannot be written down is kept, up to a bound, and tried again."""
+        """Write rows to the store; rows that cannot be written are kept, up to a bound, and tried again."""
         if not self._is_open:
             await self._flush_elsewhere()
             return
@@ -221,7 +221,8 @@ class UsageKeeper:
             self._written()
 
     async def _open_again(self) -> None:
-        """What a file that could not be read at the start has of before, once it can be."""
+        """Load a file that could not be read at the start, once it can be: its rows, and the reports of other
+        gateways."""
         found = await self._store.open_again(self._month_begin)
         if found is None:
             return
@@ -238,7 +239,7 @@ class UsageKeeper:
             self.fault = ""
 
     def notes(self) -> dict[str, str]:
-        """For operators, of a gateway that is ready all the same."""
+        """Warnings for operators while the gateway is ready."""
         if not self.fault:
             return {}
         closed = "keys with budgets are refused: " if self.book.is_unknown else ""
@@ -252,7 +253,7 @@ class UsageKeeper:
             raise KeysRefused(str(error), 503) from error
 
     def close(self) -> None:
-        """The last of it, and the file."""
+        """Write the last rows and close the store."""
         try:
             self._tell_the_last()
             if self._is_open:
@@ -276,7 +277,8 @@ class UsageKeeper:
             self._not_told(rows, error)
 
     def _not_told(self, rows: dict[Line, Used], error: OSError) -> None:
-        """Two processes that count would both be wrong: the store is taken back only from one that has ended."""
+        """Keep rows that could not be sent. The store is taken back only from a process that has ended: two processes
+        that count would both be wrong."""
         self.book.give_back(rows)
         if self._has_ended():
             self.take_back()
@@ -285,7 +287,7 @@ class UsageKeeper:
 
 
 class Accounts:
-    """Who operators are; keys, if clients need any, and what they use."""
+    """Operators' identities, clients' keys where they are needed, and usage."""
 
     def __init__(self, config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> None:
         """Raises ConfigError."""
@@ -297,7 +299,7 @@ class Accounts:
         self._admin = None if self.keyring is None else KeysAdmin(self.keyring, clock, log)
 
     def begin(self) -> None:
-        """Before anybody is served."""
+        """Load usage, budgets and issuers' keys before any request is served."""
         self.usage.begin()
         self.budgets.begin()
         self.identities.restore()
@@ -312,7 +314,7 @@ class Accounts:
 
 
 def _tell_all(tell: TellUsed, rows: dict[Line, Used], held: Mapping[BudgetName, int]) -> None:
-    """Some rows at a time; those that were told are no longer in `rows`. Raises OSError."""
+    """Send rows in batches, removing those sent from `rows`. Raises OSError."""
     while True:
         some = dict(islice(rows.items(), _ROWS_TOLD_MAX))
         tell(some, held)

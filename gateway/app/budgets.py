@@ -1,5 +1,5 @@
-"""Budgets of keys and tenants, which all gateways of a mesh use up together: what is told of them, to whom, and what is
-heard. It reads no file and sends nothing.
+"""Budgets of keys and tenants, which all gateways of a mesh use up together: selects the usage that each peer is told,
+and records what peers report. It reads no file and sends no message.
 """
 
 from __future__ import annotations
@@ -16,35 +16,34 @@ from gateway.records.usage_book import UsageBook
 from gateway.security.keyring import Keyring
 
 USES_MAX = 256
-"""In one heartbeat."""
+"""Budget reports in one heartbeat."""
 _SECOND_NS = 1_000_000_000
 
 
 class Budgets:
-    """Where no key or tenant has one, nothing is told and nothing that is heard is kept."""
+    """Budget usage told to peers and heard from them. Without budgets here, no usage is told or kept."""
 
     def __init__(
         self, book: UsageBook, keyring: Keyring | None, clock: Clock, is_failing: Callable[[], bool] = lambda: False
     ) -> None:
-        """`is_failing` says whether what is used here would not outlive this process."""
+        """`is_failing` tells if usage here would be lost with this process."""
         self._book = book
         self._is_failing = is_failing
         self._keyring = keyring
         self._clock = clock
         self._tenants: dict[BudgetName, TenantName] = {}
-        """What has a budget, and whose it is."""
+        """Tenant of each budget."""
         self.not_kept = 0
-        """Words of other gateways that did not count: of a day that is far from ours, or for want of room."""
+        """Reports of peers that were dropped: for a day far from this clock's, or for want of room."""
 
     def begin(self) -> None:
-        """Once it is known what was used before."""
+        """Follow the keyring's budgets, once earlier usage is loaded."""
         if self._keyring is not None:
             self._keyring.follow(self._follow_keys)
             self._follow_keys()
 
     def told_to(self, place: Place | None, policy: ResidencyPolicy, seen: int) -> tuple[Sequence[BudgetUse], int]:
-        """What a gateway in `place` may know of those that changed since it has seen the others; and what it has seen
-        with them."""
+        """Changes since `seen` that a gateway in `place` may know; and the position up to which it has seen them."""
         uses, seen = self._book.changes_since(seen, self._clock.wall_ns(), USES_MAX)
         return [each for each in uses if self._may_be_known(each.name, place, policy)], seen
 
@@ -53,7 +52,7 @@ class Budgets:
         days = _days_around(wall_ns)
         for use in uses:
             if use.name not in self._tenants:
-                continue  # nothing of ours: keys files may differ
+                continue  # no budget here: keys files may differ
             if use.day not in days or not self._book.hear(gateway, use, wall_ns):
                 self.not_kept += 1
 
@@ -61,11 +60,11 @@ class Budgets:
         self._book.fell_silent(gateway, self._clock.wall_ns())
 
     def levels(self) -> BudgetLevels:
-        """For the metrics page."""
+        """Figures for the metrics page."""
         return BudgetLevels(lambda: len(self._book.others), lambda: self.not_kept, self._is_failing)
 
     def by_others(self, name: BudgetName) -> Used:
-        """What they have used of it in this day and month."""
+        """Usage of a budget by other gateways in this day and month."""
         return self._book.others.used(name, _days_around(self._clock.wall_ns())[1])
 
     def _may_be_known(self, name: BudgetName, place: Place | None, policy: ResidencyPolicy) -> bool:
@@ -80,7 +79,7 @@ class Budgets:
 
 
 def _days_around(wall_ns: int) -> tuple[str, str, str]:
-    """Today, and what clocks that differ from ours may take for it."""
+    """Yesterday, today and tomorrow (UTC): the days that peers' clocks may take for today."""
     now = datetime.fromtimestamp(wall_ns // _SECOND_NS, UTC)
     yesterday, today, tomorrow = (f"{now + timedelta(days=days):%Y-%m-%d}" for days in (-1, 0, 1))
     return yesterday, today, tomorrow

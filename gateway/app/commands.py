@@ -1,6 +1,6 @@
-"""`nightside gateway`: serves a region, checks its file, says how it is, stops its forwarding.
+"""Commands of `nightside gateway`: serve a region, check its file, show its status, stop its forwarding.
 
-It adds signals and the limits of a process to a gateway, and wires nothing itself.
+The module adds signals and process limits to a gateway, and wires no parts itself.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from gateway.takeover.successor import Successor
 from gateway.takeover.wire import TakeOverFault
 
 _GARBAGE_THRESHOLDS = (20_000, 20, 50)
-"""Python's own are made for programs that are short or leave many cycles."""
+"""Thresholds of the garbage collector; Python's own suit programs that are short or leave many cycles."""
 _OPEN_FILES = 2**20
 _UNUSABLE = (OSError, ConfigError, CertificateFault, TakeOverFault)
-"""A file that cannot be used raises one of these."""
+"""Exceptions raised for files that cannot be used."""
 
 
 @click.group()
@@ -95,7 +95,7 @@ def run(file: Path, *, take_over: bool) -> None:
 
 
 def _begin_to_take_over(config: GatewayConfig) -> Successor | None:
-    """None where no process serves. Raises TakeOverFault."""
+    """Begin a take-over; None where no process serves. Raises TakeOverFault."""
     if config.state.folder is None:
         raise TakeOverFault("--take-over: the region file names no state.folder, in which both processes would meet")
     return Successor.begin(socket_path(config.state.folder, config.gateway_id), config.gateway_id)
@@ -128,7 +128,7 @@ def check(file: Path, as_json: bool) -> None:
 
 
 def _not_lent(config: GatewayConfig) -> Iterator[str]:
-    """Replicas that no other gateway may serve, by the operators' table."""
+    """Notes on replicas that no other gateway may serve, by the operators' table."""
     if config.policy_file is None or not config.control.controllers:
         return
     regions = load_policy_or_closed(config.policy_file, config.place)[0].regions
@@ -143,7 +143,7 @@ def _not_lent(config: GatewayConfig) -> Iterator[str]:
 
 
 def _bounded_by_the_table(config: GatewayConfig) -> Iterator[str]:
-    """Replicas that a cluster names, and that are used only where the operators' table has the region's."""
+    """Notes on pods that are used only within the operators' ranges for their region."""
     if config.policy_file is None:
         return
     regions = load_policy_or_closed(config.policy_file, config.place)[0].regions
@@ -158,8 +158,8 @@ def _bounded_by_the_table(config: GatewayConfig) -> Iterator[str]:
 
 
 def _against_what_it_names(file: Path, config: GatewayConfig) -> Iterator[str]:
-    """What each of the files that it names has against being used, all in one pass; a place that the operators' table
-    has elsewhere is left out by a gateway, and told here beforehand."""
+    """Faults of all files that the region file names, in one pass. Places that contradict the operators' table are
+    reported here beforehand; a gateway leaves them out."""
     if config.policy_file is not None:
         policy, problem = load_policy_or_closed(config.policy_file, config.place)
         if problem is not None:
@@ -244,15 +244,16 @@ def _announce(gateway: GatewayHandle) -> None:
 
 
 def _set_garbage_collection() -> None:
-    """What there is by now stays, and requests leave no cycles that hold anything large, however they end: so the
-    collector need not look often or at everything."""
+    """Freeze existing objects and raise the thresholds. Requests leave no cycles that hold large objects, so the
+    collector need run neither often nor over all objects."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
 
 
 def _raise_open_files_limit() -> None:
-    """Each request holds two connections; the usual soft limit is for shells, not for servers."""
+    """Raise the soft limit of open files: each request holds two connections, and the usual limit suits shells, not
+    servers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,5 +1,5 @@
-"""What a gateway has to do with its controllers, put together: the stream, what is kept of it, what peers say
-meanwhile, and what all of that comes to. Where no controllers are named, it does nothing.
+"""One gateway's link to its controllers: the stream, the kept snapshot, peers' reports of ownership, and the orders
+that result. Where no controllers are named, it is inactive.
 """
 
 from __future__ import annotations
@@ -43,21 +43,22 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What it is asked of the rest of the gateway."""
+    """Parts of the gateway that its controller link reads."""
 
     ears: Ears
-    """What is heard of peers."""
+    """Receiver of peers' heartbeats."""
     open_requests: Callable[[], int]
     load: Callable[[], GatewayLoad]
     forwards: Callable[[], tuple[ForwardsTo, ...]]
     told: Callable[[str], bytes]
-    """Of a request or a decision, or of the last decisions, as JSON; empty where nothing is known."""
+    """JSON about a request or a decision, or about the latest decisions; empty where none is known."""
     left_out: Callable[[], dict[str, str]]
-    """Replicas that are granted and cannot be served, and why."""
+    """Granted replicas that cannot be served here, with reasons."""
 
 
 class Control:
-    """One gateway's side of it. It speaks for the gateway on the stream, and is what metrics show."""
+    """Gateway's side of the controller link. It speaks for the gateway on the stream, and supplies the link's
+    metrics."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Control:
         log: FilteringBoundLogger,
         regions: RegionTable | None,
     ) -> None:
-        """`regions` is the operators' table, as the region's policy has it at the start; None without a usable one."""
+        """`regions` is the operators' table of the region's policy at the start; None without a usable one."""
         self.precedence = Precedence(config, regions)
         self._regions = regions
         self._regions_changed = asyncio.Event()
@@ -87,7 +88,7 @@ class Control:
         self._taken_ns: int | None = None
 
     def restore(self) -> None:
-        """Begin with what was taken before the restart, where that can still be served by."""
+        """Begin with the snapshot kept over the restart, where it can still be served."""
         kept = self.keeper.restore() if self.is_wanted else None
         if kept is None:
             return
@@ -101,7 +102,8 @@ class Control:
         self._log.info("begins with what a controller said last", term=version.term, version=version.version)
 
     def run(self, loops: Supervisor, tenure: Tenure, http: Address, peers: Address) -> None:
-        """From now on it is reached there. Only the process that owns the gateway speaks to its controller."""
+        """Start the loops, with the addresses that the gateway listens on. Only the process that owns the gateway
+        speaks to its controller."""
         self._http, self._peers = http, peers
         loops.run("regions", self._follow_regions)
         if self.is_wanted:
@@ -109,15 +111,15 @@ class Control:
             tenure.run("control_state", self.keeper.run)
 
     def follow_policy(self, policy: ResidencyPolicy) -> None:
-        """The region's own, narrowed by nobody."""
+        """Follow the region's own policy, not narrowed by a controller: announce it, and use its table of regions."""
         self._policy = policy
-        if policy.regions is not None:  # a closed one lets nothing go anywhere: who is known may stay so
+        if policy.regions is not None:  # a closed policy lets no request leave: known targets may stay
             self._regions = policy.regions
             self._regions_changed.set()
         self.attachment.changed()
 
     async def _follow_regions(self) -> Never:
-        """Hold peers and replicas against each further table. Until then the rules of the policy keep to it already."""
+        """Check peers and replicas against each new table. Until then the policy's rules already keep to it."""
         while True:
             self._regions_changed.clear()
             if self._regions is not None:
@@ -125,11 +127,11 @@ class Control:
             await self._regions_changed.wait()
 
     async def reload(self, local: GatewayConfig) -> None:
-        """Another region file. Raises ConfigError, and nothing has changed then."""
+        """Apply another region file. Raises ConfigError, and has changed nothing then."""
         await self.precedence.reload(local)
         self.attachment.changed()
 
-    # For the stream
+    # Stream
 
     def hello(self) -> Hello:
         local = self.precedence.local
@@ -147,7 +149,7 @@ class Control:
         )
 
     def tell_wanted(self, wanted: Callable[[], tuple[Wanted, ...]]) -> None:
-        """What its reports say of replicas from now on."""
+        """Set the source of wanted replicas for reports."""
         self._wanted = wanted
 
     def answer(self, question: Question) -> Answer:
@@ -161,16 +163,17 @@ class Control:
         self._taken_ns = self._clock.wall_ns()
         self.keeper.keep(Kept(snapshot, self._taken_ns))
 
-    # For what peers say
+    # Peers' reports of ownership
 
     def is_news(self, version: ControlVersion) -> bool:
-        """Would what was said then change anything? While the controller that leads speaks to us, peers are not asked.
-        A newer term is another's: ours may have been deposed, and not know it."""
+        """True if a peer should be asked for the ownership of this version. While the leading controller speaks to this
+        gateway, peers are not asked; a newer term belongs to another controller, which may have deposed this gateway's
+        controller unnoticed."""
         is_told = self._is_spoken_to and version.term <= self.version.term
         return self.is_wanted and self.precedence.would_be_news(version) and not is_told
 
     def learnt(self, peer: GatewayId, ownership: Ownership) -> None:
-        """Of a peer that was asked."""
+        """Take the ownership that a peer reported."""
         self._log.warning(
             "a peer knows of newer owners: what is somebody else's is left to them until a controller says as much",
             peer=peer,
@@ -181,14 +184,14 @@ class Control:
 
     @property
     def _is_spoken_to(self) -> bool:
-        """A controller that is attached and has just spoken would have told us itself; but of a snapshot that we could
-        not take nothing is known here, not even what it gives to others."""
+        """True while the attached controller has spoken within half of `silence_max`, so that it would have reported
+        newer owners itself. A rejected snapshot makes this false: the owners that it names are unknown here."""
         silent_ns = self.attachment.silent_ns
         half_ns = self.precedence.local.control.silence_max_ns // 2
         is_understood = not self.attachment.tallies.last_rejection
         return self.is_attached and is_understood and silent_ns is not None and silent_ns <= half_ns
 
-    # For operators
+    # State for operators
 
     @property
     def is_attached(self) -> bool:
@@ -223,7 +226,7 @@ class Control:
         return len(self.precedence.away)
 
     def describe(self) -> dict[str, object] | None:
-        """None where no controllers are named."""
+        """State of the link; None where no controllers are named."""
         if not self.is_wanted:
             return None
         attachment, hearsay = self.attachment, self.precedence.hearsay.version

@@ -1,5 +1,5 @@
-"""What this gateway has decided, for whoever shows it: its own page, and that of a controller, which asks. It names no
-tenant and holds no text of any request.
+"""Decisions of this gateway, for its own page and for a controller's page that asks for them. They name no tenant and
+hold no text of a request.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from gateway.records.decisions import ExplainedRequest, OtherSide
 from gateway.records.wording import headline, of_other_side, sentence
 
 _TOLD_MAX = 20
-"""Decisions, to a controller that asks for the last ones."""
+"""Decisions told to a controller that asks for the latest."""
 _MILLISECOND_NS = 1_000_000
 
 
 def latest(desk: Desk, count: int) -> list[tuple[int, DecisionShown]]:
-    """Of those that ended last, by arrival, the newest first: each with when that was by our own clock, in ms."""
+    """Requests that ended last, sorted by arrival with the newest first; each with its arrival by this gateway's clock,
+    in ms."""
     now_ns = desk.clock.now_ns()
     found = desk.decisions.latest(count, now_ns)
     found.sort(key=lambda each: -each[0])
@@ -29,7 +30,7 @@ def latest(desk: Desk, count: int) -> list[tuple[int, DecisionShown]]:
 
 
 def told(desk: Desk, wanted: str) -> bytes:
-    """The answer to a controller: of one request, or without a name the last decisions."""
+    """Answer to a controller: about one request, or with an empty name the latest decisions."""
     desk.driver.tell_observers()
     if not wanted:
         return _bounded([each for _, each in latest(desk, _TOLD_MAX)])
@@ -38,7 +39,7 @@ def told(desk: Desk, wanted: str) -> bytes:
 
 
 def _tellable(desk: Desk, request: ExplainedRequest) -> ExplainedRequest:
-    """Without the name of a model that nobody serves: that is only what a client wrote."""
+    """Request without the name of a model that no replica or peer serves, since that name is only a client's text."""
     return request if desk.serves(ModelName(request.model)) else replace(request, model="")
 
 

@@ -1,4 +1,4 @@
-"""The core of one gateway with everything that watches it: metrics, logs, decisions, audit, journal, lockdown."""
+"""Core of one gateway with its observers: metrics, logs, decisions, audit, journal, lockdown."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ _SECOND_NS = 1_000_000_000
 _LOOP_CHECK_NS = 100_000_000
 _PLACES_TOLD_MAX = 8
 LAST_BYTES_S = 2.0
-"""After the last request is over, its answer may still be on its way out for this long."""
+"""Seconds for which an answer may still be sent after the last request has ended."""
 
 DRAINED = "drained at the controller: clients and replicas go to other gateways"
 
 
 class Desk:
-    """The core with everything that watches it."""
+    """Core of one gateway with its observers."""
 
     is_drained = False
-    """By an operator's order at the controller."""
+    """An operator drained this gateway at the controller."""
     is_ending = False
-    """The process drains for its end, which nobody lifts."""
+    """The process drains before it exits; this drain cannot be lifted."""
     is_given_away = False
-    """Another process takes over, or has: operators' orders are that one's."""
+    """Another process takes over or has taken over: operators' orders are for that process."""
 
     def __init__(self, config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> None:
         """Raises OSError when the journal cannot be written, and ConfigError when the price list cannot be read."""
@@ -115,7 +115,7 @@ class Desk:
         self.trust = Trust(self.driver.submit, log, *alarms)
 
     def place(self, orders: Orders) -> None:
-        """Know on whose word places are believed, and tell of those that are not, once for each reason."""
+        """Record the sources of stated places, and log each refused place once per reason."""
         self.ledger.words = orders.words
         for name, why in orders.misplaced.items():
             if self._misplaced.get(name) != why:
@@ -123,7 +123,7 @@ class Desk:
         self._misplaced = orders.misplaced
 
     def place_found(self, misplaced: Mapping[str, str]) -> None:
-        """Tell of replicas that a cluster names out of place: one line a change, however many they are."""
+        """Log replicas that a cluster reports out of place: one line per change, for any number of them."""
         if fresh := [name for name in misplaced if name not in self._misplaced_found]:
             self.log.error("place_refused", what=fresh[0], reason=misplaced[fresh[0]], further=len(fresh) - 1)
         self._misplaced_found = misplaced
@@ -136,7 +136,7 @@ class Desk:
         self.driver.submit(event)
 
     def _show_levels(self) -> None:
-        """What is asked of the core, and of the audit, at each scrape."""
+        """Register the figures of the core and the audit log that are read at each scrape."""
         core, clock, registry = self.core, self.clock, self.metrics.registry
         registry.register(AuditLevels(self.audit))
         registry.register(DecodeLevels(lambda: decode_figures_of(core, clock.now_ns())))
@@ -152,7 +152,7 @@ class Desk:
         return self._journal
 
     def apply(self, orders: Orders) -> None:
-        """Tell the core what it is to know before it is told of replicas and peers."""
+        """Configure the core before it learns of replicas and peers."""
         self.driver.submit(ConfigApplied(orders.core))
         self.is_drained = orders.is_drained
         self.prices.take(orders.prices, orders.prices_fault)
@@ -167,8 +167,8 @@ class Desk:
         return self.core.replicas.serves(model) or self.core.peers.serves(model)
 
     def readiness(self) -> str:
-        """Why no traffic is wanted; empty when it is. Engines have a say in it only where the region file gives them
-        one."""
+        """Reason why the gateway wants no traffic; empty when it does. Engines count only where the region file says
+        so."""
         if self.driver.crash is not None:
             return "this gateway met an error of its own and restarts"
         if self.core.draining:
@@ -178,18 +178,18 @@ class Desk:
         return self.why_closed() or self._readiness.why_not(self.clock.now_ns())
 
     def why_closed(self) -> str:
-        """Why nothing new is taken that the core would take; empty when it is asked."""
+        """Reason why new requests are refused although the core would take them; empty when they are not."""
         return "" if self.audit is None else self.audit.refusal
 
     def has_audit(self) -> bool:
         return not self.why_closed()
 
     def may_enter(self, tenant: TenantName, rule: PlaceRule | None) -> bool:
-        """By the policy that the core would ask now."""
+        """True if the policy in force lets the tenant's requests enter this region."""
         return may_enter(self.core.policy, tenant, rule).allowed
 
     def notes(self) -> dict[str, str]:
-        """What an operator should know of a gateway that is ready all the same."""
+        """Warnings for operators while the gateway is ready."""
         notes = {"engines": engines_note(self.core)}
         if self.core.locked_down:
             notes["lockdown"] = self.lockdown.state.reason or "no reason given"
@@ -217,13 +217,13 @@ class Desk:
         return self.decisions.explain_to(peer, request_id, self.clock.now_ns())
 
     def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
-        """A taker that fails is an observer that fails: what it keeps cannot be trusted any more, and the gateway
-        stops."""
+        """Hand a finished request to its consumers. A consumer that fails stops the gateway, since its records cannot
+        be trusted afterwards."""
         try:
             self.ledger.on_finished(profile, end, summary)
             if self.core.limits.is_charged(profile.request_id):
                 self.driver.submit(TokensSettled(profile.request_id, tokens_used(profile, summary).total))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it stops this gateway
+        except Exception as error:  # noqa: BLE001 - any fault here stops this gateway
             self.driver.fail(error)
         finally:
             if self.driver.open_requests == 0:
@@ -235,14 +235,15 @@ class Desk:
             await self._idle.wait()
 
     async def until_peers_are_told(self) -> None:
-        """Until the heartbeat that says that we take nothing is up; the core owes it within its publish interval."""
+        """Wait until a heartbeat is posted that says that this gateway accepts no requests; the core owes it within its
+        publish interval."""
         newest = self.board.newest
         while not self.board.closed and (newest is None or newest.report.accepting):
             newest = await self.board.newer_than(newest, wait_max_s=LAST_BYTES_S)
 
     async def watch_loop(self) -> None:
-        """Measures how late the event loop is, which every request feels; whether anybody could be served, and whether
-        anything can still be opened."""
+        """Measure the event loop's delay, which every request feels, and check if a request could be served and a file
+        descriptor opened."""
         while True:
             asked_ns = self.clock.now_ns() + _LOOP_CHECK_NS
             await asyncio.sleep(_LOOP_CHECK_NS / _SECOND_NS)
@@ -275,7 +276,8 @@ class Desk:
         self._keep_tail(self._journal, crash)
 
     def _keep_tail(self, journal: Journal, crash: GatewayCrash) -> None:
-        """A disk that cannot take it must not keep the process from ending in order."""
+        """Write the steps before a crash. A disk that cannot take them must not keep the process from ending in
+        order."""
         path = journal.folder / f"{journal.header.story}.crash"
         try:
             write_tail(path, journal.header, map(journal.told, crash.tail))

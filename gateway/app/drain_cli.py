@@ -1,4 +1,6 @@
-"""`nightside gateway drain` has a running gateway take nothing new, and finish what it has; `undrain` ends that."""
+"""Commands `nightside gateway drain`, which makes a running gateway reject new requests and finish the others, and
+`undrain`, which ends that.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Compares requests with the artifacts of the gateway's disaggregated pools, and tells the core which are in force. It
-wires; who is near enough is the core's affair, and a gateway without any artifact serves on.
+"""Compares requests with the expert-locality artifacts of disaggregated pools, and tells the core which artifacts are
+in force. It only wires: the core judges which workers are near enough, and a gateway without an artifact keeps serving.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.state.locality import LocalityKeeper
 
 
 class ExpertLocality:
-    """One keeper for each pool that the region file names an artifact for."""
+    """Keepers of artifacts, one for each pool that the region file names an artifact for."""
 
     def __init__(self, config: GatewayConfig, desk: Desk, loops: Tenure) -> None:
         self._config = config
@@ -30,7 +30,7 @@ class ExpertLocality:
         self._keepers: dict[PoolName, LocalityKeeper] = {}
 
     def begin(self) -> None:
-        """Once the core has the first pools."""
+        """Start the keepers, once the core has the first pools."""
         locality = self._config.locality
         for files in locality.pools:
             keeper = LocalityKeeper(
@@ -47,12 +47,14 @@ class ExpertLocality:
             )
 
     def take(self, pool: PoolName, comparer: Comparer) -> None:
-        """In one turn of the loop: nobody is compared with an artifact that the core has not heard of."""
+        """Put an artifact in force and tell the core in the same turn of the event loop, so that no request is compared
+        with an artifact that the core does not know."""
         self._comparers[pool] = comparer
         self._desk.driver.submit(ArtifactReady(pool, comparer.digest, comparer.clusters))
 
     def compare(self, pool: PoolName, counts: bytes) -> Nearness | None:
-        """What a prefill says of its experts, as it came. None where no policy asks, or nothing was said."""
+        """Nearness of a request by the expert counts of its prefill, given as received. None where no policy uses it,
+        or without counts."""
         comparer = self._comparers.get(pool)
         if comparer is None or not counts or self._desk.core.config.decode.policy not in LOCAL_POLICIES:
             return None
@@ -66,7 +68,7 @@ class ExpertLocality:
         return {name: keeper.describe() for name, keeper in self._keepers.items()}
 
     def refits(self) -> Iterable[tuple[PoolName, int, int]]:
-        """By pool, how many came about, and how many did not."""
+        """Pools with their successful and failed refits."""
         return [(name, keeper.refits, keeper.failures) for name, keeper in self._keepers.items()]
 
     def _groups_of(self, name: PoolName) -> Callable[[], int]:

@@ -1,5 +1,5 @@
-"""The replicas that are ours while the gateway runs: named in the region file, found by name, probed, and followed when
-the file changes. It wires the edges that take part and decides nothing itself.
+"""Replicas of a running gateway: named in the region file or discovered, probed, and followed when the file changes. It
+wires the edges that take part and decides nothing itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _SECOND_NS = 1_000_000_000
 _GRACE_S = 0.5
-"""On top of what the first lookups and lists may take, before the gateway goes on without them."""
+"""Seconds added to the time-outs of the first lookups and lists, before the gateway goes on without them."""
 
 _NO_TABLE = "this region has no usable policy, and so no table of regions, and its networks are not named"
 
@@ -41,7 +41,7 @@ FoundConfig = DnsReplicasConfig | KubernetesReplicasConfig
 
 
 class Fleet:
-    """One gateway's replicas."""
+    """Replicas of one gateway."""
 
     def __init__(
         self,
@@ -54,16 +54,16 @@ class Fleet:
         on_restart: Callable[[str, Exception], None],
         on_misplaced: Callable[[Mapping[str, str]], None],
     ) -> None:
-        """`on_misplaced` is told which replicas a cluster names where the operators' table does not let it, and why.
-        Raises ConfigError where an engine's certificates cannot be used."""
+        """`on_misplaced` gets the replicas that a cluster reports where the operators' table does not allow them, with
+        reasons. Raises ConfigError where an engine's certificates cannot be used."""
         self.endpoints = ReplicaEndpoints()
         self.left_out: dict[str, str] = {}
-        """By id, those that a controller grants and that cannot be served here, and why."""
+        """Reasons, by id, why replicas granted by a controller cannot be served here."""
         self._config = config
         self._log = log
         self._on_misplaced = on_misplaced
         self._found: dict[str, tuple[ReplicaConfig, ...]] = {}
-        """By source, as it says; what of it may be used goes on."""
+        """Discovered replicas by source, before those that may not be used are removed."""
         self._contexts = _contexts(config)
         self._assignments = Assignments(submit, self._follow)
         self._adoptions = Adoptions(clock, config.control, self._apply_orders)
@@ -78,8 +78,8 @@ class Fleet:
         self._configure(config, orders, _unusable(orders, self._contexts))
 
     async def start(self, loops: Supervisor) -> None:
-        """Run what has to run for as long as the gateway does, and tell the core of the first replicas. Names and
-        engines that do not answer in time are waited for no longer; what they say later is taken in then."""
+        """Run the loops for the gateway's lifetime, and tell the core of the first replicas. Lookups and engines that
+        miss their time-out are not waited for; their later answers are taken as they come."""
         loops.run("discovery", self._discovery.run)
         loops.run("prober", self._prober.run)
         loops.run("adoptions", self._adoptions.run)
@@ -90,7 +90,8 @@ class Fleet:
         await _within(self._models.first_round(), self._config.probes.timeout_ns / _SECOND_NS + _GRACE_S)
 
     def prepare(self, config: GatewayConfig, orders: Orders) -> Callable[[], None]:
-        """What puts another config and other orders in force, at once. Raises ConfigError here, and never then."""
+        """Return a function that puts another config and other orders in force at once. Raises ConfigError here; the
+        function never does."""
         contexts = _contexts(config, self._contexts)
         unusable = _unusable(orders, contexts)
 
@@ -123,8 +124,8 @@ class Fleet:
         self._place_found()
 
     def _place_found(self) -> None:
-        """A cluster's word on where its pods are holds within the operators' table, or what the region file says in its
-        place."""
+        """Check discovered replicas: the addresses that a cluster reports count only within the operators' table, or
+        within the region file's networks instead."""
         misplaced: dict[str, str] = {}
         for source, replicas in self._found.items():
             faults = self._faults(source, replicas)
@@ -134,7 +135,7 @@ class Fleet:
         self._on_misplaced(misplaced)
 
     def _faults(self, source: str, replicas: tuple[ReplicaConfig, ...]) -> dict[str, str]:
-        """By id, those that a directory has found and that are not used, and why."""
+        """Reasons, by id, why discovered replicas are not used."""
         config = next(each.config for each in self._sources() if each.name == source)
         if not isinstance(config, KubernetesReplicasConfig):
             return {}
@@ -142,7 +143,8 @@ class Fleet:
         return {name: why for name, why in found.items() if why}
 
     def _fault(self, config: KubernetesReplicasConfig, replica: ReplicaConfig) -> str:
-        """A source looks where the region file lets it; what it had found before the file changed is looked at anew."""
+        """Fault of a replica's address. The source checked it by the region file of that time; after a change of the
+        file it is checked again."""
         if config.networks:
             return network_fault(config.networks, replica.url)
         regions = self._orders.regions
@@ -151,14 +153,14 @@ class Fleet:
         return "" if self._config.policy_file is None else _NO_TABLE
 
     def _apply_orders(self) -> None:
-        """What a controller says, less what cannot be served here."""
+        """Assign the controller's replicas, without those that cannot be served here."""
         orders, unusable = self._orders, {**self._unusable, **self._adoptions.given_up(self._orders.replicas)}
         self._tell_of_left_out({**orders.left_out, **unusable})
         ordered = (each for each in orders.replicas if each.spec.replica_id not in unusable)
         self._assignments.order(ordered, orders.away | self.left_out.keys(), orders.version, orders.pools)
 
     def _tell_of_left_out(self, left_out: dict[str, str]) -> None:
-        """Once for each reason."""
+        """Log each replica left out, once per reason."""
         for replica_id, why in left_out.items():
             if self.left_out.get(replica_id) != why:
                 self._log.error("REPLICA LEFT OUT: it is granted, and cannot be served", replica=replica_id, why=why)
@@ -168,7 +170,7 @@ class Fleet:
         self.endpoints.replace(ReplicaEndpoint.from_config(each, self._contexts) for each in replicas)
 
     def _source(self, config: FoundConfig) -> DnsSource | KubernetesSource:
-        """Each kind is loaded where there is one: most gateways have neither, and begin sooner."""
+        """Import each kind of source only where it is configured: most gateways have neither, and start sooner."""
         match config:
             case DnsReplicasConfig():
                 from gateway.discovery.dns import DnsSource  # noqa: PLC0415 - as above
@@ -181,7 +183,7 @@ class Fleet:
 
     def _sources(self) -> Iterator[DnsSource | KubernetesSource]:
         for source in self._discovery.sources:
-            yield cast("DnsSource | KubernetesSource", source)  # all of them are made above
+            yield cast("DnsSource | KubernetesSource", source)  # all come from _source()
 
 
 def _found_by(config: GatewayConfig) -> tuple[FoundConfig, ...]:
@@ -189,12 +191,12 @@ def _found_by(config: GatewayConfig) -> tuple[FoundConfig, ...]:
 
 
 def check_engine_certificates(config: GatewayConfig) -> None:
-    """Raises ConfigError."""
+    """Check the engines' certificates. Raises ConfigError."""
     _contexts(config)
 
 
 def _contexts(config: GatewayConfig, older: TlsContexts | None = None) -> TlsContexts:
-    """With every certificate read, so that replicas found later need none."""
+    """Contexts with every certificate read, so that replicas discovered later need none read."""
     contexts = TlsContexts(older)
     for replica in (*config.replicas, *config.templates):
         if replica.tls is not None:
@@ -203,7 +205,7 @@ def _contexts(config: GatewayConfig, older: TlsContexts | None = None) -> TlsCon
 
 
 def _unusable(orders: Orders, contexts: TlsContexts) -> dict[str, str]:
-    """By id, those whose certificates this machine has not, and why. The others' are read."""
+    """Reasons, by id, why replicas' certificates cannot be used on this machine. The others' are read."""
     unusable: dict[str, str] = {}
     for replica in orders.replicas:
         try:
@@ -219,4 +221,4 @@ async def _within(wait: Awaitable[None], seconds: float) -> None:
         async with asyncio.timeout(seconds):
             await wait
     except TimeoutError:
-        pass  # whoever is late is taken in when it comes
+        pass  # late answers are taken when they come

@@ -1,6 +1,7 @@
-"""Puts a gateway together, runs it and takes it down again. It wires; it decides nothing about requests.
+"""Assembles a gateway, runs it and shuts it down. It wires; it decides nothing about requests.
 
-`serve_gateway` is a whole gateway as a context, for tests and tools; `nightside gateway run` adds signals to it.
+`serve_gateway` is a whole gateway as a context manager, for tests and tools; `nightside gateway run` adds signals to
+it.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Describes(Protocol):
 
 
 class GatewayHandle:
-    """A running gateway: where it is reached, what it is made of, and how it is emptied."""
+    """Running gateway: its addresses, its parts, and how it is drained."""
 
     def __init__(
         self,
@@ -103,18 +104,18 @@ class GatewayHandle:
         self.driver = desk.driver
         self.metrics = desk.metrics
         self.names = in_force.names
-        """Is given every record tree that this gateway takes, whether or not it listens."""
+        """DNS service. It gets every record tree that this gateway accepts, even where it does not listen."""
         listen = in_force.config.listen
         self.http_address, self.admin_address, self.peers_address = listen.http, listen.admin, listen.peers
         self.admin_app: web.Application | None = None
-        """What operators reach, once they do."""
+        """Application for operators; None until it is served."""
         self._in_force = in_force
         self._desk = desk
         self._peer_server = peer_server
 
     @property
     def config(self) -> GatewayConfig:
-        """As it is in force."""
+        """Config in force."""
         return self._in_force.config
 
     @property
@@ -126,7 +127,7 @@ class GatewayHandle:
         return f"http{'s' if self.config.listen.admin_tls else ''}://{self.admin_address}"
 
     async def drain(self, wait_max_s: float) -> bool:
-        """Take nothing new and let what runs or waits finish. False when time ran out first."""
+        """Refuse new requests and let running and queued ones finish. Returns False if time ran out first."""
         log, began_ns = self._desk.log, self._desk.clock.now_ns()
         log.info("draining: nothing new is taken", requests=self.driver.open_requests, wait_max_s=wait_max_s)
         self._desk.is_ending = True
@@ -147,7 +148,8 @@ class GatewayHandle:
         return is_empty
 
     async def leave(self, wait_max_s: float) -> None:
-        """Another process serves: finish what runs here, which tells that one what it comes to."""
+        """Finish the running requests after another process has taken over; their usage and audit lines go to that
+        process."""
         began_ns = self._desk.clock.now_ns()
         self._desk.log.info("leaving: another process serves", requests=self.driver.open_requests)
         is_empty = await self.estate.until_empty(wait_max_s)
@@ -155,7 +157,7 @@ class GatewayHandle:
         self._desk.log.info("left", requests=self.driver.open_requests, took_s=took_s, in_time=is_empty)
 
     async def settle(self, wait_max_s: float) -> bool:
-        """Wait until no request is left. False when time ran out first."""
+        """Wait until no request is left. Returns False if time ran out first."""
         return await self._within(wait_max_s, self._desk.until_idle)
 
     async def _within(self, wait_max_s: float, *waits: Callable[[], Awaitable[None]]) -> bool:
@@ -177,12 +179,12 @@ async def serve_gateway(
     region: RegionFile | None = None,
     successor: Successor | None = None,
 ) -> AsyncIterator[GatewayHandle]:
-    """Run a gateway until the context is left. What still runs then is cut off: drain first.
+    """Run a gateway until the context is left. Requests that still run then are cut off: drain first.
 
-    Several may run in one process. With `region`, the file that the config comes from, it can be read anew. With
-    `successor` it takes over from another process, and raises TakeOverFault where that is not to be.
-    Raises OSError when an address cannot be listened on or the journal not written, ConfigError when the keys file or
-    an engine's certificates cannot be used, and CertificateFault.
+    Several may run in one process. With `region`, the file that the config comes from, it can be reloaded. With
+    `successor` it takes over from another process, and raises TakeOverFault where it cannot. Raises OSError when an
+    address cannot be listened on or the journal not written, ConfigError when the keys file or an engine's certificates
+    cannot be used, and CertificateFault.
     """
     clock = clock or Clock()
     log = log or make_logger(config.logging, config.gateway_id, clock=clock)
@@ -228,7 +230,7 @@ async def serve_gateway(
         _run_loops(config, loops, desk, certificates, accounts=accounts, tenure=tenure)
         own = partial(_own, stack, handle, peer_server, desk)
         learn = partial(_learn, orders, in_force, fleet, control, loops=loops, locality=locality)
-        for begin in (learn, own) if succession.takes_over else (own, learn):  # peers call back once they were called
+        for begin in (learn, own) if succession.takes_over else (own, learn):  # peers connect back once called
             await begin()
         _add_parts(handle.reloader, desk, accounts, certificates, loops, region=region, control=control)
 
@@ -279,7 +281,7 @@ async def run_gateway(
     successor: Successor | None = None,
 ) -> int:
     """Serve until `stop` is set, drain, and return the exit status: 1 when the core failed, else 0. A gateway that
-    another process takes over leaves by itself."""
+    another process takes over ends by itself."""
     stop_at_once = stop_at_once or asyncio.Event()
     log = make_logger(config.logging, config.gateway_id)
     with libraries_told_of(log):
@@ -307,7 +309,7 @@ async def _run_until(
 
 
 async def _own(stack: AsyncExitStack, handle: GatewayHandle, peer_server: PeerServer, desk: Desk) -> None:
-    """Open the stores, and answer other gateways and questions for names."""
+    """Open the stores, and serve peers and DNS queries."""
     succession = handle.succession
     await succession.own()
     address = succession.peers_address()
@@ -322,7 +324,7 @@ async def _own(stack: AsyncExitStack, handle: GatewayHandle, peer_server: PeerSe
 async def _learn(
     orders: Orders, in_force: InForce, fleet: Fleet, control: Control, *, loops: Supervisor, locality: ExpertLocality
 ) -> None:
-    """What there is to serve by: peers, replicas, predictors."""
+    """Learn peers, replicas and predictors."""
     in_force.begin(orders)
     await fleet.start(loops)
     _begin_predicting(in_force, locality)
@@ -386,7 +388,7 @@ async def _open_doors(
     api: web.Application,
     certificates: Certificates,
 ) -> None:
-    """For operators first, then for clients."""
+    """Listen for operators first, then for clients."""
     handle.admin_app, asked, succession = admin, handle.config.listen, handle.succession
     settings = HttpSettings.from_config(handle.config)
     tls = certificates.http.context if certificates.http else None
@@ -426,7 +428,7 @@ def _run_loops(
     accounts: Accounts,
     tenure: Tenure,
 ) -> None:
-    """What watches the gateway itself, and writes down what it does."""
+    """Run the loops that watch the gateway itself and write its records."""
     warn_of_open_files(config, desk.log)
     loops.run("usage", accounts.usage.run)
     for each in accounts.identities.counters.collectors():
@@ -480,7 +482,7 @@ def _in_force(
 
 
 def _begin_predicting(in_force: InForce, locality: ExpertLocality) -> None:
-    """Once the core has the first pools."""
+    """Start predictors and expert locality, once the core has the first pools."""
     in_force.predict()
     locality.begin()
 
@@ -520,7 +522,7 @@ def _add_region(reloader: Reloader, region: RegionFile | None, control: Control,
 
 
 async def _reload(control: Control, log: FilteringBoundLogger, config: GatewayConfig) -> None:
-    """A region file that changed. Raises ConfigError, and has done nothing then."""
+    """Apply a changed region file. Raises ConfigError, and has changed nothing then."""
     await control.reload(config)
     warn_of_open_files(config, log)
 
@@ -548,7 +550,8 @@ def _add_parts(
 
 
 async def _begin_drain(desk: Desk, peer_server: PeerServer, by: Operator) -> dict[str, object] | None:
-    """By an operator: as before an end, but the process stays. None: another process takes over, or has."""
+    """Drain by an operator's order: as before an exit, but the process stays. Returns None if another process takes
+    over, or has."""
     if desk.is_given_away:
         return None
     left = desk.driver.open_requests
@@ -559,7 +562,8 @@ async def _begin_drain(desk: Desk, peer_server: PeerServer, by: Operator) -> dic
 
 
 async def _end_drain(desk: Desk, peer_server: PeerServer, by: Operator) -> dict[str, object] | None:
-    """None: the process is ending, and takes nothing new whoever orders it."""
+    """End a drain by an operator's order. Returns None if the process is exiting or taken over: it accepts no new
+    requests then."""
     if desk.is_ending or desk.is_given_away:
         return None
     desk.log.warning("drain_lifted", **told_of(by))
@@ -619,7 +623,7 @@ def _admin_app(
 
 
 async def _first_of(*waits: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """Until one of them is done; the others are cancelled."""
+    """Wait until one of them is done, and cancel the others."""
     async with TaskGroup() as tasks:
         running = [tasks.create_task(wait()) for wait in waits]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,9 @@
-"""What one process of a gateway gives to the one that takes its place, and what that one takes: doors, budgets, audit
-chain, state files, the controller's stream. It wires; who says what when is `gateway.takeover`'s.
+"""Hand-over between two processes of one gateway: listening sockets, budgets, audit chain, state files and the
+controller's stream go from the running process to the one that replaces it. It only wires; `gateway.takeover` holds the
+protocol.
 
-A request stays with the process that began it. What it comes to is told to the other one, which alone writes it down.
+A request stays with the process that began it. Its usage and audit lines are sent to the other process, which alone
+writes them.
 """
 
 from __future__ import annotations
@@ -40,17 +42,17 @@ from gateway.takeover.wire import OtherGone, Wire
 _NAMES = ("names_streams", "names_datagrams")
 _LEFT_TOLD_S = 0.2
 _PROBED_MAX_S = 5.0
-"""An engine or a peer that has not answered by then is not waited for."""
+"""Seconds after which a first answer of an engine or a peer is not waited for."""
 _LOOK_S = 0.02
 
 
 def socket_path(folder: Path, gateway_id: GatewayId) -> Path:
-    """Where a process of this gateway waits for the next one."""
+    """Socket on which a process of this gateway waits for the next one."""
     return folder / f"{gateway_id}.takeover.sock"
 
 
 class Estate:
-    """What this process has, as the owner of its gateway."""
+    """Parts of the gateway that this process owns and can hand over."""
 
     def __init__(self, succession: Succession, peer_server: PeerServer, names: NameService) -> None:
         self.succession = succession
@@ -64,7 +66,7 @@ class Estate:
         self._peer_server = peer_server
         self._names = names
 
-    # Given away, step by step
+    # Hand-over, step by step
 
     def why_not(self) -> str:
         if self._desk.is_ending:
@@ -97,7 +99,8 @@ class Estate:
         return Released(_accounts(await self._usage.release()))
 
     async def take_back(self) -> None:
-        """Each part by itself, the doors last: one that fails is told of, and keeps no other from being taken back."""
+        """Take back each part by itself, the doors last. A part that fails is logged, and does not keep the others from
+        being taken back."""
         self._desk.is_given_away = False
         with self._told_of("usage"):
             self._usage.take_back()
@@ -129,10 +132,10 @@ class Estate:
         for door in self.doors.values():
             door.leave()
 
-    # Left behind
+    # Predecessor's end
 
     async def until_empty(self, wait_max_s: float) -> bool:
-        """Until no request runs here and no client is connected any more. False when time ran out first."""
+        """Wait until no request runs here and no client is connected. Returns False if time ran out first."""
         is_empty = False
         async with TaskGroup() as tasks:
             telling = tasks.create_task(self._tell_what_is_left())
@@ -148,14 +151,14 @@ class Estate:
     async def _tell_what_is_left(self) -> None:
         assert self._successor is not None, "it has taken over"
         while True:
-            self._desk.lockdown.restore()  # whoever serves may have been ordered one
+            self._desk.lockdown.restore()  # the process that serves may have been locked down
             with suppress(OtherGone):
                 await finish_in_thread(self._successor.send, Left(self._desk.driver.open_requests))
             await asyncio.sleep(_LEFT_TOLD_S)
 
 
 class Succession:
-    """One gateway's part in both: it may take over as it begins, and may be taken over from while it serves."""
+    """Hand-over of one gateway's process: it may take over as it starts, and may be taken over while it serves."""
 
     def __init__(
         self, config: GatewayConfig, desk: Desk, accounts: Accounts, tenure: Tenure, successor: Successor | None
@@ -165,9 +168,9 @@ class Succession:
         self.accounts = accounts
         self.tenure = tenure
         self.predecessor: Predecessor | None = None
-        """This process, as that of another that takes over; None where no folder is kept that both know."""
+        """Listener for the process that replaces this one; None where there is no state folder or it cannot listen."""
         self._successor = successor
-        """This process, as one that takes over."""
+        """Take-over from the process before; None where this process started by itself."""
         desk.metrics.follow_predecessor(lambda: 0 if successor is None else successor.requests_left or 0)
 
     @property
@@ -186,8 +189,8 @@ class Succession:
         return asked if self._successor is None else self._successor.peers_address(asked)
 
     async def own(self) -> None:
-        """All is loaded: wait for the process before to let go, where there is one, and open the stores. Raises
-        TakeOverFault, and OSError for an audit that cannot be written."""
+        """Open the stores, once all is loaded and the process before, if there is one, has released them. Raises
+        TakeOverFault, and OSError for an audit log that cannot be written."""
         held: list[Account] = []
         if self._successor is not None:
             self._check_addresses(self._successor)
@@ -200,7 +203,8 @@ class Succession:
             self.desk.audit.begin()
 
     def _check_addresses(self, successor: Successor) -> None:
-        """Those that are not handed over have to be free. Raises OSError, before anything has moved."""
+        """Require that addresses whose sockets are not handed over are free. Raises OSError, before any part has
+        moved."""
         listen = self.config.listen
         for role, address in (("http", listen.http), ("admin", listen.admin)):
             if not successor.has(role, address) and (fault := why_not(address)):
@@ -208,7 +212,7 @@ class Succession:
                     raise OSError(fault, "")
 
     def serve(self, estate: Estate, loops: Supervisor) -> None:
-        """Everything is open."""
+        """Begin to serve, with all sockets open: start the owner's loops, and listen for a successor."""
         self.tenure.begin()
         folder, gateway_id = self.config.state.folder, self.config.gateway_id
         if folder is None:
@@ -226,33 +230,33 @@ class Succession:
 
     @property
     def is_alone(self) -> bool:
-        """No request runs any more in a process that this one took over from."""
+        """True if no request runs in a process that this one took over from."""
         return self._successor is None or self._successor.requests_left is None
 
     async def until_alone(self) -> None:
-        while not self.is_alone:  # noqa: ASYNC110 - it is rare, and not waited for by any request
+        while not self.is_alone:  # noqa: ASYNC110 - rare, and waited for by no request
             await asyncio.sleep(_LOOK_S)
 
     @property
     def is_taken(self) -> bool:
-        """Another process serves."""
+        """True if another process serves."""
         return self.predecessor is not None and self.predecessor.has_left.is_set()
 
     async def until_taken(self) -> None:
         await (asyncio.Event() if self.predecessor is None else self.predecessor.has_left).wait()
 
     def describe(self) -> dict[str, object] | None:
-        """None for a process that began by itself."""
+        """State of the take-over; None for a process that started by itself."""
         return None if self._successor is None else self._successor.describe()
 
     def close(self) -> None:
-        """Once all stores are closed: what is still to be told has been."""
+        """Close the connections once all stores are closed: by then the last records have been sent."""
         if self.predecessor is not None:
             self.predecessor.close()
         if self._successor is not None:
             self._successor.close()
 
-    # What the process before says
+    # Reports of the process before
 
     def take_used(self, used: messages.Used) -> None:
         rows = {Line(each.day, KeyId(each.key), TenantName(each.tenant)): _used(each) for each in used.rows}

@@ -1,6 +1,4 @@
-"""Who shows a token that somebody else issued: clients and operators, each with issuers of their own. It puts together
-what verifies them, and decides nothing.
-"""
+"""Token issuers of clients and operators. The module assembles the verifiers of their tokens, and decides nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from gateway.security.tokens import FOR_CLIENTS, ClientGrants
 
 
 class Identities:
-    """Of one gateway."""
+    """Token issuers and verifiers of one gateway."""
 
     def __init__(self, config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> None:
         """Raises ConfigError."""
@@ -25,7 +23,7 @@ class Identities:
         self.counters = around.counters
         self.operators, of_operators = make_operators(config.admin_token, config.operators, around)
         self.client_tokens: Tokens[ClientKey] | None = None
-        """None where clients show keys, or nothing."""
+        """Verifier of clients' tokens; None where clients use keys or no credentials."""
         of_clients = around.issuers(FOR_CLIENTS, config.oidc.issuers)
         if of_clients:
             grants = ClientGrants(config.oidc, clock)
@@ -41,7 +39,7 @@ class Identities:
             each.restore()
 
     def run(self, loops: Supervisor) -> None:
-        """No issuer is waited for: whoever does not answer is asked again."""
+        """Run the issuers' loops. Start-up waits for no issuer: one that does not answer is asked again."""
         for use, issuers in self._issuers.items():
             for each in issuers:
                 loops.run(f"issuer_{use}_{each.config.name}", each.run)

@@ -1,4 +1,4 @@
-"""What region file and controller come to, put in force in a running gateway: whole, or not at all."""
+"""Puts the config that results from region file and controller in force in a running gateway: whole, or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.peers.roster import PeerRoster
 
 
 class InForce:
-    """It holds what there is to be changed, and the config that all of that lives by."""
+    """Config in force, and the parts that change with it."""
 
     def __init__(
         self,
@@ -39,19 +39,19 @@ class InForce:
         self._roster = roster
 
     def begin(self, orders: Orders) -> None:
-        """With the peers that there are, and with the records that were in force before a restart."""
+        """Begin with the known peers, and with the DNS records that were in force before a restart."""
         self._desk.place(orders)
         self._roster.replace(orders.peers)
         if orders.records is not None:
-            with suppress(ValueError):  # an older version of ours could answer from them
+            with suppress(ValueError):  # accepted by another version of Nightside
                 self.names.apply(orders.records)
 
     def predict(self) -> None:
-        """Once the core has the first pools."""
+        """Make the predictors follow the pools, once the core has the first."""
         self.predictors.follow(self.config.pools)
 
     def apply(self, config: GatewayConfig, orders: Orders) -> None:
-        """All of it at once: the event loop does not turn in between. Raises ConfigError, and has done nothing then."""
+        """Apply config and orders in one turn of the event loop. Raises ConfigError, and has changed nothing then."""
         apply_to_fleet = self._fleet.prepare(config, orders)
         if orders.records is not None:
             self._check_records(orders.records)
@@ -71,7 +71,7 @@ class InForce:
         self.config = _ordered(config, orders)
 
     def _check_records(self, records: RecordTree) -> None:
-        """Raises ConfigError."""
+        """Check that the records can be served. Raises ConfigError."""
         try:
             self.names.check(records)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Listens for clients and operators until a context is left, and lets answers that are complete go out first."""
+"""Listens for clients and operators until a context is left, and lets complete answers be sent first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _LOOK_S = 0.02
 
 
 class Door:
-    """Where clients, or operators, come in. It may be shut while those inside are served on, and opened again."""
+    """Listening sockets for clients or for operators. They may be closed while open connections are served, and opened
+    again."""
 
     def __init__(
         self,
@@ -36,9 +37,9 @@ class Door:
         reuse_port: bool = False,
     ) -> None:
         self.asked = asked
-        """As the region file has it."""
+        """Address in the region file."""
         self.address = asked
-        """With the port that the system chose."""
+        """Address with the port that the system chose."""
         self._runner = runner
         self._tls = tls
         self._handshake_s = handshake_s
@@ -47,17 +48,17 @@ class Door:
         self._shut_at_s = 0.0
 
     async def open(self, inherited: Sequence[socket.socket]) -> None:
-        """On sockets that listen already, where there are any. Raises OSError."""
+        """Listen, on inherited sockets where there are any. Raises OSError."""
         for each in inherited or (None,):
             await self._site().start_on(each)
         self.address = Address(self.asked.host, self._runner.addresses[0][1])
 
     def sockets(self) -> list[socket.socket]:
-        """Copies, for the caller to close."""
+        """Copies of the sockets, for the caller to close."""
         return [each for site in self._sites for each in site.sockets()]
 
     async def shut(self) -> None:
-        """Whoever comes now waits with the system."""
+        """Stop accepting; new connections wait in the system's backlog."""
         self._shut = self.sockets()
         self._shut_at_s = asyncio.get_running_loop().time()
         for site in self._sites:
@@ -69,19 +70,21 @@ class Door:
             self._shut = []
 
     def leave(self) -> None:
-        """Whoever comes is another process's; those inside are told with their next answer to come again."""
+        """Leave new connections to another process. Clients still connected are told to reconnect with their next
+        answer."""
         for each in self._shut:
             each.close()
         self._shut = []
         self._runner.guarded.is_leaving = True
 
     async def until_empty(self) -> None:
-        """After `leave`."""
-        while self._runner.guarded.open_connections or self._may_shake_hands():  # noqa: ASYNC110 - it tells nobody
+        """Wait until no connection is open, after `leave`."""
+        while self._runner.guarded.open_connections or self._may_shake_hands():  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(_LOOK_S)
 
     def _may_shake_hands(self) -> bool:
-        """A connection whose handshake goes on is none yet; handshakes that failed are not told from it."""
+        """True while a TLS handshake may be under way, which does not count as a connection yet; failed handshakes
+        cannot be told from it."""
         is_recent = asyncio.get_running_loop().time() < self._shut_at_s + self._handshake_s
         return is_recent and self._runner.guarded.has_unmade
 
@@ -113,7 +116,7 @@ async def listen(
     reuse_port: bool = False,
     inherited: Sequence[socket.socket] = (),
 ) -> Door:
-    """Listen until the stack is left. Raises OSError, which names the key of the region file that says where."""
+    """Listen until the stack is left. Raises OSError, which names the region file's key of the address."""
     runner = make_runner(
         app,
         settings,
@@ -129,7 +132,7 @@ async def listen(
 
 
 async def _stop_listening(runner: web.AppRunner, driver: Driver) -> None:
-    """Answers that are complete go out; requests that still run have had their time and are cut off."""
+    """Stop listening. Complete answers are sent; requests that still run have had their time and are cut off."""
     for site in tuple(runner.sites):
         await site.stop()
     if driver.open_requests and runner.server is not None:

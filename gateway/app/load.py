@@ -1,5 +1,5 @@
-"""What this gateway tells a controller of its load: a few sums, for whoever looks at the whole mesh. Nothing is decided
-by them.
+"""Load figures that this gateway reports to a controller: a few sums, for displays of the whole mesh. No decision
+depends on them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from gateway.ground.control.vocabulary import ForwardsTo, GatewayLoad
 from gateway.records.forward_rates import ForwardRates, Way
 
 FORWARDS_TOLD_MAX = 64
-"""Gateways, those with the most."""
+"""Peers reported, those with the most forwards."""
 
 
 def load_of(core: GatewayState) -> GatewayLoad:

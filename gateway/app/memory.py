@@ -1,7 +1,8 @@
-"""What a gateway's process takes at most, with every limit of its region file reached at once: one sum, part by part.
+"""Upper bound of a gateway process's memory, with every limit of its region file reached at once: one sum, part by
+part.
 
-The parts are what the edges hold themselves to; what the allocator loses between pieces of a body is in them. The
-simulator, the journal's and the log's files, and what the system keeps for sockets are not.
+The parts are bounds that the edges keep to, with what the allocator loses between pieces of a body. The simulator, the
+files of journal and log, and the system's socket buffers are not included.
 """
 
 from __future__ import annotations
@@ -21,47 +22,50 @@ from gateway.http.settings import operators_connections_max
 
 _KIBIBYTE = 1024
 _PROGRAM_BYTES = 128 * MEBIBYTE
-"""Python, its libraries, and a gateway that nobody asks anything."""
+"""Python, its libraries, and an idle gateway."""
 _CONNECTION_BYTES = 2 * READ_BYTES + 32 * _KIBIBYTE
-"""Of a body that nobody takes it reads twice a piece; its headers come on top."""
+"""One connection. It reads two pieces of a body that is not consumed; its headers come on top."""
 _TLS_BYTES = 640 * _KIBIBYTE
-"""What is encrypted and decrypted in between, both ways."""
+"""Buffers of one TLS connection, both ways."""
 _STREAM_BYTES = 1152 * _KIBIBYTE
-"""An answer on its way: a piece of 256 KiB from the engine and what came after it, twice, the 64 KiB that a client may
-leave unread, and what is known of the request."""
+"""One answer in progress: a piece of 256 KiB from the engine and what came after it, twice, the 64 KiB that a client
+may leave unread, and the request's state."""
 _BODY_COPIES = 1.75
-"""A body, and what the allocator loses while many grow beside each other."""
+"""Copies of a body: itself, and what the allocator loses while many grow side by side."""
 _FORWARDED_COPIES = 4
-"""A body that goes to a peer is also in its message, in what is sent of that, and in what gRPC would send again."""
+"""Copies of a body forwarded to a peer: also in its message, in the part being sent, and in what gRPC would send
+again."""
 _ARRIVED_COPIES = 4
-"""A forward's message as it comes, in one piece, and as a body, and what the allocator keeps of the first two."""
+"""Copies of an arriving forward: its message as received, in one piece, and as a body, and what the allocator keeps of
+the first two."""
 _COPIES_BEING_MADE = 3
-"""Of the one body that is being put together or taken apart."""
+"""Copies of the one body that is being assembled or parsed."""
 _STORED_RESPONSE_BYTES = 512
 _NAMES_CONNECTION_BYTES = 128 * _KIBIBYTE
-"""Of a client of names: two questions, and the 64 KiB of answers that it may leave unread."""
+"""One DNS connection: two queries, and the 64 KiB of answers that its client may leave unread."""
 _NAMES_NETWORK_BYTES = 512
-"""A network that is remembered to have asked."""
+"""One network remembered for its DNS queries."""
 
 _TRACING_BYTES = 16 * MEBIBYTE
-"""What exports traces, and a batch of them."""
+"""Trace exporter, with one batch."""
 _TRACED_BYTES = 16 * _KIBIBYTE
-"""A finished request whose spans wait: its record, with some attempts and who was looked at for each."""
+"""One finished request whose spans wait: its record, with some attempts and their candidates."""
 
 
 MEMORY_SHARE = 0.8
-"""Of the memory there is, what all limits together may come to by default: the system's part for sockets is on top."""
+"""Share of the machine's memory that all limits together may need by default; the system's socket buffers come on
+top."""
 _LEAST = {"connections_max": 256, "requests_max": 128, "forwards_max": 64}
 _SCALED = {
     "limits": ("connections_max", "requests_max", "bodies_held_max_bytes"),
     "peering": ("forwards_max", "forwards_held_max_bytes", "forwards_held_peer_max_bytes"),
 }
-"""The limits that grow with the machine, by section."""
+"""Limits that scale with the machine's memory, by section."""
 _STEPS = 32
 
 
 def memory_max(config: GatewayConfig) -> Mapping[str, int]:
-    """By part, in bytes."""
+    """Bytes by part."""
     limits, peering, core = config.limits, config.peering, config.core
     connection = _CONNECTION_BYTES + limits.headers_max_bytes + (_TLS_BYTES if config.listen.tls else 0)
     has_peers = bool(config.peers or config.control.controllers)
@@ -86,12 +90,13 @@ def memory_max(config: GatewayConfig) -> Mapping[str, int]:
 
 
 def _indexes(placement: PlacementConfig) -> int:
-    """Of what was sent to replicas and to other gateways; and of what replicas' caches still hold of it."""
+    """Number of prefix indexes: of prompts sent to replicas and to peers, and by cost also of what replicas' caches
+    still hold."""
     return 3 if placement.policy in (PlacementPolicy.COST, PlacementPolicy.PRICE) else 2
 
 
 def describe_memory(config: GatewayConfig, memory_bytes: int | None = None) -> str:
-    """One line for operators."""
+    """Describe the bound in one line for operators."""
     parts = memory_max(config)
     each = ", ".join(f"{name} {_in_words(size)}" for name, size in parts.items())
     total = sum(parts.values())
@@ -106,9 +111,9 @@ def describe_memory(config: GatewayConfig, memory_bytes: int | None = None) -> s
 
 
 def fitted(file: RegionFile, memory_bytes: int | None) -> RegionFile:
-    """The same file, in which the limits that it does not name are made smaller until the process takes at most
-    `MEMORY_SHARE` of this memory with every limit reached: all by one factor, and those of bodies by its root; never
-    below what a small gateway needs."""
+    """Return the file with the limits that it does not name reduced until the process needs at most `MEMORY_SHARE` of
+    this memory with every limit reached: all by one factor, byte limits by its square root, and never below what a
+    small gateway needs."""
     if memory_bytes is None:
         return file
     config, budget = file.as_config(), MEMORY_SHARE * memory_bytes
@@ -123,7 +128,7 @@ def fitted(file: RegionFile, memory_bytes: int | None) -> RegionFile:
 
 
 def fitted_like(file: RegionFile, running: RegionFile) -> RegionFile:
-    """The file as read anew: a limit that neither names stays what it is in the one that runs."""
+    """Return the file as read again; a limit that neither file names keeps the running one's value."""
     config = running.as_config()
     kept = {
         section: {key: getattr(getattr(config, section), key) for key in keys if not _is_named(running, section, key)}
@@ -145,7 +150,7 @@ def _scaled(config: GatewayConfig, file: RegionFile, factor: float) -> GatewayCo
 
 
 def _smaller(value: int, key: str, factor: float, least: int) -> int:
-    """Rounded down to what is easily read, and not below its least."""
+    """Value scaled and rounded down to a readable figure, not below `least`."""
     is_size = key.endswith("_bytes")
     scaled = int(value * (factor**0.5 if is_size else factor))
     unit = MEBIBYTE if is_size else 10 ** max(0, len(str(scaled)) - 2)
@@ -153,7 +158,7 @@ def _smaller(value: int, key: str, factor: float, least: int) -> int:
 
 
 def _least(file: RegionFile, key: str) -> int:
-    """What a small gateway needs, and what other keys ask of this one."""
+    """Least value of a limit: what a small gateway needs, and what other keys require of it."""
     if key == "bodies_held_max_bytes":
         return file.sections.limits.body_max_bytes
     if key == "forwards_held_max_bytes" and _is_named(file, "peering", "forwards_held_peer_max_bytes"):

@@ -1,6 +1,6 @@
-"""The gateway's part in answering for the mesh's one name, where its region file says that it has one.
+"""DNS service of a gateway, which answers for the mesh's name where the region file says so.
 
-It wires; what is said to whom is the record tree's.
+It only wires; the record tree decides the answers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from gateway.ground.naming.service import NameService
 
 
 def make_names(config: GatewayConfig, desk: Desk) -> NameService:
-    """Every gateway has one, so that all of them judge a tree alike; whether it listens is another matter."""
+    """Make the service. Every gateway has one, so that all of them check a record tree alike; listening is configured
+    apart."""
     service = NameService(desk.clock, desk.log, DnsLimits.from_config(config.dns))
     for each in service.counters.collectors():
         desk.metrics.registry.register(each)

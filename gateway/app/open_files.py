@@ -1,5 +1,5 @@
-"""Tells an operator which files of a gateway's more people may read or change than its owner and its group: the secrets
-that it was given, and the records that it keeps. It changes none of them.
+"""Warns operators of files that others than their owner and group may read or change: secrets given to the gateway, and
+records that it keeps. It changes none of them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ _RECORDS = ("*.journal", "*.crash", "*.audit", "*.lockdown.json")
 
 
 def open_secrets(config: GatewayConfig) -> Iterator[tuple[Path, str]]:
-    """Each with its mode."""
+    """Secret files open to others, each with its mode."""
     return open_to_others(dict.fromkeys(config.secret_files))
 
 
 def open_records(config: GatewayConfig) -> Iterator[tuple[Path, str]]:
-    """Each with its mode. What is written from now on is for owner and group; these were made before, or by others."""
+    """Record files open to others, each with its mode. New records are for owner and group; these were made before, or
+    by other programs."""
     folders = dict.fromkeys(
         folder for folder in (config.journal.folder, config.audit.folder, config.state.folder) if folder is not None
     )
@@ -33,7 +34,7 @@ def open_records(config: GatewayConfig) -> Iterator[tuple[Path, str]]:
 
 
 def warn_of_open_files(config: GatewayConfig, log: FilteringBoundLogger) -> None:
-    """A line for each, up to a bound."""
+    """Log a line for each file, up to a bound."""
     for kind, found in (("secret", open_secrets(config)), ("record", open_records(config))):
         for path, mode in islice(found, TOLD_MAX):
             log.warning("a file is open to others than its owner and group", kind=kind, path=str(path), mode=mode)

@@ -1,5 +1,5 @@
-"""Puts together what a gateway has to do with other gateways and with controllers: whom it calls, who calls it, and
-what either says of who serves what. It wires; it decides nothing.
+"""Wires a gateway to peers and controllers: outgoing and incoming connections, and reports of which gateway serves
+which replica. It decides nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SECOND_NS = 1_000_000_000
 def make_control(
     config: GatewayConfig, desk: Desk, certificates: Certificates, left_out: Callable[[], dict[str, str]]
 ) -> Control:
-    """Begins with what was kept of the last snapshot."""
+    """Make the controller link, with the kept snapshot."""
     transport = certificates.mesh or Plaintext()
     surroundings = Surroundings(
         ears=Ears(desk.trust.hear),
@@ -58,7 +58,7 @@ def make_control(
 def listen_for_control(
     config: GatewayConfig, desk: Desk, loops: Supervisor, roster: PeerRoster, control: Control
 ) -> None:
-    """To what peers say of it."""
+    """Pass the peers' reports of ownership to the controller link."""
     asker = OwnershipAsker(
         roster.links,
         config.gateway_id,
@@ -74,7 +74,8 @@ def listen_for_control(
 def make_roster(
     config: GatewayConfig, desk: Desk, loops: Supervisor, control: Control, *, budgets: Budgets, scaling: Scaling
 ) -> PeerRoster:
-    """Whom it hears, and tells the controller of, is told what it says of replicas."""
+    """Make the roster of peers. Their heartbeats go to budgets and scaling, and the wanted replicas to the
+    controller."""
     desk.metrics.registry.register(budgets.levels())
     control.tell_wanted(scaling.told)
 
@@ -99,7 +100,7 @@ def make_roster(
 
 
 def _watch(desk: Desk, seen_by: str) -> Watch:
-    """What is odd about exchanges is counted, and told."""
+    """Count and log irregularities of forward streams."""
 
     def broken(peer: GatewayId, why: str) -> None:
         desk.metrics.exchange_broken(seen_by, peer)

@@ -1,5 +1,5 @@
-"""What the page of a gateway shows: itself, its replicas and queues, other gateways as it hears them, and what it has
-decided. It looks, at most twice a second and only while somebody watches, and changes nothing.
+"""Contents of a gateway's page: the gateway, its replicas and queues, peers by their heartbeats, and recent decisions.
+It reads state, at most twice a second and only while a page is open, and changes nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Overview:
         self._names = names
         self._location = config.control.latitude, config.control.longitude
         self._began_ms = (desk.clock.wall_ns() - desk.clock.now_ns()) // _MILLISECOND_NS
-        """Of the clock that counts from nowhere, in the time of calendars: looked at once, lest all times jump."""
+        """Wall-clock time of the monotonic clock's zero, in ms; read once, so that the times shown do not jump."""
         self._worded: tuple[ResidencyPolicy, tuple[Place, ...], list[str]] | None = None
 
     def sections(self) -> dict[str, object]:
@@ -138,7 +138,7 @@ class Overview:
             "kv": round(state.kv_usage, 2),
         }
 
-    # Others
+    # Peers and regions
 
     def _peer(self, state: PeerState) -> dict[str, object]:
         report = state.report
@@ -198,7 +198,7 @@ class Overview:
             flows.append((there, here, rates.get((name, Way.IN), 0.0), 0))
         return list(forwards_of(flows))
 
-    # What holds, and what was decided
+    # DNS records, policy and decisions
 
     def _said(self) -> dict[str, object]:
         tree = self._names.tree
@@ -221,14 +221,14 @@ class Overview:
         }
 
     def _words_of(self, policy: ResidencyPolicy) -> list[str]:
-        """Worked out anew only where it is another one, or seen by others."""
+        """Sentences of the policy, made again only when the policy or the peers' places change."""
         places = tuple(dict.fromkeys(each.spec.place for each in self._core.peers))
         if self._worded is None or self._worded[0] is not policy or self._worded[1] != places:
             self._worded = policy, places, sentences_seen_from(policy, places)
         return self._worded[2]
 
     def _decisions(self) -> list[dict[str, object]]:
-        """With the time of day in place of an age, which would be another one at each look."""
+        """Decisions with their time of day; an age would differ at each look."""
         rows = latest(self._desk, DECISIONS_SHOWN)
         return [shown_at(each, self._began_ms + arrived_ms) for arrived_ms, each in rows]
 
@@ -244,8 +244,8 @@ def _health_of(state: PeerState) -> Health:
 
 
 def _groups(capacities: Iterable[ModelCapacity]) -> Iterator[tuple[Place, int, int, int]]:
-    """Replicas, free ones and requests on them, of each pool and place. Of replicas that have several models each tells
-    of the same ones: they are counted once."""
+    """Counts of replicas, free ones and requests on them, by pool and place. Replicas with several models are in the
+    capacity of each, so the highest counts of a pool are taken."""
     groups: dict[tuple[str, Place], tuple[int, int, int]] = {}
     for each in capacities:
         key = each.pool, each.place

@@ -1,5 +1,5 @@
-"""Keeps what the region file says, what a controller says and what peers say of it apart, and puts in force what they
-come to, whenever one of them changes: none of them ever undoes another.
+"""Keeps region file, controller's snapshot and peers' reports apart, and puts in force what they yield together,
+whenever one of them changes: none of them ever undoes another.
 
 The rules are those of docs/decisions/0006-a-controller-beside-the-road.md.
 """
@@ -17,32 +17,32 @@ from gateway.core.vocabulary import ControlVersion
 from gateway.ground.control.vocabulary import Ownership, Snapshot
 
 Apply = Callable[[GatewayConfig, Orders], None]
-"""Puts both in force, at once. Raises ConfigError, and has done nothing then."""
+"""Puts config and orders in force at once. Raises ConfigError, and has changed nothing then."""
 
 
 class Precedence:
-    """What one gateway serves by."""
+    """Config and orders in force at one gateway, with their sources."""
 
     def __init__(self, local: GatewayConfig, regions: RegionTable | None) -> None:
         self.local = local
-        """What the region file says."""
+        """Config of the region file."""
         self.regions = regions
-        """The operators' table, as the region's policy has it; None while there has been no usable one."""
+        """Operators' table of the region's policy; None while there has been no usable one."""
         self.snapshot: Snapshot | None = None
-        """What a controller said last, as far as it was taken."""
+        """Last snapshot of a controller that was accepted."""
         self.orders = without_orders(local, regions)
-        """What the two come to."""
+        """Orders that result from region file, snapshot and table."""
         self.hearsay = Ownership()
-        """What a peer said since then. It counts as long as it is newer than the snapshot."""
+        """Ownership reported by a peer since then. It counts as long as it is newer than the snapshot."""
         self._apply: Apply | None = None
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Begin with it, before anything is in force. Raises OrdersRefused."""
+        """Begin with a snapshot, before any orders are in force. Raises OrdersRefused."""
         self.orders = read_orders(snapshot, self.local, self.regions)
         self.snapshot = snapshot
 
     def start(self, apply: Apply) -> None:
-        """What `orders` says is in force now; changes go to `apply`."""
+        """Pass changes to `apply`; `orders` is in force already."""
         self._apply = apply
 
     @property
@@ -51,28 +51,28 @@ class Precedence:
 
     @property
     def ownership(self) -> Ownership:
-        """What we tell peers: never what other peers told us."""
+        """Ownership told to peers: the snapshot's, never what other peers reported."""
         return Ownership() if self.snapshot is None else Ownership(self.snapshot.version, self.snapshot.away)
 
     @property
     def away(self) -> frozenset[str]:
-        """Ids of what is left to others, whoever says so."""
+        """Ids of replicas left to others, by the snapshot or by a peer's report."""
         return self._away(self.local, self.orders)
 
     def would_be_news(self, version: ControlVersion) -> bool:
         return version.is_newer_than(self.version) and version.is_newer_than(self.hearsay.version)
 
     async def reload(self, local: GatewayConfig) -> None:
-        """The region file says something else. Raises ConfigError, and nothing has changed then."""
+        """Apply a changed region file. Raises ConfigError, and has changed nothing then."""
         await self._come_to(local=local)
 
     async def know(self, regions: RegionTable) -> None:
-        """The operators' table says something else. Raises ConfigError, and nothing has changed then."""
+        """Apply a changed table of the operators. Raises ConfigError, and has changed nothing then."""
         if regions != self.regions:
             await self._come_to(regions=regions)
 
     async def take(self, snapshot: Snapshot) -> None:
-        """A controller says something else. Raises ConfigError, and nothing has changed then."""
+        """Apply a controller's snapshot. Raises ConfigError, and has changed nothing then."""
         self._refuse_older(snapshot)
         if snapshot != self.snapshot:
             await self._come_to(snapshot=snapshot)
@@ -84,8 +84,8 @@ class Precedence:
             raise OrdersRefused(f"it is older than {self.version.term}.{self.version.version}, which is in force")
 
     def hear(self, ownership: Ownership) -> None:
-        """A peer knows of newer owners: it can only take replicas from us, and only until a controller says something
-        as new. A controller that says nothing new, or something older, may know less than the peer."""
+        """Take newer ownership from a peer. It can only take replicas from this gateway, and only until a controller
+        sends a version as new: a controller with no newer version may know less than the peer."""
         before, self.hearsay = self.away, ownership
         if self.away != before:
             self._put(self.local, self.orders)
@@ -97,7 +97,8 @@ class Precedence:
         snapshot: Snapshot | None = None,
         regions: RegionTable | None = None,
     ) -> None:
-        """All may change at once, and reading takes a while: whoever was overtaken reads again."""
+        """Apply a change of one source. Other sources may change while orders are read in a thread; they are then read
+        again."""
         while True:
             seen = self.local, self.snapshot, self.regions
             wanted = local or self.local, snapshot or self.snapshot, regions or self.regions
@@ -115,7 +116,8 @@ class Precedence:
         self._apply(local, replace(orders, away=self._away(local, orders)))
 
     def _away(self, local: GatewayConfig, orders: Orders) -> frozenset[str]:
-        """What is adopted here and away no more has gone home, or to nobody: in no case is it ours."""
+        """Ids left to others. An adopted replica that a newer report does not assign to this gateway has gone home, or
+        to no gateway: in no case is it served here."""
         if not self.hearsay.version.is_newer_than(orders.version):
             return orders.away
         kept = {each.replica_id for each in self.hearsay.away if each.owner == local.gateway_id}

@@ -1,5 +1,5 @@
-"""Keeps the predictors of the gateway's disaggregated pools: their histories over a restart, and what is fitted to
-them. It wires; what is predicted is the core's affair, and a gateway whose predictors all fail serves on.
+"""Keeps the output-length predictors of disaggregated pools: their histories over a restart, and the models fitted to
+them. It only wires: the core predicts, and a gateway whose predictors all fail keeps serving.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _KEY_BYTES = 8
 
 
 class PromptKeys:
-    """What stands for a prompt in histories that outlive the process: whoever has one and not the secret cannot confirm
-    a guess at a prompt."""
+    """Keys that stand for prompts in histories on disk. Without the secret, a key does not confirm a guess at a
+    prompt."""
 
     def __init__(self, config: GatewayConfig, log: FilteringBoundLogger) -> None:
-        """One that is not kept makes other keys after a restart: then no prompt is known again, and its length is."""
+        """Read the secret, or make one. A secret that cannot be kept is another one after a restart: prompts are then
+        recognised by length only."""
         self._secret = secrets.token_bytes(32)
         folder = config.state.folder
         if folder is None:
@@ -47,7 +48,7 @@ class PromptKeys:
             log.exception("the secret of prompts' keys is not kept", detail=str(error))
 
     def of(self, profile: RequestProfile) -> bytes:
-        """Empty where nothing tells the prompt apart."""
+        """Key of a prompt; empty where the profile has no prefix hash."""
         last = profile.prefix[-PREFIX_HASH_BYTES:]
         return hashlib.blake2b(last, digest_size=_KEY_BYTES, key=self._secret).digest() if last else b""
 
@@ -63,8 +64,8 @@ class Predictors:
         self._stops: dict[PoolName, Callable[[], object]] = {}
 
     def follow(self, pools: Iterable[PoolSpec]) -> None:
-        """Whenever the region file describes others. The core may know them already, or not yet: what is
-        remembered of them is theirs when they come."""
+        """Follow the pools whenever the region file changes. The core may know a pool already, or not yet: it gets the
+        remembered history either way."""
         wanted = {pool.name for pool in pools if pool.kind is PoolKind.DISAGGREGATED}
         for name in self._keepers.keys() - wanted:
             self._stops.pop(name)()
@@ -76,7 +77,7 @@ class Predictors:
         return {name: keeper.describe() for name, keeper in self._keepers.items()}
 
     def refits(self) -> Iterable[tuple[PoolName, int, int]]:
-        """By pool, how many came about, and how many did not."""
+        """Pools with their successful and failed fits."""
         return [(name, keeper.fits, keeper.failures) for name, keeper in self._keepers.items()]
 
     def _begin(self, name: PoolName) -> None:
@@ -99,7 +100,7 @@ class Predictors:
         await keeper.run(partial(self._desk.core.decode_pools.history_of, name), partial(self._take, name))
 
     def _take(self, name: PoolName, arrays: PredictorArrays, until_ns: int) -> None:
-        """Raises UnusableArrays, and then the core hears nothing of them."""
+        """Tell the core of fitted arrays. Raises UnusableArrays, and has told it of none then."""
         horizon = self._desk.core.config.decode.balance.horizon_steps
         if not make_estimator(arrays).answers_for(horizon):
             raise UnusableArrays(f"it was fitted for another horizon than {horizon} steps")

@@ -1,7 +1,7 @@
-"""The prices in force: those of the region's own file, or what a controller says in their place; and at which time of
-day the core is told of others.
+"""Prices in force: the controller's list or else the region's own file, and the times of day at which the core is told
+of others.
 
-It decides nothing by them, and a list that cannot be read never takes the place of one that can.
+It decides nothing by them, and a list that cannot be read never replaces one that can.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from gateway.records.price_metrics import CONTROLLER, FILE, NOBODY
 
 _SECOND_NS = 1_000_000_000
 _LOOK_S = 60.0
-"""The wall clock may be set while one waits for an hour to begin: it is looked at as often as this."""
+"""Longest wait in seconds for prices of another hour, since the wall clock may be set meanwhile."""
 
 
 class PricesPart:
-    """What a controller says comes before the region's own file, whole: two lists are never mixed."""
+    """Price list in force. A controller's list replaces the region's own file as a whole: two lists are never mixed."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class PricesPart:
         clock: Clock,
         log: FilteringBoundLogger,
     ) -> None:
-        """Raises ConfigError: a list that cannot be read is better known at the start."""
+        """Raises ConfigError, so that an unreadable list is found at the start."""
         self._own_fault = self._told_fault = ""
         self._path = path
         self._own = None if path is None else read_prices(path)
@@ -53,18 +53,18 @@ class PricesPart:
     def files(self) -> list[Path]:
         return [] if self._path is None else [self._path]
 
-    # What changes it
+    # Changes of the list
 
     def take(self, told: PriceList | None, fault: str) -> None:
-        """A controller says them, or, with None, nothing that could be read."""
+        """Take a controller's list; None where it sent none, or none that could be read."""
         if fault and fault != self._told_fault:
             self._log.error("the controller's price list cannot be read: the region file's is in force", reason=fault)
         self._told_fault = fault
         self._put(self._own, told)
 
     def move(self, path: Path | None) -> None:
-        """The region file names another one now, which has been read once: one that went bad since is told, and not
-        taken."""
+        """Follow the region file to another prices file. It was readable when the region file was checked; if it has
+        become unreadable since, that is logged, and the list before stays."""
         if path == self._path:
             return
         try:
@@ -77,7 +77,7 @@ class PricesPart:
         self._put(own, self._told)
 
     async def reload(self) -> None:
-        """Raises ReloadRefused, and nothing has changed then."""
+        """Read the file again. Raises ReloadRefused, and has changed nothing then."""
         if self._path is None:
             return
         try:
@@ -103,7 +103,7 @@ class PricesPart:
     # The time of day
 
     def look(self) -> None:
-        """Tell the core what is in force now, if that is news."""
+        """Tell the core the prices of this moment, if they have changed."""
         wall_ns = self._clock.wall_ns()
         prices = None if self.list is None else self.list.at(wall_ns // _SECOND_NS)
         if prices != self._in_force:
@@ -111,13 +111,13 @@ class PricesPart:
             self._submit(PricesChanged(prices))
 
     def wait_s(self) -> float | None:
-        """Until something may be news by itself; None: nothing will be."""
+        """Seconds until prices may change by the time of day; None: they will not."""
         wall_ns = self._clock.wall_ns()
         change_s = None if self.list is None else self.list.next_change_s(wall_ns // _SECOND_NS)
         return None if change_s is None else min(_LOOK_S, max(0.0, change_s - wall_ns / _SECOND_NS))
 
     async def run(self) -> Never:
-        """Until cancelled."""
+        """Follow the time of day, until cancelled."""
         while True:
             self.look()
             try:
@@ -127,11 +127,11 @@ class PricesPart:
                 pass
             self._changed.clear()
 
-    # What is to be seen of it
+    # State for operators
 
     @property
     def fault(self) -> str:
-        """Why what was said last is not in force; empty: it is."""
+        """Reason why the latest list is not in force; empty if it is."""
         return self._told_fault or self._own_fault
 
     @property
@@ -150,20 +150,21 @@ class PricesPart:
 
     @property
     def age_s(self) -> float | None:
-        """Since the list came into force. None: there is none."""
+        """Seconds since the list came into force; None without a list."""
         if self.list is None or self._list_since_ns is None:
             return None
         return max(0, self._clock.wall_ns() - self._list_since_ns) / _SECOND_NS
 
     @property
     def valid_s(self) -> float | None:
-        """Until its figures should have been looked at again; less than 0: that is over. None: it does not say."""
+        """Seconds until the figures should be checked again, below 0 once that is past; None where the list names no
+        date."""
         if self.list is None or self.list.valid_until_s is None:
             return None
         return self.list.valid_until_s - self._clock.wall_ns() / _SECOND_NS
 
     def describe(self) -> dict[str, object] | None:
-        """None where nobody has said any, or tried to."""
+        """State for operators; None with neither a list nor a fault."""
         if self.list is None:
             return None if not self.fault else {"source": NOBODY, "fault": self.fault}
         assert self._in_force is not None, "a list is looked at as soon as it is there"

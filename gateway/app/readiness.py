@@ -1,8 +1,9 @@
-"""Whether this gateway wants traffic, as balancers and DNS ask at `/ready`. It looks at the core and changes nothing.
+"""Readiness of this gateway, as load balancers and DNS ask for it at `/ready`. The module reads the core and changes
+nothing.
 
-Engines change nothing by default: requests wait, or leave, or are told why not. With `readiness.unserved_max`, a
-gateway that could serve nobody for so long says that it is not ready, but only while another gateway has room to offer:
-the last one is never withdrawn, lest a bad hour of engines become an outage of everything.
+Engines do not affect readiness by default: requests are queued, forwarded, or refused with the reason. With
+`readiness.unserved_max`, a gateway that could serve no request for that long is not ready, but only while another
+gateway has room: the last one is never withdrawn, lest an outage of engines become an outage of the whole mesh.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ _SECOND_NS = 1_000_000_000
 
 
 class Readiness:
-    """Looked at again and again; a peer that is busy for a moment, or an engine that restarts, makes no difference."""
+    """Readiness by engines. It is sampled often, so that a briefly busy peer or a restarting engine makes no
+    difference."""
 
     def __init__(self, core: GatewayState, unserved_max_ns: int | None, now_ns: int) -> None:
         self._core = core
         self._unserved_max_ns = unserved_max_ns
         self._served_ns = now_ns
-        """When somebody could last have been served, here or by an allowed peer."""
+        """Time when a request could last have been served, here or by an allowed peer."""
         self._offered_ns: int | None = None
-        """When another gateway last had room, whether we may use it or not."""
+        """Time when another gateway last had room, allowed or not."""
 
     def look(self, now_ns: int) -> None:
-        """To be called often. O(peers)."""
+        """Sample the core; to be called often. O(peers)."""
         if self._unserved_max_ns is None:
             return
         offering = list(peers_with_room(self._core))
@@ -40,7 +42,7 @@ class Readiness:
             self._served_ns = now_ns
 
     def why_not(self, now_ns: int) -> str:
-        """Empty while it is ready, as far as engines go."""
+        """Reason for not being ready; empty while engines do not prevent it."""
         if self._unserved_max_ns is None or now_ns - self._served_ns <= self._unserved_max_ns:
             return ""
         if self._offered_ns is None or now_ns - self._offered_ns > self._unserved_max_ns:
@@ -52,8 +54,7 @@ class Readiness:
 
 
 def engines_note(core: GatewayState) -> str:
-    """What an operator should know of the engines of a gateway that is ready all the same; empty while one is up or has
-    not been asked yet."""
+    """Warning about engines while the gateway is ready; empty while one answers, or has not been probed yet."""
     is_any_up = core.replicas.somebody_answers()
     if not len(core.replicas) or is_any_up or any(state.sampled_ns is None for state in core.replicas):
         return ""
@@ -63,7 +64,7 @@ def engines_note(core: GatewayState) -> str:
 
 
 def peers_with_room(core: GatewayState) -> Iterable[PeerState]:
-    """Gateways that are alive and take requests, and say that some replica of theirs is free."""
+    """Peers that are alive, accept requests and report a free replica."""
     for peer in core.peers:
         report = peer.report
         if report is not None and peer.standing not in _AWAY and any(each.available for each in report.capacities):
@@ -71,7 +72,8 @@ def peers_with_room(core: GatewayState) -> Iterable[PeerState]:
 
 
 def may_be_used(core: GatewayState, peer: PeerState) -> bool:
-    """By the region's own rule, and for at least one model that is free there."""
+    """True if requests may be forwarded to the peer, by policy, lockdown and overflow mode, for a model that is free
+    there."""
     if core.locked_down or core.policy.closed_reason or peer.report is None:
         return False
     rule, placement = core.policy.process, core.config.placement

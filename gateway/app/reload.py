@@ -1,4 +1,4 @@
-"""What a gateway reads anew while requests run: the region file with what it names, and the residency policy."""
+"""Reloading while requests run: the region file with the files that it names, and the residency policy."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from gateway.policy.file import load_policy_or_closed, table_file
 
 
 class RegionPart:
-    """The region file. What cannot change while the gateway runs is refused, by the name of its key."""
+    """Region file. Changes that need a restart are refused, by the name of the key."""
 
     def __init__(self, file: RegionFile, apply: Callable[[GatewayConfig], Awaitable[None]]) -> None:
-        """`apply` puts a whole valid config in force. It may raise ConfigError, and has done nothing then."""
+        """`apply` puts a whole valid config in force. It may raise ConfigError, and has changed nothing then."""
         self._file = file
         self._apply = apply
 
@@ -39,11 +39,11 @@ class RegionPart:
         return self._file.engine_files()
 
     async def reload(self) -> None:
-        """Read the file, and what it names."""
+        """Read the file and the files that it names."""
         await self._take_in(partial(read_region_file, self._file.path))
 
     async def reload_credentials(self) -> None:
-        """Read what it names, and leave the rest as it was read last."""
+        """Read the files that it names again, with the region file as it was read last."""
         await self._take_in(partial(read_named_files, self._file))
 
     async def _take_in(self, read: Callable[[], RegionFile]) -> None:
@@ -60,14 +60,14 @@ class RegionPart:
         return [Fault(key, "cannot change while the gateway runs") for key in changed_at_rest(self._file, file)]
 
     def _policy_faults(self, file: RegionFile) -> list[Fault]:
-        """Another policy file must be of use before the region moves over to it."""
+        """Faults of another policy file, which must be usable before the region moves to it."""
         if file.policy is None or file.policy == self._file.policy:
             return []
         problem = load_policy_or_closed(file.policy, file.as_config().place)[1]
         return [] if problem is None else [Fault("policy", problem)]
 
     def _prices_faults(self, file: RegionFile) -> list[Fault]:
-        """So must another price list."""
+        """Faults of another price list, which must be usable as well."""
         if file.prices is None or file.prices == self._file.prices:
             return []
         try:
@@ -98,11 +98,11 @@ LIVE_KEYS = frozenset(
         "probes",
     }
 )
-"""Sections of the region file that are taken in while the gateway runs. All else waits for a restart."""
+"""Sections of the region file that are reloaded at run time. All others wait for a restart."""
 
 
 def changed_at_rest(old: RegionFile, new: RegionFile) -> list[str]:
-    """The paths of the keys that differ and cannot be changed at run time."""
+    """Paths of keys that differ and cannot change at run time."""
     changed = changed_keys(old.as_document(), new.as_document())
     return [path for path in changed if path.split(".")[0] not in LIVE_KEYS]
 
@@ -115,9 +115,8 @@ _NO_FILE_MEANS = (
 
 
 class PolicyPart:
-    """The residency policy: the region's own, and what a controller narrows it by. A file that cannot be read closes
-    the region: nothing leaves it and nothing is taken in. A controller that says nothing leaves the region's own in
-    force."""
+    """Residency policy: the region's own, narrowed by a controller's. A file that cannot be read closes the region: no
+    request leaves it or enters it. Without a controller's narrowing the region's own policy is in force."""
 
     def __init__(
         self, path: Path | None, place: Place, apply: Callable[[ResidencyPolicy], None], log: FilteringBoundLogger
@@ -138,22 +137,22 @@ class PolicyPart:
 
     @property
     def regions(self) -> RegionTable | None:
-        """The operators' table, by the policy that was read last; it is read now where it has not been yet. None where
-        there is no usable policy: the region is closed."""
+        """Operators' table of the policy that was read last; the policy is read if it has not been yet. None without a
+        usable policy: the region is closed."""
         own = self._own
         if own is None:
             own = self._first = self._first or self._read()
         return own.regions
 
     def follow_own(self, tell: Callable[[ResidencyPolicy], None]) -> None:
-        """Tell somebody the region's own policy, not narrowed by anybody: now if it has been read, and whenever it is
-        another one."""
+        """Pass the region's own policy, not narrowed, to `tell`: at once if it has been read, and whenever it
+        changes."""
         self._tell_own = tell
         if self._own is not None:
             tell(self._own)
 
     def narrow(self, narrowing: ResidencyPolicy | None) -> None:
-        """A controller narrows the region's own policy by this one from now on, or, with None, by nothing. It outlives
+        """Narrow the region's own policy by a controller's, or with None by none. The narrowing stays in force over
         every reload of the region's own."""
         if narrowing != self._narrowing:
             self._narrowing = narrowing
@@ -164,7 +163,7 @@ class PolicyPart:
         self._put(self._first or self._read())
 
     def move(self, path: Path | None) -> None:
-        """The region file names another one now."""
+        """Follow the region file to another policy file."""
         if path != self._path:
             self._path = path
             self._put(self._read())

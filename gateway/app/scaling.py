@@ -1,5 +1,6 @@
-"""How many replicas are wanted: hears and tells what the mesh reckons with, looks again and again, and says what comes
-of it on the metrics page, to operators and to a webhook. The decisions are in `gateway.core.scaling`."""
+"""Scaling of one gateway's pools: exchanges demand with peers, computes the wanted replicas at each interval, and
+reports them to the metrics page, operators and a webhook. The decisions are in `gateway.core.scaling`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _MINUTES_A_DAY = 24 * 60
 
 
 class Scaling:
-    """One gateway's. Where no pool is listed it says nothing, and costs nothing."""
+    """Scaling of one gateway. Without listed pools it says nothing, and costs nothing."""
 
     def __init__(self, config: GatewayConfig, desk: Desk) -> None:
         self._config = config.scaling
@@ -45,7 +46,7 @@ class Scaling:
         )
         self._by_model: dict[ModelName, PoolKey] = {}
         self._by_replica: dict[str, PoolKey] = {}
-        """Both as of the last look."""
+        """Pools by model and by replica, as of the last look."""
         self._metrics = ScalingMetrics(desk.metrics.registry, self.wants)
         self._webhook = self._make_webhook()
         if self.is_on:
@@ -59,7 +60,7 @@ class Scaling:
         return self._scaler.wants.values()
 
     def ear_for(self, peer: PeerSpec) -> Callable[[ScalingReport], None] | None:
-        """Who is to be told what this peer says of its replicas; None: nobody wants to know."""
+        """Handler of this peer's scaling reports; None where they are not used."""
         return partial(self._hear, peer) if self.is_on and self._config.mesh else None
 
     def run(self, loops: Tenure) -> None:
@@ -69,13 +70,13 @@ class Scaling:
             loops.run("scaling_webhook", self._webhook.run)
 
     def told(self) -> tuple[Wanted, ...]:
-        """For a controller's eyes."""
+        """Wanted replicas, for a controller's display."""
         return tuple(
             Wanted(want.key.model, want.key.pool, want.wanted, want.ready, want.reason) for want in self.wants()
         )
 
     def describe(self) -> dict[str, object]:
-        """For operators, and for autoscalers that ask in JSON."""
+        """State for operators, and for autoscalers that read JSON."""
         return {
             "region": self._region,
             "pools": [_described(want) for want in self.wants()],
@@ -84,7 +85,7 @@ class Scaling:
         }
 
     def look(self) -> None:
-        """Reckon anew."""
+        """Compute the wanted replicas again."""
         core, clock = self._desk.core, self._desk.clock
         self._by_model = key_by_model(core, self._scaler.pools)
         self._by_replica = key_by_replica(core, self._scaler.pools)
@@ -102,7 +103,7 @@ class Scaling:
                 self._changed(want, before.get(want.key))
 
     async def _look_again_and_again(self) -> Never:
-        """Not at once: engines are to be asked first."""
+        """Look at each interval, but not at once: engines have to be probed first."""
         while True:
             await asyncio.sleep(self._config.interval_ns / _SECOND_NS)
             self.look()
@@ -111,7 +112,7 @@ class Scaling:
         self._scaler.hear(Heard(peer.gateway_id, peer.place.region, report, self._desk.clock.now_ns()))
 
     def _changed(self, want: Want, before: int | None) -> None:
-        """What is wanted first is told as well: whoever hears it need not ask what there was before."""
+        """Report a change. The first figure is reported too, so that its receiver need not ask for it."""
         names = {"model": want.key.model, "pool": want.key.pool}
         self._desk.log.info("replicas wanted", **names, wanted=want.wanted, before=before, reason=want.reason)
         if before is not None:
@@ -122,7 +123,7 @@ class Scaling:
     def _on_finished(
         self, profile: RequestProfile, end: EndRequest, _: RequestSummary, record: RequestRecord | None
     ) -> None:
-        """Of clients' requests alone: a peer counts what it forwards."""
+        """Count clients' requests only: a forwarded request is counted by the peer that forwards it."""
         if record is None or record.origin is not None or profile.service_class not in self._config.classes:
             return
         legs = record.legs

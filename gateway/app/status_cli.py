@@ -1,6 +1,6 @@
-"""`nightside gateway status`: what a running gateway says of itself, and what of that somebody should see to.
+"""`nightside gateway status`: a running gateway's state, and the problems in it.
 
-It shows and judges what `/admin/state` holds, and changes nothing.
+It shows and judges the contents of `/admin/state`, and changes nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _DAY_S = 86_400
 _SECOND_NS = 1_000_000_000
 _PAUSE_S = 0.5
 _SICK = frozenset({Standing.UNHEALTHY, Standing.LOST, Standing.STALE, Standing.DISTRUSTED, Standing.BREAKER})
-"""What does not pass with the next request that ends."""
+"""Standings that do not pass with the next request that ends."""
 
 
 class ExitCode(IntEnum):
-    """2 is a command used wrongly, as everywhere."""
+    """Exit codes of the command; 2 is a command used wrongly, as everywhere."""
 
     WELL = 0
     SOMETHING_WRONG = 1
@@ -39,7 +39,7 @@ class ExitCode(IntEnum):
 
 
 class NotAsked(AdminFault):
-    """No answer, or none that we can read."""
+    """Gateway gave no answer, or none that can be read."""
 
     exit_code = ExitCode.NOT_ASKED
 
@@ -139,7 +139,7 @@ class TakenOverView(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The part of `/admin/state` that is shown."""
+    """Part of `/admin/state` that is shown."""
 
     gateway: str
     region: str
@@ -158,12 +158,12 @@ class Status(msgspec.Struct, frozen=True):
     journal_fault: str
     audit_fault: str
     control: ControlView | None = None
-    """None where no controllers are named."""
+    """Controller link; None where no controllers are named."""
     scaling: ScalingView | None = None
     prices: PricesView | None = None
-    """None where nobody has said any."""
+    """Price list; None where there is none."""
     taken_over_from: TakenOverView | None = None
-    """None where the process began by itself."""
+    """Take-over; None where the process started by itself."""
 
 
 @click.command()
@@ -187,7 +187,8 @@ def status(admin: Admin, *, as_json: bool, wait_max_s: float) -> None:
 
 
 def _until_well(admin: Admin, wait_max_s: float) -> tuple[bytes, Status]:
-    """The first state with nothing wrong, or the last before time ran out. Raises NotAsked where there is none then."""
+    """Return the first state without problems, or the last before time ran out. Raises NotAsked if there is none
+    then."""
     clock = Clock()
     give_up_ns = clock.now_ns() + round(wait_max_s * _SECOND_NS)
     while True:
@@ -218,7 +219,7 @@ def exit_code(seen: Status, wrong: list[str]) -> ExitCode:
 
 
 def complaints(seen: Status) -> Iterator[str]:
-    """What somebody should see to, worst first."""
+    """Problems that an operator should solve, worst first."""
     if seen.not_ready_reason:
         yield f"not ready: {seen.not_ready_reason}"
     if seen.replicas and all(replica.standing in _SICK for replica in seen.replicas):
@@ -328,7 +329,8 @@ def _span(seconds: float) -> str:
 
 
 def _policy(seen: Status) -> str:
-    """Without one a region keeps to itself, which is news only to a gateway that has peers."""
+    """Digest of the policy, or why the region is closed. A region without a policy keeps to itself, which matters only
+    to a gateway with peers."""
     if not seen.policy.closed_reason:
         return seen.policy.digest
     return (
@@ -375,7 +377,7 @@ def _table(words: tuple[str, ...], figures: tuple[str, ...]) -> Table:
 
 
 def _plain(cell: object) -> Text:
-    """As it is: an id may look like markup."""
+    """Plain text of a cell: an id may look like markup."""
     return Text(str(cell))
 
 

@@ -1,5 +1,5 @@
-"""Tells operators which hosts prefill workers name as their side channels that no region file lets them, so that an
-honest one can be allowed. Each is told once, and few of each worker: what they name is theirs to choose.
+"""Tells operators which hosts prefill workers name as side channels although no region file allows them, so that an
+honest one can be allowed. Each host is logged once, and few of each worker, since workers choose what they name.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core.vocabulary import Target
 
 _HOSTS_MAX = 8
-"""Of one worker."""
+"""Hosts logged of one worker."""
 _WORKERS_MAX = 1024
 
 
 class StrayHosts:
-    """What one gateway has told of them."""
+    """Hosts that one gateway has logged."""
 
     def __init__(self, log: FilteringBoundLogger) -> None:
         self._log = log

@@ -1,5 +1,5 @@
-"""`nightside gateway token`: what a gateway would make of a token, before any gateway does. It asks the token's issuer,
-and prints nothing of the token but the claims that count.
+"""`nightside gateway token`: checks a token as a gateway would. It asks the token's issuer, and prints no part of the
+token but the claims that count.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def token(file: Path, source: TextIO, operator: bool) -> None:
 
 
 async def _told(config: GatewayConfig, shown: str, *, operator: bool) -> Mapping[str, object]:
-    """Nothing is written: what the gateway itself keeps of issuers stays as it is, and its own."""
+    """Check the token, writing no file: issuers' keys that the gateway keeps stay as they are, and its own."""
     config = replace(config, state=replace(config.state, folder=None))
     identities = Identities(config, Clock(), make_logger(LoggingConfig(), config.gateway_id, io.StringIO()))
     for each in identities.issuers:

@@ -1,5 +1,5 @@
-"""Tracing beside the rest of a gateway, where its region file asks for it. Where it does not, nothing is built, and no
-request knows that there is such a thing.
+"""Tracing of a gateway, where its region file asks for it. Elsewhere no part of it is built, and requests are
+unaffected.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class TracedGateway:
-    """One gateway's tracing, whether or not it is on."""
+    """Tracing of one gateway, on or off."""
 
     def __init__(self, tracing: Tracing | None) -> None:
         self._tracing = tracing
         self.begin: Callable[[OutboundRequest], RequestTrace] | None = None if tracing is None else tracing.begin
-        """For requests' owners."""
+        """Begins the trace of a request; None while tracing is off."""
 
     def describe(self) -> Mapping[str, object]:
         return {"endpoint": None} if self._tracing is None else self._tracing.describe()
@@ -37,14 +37,14 @@ class TracedGateway:
 async def requests_traced(
     config: GatewayConfig, desk: Desk, fleet: Fleet, roster: PeerRoster
 ) -> AsyncIterator[TracedGateway]:
-    """Until the context is left: by then all requests have to be over. Raises ConfigError where what it takes is not
-    installed."""
+    """Trace requests until the context is left; all requests have to be over by then. Raises ConfigError where a needed
+    package is not installed."""
     if not config.tracing.is_on:
         yield TracedGateway(None)
         return
 
     def server_of(target: Target) -> Server | None:
-        """Asked for by the thread that exports: it looks at one entry, and changes nothing."""
+        """Server at a target. The exporting thread calls this: it reads one entry, and changes nothing."""
         if target.kind is TargetKind.PEER:
             link = roster.links.get(GatewayId(target.id))
             return None if link is None else Server(link.peer.address.host, link.peer.address.port)

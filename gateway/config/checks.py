@@ -1,4 +1,4 @@
-"""What has to hold between the keys of a region file. Each fault names the key to change."""
+"""Checks between the keys of a region file. Each fault names the key to change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HEARTBEATS_TIME_MIN_NS = 5 * MILLISECOND_NS
 
 
 def faults_between(file: RegionFile) -> Iterator[Fault]:
-    """Among keys each of which is well written."""
+    """Faults between keys that are valid by themselves."""
     yield from _name_faults(file)
     yield from _certificate_name_faults(file)
     yield from _jurisdiction_faults(file)
@@ -53,7 +53,7 @@ def faults_between(file: RegionFile) -> Iterator[Fault]:
 
 
 def _scaled(file: RegionFile) -> set[tuple[str, str]]:
-    """Each model with each pool whose replicas serve it as a whole; none where engines list their models themselves."""
+    """Pairs of model and pool served by unified replicas; empty where engines list their models themselves."""
     engines = [*file.replicas, *(template for _, _, template in file.found())]
     if any(each.models == AUTO_MODELS for each in engines):
         return set()
@@ -79,7 +79,7 @@ def _name_faults(file: RegionFile) -> Iterator[Fault]:
 
 
 def _certificate_name_faults(file: RegionFile) -> Iterator[Fault]:
-    """With other characters, two gateways could share one host name."""
+    """Require names that fit host names in certificates; with other characters, two gateways could share one."""
     if file.sections.peering.tls is None:
         return
     named = [
@@ -98,7 +98,7 @@ def _certificate_name_faults(file: RegionFile) -> Iterator[Fault]:
 
 
 def _jurisdiction_faults(file: RegionFile) -> Iterator[Fault]:
-    """One region lies in one jurisdiction, whoever names it."""
+    """Require one jurisdiction per region throughout the file."""
     known = {file.region: file.jurisdiction}
     named = [
         *((f"replicas[{index}]", each.region, each.jurisdiction) for index, each in enumerate(file.replicas)),
@@ -113,7 +113,8 @@ def _jurisdiction_faults(file: RegionFile) -> Iterator[Fault]:
 
 
 def _exposure_faults(file: RegionFile) -> Iterator[Fault]:
-    """The one place that says what it takes to listen or dial beyond this machine."""
+    """Require TLS for each address beyond this machine that the gateway listens on or dials. No other code checks
+    this."""
     if file.insecure:
         return
     for path, address, has_tls, key in _exposed(file):
@@ -125,7 +126,7 @@ def _exposure_faults(file: RegionFile) -> Iterator[Fault]:
 
 
 def _exposed(file: RegionFile) -> Iterator[tuple[str, Address, bool, str]]:
-    """Each address with whether its traffic is protected, and the key that would do so."""
+    """Each address with whether TLS protects it, and the key that turns TLS on."""
     listen, has_mesh_tls = file.sections.listen, file.sections.peering.tls is not None
     for name in ("http", "admin"):
         yield f"listen.{name}", getattr(listen, name), listen.tls is not None, "listen.tls"
@@ -137,7 +138,7 @@ def _exposed(file: RegionFile) -> Iterator[tuple[str, Address, bool, str]]:
 
 
 def _identity_faults(file: RegionFile) -> Iterator[Fault]:
-    """Whoever can reach us from elsewhere has to show something."""
+    """Require credentials from clients and operators that connect from beyond this machine."""
     http, admin = file.sections.listen.http, file.sections.listen.admin
     if not file.insecure and file.keys is None and not file.sections.oidc.issuers and not http.is_loopback:
         yield Fault("listen.http", f"{http} is beyond this machine, and no `keys` file says who may call, nor `oidc`")
@@ -177,7 +178,7 @@ def _control_faults(file: RegionFile) -> Iterator[Fault]:
 
 
 def core_faults(core: CoreConfig, probes: ProbeConfig) -> Iterator[Fault]:
-    """Among what decisions depend on, wherever each part of it comes from."""
+    """Faults between settings that decisions depend on, from a region file or from a snapshot."""
     attempt, observation = core.attempt, core.observation
     if observation.replica_stale_ns <= probes.interval_ns:
         yield Fault("observation.replica_stale", "should be longer than probes.interval", beside="probes.interval")
@@ -199,7 +200,8 @@ def core_faults(core: CoreConfig, probes: ProbeConfig) -> Iterator[Fault]:
 
 
 def _dns_faults(file: RegionFile) -> Iterator[Fault]:
-    """Name servers are told of by address, and resolvers ask them at one port."""
+    """Require numeric, distinct addresses: delegations name DNS servers by address, and resolvers ask them at one
+    port."""
     listened = file.sections.dns.listen
     for index, address in enumerate(listened):
         if not address.is_numeric:
@@ -240,7 +242,7 @@ def _pool_faults(file: RegionFile) -> Iterator[Fault]:
 
 def _decode_faults(core: CoreConfig, connector: Connector) -> Iterator[Fault]:
     if any(out_of_bounds(core.decode)):
-        return  # told already
+        return  # reported already
     try:
         check_decode(core.decode, connector)
     except ValueError as error:
@@ -266,7 +268,7 @@ def _number_faults(file: RegionFile) -> Iterator[Fault]:
         )
     if peering.forward_window_bytes < _FORWARD_WINDOW_BYTES_MIN:
         yield Fault("peering.forward_window", "is below 16KiB, so that each answer would wait at every turn")
-    longest_ns = limits.request_deadline_ns + peering.connection_age_ns // 2  # forwards begin on a stream for so long
+    longest_ns = limits.request_deadline_ns + peering.connection_age_ns // 2  # half the age: time for new forwards
     if peering.connection_grace_ns < max(longest_ns, peering.connection_age_ns):
         running = "is below limits.request_deadline and half of peering.connection_age, so running calls would be cut"
         yield Fault("peering.connection_grace", running, beside="limits.request_deadline")

@@ -1,5 +1,5 @@
-"""What says which kind of text a prompt is: ours, or one that another package brings under the entry point group
-`nightside.classifier`. It loads only what a config names.
+"""Classifiers, which tell a prompt's category: the built-in one, or one that another package provides under the entry
+point group `nightside.classifier`. Only those that a config names are loaded.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from gateway.core.vocabulary import Category
 
 GROUP = "nightside.classifier"
 SAMPLED = "sampled"
-"""Ours."""
+"""Name of the built-in classifier."""
 
 Classifier = Callable[[bytes], Category]
-"""Told some windows of a text in UTF-8, half a kilobyte together at most, never none. It is called for each request
-that is estimated, on the loop: it has microseconds. What it raises is an error of ours, and of that request alone."""
+"""Function from excerpts of a text in UTF-8, together at most half a kilobyte and never empty, to its category. It runs
+on the event loop for each request that is estimated, so it has microseconds. An exception of it counts as the gateway's
+own error, and affects that request alone."""
 
 
 @cache
 def find_classifier(name: str) -> Classifier:
-    """Import it, once in the life of the process. Raises PlugInUnusable."""
+    """Import a classifier, once per process. Raises PlugInUnusable."""
     found = load_plug_in(GROUP, name, (SAMPLED,))
     if not callable(found.brought):
         raise found.unusable("cannot be called")

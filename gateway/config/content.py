@@ -1,5 +1,6 @@
-"""Settings for reading prompts: the tokens of media parts, and the kind of a text where pools are told apart by tokens.
-The checks here decide nothing."""
+"""Settings for reading prompts: tokens of media parts, and the category of a text where pools are chosen by tokens. The
+checks here decide nothing.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +34,18 @@ class ModelContentConfig:
 @dataclass(frozen=True, slots=True)
 class ContentConfig:
     classifier: str = SAMPLED
-    """What tells the kind of a text, where neither its request nor its tenant does."""
+    """Classifier of a text's category, where neither the request nor its tenant states one."""
     image_tokens: int = 1024
-    """Tokens assumed of an image until the usage of its model's engines has taught the gateway better."""
+    """Tokens assumed of an image until the usage of its model's engines has been learnt."""
     audio_tokens: int = 1024
     video_tokens: int = 8192
     file_tokens: int = 8192
     models: dict[Model, ModelContentConfig] = field(default_factory=dict)
-    """Declared tokens by model; they rule out learning."""
+    """Declared tokens by model; they replace learnt ones."""
     tenants: dict[TenantName, Category] = field(default_factory=dict)
-    """Of these, all prompts are of one kind, and nobody looks."""
+    """Category of all prompts of a tenant; they are not classified."""
     save_interval_ns: int = 60 * SECOND_NS
-    """How soon what is learnt outlives a crash, where there is a `state.folder`."""
+    """Interval of saving learnt figures to `state.folder`, where there is one."""
 
     def tokens_of(self, kind: str) -> int:
         tokens: int = getattr(self, f"{kind}_tokens")
@@ -52,7 +53,7 @@ class ContentConfig:
 
 
 def content_faults(content: ContentConfig, budget: TokenBudgetConfig) -> Iterator[tuple[str, str]]:
-    """The key, and what is wrong with it."""
+    """Faults as (key, message)."""
     if content.classifier != SAMPLED:
         try:
             find_classifier(content.classifier)
@@ -79,7 +80,7 @@ def _part_bounds(key: str, told: ContentConfig | ModelContentConfig) -> Iterator
 
 
 def threshold_faults(threshold: ThresholdConfig) -> Iterator[tuple[str, str]]:
-    """The key, and what is wrong with it."""
+    """Faults as (key, message)."""
     yield from _out_of_bounds(
         (
             ("threshold.tokens_min", threshold.tokens_min, 16, 1 << 24),

@@ -1,4 +1,4 @@
-"""What a region file may say of a Kubernetes cluster, and what a process in one knows of it. It asks nobody."""
+"""Kubernetes settings of a region file, and what a process reads about its own cluster. It calls no API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.config.targets import KubernetesApi
 from gateway.ground.whole_files import read_whole
 
 SERVICE_ACCOUNT_VARIABLE = "NIGHTSIDE_SERVICE_ACCOUNT"
-"""Where a pod's token is mounted, if not where clusters mount it."""
+"""Environment variable with the folder of the pod's token, if not the usual one."""
 _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -24,14 +24,14 @@ _SELECTOR = re.compile(r"[A-Za-z0-9._/,=!() -]{1,1024}")
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The one that a process runs in."""
+    """Cluster that this process runs in."""
 
     api: KubernetesApi
     namespace: str | None
 
 
 def cluster_around(environ: Mapping[str, str]) -> Cluster | None:
-    """As each pod is told of it; None outside of any."""
+    """Return the cluster described by a pod's environment; None outside of a cluster."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         return None
@@ -73,7 +73,7 @@ def _check_network(text: str) -> str:
 
 
 def as_network(text: str) -> IPv4Network | IPv6Network:
-    """Raises ValueError."""
+    """Parse a network such as 10.244.0.0/16. Raises ValueError."""
     if "/" not in text:
         raise ValueError(f"{text[:64]!r} is not a network such as 10.244.0.0/16")
     return ip_network(text)

@@ -1,4 +1,4 @@
-"""What tells the expert locality of disaggregated pools. It checks, and decides nothing."""
+"""Settings of expert locality for disaggregated pools. The checks here decide nothing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gateway.ground.values import SECOND_NS
 class PoolLocalityConfig:
     pool: PoolName
     artifact: Path
-    """What `nightside fit eldr` wrote; looked at again and again, and taken when it has changed."""
+    """File written by `nightside fit eldr`; checked at each interval, and loaded when it has changed."""
     calibration: Path | None = None
-    """What it was fitted to. With it the gateway fits again, in a process of its own, once there are more or fewer
-    groups of decode workers than the artifact has clusters."""
+    """Data that the artifact was fitted to. With it the gateway fits again, in a process of its own, once the number of
+    decode worker groups differs from the artifact's clusters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,12 @@ class LocalityConfig:
     pools: tuple[PoolLocalityConfig, ...] = ()
     look_interval_ns: int = 5 * SECOND_NS
     refit_after_ns: int = 60 * SECOND_NS
-    """So long there have to be as many groups before it is fitted to their number: workers come and go in a row."""
+    """Time that the new number of groups has to last before refitting, since workers come and go in a row."""
     refit_timeout_ns: int = 300 * SECOND_NS
 
 
 def check_locality(config: LocalityConfig) -> None:
-    """Raise ValueError, in words, over settings that do not go together."""
+    """Raise ValueError, in words, for settings that contradict each other."""
     names = [each.pool for each in config.pools]
     for index, name in enumerate(names):
         if name in names[:index]:

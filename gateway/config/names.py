@@ -1,4 +1,4 @@
-"""What names may look like: of models, of replicas, of engines' addresses. Whoever takes one in asks here."""
+"""Syntax of names: models, replicas and engines' addresses. Every reader of such a name checks it here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, PlainSerializer, Strict, ValidatorFu
 MODEL_NAME_LENGTH_MAX = 256
 PROMPT_BLOCKS_MAX = 2**20
 AUTO_MODELS: tuple[str, ...] = ()
-"""What `models: auto` is read as: no list can be empty."""
+"""Value of `models: auto`; a list in the file cannot be empty."""
 _DNS_LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
 

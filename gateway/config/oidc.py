@@ -1,6 +1,6 @@
-"""Clients that show tokens of an issuer: which ones are believed, and what their claims come to here.
+"""OIDC tokens of clients: which issuers are accepted, and how claims map to tenant, residency rule and plan.
 
-What a token may do is what this section says for it; a claim only picks among that.
+This section defines what a token may do; a claim only selects among its entries.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _Count = Annotated[int, Field(strict=True, ge=1, le=_COUNT_MAX)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceConfig:
-    """One name out of ours: always the same, or as a claim says."""
+    """Choice of one configured name: a fixed value, or selected by a claim."""
 
     value: Id | None = None
     claim: ClaimText | None = None
-    """Dots lead into objects: `org.id`."""
+    """Claim's name; dots lead into objects: `org.id`."""
     map: Annotated[Mapping[ClaimText, Id], Field(max_length=_NAMES_MAX)] = field(default_factory=dict)
-    """From what the claim says to the name; of a list, the first here that is in it. Empty: the claim says the name."""
+    """Names by claim value; for a list, the first entry here that it contains. Empty: the claim's value is the name."""
     default: Id | None = None
-    """Where the claim is missing or says nothing of ours. None: such a token is refused."""
+    """Name used where the claim is missing or not mapped. None: such a token is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanConfig:
-    """What the holder of a token may use, as a key has it."""
+    """Limits of a token's holder, as a key has them."""
 
     concurrency: _Count | None = None
     requests_per_minute: _Count | None = None
@@ -52,25 +52,25 @@ class PlanConfig:
     tokens_per_month: _Count | None = None
     models: Annotated[tuple[Model, ...], Field(min_length=1, max_length=_MODELS_MAX)] | None = None
     service_class: ServiceClass | None = None
-    """Of requests that name none, and the best that they may name."""
+    """Class of requests that name none, and the best that they may name."""
     may_name_tenant: bool = False
-    """With `trust_tenant_header`: for what stands in front, and passes on whose request it is."""
+    """Accept the tenant of each request from a proxy in front (with `trust_tenant_header`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientIssuerConfig(IssuerConfig):
-    """Of clients."""
+    """Issuer of clients' tokens."""
 
     tenant: ChoiceConfig
     process: ChoiceConfig | None = None
-    """Which of the `rules` narrows where its requests may be processed."""
+    """Choice of one of the `rules`, which narrows where the holder's requests may be processed."""
     plan: ChoiceConfig | None = None
-    """Which of the `plans` bounds what it may use. None: only the gateway's own limits do."""
+    """Choice of one of the `plans`, which limits the holder's use. None: only the gateway's own limits apply."""
 
 
 @dataclass(frozen=True, slots=True)
 class OidcConfig:
-    """Tokens beside keys: neither needs the other."""
+    """Tokens of issuers, accepted beside keys or without any."""
 
     issuers: tuple[Annotated[ClientIssuerConfig, Section()], ...] = ()
     rules: Annotated[Mapping[Id, ProcessSection], Field(max_length=_NAMES_MAX)] = field(default_factory=dict)
@@ -78,15 +78,16 @@ class OidcConfig:
         default_factory=dict
     )
     subject_secret_file: Path | None = None
-    """Goes into the pseudonyms of those who show tokens, so that nobody without it can tell who is who. The same in
-    every region."""
+    """Secret for the pseudonyms of token holders, so that they cannot be identified without it. The same in every
+    region."""
     subjects_max: int = _SUBJECTS_MAX
-    """In a day, of all tenants together. Those above it are counted together by plan, and share what one may use."""
+    """Holders counted separately in a day, of all tenants together. Further ones are counted together by plan, and
+    share one holder's limits."""
     subjects_per_tenant_max: int = 5_000
 
 
 def oidc_faults(config: OidcConfig, *, insecure: bool, keeps_usage: bool) -> Iterator[Fault]:
-    """Among keys each of which is well written. `keeps_usage`: what is used up outlives the process."""
+    """Faults between keys that are valid by themselves. `keeps_usage`: whether usage survives a restart."""
     yield from issuer_faults("oidc", config.issuers, insecure=insecure)
     for index, each in enumerate(config.issuers):
         path = f"oidc.issuers[{index}]"

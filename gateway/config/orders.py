@@ -1,8 +1,9 @@
-"""What a controller's snapshot comes to at one gateway. It is taken or refused as a whole, with the reason; only a
-replica that cannot be served as it is described, or may not be, is left out by itself. One that is left out is sent
-nothing, which no rule of residency minds: a policy, parameters and peers are never left out so.
+"""Orders that one gateway takes from a controller's snapshot. A snapshot is accepted or refused as a whole, with the
+reason; only a replica that cannot or may not be served as described, and a peer whose place the operators' table
+contradicts, are left out by themselves. Leaving them out cannot break a residency rule, since they are then sent no
+requests.
 
-Nothing here is put in force, and nothing is asked of the snapshot that a region file would not be asked.
+This module puts no order in force, and holds what a snapshot configures to the checks of a region file.
 """
 
 from __future__ import annotations
@@ -60,45 +61,46 @@ _FAULT_LENGTH_MAX = 300
 
 
 class OrdersRefused(ConfigError):
-    """A snapshot that this gateway cannot serve by: why, in words."""
+    """Snapshot refused by this gateway, with the reason in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What to serve by, as far as a controller has a say in it."""
+    """Config that this gateway serves by, as far as a controller decides it."""
 
     version: ControlVersion = field(default_factory=ControlVersion)
     replicas: tuple[ReplicaConfig, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """By id, those that are granted and cannot be served here, and why."""
+    """Reasons, by id, why granted replicas cannot be served here."""
     misplaced: Mapping[str, str] = field(default_factory=dict)
-    """Replicas and peers, each with why: the operators' table does not let them be where they are said to be."""
+    """Reasons, by replica or peer, why the operators' table does not allow the place stated for it."""
     words: Mapping[Target, str] = field(default_factory=dict)
-    """On whose word the places of those are believed that our own region file does not name, within the table."""
+    """Source of the stated place, for each target that the own region file does not name: `controller`, or
+    `announced_by:GATEWAY`."""
     away: frozenset[str] = frozenset()
-    """Ids of those that somebody else serves, or nobody by an operator's order."""
+    """Ids of replicas that another gateway serves, or no gateway by an operator's order."""
     adopted: frozenset[str] = frozenset()
-    """Ids of those that are granted here, and at home elsewhere."""
+    """Ids of replicas granted to this gateway whose home is another gateway."""
     pools: tuple[PoolSpec, ...] = ()
-    """Those of the replicas above of which there is more to say than their names."""
+    """Described pools: those of the region file and those of the replicas above."""
     peers: tuple[PeerConfig, ...] = ()
-    """All: the region file's, and further ones."""
+    """All peers: the region file's, and those that the controller adds."""
     core: CoreConfig = field(default_factory=CoreConfig)
     narrowing: ResidencyPolicy | None = None
     records: RecordTree | None = None
-    """What the mesh's one name says; None: as before."""
+    """DNS records of the mesh's name; None: as before."""
     prices: PriceList | None = None
-    """In force in place of the region file's; None: that is."""
+    """Prices in force in place of the region file's; None: the region file's."""
     prices_fault: str = ""
-    """Why the ones that a controller has sent cannot be read here: an engine that died is stood in for all the same."""
+    """Fault of the controller's prices, where they cannot be read here; the rest of the snapshot still takes effect."""
     regions: RegionTable | None = None
-    """The operators' table, for replicas that are found; None while there has been no usable one."""
+    """The operators' table, for discovered replicas; None while there has been no usable one."""
     is_drained: bool = False
-    """By an operator's order at the controller: clients and replicas of this gateway go to others."""
+    """An operator drained this gateway at the controller: its clients and replicas go to other gateways."""
 
 
 def without_orders(local: GatewayConfig, regions: RegionTable | None) -> Orders:
-    """Where no controller ever said anything."""
+    """Orders before any snapshot of a controller."""
     misplaced = _misplaced_here(local, regions)
     return Orders(peers=_placed(local.peers, misplaced), core=local.core, misplaced=misplaced, regions=regions)
 
@@ -109,8 +111,8 @@ def read_orders(
     regions: RegionTable | None,
     environ: Mapping[str, str] = PROCESS_ENVIRONMENT,
 ) -> Orders:
-    """`regions` is this gateway's own operators' table: what the snapshot says of places is held against it, and
-    whatever stands elsewhere is left out by itself. Raises OrdersRefused."""
+    """Check a snapshot and return its orders. `regions` is this gateway's own operators' table: places in the snapshot
+    are checked against it, and a replica or peer elsewhere is left out by itself. Raises OrdersRefused."""
     if snapshot.gateway_id != local.gateway_id:
         raise OrdersRefused(f"it is for gateway {snapshot.gateway_id}")
     if snapshot.narrowing is not None and snapshot.narrowing.place != local.place:
@@ -145,7 +147,7 @@ def read_orders(
 
 
 def away_from(local: GatewayConfig, owners: Iterable[ReplicaOwner]) -> frozenset[str]:
-    """Ids of those that others serve, or NOBODY."""
+    """Ids of replicas whose owner is another gateway, or no gateway."""
     return frozenset(each.replica_id for each in owners if each.owner != local.gateway_id)
 
 
@@ -155,8 +157,8 @@ def away_from(local: GatewayConfig, owners: Iterable[ReplicaOwner]) -> frozenset
 def _replicas(
     grants: Iterable[ReplicaGrant], local: GatewayConfig, environ: Mapping[str, str], places: _PlaceCheck
 ) -> tuple[tuple[ReplicaConfig, ...], dict[str, str], frozenset[str], dict[PoolName, PoolSpec]]:
-    """Those to serve, those left out and why, which of all of them are at home elsewhere, and the pools. One that our
-    own region file names is served as it stands there, whatever a controller says of it."""
+    """Return replicas to serve, reasons for those left out, ids of those at home elsewhere, and pools. A replica in the
+    own region file is served as described there, whatever the snapshot says of it."""
     own = _own_replicas(local)
     served: dict[str, tuple[ReplicaConfig, ...]] = {}
     pools = {each.name: each for each in local.pools}
@@ -204,8 +206,8 @@ def _replicas(
 def _described(
     grants: Sequence[ReplicaGrant], local: GatewayConfig, own: Mapping[str, object]
 ) -> tuple[list[tuple[int, str, dict[str, Any]]], dict[str, str]]:
-    """Each grant's place in the list, id and description; and those of which there is none that can be used, or two,
-    by their id or else their place. A replica of the region file is none of those, whoever else goes by its id."""
+    """Return (index, id, description) of each usable grant; and the faults of grants that are unreadable or share an
+    id, by id or else by index. A replica of the own region file stays usable where another grant uses its id."""
     described: dict[str, tuple[int, str, dict[str, Any]]] = {}
     unreadable: dict[str, str] = {}
     for index, grant in enumerate(grants):
@@ -229,14 +231,15 @@ def _described(
 
 
 def _says_nothing_of_policy(grant: ReplicaGrant, local: GatewayConfig) -> str:
-    """One that is adopted takes what its home accepts. Without a word on that it takes nothing."""
+    """Fault of an adopted replica whose grant does not say what its home accepts: without that it may take no
+    request."""
     is_silent = grant.home != local.gateway_id and grant.accepts is None
     return "nothing says what its home accepts" if is_silent else ""
 
 
 def _too_many(grants: Iterable[ReplicaGrant], local: GatewayConfig) -> dict[int, str]:
-    """By place in the list, why adopted ones are left out that are more than there may be. Each home's last are the
-    first to go, so that one that has named thousands leaves room for others'."""
+    """Reasons, by grant index, why adopted replicas above the maximum are left out. The last of each home go first, so
+    that a home that names thousands leaves room for the others'."""
     by_home: Counter[GatewayId] = Counter()
     adopted: list[tuple[int, int]] = []
     for index, grant in enumerate(grants):
@@ -248,7 +251,7 @@ def _too_many(grants: Iterable[ReplicaGrant], local: GatewayConfig) -> dict[int,
 
 
 def _with_too_many_ranks(served: Mapping[str, tuple[ReplicaConfig, ...]], local: GatewayConfig) -> list[str]:
-    """Of those adopted, the last by id order of the snapshot, once the ranks of all before have filled the bound."""
+    """Ids of adopted replicas whose ranks do not fit the bound, filled in the snapshot's order."""
     found: list[str] = []
     ranks = 0
     for name, configs in served.items():
@@ -282,8 +285,8 @@ def _check_own_pools(local: GatewayConfig, core: CoreConfig) -> None:
 def _without_unfit(
     replicas: tuple[ReplicaConfig, ...], pools: Mapping[PoolName, PoolSpec], core: CoreConfig
 ) -> tuple[tuple[ReplicaConfig, ...], dict[str, str]]:
-    """Those that can be served, and by id why others cannot: parts of pools that nobody describes, that stand in
-    several places, or that our own settings for decoding do not fit."""
+    """Return the replicas that can be served, and reasons by id for the others: their pool is not described, spans
+    several places, or does not fit the own decode settings."""
     homes: dict[PoolName, object] = {}
     left_out: dict[str, str] = {}
     for each in replicas:
@@ -309,8 +312,8 @@ def _why_unfit(spec: ReplicaSpec, pool: PoolSpec | None, core: CoreConfig) -> st
 
 
 def _may_not_use(document: Mapping[str, Any], local: GatewayConfig) -> str:
-    """Why a key must not be sent to the engine; empty where nothing speaks against it. Whoever describes a replica says
-    where its key is read from and where it is sent, so this gateway's own operator says which ones there are."""
+    """Reason why a key must not be sent to the engine; empty if it may. A replica's description names both the key's
+    source and the address that it is sent to, so this gateway's own operator lists the allowed sources."""
     for key in _CREDENTIAL_KEYS:
         name = document.get(key)
         if isinstance(name, str) and not _is_allowed(name, key, local):
@@ -328,7 +331,8 @@ def _is_allowed(name: str, key: str, local: GatewayConfig) -> bool:
 
 
 def _in_words(error: ValidationError | RecursionError) -> str:
-    """Why this replica alone is left out. What it says of itself is a stranger's word: a little of it is shown."""
+    """Faults of a replica's description. The text comes from another gateway, so only a short, printable part is
+    shown."""
     if isinstance(error, RecursionError):
         return "its description has too many levels"
     told = "; ".join(map(str, islice(faults_in(error), _FAULTS_TOLD_MAX)))
@@ -339,7 +343,7 @@ def _in_words(error: ValidationError | RecursionError) -> str:
 
 
 def _further_peers(grants: Iterable[PeerGrant], local: GatewayConfig) -> Iterator[PeerConfig]:
-    """The region file's count before these."""
+    """Configs of granted peers that the region file does not name."""
     known = {local.gateway_id, *(peer.spec.gateway_id for peer in local.peers)}
     for index, grant in enumerate(grants):
         if grant.gateway_id not in known:
@@ -361,7 +365,7 @@ def _peer(grant: PeerGrant, local: GatewayConfig, what: str) -> PeerConfig:
 
 
 def _with_parameters(local: GatewayConfig, text: str) -> CoreConfig:
-    """Key by key: what the snapshot does not name stays as the region file has it."""
+    """Core config with the snapshot's keys laid over the region file's, key by key."""
     if not text or local.control.parameters is ParametersRule.IGNORE:
         return local.core
     sections = _json_object(text, "parameters")
@@ -380,7 +384,8 @@ def _with_parameters(local: GatewayConfig, text: str) -> CoreConfig:
 
 
 def _base(section: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Options and version are those of one policy, and mean nothing to another."""
+    """Section without the placement policy's version and options where the snapshot names another policy, which they do
+    not belong to."""
     if over.get("policy", section.get("policy")) == section.get("policy"):
         return section
     return {key: value for key, value in section.items() if key not in ("policy_version", "policy_options")}
@@ -390,7 +395,8 @@ def _base(section: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prices(text: str, local: GatewayConfig) -> tuple[PriceList | None, str]:
-    """And why they cannot be read here, if they cannot: money is no reason to refuse the rest."""
+    """Return the snapshot's prices, or the reason why they cannot be read here: unreadable prices do not refuse the
+    rest."""
     if not text or local.control.parameters is ParametersRule.IGNORE:
         return None, ""
     try:
@@ -404,13 +410,13 @@ def _prices(text: str, local: GatewayConfig) -> tuple[PriceList | None, str]:
 
 @dataclass(frozen=True, slots=True)
 class _PlaceCheck:
-    """Holds grants against the operators' table, and keeps what it refused."""
+    """Checks grants against the operators' table, and keeps the refusals."""
 
     regions: RegionTable | None
     misplaced: dict[str, str]
 
     def fault_of(self, name: str, document: Mapping[str, Any], home: Place) -> str:
-        """Why nobody but its home is to serve a replica so described; empty where nothing speaks against it."""
+        """Reason why only its home may serve a replica so described; empty if any gateway may."""
         region, jurisdiction = document.get("region"), document.get("jurisdiction")
         place = home
         if isinstance(region, str) and isinstance(jurisdiction, str):
@@ -421,10 +427,10 @@ class _PlaceCheck:
         return fault
 
     def _stray(self, home: Place, place: Place, document: Mapping[str, Any]) -> str:
-        """Decode workers are led there, so it is held against the table as the replica's own address is."""
+        """Check side channel hosts like the replica's own address, since decode workers connect to them."""
         hosts = document.get("side_channel_hosts", ())
         if not isinstance(hosts, list):
-            return ""  # nor is it a description that is read
+            return ""  # `ReplicaFile` refuses such a description
         if len(hosts) > SIDE_CHANNEL_HOSTS_MAX:
             return f"side_channel_hosts: it names more than {SIDE_CHANNEL_HOSTS_MAX}"
         for host in hosts:
@@ -447,7 +453,7 @@ class _PlaceCheck:
 
 
 def _own_replicas(local: GatewayConfig) -> dict[str, tuple[ReplicaConfig, ...]]:
-    """Those that the region file names, by the id that they are described under."""
+    """Replicas of the region file, by the id that they are described under."""
     own: dict[str, tuple[ReplicaConfig, ...]] = {}
     for each in local.replicas:
         name = _described_id(each)
@@ -456,14 +462,14 @@ def _own_replicas(local: GatewayConfig) -> dict[str, tuple[ReplicaConfig, ...]]:
 
 
 def _described_id(replica: ReplicaConfig) -> str:
-    """The one that all ranks of an engine share."""
+    """Id that all ranks of an engine share."""
     replica_id = replica.spec.replica_id
     return replica_id if replica.rank is None else replica_id.rpartition("@")[0]
 
 
 def _misplaced_here(local: GatewayConfig, regions: RegionTable | None) -> dict[str, str]:
-    """What the region file says otherwise than the table. Its own replicas there get no request by the policy's rules;
-    its peers are left out. A closed region, where nothing is exchanged, has no table."""
+    """Replicas and peers whose place in the region file contradicts the table. The policy's rules keep requests from
+    such replicas; such peers are left out. A closed region exchanges no requests and has no table."""
     if regions is None:
         return {}
     engines = {f"replica {each.spec.replica_id}": each.spec.place for each in (*local.replicas, *local.templates)}

@@ -1,6 +1,7 @@
-"""Finds placement policies that other packages bring, under the entry point group `nightside.placement`.
+"""Finds placement policies that other packages provide under the entry point group `nightside.placement`.
 
-It loads only what a config names, judges what the config says of it, and must never stand in for what it cannot find.
+It loads only the policy that a config names, checks that policy's options, and must never substitute another policy for
+one that it cannot find.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ GROUP = "nightside.placement"
 
 @dataclass(frozen=True, slots=True)
 class PlugIn:
-    """A policy as installed; the version is that of the package that brings it."""
+    """Installed policy, with the version of the package that provides it."""
 
     policy: type[Policy]
     version: str
 
 
 def find_policy(name: str) -> type[Policy]:
-    """What a core is handed: a config that got there has been looked through, so the policy is there."""
+    """Return the policy for a core. The config has been checked before, so the policy is installed."""
     return find_plug_in(name).policy
 
 
 @cache
 def find_plug_in(name: str) -> PlugIn:
-    """Import the policy, once in the life of the process. Raises PlugInUnusable."""
+    """Import the policy, once per process. Raises PlugInUnusable."""
     found = load_plug_in(GROUP, name, PlacementPolicy)
     if fault := policy_fault(found.brought):
         raise found.unusable(fault)
@@ -40,7 +41,7 @@ def find_plug_in(name: str) -> PlugIn:
 
 
 def placement_faults(config: PlacementConfig) -> Iterator[tuple[str, str]]:
-    """What stands against a section `placement`: the key, and what is wrong with it."""
+    """Faults of a `placement` section, as (key, message)."""
     if config.policy in list(PlacementPolicy):
         if config.policy_version is not None:
             yield "policy_version", f"{config.policy} comes with the gateway, and with no version of its own"
@@ -61,14 +62,16 @@ def placement_faults(config: PlacementConfig) -> Iterator[tuple[str, str]]:
 
 
 def with_version(config: PlacementConfig) -> PlacementConfig:
-    """As a core is told it, and a journal keeps it: naming the version that decides. Call it on what has no faults."""
+    """Return the config with the policy's installed version, as a core and a journal take it. The config must have no
+    faults."""
     if config.policy in list(PlacementPolicy):
         return config
     return replace(config, policy_version=find_plug_in(config.policy).version)
 
 
 def policy_fault(found: object) -> str:
-    """Why it is no policy, or nothing. Asked here since a compiled base lets one be made that answers nothing."""
+    """Reason why an object is no policy; empty if it is one. Checked here since a compiled base class lets a subclass
+    leave out its abstract methods."""
     if not isinstance(found, type) or not issubclass(found, Policy):
         return "is no gateway.core.placement.policy.Policy"
     for question in ("choose_replica", "choose_peer"):

@@ -1,4 +1,4 @@
-"""Where requests may be processed, as a key or a token narrows it: the keys of such a section. It decides nothing."""
+"""Config section of a key or a token that narrows where its requests may be processed. It decides nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gateway.ground.values import Id
 
 
 class ProcessSection(FileModel):
-    """Where requests may be processed, besides what the policy says: both have to allow a place."""
+    """Places where requests may be processed; both this section and the policy have to allow a place."""
 
     jurisdictions: tuple[Id, ...] = ()
     regions: tuple[Id, ...] = ()

@@ -1,4 +1,4 @@
-"""Finds what other packages bring under an entry point group of ours. It loads only what is named."""
+"""Finds plug-ins that other packages provide under the gateway's entry point groups. It loads only those named."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from importlib.metadata import EntryPoint, entry_points
 
 
 class PlugInUnusable(Exception):
-    """There is nothing of that name here, or what there is is none. In words."""
+    """Plug-in is missing, ambiguous or invalid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an entry point names, imported. Nobody has looked at what it is yet."""
+    """Imported object of an entry point, not validated yet."""
 
     brought: object
     entry_point: EntryPoint
 
     @property
     def version(self) -> str:
-        """Of the package that brings it."""
+        """Version of the package that provides it."""
         return self.entry_point.dist.version if self.entry_point.dist else "unknown"
 
     def unusable(self, fault: str) -> PlugInUnusable:
@@ -28,7 +28,7 @@ class Found:
 
 
 def load_plug_in(group: str, name: str, ours: Iterable[str]) -> Found:
-    """`ours`: what there is besides, to be told of. Raises PlugInUnusable."""
+    """Import a plug-in. `ours` are the built-in names, listed in the error. Raises PlugInUnusable."""
     found = list(entry_points(group=group, name=name))
     if not found:
         names = [*ours, *sorted({each.name for each in entry_points(group=group)})]
@@ -38,7 +38,7 @@ def load_plug_in(group: str, name: str, ours: Iterable[str]) -> Found:
     (entry_point,) = found
     try:
         return Found(entry_point.load(), entry_point)
-    except Exception as error:  # whatever a stranger's module raises
+    except Exception as error:  # any exception of the plug-in's module
         raise PlugInUnusable(
             f"{entry_point.name!r} cannot be loaded from {_package_of(entry_point)}: {type(error).__name__}: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""What a region file says of pools, and what has to hold between them and the replicas that name them."""
+"""Pools of a region file, and checks between them and the replicas that name them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.ground.values import Count, Duration, Id
 
 _LEASE_NS = PoolSpec(DEFAULT_POOL).lease_ns
 _DIALECTS = {Connector.SGLANG: Dialect.SGLANG}
-"""Of the engines that speak it, where that is not vLLM's."""
+"""Dialect of the engines that support a connector, where it is not vLLM's."""
 
 
 class PoolFile(FileModel):
@@ -29,7 +29,7 @@ class PoolFile(FileModel):
     threshold_tokens: Count | None = None
     lease: Duration = _LEASE_NS
     resumes: StrictBool = True
-    """Answers that break here go on elsewhere, and others' here."""
+    """Answers that break in this pool are resumed elsewhere, and those of other pools here."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
@@ -63,10 +63,10 @@ class PoolFile(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A replica, or those behind a name, as far as its pool is concerned."""
+    """A replica, or a template of discovered ones, as far as its pool is concerned."""
 
     path: str
-    """Of its entry in the file."""
+    """Key of its entry in the file."""
     pool: PoolName
     role: ReplicaRole
     group: str | None
@@ -76,7 +76,7 @@ class Member:
 
 
 def pool_faults(pools: Mapping[PoolName, PoolSpec], members: Iterable[Member]) -> Iterator[Fault]:
-    """Of those that are described, and of whoever names them."""
+    """Faults of described pools, and of the replicas that name them."""
     places: dict[PoolName, str] = {}
     models: dict[PoolName, frozenset[str]] = {}
     roles: dict[PoolName, set[ReplicaRole]] = {}

@@ -1,4 +1,4 @@
-"""What the predictor of a disaggregated pool is set to. It checks, and decides nothing."""
+"""Settings of a disaggregated pool's output-length predictor. The checks here decide nothing."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ _MINUTE_NS = 60 * SECOND_NS
 class PredictionConfig:
     kind: PredictorKind = PredictorKind.EXACT_MATCH
     key: PromptKey = PromptKey.PROMPT_OR_LENGTH
-    """Of `exact_match`: which prompts count as the same."""
+    """Key of `exact_match`: which prompts count as the same."""
     artifact: Path | None = None
-    """What `nightside fit predictor` wrote; read again at each refit. None: the gateway fits to its own history."""
+    """File written by `nightside fit predictor`, read again at each refit. None: the gateway fits to its own
+    history."""
     history_max: int = 20_000
     """Requests that are remembered, the newest."""
     requests_min: int = 200
-    """With fewer nothing is fitted, and nothing predicted."""
+    """Requests below which the gateway neither fits nor predicts."""
     refit_interval_ns: int = 10 * _MINUTE_NS
     refit_timeout_ns: int = 5 * _MINUTE_NS
-    """Of `learned`, which is fitted in a process of its own."""
+    """Time-out of fitting `learned`, which runs in a process of its own."""
     save_interval_ns: int = _MINUTE_NS
-    """What ended since the last saving is forgotten over a crash."""
+    """Interval of saving the history; a crash loses the requests that ended since."""
     stale_after_ns: int = 24 * 60 * _MINUTE_NS
-    """What was fitted so long ago is not used any more."""
+    """Age above which a fit is not used."""
 
 
 def check_prediction(config: PredictionConfig, *, has_folder: bool) -> None:
-    """Raise ValueError, in words, over settings that do not go together."""
+    """Raise ValueError, in words, for settings that contradict each other."""
     if not 0 < config.history_max <= LENGTHS_MAX:
         raise ValueError(f"history_max: should lie between 1 and {LENGTHS_MAX}")
     if not 0 < config.requests_min <= config.history_max:

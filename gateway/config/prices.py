@@ -1,6 +1,6 @@
-"""The prices file as it is written: its keys, what each may hold, and the price list that it makes.
+"""Prices file as it is written: its keys, the values that each may hold, and the price list made of them.
 
-No figure in it comes from us: it says what a team pays, in whatever currency it names.
+It has no default figures: the file states what a team pays, in the currency that it names.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _WATTS = 1000
 _MILLIGRAMS = 1000
 _NO_REGION = "is no region of this file"
 ANYWHERE = "default"
-"""In place of a region that egress goes to: every one that is not named."""
+"""Destination of egress that stands for every region not named."""
 
 _TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])|24:00")
 _DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
 
 
 class Billing(StrEnum):
-    """What a replica more or less in use does to the bill."""
+    """Effect on the bill of using a replica more or less."""
 
     RESERVED = "reserved"
-    """Nothing: its hours are paid for, idle or not."""
+    """No effect: the replica's hours are paid for, idle or not."""
     PER_USE = "per_use"
-    """It is paid by what is used: billed so, or started and stopped as demand comes and goes."""
+    """Cost follows use: billed so, or replicas are started and stopped with demand."""
 
 
 class Days(StrEnum):
@@ -116,7 +116,7 @@ class HoursFile(FileModel):
 
 
 class _RatesFile(FileModel):
-    """Of a region's replicas, or of those of one of its pools, which says only what is different."""
+    """Rates of a region's replicas, or of one pool's; a pool's rates state only what differs from the region's."""
 
     billing: Billing | None = None
     requests_per_replica: Count | None = None
@@ -149,7 +149,7 @@ class RegionRatesFile(_RatesFile):
         return self
 
     def _whole(self) -> Iterator[tuple[str, RegionRatesFile]]:
-        """Pools, with what the region says where they say nothing."""
+        """Pools' rates, completed from the region's."""
         for name, pool in self.pools.items():
             told = {key: getattr(pool, key) for key in PoolRatesFile.model_fields if getattr(pool, key) is not None}
             yield name, self.model_copy(update={"pools": {}, **told})
@@ -160,7 +160,7 @@ class RegionRatesFile(_RatesFile):
             yield pool.tariff(region, name)
 
     def tariff(self, region: str, pool: str) -> Tariff:
-        """Empty: of every pool that is not named."""
+        """Tariff of a pool; an empty name stands for every pool that is not named."""
         return Tariff(
             RegionName(region),
             PoolName(pool),
@@ -175,7 +175,7 @@ class RegionRatesFile(_RatesFile):
 
 
 def _missing(pool: str, rates: RegionRatesFile) -> Iterator[Fault]:
-    """What is not said, and has to be for what is."""
+    """Keys that are missing although other keys need them."""
     at = f"pools.{pool}." if pool else ""
     if rates.requests_per_replica is None and (rates.billing is Billing.PER_USE or rates.kilowatts):
         why = "kilowatts" if rates.kilowatts else "billing: per_use"
@@ -194,17 +194,17 @@ _Destinations = Annotated[dict[Id, _Money], Field(max_length=_REGIONS_MAX)]
 
 
 class PricesFile(FileModel):
-    """The whole file."""
+    """Prices file as a whole."""
 
     version: Literal[1]
     currency: _Currency
     valid_until: _Date | None = None
-    """Somebody should look at the figures again by then."""
+    """Date by which an operator should check the figures again."""
     carbon_price: _Money = 0.0
-    """That a kilogram of CO2 counts in decisions."""
+    """Cost of a kilogram of CO2 in decisions."""
     regions: Annotated[dict[Id, RegionRatesFile], Field(min_length=1, max_length=_REGIONS_MAX)]
     egress: Annotated[dict[Id, _Destinations], Field(max_length=_REGIONS_MAX)] = Field(default_factory=dict)
-    """For a GB (10⁹ bytes), from region to region."""
+    """Price of a GB (10⁹ bytes) of egress, by origin and destination region."""
 
     @model_validator(mode="after")
     def _check_egress(self) -> Self:
@@ -223,12 +223,12 @@ class PricesFile(FileModel):
 
     @property
     def digest(self) -> str:
-        """Names the content: comments, layout and defaults written out change nothing."""
+        """Digest of the content; comments, layout and written-out defaults do not change it."""
         canonical = json.dumps(self.model_dump(mode="json", by_alias=True), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:_DIGEST_HEX_DIGITS]
 
     def as_document(self) -> str:
-        """JSON of the same keys, for whoever has no file of ours."""
+        """JSON of the same keys, for receivers without the file."""
         return json.dumps(self.model_dump(mode="json", by_alias=True, exclude_none=True))
 
     def as_list(self) -> PriceList:
@@ -247,7 +247,7 @@ class PricesFile(FileModel):
 
 
 def read_prices_file(path: Path) -> PricesFile:
-    """Raises FileError, with one line per fault."""
+    """Read the file. Raises FileError, with one line per fault."""
     file = read_yaml(path, bytes_max=PRICES_BYTES_MAX, is_plain=True)
     if file.content is None:
         raise FileError(path, [Fault("", "is empty")])
@@ -256,12 +256,12 @@ def read_prices_file(path: Path) -> PricesFile:
 
 
 def read_prices(path: Path) -> PriceList:
-    """Raises FileError, with one line per fault."""
+    """Read the file's price list. Raises FileError, with one line per fault."""
     return read_prices_file(path).as_list()
 
 
 def parse_prices(document: Mapping[str, Any] | str) -> PriceList:
-    """What `as_document` gave. Raises ConfigError, in words."""
+    """Parse the output of `as_document`. Raises ConfigError, in words."""
     try:
         told = json.loads(document) if isinstance(document, str) else document
     except (ValueError, RecursionError) as error:
@@ -277,6 +277,6 @@ def _micros(amount: float) -> int:
 
 
 def _end_of(date: str) -> int:
-    """The first second that the day is over."""
+    """Return the first second after the day, in seconds since 1970 (UTC)."""
     year, month, day = map(int, date.split("-"))
     return timegm((year, month, day, 24, 0, 0))

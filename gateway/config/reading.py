@@ -1,4 +1,4 @@
-"""From a region file to a gateway's config. No file is ever repaired: what cannot be used is told by line and key."""
+"""Reading a region file into a gateway's config. A file is never repaired: each fault is reported by line and key."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gateway.ground.yaml_file import YamlFile, faults_in, read_yaml
 
 
 def read_region_file(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRONMENT) -> RegionFile:
-    """The region file with every default filled in. Raises ConfigError, with one line per fault."""
+    """Read the region file with every default filled in. Raises ConfigError, with one line per fault."""
     return _region_file(read_yaml(path), environ)
 
 
 def read_named_files(file: RegionFile, environ: Mapping[str, str] = PROCESS_ENVIRONMENT) -> RegionFile:
-    """The same region file, with the keys and certificates that it names read anew. Raises ConfigError."""
+    """Return the same region file, with the keys and certificates that it names read again. Raises ConfigError."""
     return _region_file(file.source, environ)
 
 
@@ -29,8 +29,7 @@ _OF_POLICY = ("policy", "policy_version", "policy_options")
 
 
 def _policy_faults(source: YamlFile) -> Iterator[Fault]:
-    """What stands against the placement policy, whose name is otherwise looked for only once all keys are well
-    written."""
+    """Faults of the placement policy, whose name is otherwise looked up only once all keys are valid."""
     section = source.mapping().get("placement")
     named = {key: section[key] for key in _OF_POLICY if key in section} if isinstance(section, dict) else {}
     try:

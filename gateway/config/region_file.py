@@ -1,4 +1,4 @@
-"""The region file as it is written: its keys, what each may hold, and the config that they make."""
+"""Region file as it is written: its keys, the values that each may hold, and the config made of them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _NETWORKS_MAX = 64
 
 
 class RegionSections(SectionsFile[AnySections], Generic[AnySections]):
-    """A region file, or the part of it that somebody else has too."""
+    """Base of the region file and of its sections that a core needs alone."""
 
     may_be_zero: ClassVar[frozenset[str]] = frozenset(
         {
@@ -79,7 +79,7 @@ class RegionSections(SectionsFile[AnySections], Generic[AnySections]):
 
 
 class _EngineFile(FileModel):
-    """What is said alike of one replica and of those behind a name."""
+    """Keys common to a single replica and to replicas behind a name."""
 
     id: Id
     models: Models
@@ -87,30 +87,31 @@ class _EngineFile(FileModel):
     """LoRA adapters that clients may name as a model."""
     dialect: Dialect = Dialect.VLLM
     pool: Id | PoolFile = DEFAULT_POOL
-    """Its name, or where the file has none of that name, all of it: whoever adopts the replica has no file of ours."""
+    """Pool's name; in a replica document the pool's whole description, since a gateway that adopts the replica lacks
+    this region file."""
     role: ReplicaRole = ReplicaRole.UNIFIED
     group: Id | None = None
-    """Of a decode worker: with whom it steps in time; its own id if nothing is said."""
+    """Group of a decode worker, whose members run their steps in lockstep; its own id if not given."""
     bootstrap_port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = None
-    """Of a prefill worker that decode workers meet."""
+    """Port of a prefill worker that decode workers connect to for the hand-over."""
     side_channel_hosts: Annotated[tuple[SideChannelHost, ...], Field(max_length=SIDE_CHANNEL_HOSTS_MAX)] = ()
-    """Of a prefill worker whose answers name it: hosts and networks, besides the engine's own address, where decode
-    workers may fetch what it has read."""
+    """Hosts and networks, besides the engine's own address, from which decode workers may fetch this prefill worker's
+    KV cache; for workers whose answers name the host."""
     side_channel_port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = None
-    """The first of as many as it has data-parallel ranks; without it, or with several ranks over ascend, any port of
-    those hosts."""
+    """First of as many ports as the prefill worker has data-parallel ranks; without it, or with several ranks over
+    ascend, any port of those hosts."""
     region: Id | None = None
-    """Where the engine runs, if not in the gateway's own region."""
+    """Region that the engine runs in, if not the gateway's own."""
     jurisdiction: Id | None = None
     slots: Annotated[int, Strict(), Field(ge=1, le=_SLOTS_MAX)] | None = None
-    """Requests that the engine runs at once, of each data-parallel rank (vLLM's --max-num-seqs); None: as the engine
-    tells, or as is learnt from when requests first wait in it."""
+    """Requests that each data-parallel rank of the engine runs at once (vLLM's --max-num-seqs). None: as the engine
+    reports, or learnt from the load at which requests first wait in it."""
     data_parallel_ranks: Annotated[int, Strict(), Field(ge=1, le=_RANKS_MAX)] = 1
     api_key_file: FilePath | None = None
     api_key_env: str | None = None
     tls: Annotated[EngineTlsConfig, Section()] | None = None
     cache_salt: StrictBool | None = None
-    """Whether it takes one; None: as its dialect does."""
+    """Engine accepts a `cache_salt`. None: as its dialect does."""
     _api_key: str | None = PrivateAttr(None)
 
     @model_validator(mode="after")
@@ -159,7 +160,7 @@ class _EngineFile(FileModel):
         return Member(path, self.pool_name, self.role, self.group, self.dialect, self.region or home, models)
 
     def files(self) -> Iterator[Path]:
-        """Those it takes secrets or certificates from."""
+        """Files of its secrets and certificates."""
         tls = self.tls or EngineTlsConfig()
         yield from filter(None, (self.api_key_file, tls.ca_file, tls.client_certificate, tls.client_key))
 
@@ -202,9 +203,9 @@ class _EngineFile(FileModel):
     def _as_template(
         self, home: Place, probes: ProbeConfig, connectors: Mapping[str, Connector | None]
     ) -> ReplicaConfig:
-        """Of replicas that are found."""
+        """Template for discovered replicas."""
         template = self._as_config(home, "", probes, connectors)
-        if self.group is None:  # each is alone, under an id that is not known yet
+        if self.group is None:  # alone in a group named after its own id, which discovery supplies
             template = replace(template, spec=replace(template.spec, group=""))
         return template
 
@@ -217,8 +218,8 @@ class ReplicaFile(_EngineFile):
         return self.url.startswith("https:")
 
     def as_document(self, home: Place, pools: Mapping[str, PoolFile]) -> str:
-        """JSON of the same keys, with its region and its pool written out. Whoever reads it elsewhere needs no file of
-        ours."""
+        """Replica document: JSON of the same keys with region and pool written out, readable without this region
+        file."""
         told = self.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         told |= {"region": self.region or home.region, "jurisdiction": self.jurisdiction or home.jurisdiction}
         if self.pool_name in pools:
@@ -228,12 +229,12 @@ class ReplicaFile(_EngineFile):
     def as_configs(
         self, home: Place, probes: ProbeConfig, connectors: Mapping[str, Connector | None] = NO_CONNECTORS
     ) -> tuple[ReplicaConfig, ...]:
-        """`connectors`: of the pools that are described elsewhere, by name."""
+        """One config per data-parallel rank. `connectors` are those of the pools described elsewhere, by pool name."""
         return self._as_config(home, self.url, probes, connectors).by_rank()
 
 
 class DnsReplicasFile(_EngineFile):
-    """Replicas behind a name; they are called `ID-ADDRESS`, and `ID-ADDRESS-PORT` where SRV records name the port."""
+    """Replicas behind a DNS name, with ids `ID-ADDRESS`, or `ID-ADDRESS-PORT` where SRV records name the port."""
 
     id: Annotated[Id, Field(max_length=_TEMPLATE_ID_LENGTH_MAX)]
     name: DnsName
@@ -263,7 +264,8 @@ class DnsReplicasFile(_EngineFile):
 
 
 class KubernetesReplicasFile(_EngineFile):
-    """Replicas that a cluster knows by their labels; called `ID-ADDRESS`, `ID-ADDRESS-PORT` if the port is named."""
+    """Replicas that a cluster selects by labels, with ids `ID-ADDRESS`, or `ID-ADDRESS-PORT` if the port is given by
+    name."""
 
     id: Annotated[Id, Field(max_length=_TEMPLATE_ID_LENGTH_MAX)]
     selector: Selector
@@ -272,9 +274,10 @@ class KubernetesReplicasFile(_EngineFile):
     scheme: Literal["http", "https"] = "http"
     port: Annotated[int, Strict(), Field(ge=1, le=65535)] | PortName
     networks: Annotated[tuple[Network, ...], Field(max_length=_NETWORKS_MAX)] = ()
-    """Where its addresses may be, whatever the cluster says; without any, as the operators' table has it."""
+    """Networks that the replicas' addresses have to lie in, whatever the cluster reports; without any, those of the
+    operators' table."""
     api: WebUrl | None = None
-    """Where a cluster's API is; without it, of the cluster that this gateway runs in."""
+    """URL of the cluster's API; without it, the cluster that this gateway runs in."""
     token_file: FilePath | None = None
     ca_file: FilePath | None = None
     _api: KubernetesApi = PrivateAttr()
@@ -331,7 +334,8 @@ class PeerFile(FileModel):
 
 
 class CoreFile(RegionSections[CoreConfig]):
-    """The sections of a region file that decisions depend on, for whoever drives a core without the rest of it."""
+    """Sections of a region file that decisions depend on, for programs that drive a core without the rest of the
+    file."""
 
     @model_validator(mode="after")
     def _check_placement(self) -> Self:
@@ -347,16 +351,16 @@ class CoreFile(RegionSections[CoreConfig]):
 
 
 class RegionFile(RegionSections[CoreConfig | Sections]):
-    """The region file as written, with every default filled in."""
+    """Region file as written, with every default filled in."""
 
     gateway: Id
     region: Id
     jurisdiction: Id
     policy: FilePath | None = None
     prices: FilePath | None = None
-    """What replicas and egress cost, by time of day."""
+    """Prices file: costs of replicas and egress by time of day."""
     insecure: bool = False
-    """Listen and dial beyond this machine without protection."""
+    """Listen and dial beyond this machine without TLS or authentication."""
     pools: tuple[PoolFile, ...] = ()
     replicas: tuple[ReplicaFile, ...] = ()
     dns_replicas: tuple[DnsReplicasFile, ...] = ()
@@ -366,7 +370,7 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
         dict[Model, Annotated[tuple[Model, ...], Field(min_length=1, max_length=_MEANT_MAX)]],
         Field(max_length=_ALIASES_MAX),
     ] = Field(default_factory=dict)
-    """Further names that clients may use, and the models that each stands for, the most wanted first."""
+    """Alias names that clients may use, each with the models that it stands for, the most wanted first."""
     keys: FilePath | None = None
     admin_token_file: FilePath | None = None
     cache_secret_file: FilePath | None = None
@@ -394,7 +398,7 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
         return self
 
     def overridden(self, environ: Mapping[str, str]) -> Self:
-        """With what the environment says instead. Raises ConfigError."""
+        """Return the file with the environment's overrides applied. Raises ConfigError."""
         return self.model_copy(update={"logging": self.sections.logging.overridden(environ)})
 
     def come_from(self, source: YamlFile) -> Self:
@@ -403,7 +407,7 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
 
     @property
     def source(self) -> YamlFile:
-        """The text that it was read from."""
+        """YAML text that the file was read from."""
         return self._source
 
     @property
@@ -451,17 +455,17 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
         )
 
     def pool_specs(self) -> dict[PoolName, PoolSpec]:
-        """Those that are described, by name."""
+        """Specs of the described pools, by name."""
         return {PoolName(each.name): each.as_spec() for each in self.pools}
 
     def as_document(self) -> dict[str, Any]:
-        """The effective file, JSON-able; secrets are named by where they come from, never by value."""
+        """Return the effective file, JSON-able; secrets appear by their source, never by value."""
         document = self.model_dump(mode="json", exclude_none=True)
         own = {key: document[key] for key in RegionFile.__annotations__ if key in document}
         return own | document
 
     def found(self) -> Iterator[tuple[str, int, DnsReplicasFile | KubernetesReplicasFile]]:
-        """Each description of replicas that are found, and where it stands."""
+        """Each description of discovered replicas, with its key and index in the file."""
         yield from (("dns_replicas", index, each) for index, each in enumerate(self.dns_replicas))
         yield from (("kubernetes_replicas", index, each) for index, each in enumerate(self.kubernetes_replicas))
 
@@ -488,7 +492,7 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             yield from map(str, filter(None, (each.api_key_file, each.api_key_env)))
 
     def engine_files(self) -> list[Path]:
-        """Keys and certificates for engines: read with the region file, and again when they change."""
+        """Key and certificate files for engines; they are read with the region file, and again when they change."""
         return list(dict.fromkeys(path for each in self._engines() for path in each.files()))
 
 

@@ -1,4 +1,4 @@
-"""What the `scaling` section of a region file says. It checks, and decides nothing."""
+"""Settings of the `scaling` section of a region file. The checks here decide nothing."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ CONCURRENCY_MAX = 100_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloorConfig:
     at: str
-    """A time of day, UTC, such as 06:30."""
+    """Time of day in UTC, such as 06:30."""
     replicas: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledPoolConfig:
-    """One pool of this region, and what its replicas do."""
+    """Scaling bounds of one pool of this region, and the capacity of its replicas."""
 
     model: Model
     pool: Id = DEFAULT_POOL
@@ -56,13 +56,13 @@ class ScaledPoolConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookConfig:
-    """Who is told of each change of what is wanted."""
+    """Receiver of a message for each change of the wanted number of replicas."""
 
     url: WebUrl
     secret_file: Path
-    """What its receiver knows each message by."""
+    """Secret by which the receiver verifies each message."""
     timeout_ns: int = 5 * SECOND_NS
-    """Of one try, from dialling to its answer."""
+    """Time-out of one try, from connecting to the response."""
     tries_max: int = 6
     retry_min_ns: int = 1 * SECOND_NS
     retry_max_ns: int = 60 * SECOND_NS
@@ -70,16 +70,16 @@ class WebhookConfig:
 
 @dataclass(frozen=True, slots=True)
 class ScalingConfig(ScalingSettings):
-    """How many replicas are wanted of which pools. Nothing is said of a pool that is not listed."""
+    """Scaling of pools: the wanted number of replicas of each. Pools that are not listed are not scaled."""
 
     pools: tuple[Annotated[ScaledPoolConfig, Section(_MAY_BE_ZERO)], ...] = ()
     interval_ns: int = 15 * SECOND_NS
-    """How often it is reckoned."""
+    """Interval of computing the wanted number."""
     webhook: WebhookConfig | None = None
 
 
 def minute_of(time_of_day: str) -> int:
-    """`06:30` as minutes since midnight. Raises ValueError in words."""
+    """Return `06:30` as minutes since midnight. Raises ValueError in words."""
     match = _TIME_OF_DAY.fullmatch(time_of_day)
     if match is None:
         raise ValueError(f"{time_of_day!r} is not a time of day such as 06:30")
@@ -87,7 +87,7 @@ def minute_of(time_of_day: str) -> int:
 
 
 def scaling_faults(config: ScalingConfig, pools: set[tuple[str, str]], *, insecure: bool) -> Iterator[tuple[str, str]]:
-    """The key, and what is wrong with it. `pools` are those that the file has replicas for, by model and name."""
+    """Faults as (key, message). `pools` are those that the file has replicas for, by model and name."""
     if config.down_after_ns < config.interval_ns:
         yield "scaling.down_after", "is below scaling.interval, so that a single look would do"
     if config.slack_share > 1:

@@ -1,7 +1,8 @@
-"""The sections of a region file that are used as they are written, and the config that they are part of.
+"""Sections of a region file that are used as they are written, and the gateway's config made of them.
 
-A new section is a dataclass here and a line in `Sections`; one that decisions depend on, in `gateway.core.config` and
-its `CoreConfig`. Its keys in the file, their checks and the defaults shown by `nightside gateway check` follow from it.
+A new section is a dataclass here and a line in `Sections`; a section that decisions depend on belongs in
+`gateway.core.config` and its `CoreConfig`. Keys in the file, their checks and the defaults shown by `nightside gateway
+check` follow from it.
 """
 
 from __future__ import annotations
@@ -40,30 +41,31 @@ _CLIENTS, _PEERS, _OPERATORS = (Address("127.0.0.1", port) for port in (8080, 70
 
 
 class AuditSync(StrEnum):
-    """When what was written is forced onto the disk."""
+    """Policy for forcing written audit lines onto the disk."""
 
     NONE = "none"
-    """When the operating system pleases."""
+    """Leave it to the operating system."""
     FLUSH = "flush"
-    """After each writing, once per `flush_interval`."""
+    """Sync after each write, once per `flush_interval`."""
     LINE = "line"
-    """As soon as a request is over; those that end meanwhile go together."""
+    """Sync as soon as a request ends; lines of requests that end meanwhile share one sync."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenConfig:
     http: Address = _CLIENTS
-    """The OpenAI-compatible API, for clients."""
+    """Address of the OpenAI-compatible API, for clients."""
     peers: Address = _PEERS
-    """gRPC, for other gateways."""
+    """Address of the gRPC service, for peers."""
     admin: Address = _OPERATORS
-    """Health, metrics and state, for operators."""
+    """Address of health, metrics and state, for operators."""
     tls: ListenTlsConfig | None = None
-    """For clients, and for operators beyond this machine."""
+    """TLS of the clients' address, and of the admin address where that is not loopback."""
     reuse_port: bool = False
     """Share the clients' port with other gateways on this machine; the system spreads connections over them."""
     admin_hosts: tuple[HostName, ...] = ()
-    """Names under which the admin address may be asked for on this machine, besides its own: those of a proxy."""
+    """Host names accepted on the admin address besides its own when that is loopback: those of a proxy on this
+    machine."""
 
     @property
     def admin_tls(self) -> ListenTlsConfig | None:
@@ -72,48 +74,50 @@ class ListenConfig:
 
 @dataclass(frozen=True, slots=True)
 class LimitsConfig:
-    """Bounds on what clients and slow readers may cost us."""
+    """Bounds on the resources that clients and slow readers may use."""
 
     requests_max: int = 10_000
-    """Requests held at once, waiting or running."""
+    """Requests held at once, queued or running."""
     body_max_bytes: int = 16 * MEBIBYTE
     bodies_held_max_bytes: int = 512 * MEBIBYTE
-    """All request bodies in memory together, as much of them as has come."""
+    """Request bodies in memory together, counting the bytes received so far."""
     bodies_held_key_share: float = 0.5
-    """Of that, less what others hold: what the bodies of one key may take. Where clients need no key it is one address,
-    unless that is this machine's own."""
+    """Share of the room left by other clients' bodies that one key's bodies may take. Where clients need no key it
+    counts per address, except this machine's own."""
     bodies_held_tenant_share: float = 0.75
-    """The same for all keys of a tenant."""
+    """Share of that room that the bodies of all keys of one tenant may take."""
     body_rate_min_bytes: int = 16 * 2**10
-    """Per second: a client that sends its body slower than this on average is given up,"""
+    """Minimum upload rate, in bytes per second: a client that sends its body slower on average is refused, ..."""
     body_grace_ns: int = 10 * SECOND_NS
-    """but not before this is over."""
+    """... but not before this time has passed."""
     request_deadline_ns: int = 600 * SECOND_NS
-    """From arrival to the last byte."""
+    """Time from a request's arrival to the last byte of its response."""
     prompt_blocks_max: int = 4096
-    """Blocks of one prompt that are compared; what follows them is not told apart."""
+    """Blocks of one prompt that are compared; prompts that differ only beyond them count as equal."""
     output_tokens_reserved: int = 1024
-    """Set aside of a key's tokens per minute for a request that names no limit of its own, until it has ended."""
+    """Output tokens reserved from a key's tokens per minute until the request ends, where the request sets no limit
+    itself."""
     connections_max: int = 20_000
-    """Of clients, open at once; of operators, by themselves, as many, and 256 at most."""
+    """Client connections open at once; operators' connections are counted separately, with the same bound but at most
+    256."""
     headers_max_bytes: int = 64 * 2**10
-    """Request line and headers together."""
+    """Size of the request line and headers together."""
     header_line_max_bytes: int = 16 * 2**10
     header_count_max: int = 128
     headers_wait_ns: int = 10 * SECOND_NS
-    """How long a client may take over its headers once it has begun."""
+    """Time that a client may take to send its headers once it has begun."""
     idle_connection_ns: int = 75 * SECOND_NS
-    """A connection without a request is closed after this."""
+    """Time after which a connection without a request is closed."""
     keep_alive_comments_ns: int | None = None
-    """A stream that has brought nothing for so long gets a comment, so that nobody in between takes its connection for
-    dead. None: nothing is sent before there is an answer, and its status says what became of the request."""
+    """Silence after which a stream gets a comment line, so that intermediaries do not take its connection for dead.
+    None: no bytes are sent before the answer, and the HTTP status tells how the request ended."""
     client_stall_ns: int = 60 * SECOND_NS
-    """A client that takes longer to send its body, or reads nothing for this long, is treated as gone."""
+    """Time after which a client that is still sending its body, or reads no data, is given up."""
     engine_connect_ns: int = 5 * SECOND_NS
     engine_stall_ns: int = 120 * SECOND_NS
-    """An event stream that has begun and then brings nothing for this long has failed."""
+    """Silence after which an event stream that has begun counts as failed."""
     drain_ns: int = 30 * SECOND_NS
-    """How long running requests may take to finish after SIGTERM."""
+    """Time that running requests may take to finish after SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,103 +125,106 @@ class ProbeConfig:
     interval_ns: int = 100 * MILLISECOND_NS
     timeout_ns: int = 1 * SECOND_NS
     timeouts_max: int = 3
-    """Slow is busy, not dead: this many in a row are dead, unless the engine gives another sign of life."""
+    """Timed-out probes in a row after which an engine counts as dead, unless it gives another sign of life: a slow
+    engine is busy."""
     slow_max_ns: int = 60 * SECOND_NS
-    """An engine that tells no load for this long is dead, whatever other signs of life it gives."""
+    """Time without a load reading after which an engine counts as dead, whatever other signs of life it gives."""
     health_interval_ns: int = 1 * SECOND_NS
-    """How often an engine is asked for its health, where its load page would outlive it."""
+    """Interval of health probes, for engines whose load page outlives their engine core."""
     life_interval_ns: int = 2 * SECOND_NS
-    """How often an engine that tells no load is asked whether it lives."""
+    """Interval of liveness probes, for engines that report no load."""
     models_interval_ns: int = 60 * SECOND_NS
-    """How often an engine is asked which models it serves, where its models are `auto`."""
+    """Interval of asking an engine for its models, where its models are `auto`."""
     models_max: int = 512
-    """A longer list of models is not believed."""
+    """Most models that an engine may list; a longer list is rejected."""
     adopted_per_s: int = 256
-    """Looks at all adopted engines together: others have said where those are."""
+    """Probes per second of all adopted engines together; bounded because other gateways supply their addresses."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryConfig:
-    """How names are looked up. The next lookup comes when an answer's TTL is over, within the interval's bounds."""
+    """Settings of DNS discovery. The next lookup comes when an answer's TTL is over, within the interval's bounds."""
 
     interval_min_ns: int = 5 * SECOND_NS
     interval_max_ns: int = 30 * SECOND_NS
     timeout_ns: int = 2 * SECOND_NS
     replicas_max: int = 256
-    """Addresses behind one name; what is over it is left out, loudly."""
+    """Addresses accepted behind one name; further ones are left out, with an error in the log."""
     misses_max: int = 3
-    """An address is gone once this many answers in a row leave it out. No answer, or one without any address, says
-    nothing."""
+    """Answers in a row without an address after which that address is removed. Failed lookups and answers without any
+    address do not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadConfig:
-    """Which changed files are taken in without being asked to; SIGHUP takes in all of them."""
+    """Automatic reloading of changed files; SIGHUP reloads all files."""
 
     watch_ns: int | None = 2 * SECOND_NS
-    """The pause between two looks at policy, keys and certificates. None: nothing is watched."""
+    """Interval of checking policy, keys and certificates for changes. None: no file is watched."""
     region_file: bool = False
-    """Watch the region file too."""
+    """Watch the region file as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadinessConfig:
-    """What `/ready` says."""
+    """Settings of the readiness check at `/ready`."""
 
     unserved_max_ns: int | None = None
-    """Not ready once neither an engine here nor an allowed peer could have served anybody for this long, while another
-    gateway has room. None: engines change nothing."""
+    """Time without an engine here or an allowed peer that could serve a request, after which the gateway is not ready
+    while another gateway has room. None: engines do not affect readiness."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeeringConfig:
-    """How gateways talk to each other, and what each peer may cost us."""
+    """Timings and limits of the connections between gateways, and of the resources that each peer may use."""
 
     ping_interval_ns: int = 1 * SECOND_NS
     ping_timeout_ns: int = 3 * SECOND_NS
     rtt_window: int = 64
-    """Round trips that the median and the p99 are taken over."""
+    """Round trips that the median and the p99 are computed over."""
     connect_timeout_ns: int = 5 * SECOND_NS
     accept_timeout_ns: int = 10 * SECOND_NS
-    """A forward that is neither accepted nor refused within this counts as failed."""
+    """Time after which a forward that is neither accepted nor refused counts as failed."""
     silence_max_ns: int = 10 * SECOND_NS
-    """A subscription that brings nothing for this long is torn down and opened again."""
+    """Silence after which a heartbeat subscription is closed and opened again."""
     heartbeats_time_max_ns: int = 50 * MILLISECOND_NS
-    """Of each second, what one peer's heartbeats may take of our time; then we do not listen to it for the rest."""
+    """Time in each second that one peer's heartbeats may take to process; a peer that exceeds it is not read until the
+    next second."""
     reconnect_min_ns: int = 100 * MILLISECOND_NS
     reconnect_max_ns: int = 10 * SECOND_NS
     keepalive_interval_ns: int = 10 * SECOND_NS
-    """How often an otherwise silent connection is checked, so that a cut network is noticed."""
+    """Interval of keep-alive checks on a silent connection, so that a network partition is noticed."""
     keepalive_timeout_ns: int = 10 * SECOND_NS
-    """Long enough for an answer that queues behind a large body on a slow line."""
+    """Time to wait for a keep-alive answer; long enough for one that queues behind a large body on a slow line."""
     subscribers_max: int = 256
     forwards_max: int = 4096
-    """Forwards running or waiting here at once, from all peers."""
+    """Forwards from all peers that run or wait here at once."""
     forwards_held_max_bytes: int = 512 * MEBIBYTE
-    """All their requests in memory together. One that is still to come counts as large as a message may be, since
-    nothing but that bounds it."""
+    """Requests of these forwards in memory together. A request that is still arriving counts as `message_max_bytes`,
+    its only bound."""
     forwards_held_peer_max_bytes: int = 256 * MEBIBYTE
-    """Of these, what one peer may have."""
+    """Share of these bytes that one peer may hold."""
     message_max_bytes: int = 32 * MEBIBYTE
     connection_age_ns: int = 300 * SECOND_NS
-    """Connections this old take no new calls, so that old certificates pass away."""
+    """Age after which a connection takes no new calls, so that old certificates go out of use."""
     connection_grace_ns: int = 3600 * SECOND_NS
-    """How long calls may go on on a connection that takes no new ones."""
+    """Time that running calls may continue on a connection that takes no new ones."""
     exchange: bool = True
-    """Forwards share a long stream, where the other side knows how. Off: each is a call of its own, both ways, as with
-    gateways of the version before."""
+    """Forwards share one long stream to each peer that supports it. Off: each forward is a call of its own, in both
+    directions, as with gateways of the version before."""
     forward_window_bytes: int = MEBIBYTE // 4
-    """Of each answer on such a stream, what may be on its way to us or lie here unread."""
+    """Window of each answer on such a stream: bytes in flight to this gateway or buffered here unread."""
     batch_gap_ns: int = 1 * MILLISECOND_NS
-    """Between two messages on such a stream: what forwards say meanwhile goes out together. Whoever speaks after a
-    silence, or has more to say than a message takes, does not wait. 0: a message a turn."""
+    """Pause between two messages on such a stream, once for each frame of the earlier one and three times at most, so
+    that frames of several forwards go out together. A frame after a silence, or data beyond one message, does not wait.
+    0: one message per turn of the event loop."""
     tls: MeshTlsConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JournalConfig:
-    """A record of every event and effect, for replay. It holds no text; off unless a folder is named. When the disk is
-    full it ends; only a restart begins another."""
+    """Journal of every event and effect, for replay. It holds no text and is off unless a folder is named. A full disk
+    ends it; only a restart begins another."""
 
     folder: Path | None = None
     file_max_bytes: int = 64 * MEBIBYTE
@@ -226,7 +233,7 @@ class JournalConfig:
 
 @dataclass(frozen=True, slots=True)
 class DecisionsConfig:
-    """How many of the latest requests are remembered with the decisions about them, for `nightside explain`."""
+    """Bounds on the latest requests that are remembered with their decisions, for `nightside explain`."""
 
     requests_max: int = 10_000
     held_max_bytes: int = 32 * MEBIBYTE
@@ -234,64 +241,64 @@ class DecisionsConfig:
 
 @dataclass(frozen=True, slots=True)
 class AuditConfig:
-    """A lasting record of where each request ran, under which policy. It holds no text; off unless a folder is
-    named."""
+    """Audit log: a durable record of where each request ran and under which policy. It holds no text and is off unless
+    a folder is named."""
 
     folder: Path | None = None
     required: bool = False
-    """Refuse new requests while the record cannot be written."""
+    """Refuse new requests while the log cannot be written."""
     sync: AuditSync = AuditSync.FLUSH
     flush_interval_ns: int = 500 * MILLISECOND_NS
     file_max_bytes: int = 64 * MEBIBYTE
     files_max: int | None = None
-    """Over it, this gateway's oldest file is deleted. None: nothing is ever deleted."""
+    """Number of files above which this gateway's oldest is deleted. None: no file is ever deleted."""
     signing_key: Path | None = None
-    """An Ed25519 key in PEM. With it the chain's heads are signed, so that nobody without it can write the record
-    anew."""
+    """Ed25519 key in PEM that signs the heads of the chain, so that the log cannot be rewritten without the key."""
     head_interval_ns: int = 60 * SECOND_NS
-    """How soon a new head of the chain is signed and logged."""
+    """Interval of signing and logging a new head of the chain."""
     unwritten_max_bytes: int = 16 * MEBIBYTE
-    """Held in memory while the disk cannot be written; what comes after that is lost, and counted."""
+    """Log lines held in memory while the disk cannot be written; further lines are lost, and counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCacheConfig:
-    """Who shares what engines keep of prompts. The same in every region, or a prompt is not known again elsewhere."""
+    """Sharing of the engines' prefix caches between tenants. Every region needs the same settings, or a prompt cached
+    in one is not recognised in another."""
 
     isolate_tenants: bool = True
-    """Each tenant's requests carry a `cache_salt` of its own. Off: bodies go out as they came."""
+    """Each tenant's requests carry a `cache_salt` of its own. Off: bodies are sent unchanged."""
     shared_tenants: tuple[str, ...] = ()
-    """These share with each other, as if they were one."""
+    """Tenants that share one `cache_salt`, as if they were one tenant."""
 
 
 @dataclass(frozen=True, slots=True)
 class CorsConfig:
-    """Which pages in browsers may call this gateway. None, unless their origins are listed."""
+    """Web pages that may call this gateway from browsers (CORS): none, unless their origins are listed."""
 
     origins: tuple[Origin, ...] = ()
     max_age_ns: int = 600 * SECOND_NS
-    """How long a browser need not ask again."""
+    """Time that a browser may cache a preflight answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageConfig:
-    """What clients used, by key, tenant and day. With `state.folder` it outlives the process."""
+    """Usage records by key, tenant and day. With `state.folder` they survive a restart."""
 
     days_max: int = 400
-    """Days before today that are remembered."""
+    """Days before today that are kept."""
     flush_interval_ns: int = 1 * SECOND_NS
-    """How soon it is on the disk: what a process that is killed has used for so long is not counted."""
+    """Interval of writing usage to disk; a process that is killed loses at most this much."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateConfig:
-    """What has to survive a restart; nothing does unless a folder is named."""
+    """Folder for state that survives a restart; without one no state does."""
 
     folder: Path | None = None
 
 
 class ParametersRule(StrEnum):
-    """What becomes of the sections of a region file that a controller sends."""
+    """Handling of region file sections that a controller sends."""
 
     TAKE = "take"
     IGNORE = "ignore"
@@ -299,34 +306,35 @@ class ParametersRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ControlConfig:
-    """Who says which replicas are served here besides this file, and what is said there of this gateway. Nobody,
-    unless controllers are named."""
+    """Connection to controllers, which assign replicas to this gateway besides those of its file, and this gateway's
+    own description for them. Off unless controllers are named."""
 
     controllers: tuple[AddressText, ...] = ()
-    """One of them is listened to at a time; whoever falls silent is left for the next."""
+    """Addresses of controllers. The gateway listens to one at a time and goes on to the next when that one falls
+    silent."""
     client_addresses: tuple[HostAddress, ...] = ()
-    """IPv4 or IPv6, for clients to connect to. Nobody is sent here without any."""
+    """IPv4 or IPv6 addresses that clients connect to. Without any, clients are not sent here."""
     peer_address: Address | None = None
-    """Of this gateway's own listener for others; by default `listen.peers`."""
+    """Address that peers reach this gateway at; by default `listen.peers`."""
     health_url: WebUrl | None = None
-    """Under which `/health` answers; by default that of the first of `client_addresses`."""
+    """Base URL of `/health`; by default that of the first of `client_addresses`."""
     latitude: Latitude | None = None
     longitude: Longitude | None = None
-    """Of this gateway, in degrees: where distances to it are measured from."""
+    """Degrees. Latitude and longitude of this gateway; distances to it are measured from there."""
     parameters: ParametersRule = ParametersRule.TAKE
     credentials: tuple[str, ...] = ()
-    """Variables, files and folders of keys for engines that are served for other regions, besides those that this file
-    names itself. A replica that needs any other stays closed here."""
+    """Environment variables, key files and folders of key files that replicas of other regions may use here, besides
+    those that this file itself names. A replica that needs any other is not served here."""
     adopted_max: int = 256
-    """Replicas of other gateways that are served here at once, each with its ranks; ranks together may be four times as
-    many. Each home has its share of them."""
+    """Replicas of other gateways that are served here at once, each with its ranks; their ranks together may be four
+    times as many. Every home gateway gets a share of them."""
     adopted_silent_max_ns: int = 300 * SECOND_NS
-    """An adopted engine that has not answered for so long is given up,"""
+    """Time without an answer after which an adopted engine is given up, ..."""
     adopted_retry_ns: int = 600 * SECOND_NS
-    """and asked again after this."""
+    """... and time after which it is tried again."""
     report_interval_ns: int = 1 * SECOND_NS
     silence_max_ns: int = 5 * SECOND_NS
-    """A controller that says nothing for this long is gone, and so is one that reads nothing."""
+    """Silence after which a controller counts as gone; so does a controller that reads no data for this long."""
     connect_timeout_ns: int = 5 * SECOND_NS
     reconnect_min_ns: int = 200 * MILLISECOND_NS
     reconnect_max_ns: int = 10 * SECOND_NS
@@ -337,16 +345,16 @@ class ControlConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sections:
-    """Their keys are those of the region file."""
+    """Sections of the region file, by their keys there."""
 
     listen: ListenConfig = field(default_factory=ListenConfig)
     trust_tenant_header: bool = False
-    """Take the tenant from a header that something in front of us sets; where there are keys, from those that
-    `may_name_tenant`. Off: it is the key's, or the default one."""
+    """Take the tenant from a request header set by a proxy in front; where keys are in use, only from keys with
+    `may_name_tenant`. Off: the tenant is the key's, or the default one."""
     pass_priority: bool = False
     prefix_block_bytes: int = 256
     seed: int | None = None
-    """Fixes the core's chance, for replay and tests; by default each start draws its own."""
+    """Seed of the core's random numbers, for replay and tests; by default each start draws its own."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     probes: ProbeConfig = field(default_factory=ProbeConfig)
     discovery: DiscoveryConfig = field(default_factory=DiscoveryConfig)
@@ -374,7 +382,7 @@ class Sections:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig(Sections):
-    """Everything one gateway process was told, checked."""
+    """Complete, checked config of one gateway process."""
 
     gateway_id: GatewayId
     place: Place
@@ -382,35 +390,35 @@ class GatewayConfig(Sections):
     replicas: tuple[ReplicaConfig, ...]
     peers: tuple[PeerConfig, ...]
     prices_file: Path | None = None
-    """What replicas and egress cost, by time of day. None: what a controller says of it, or nothing."""
+    """Prices of replicas and egress by time of day. None: only the controller's prices, if it sends any."""
     dns_replicas: tuple[DnsReplicasConfig, ...] = ()
     kubernetes_replicas: tuple[KubernetesReplicasConfig, ...] = ()
     core: CoreConfig = field(default_factory=CoreConfig)
     models: Mapping[ModelName, tuple[ModelName, ...]] = field(default_factory=dict)
-    """Further names for models, and what each stands for, the most wanted first."""
+    """Alias names of models, each with the models that it stands for, the most wanted first."""
     keys_file: Path | None = None
-    """Who may call, and what for. None: everybody who can reach us."""
+    """Keys of clients and their rights. None: every client that can reach the gateway is served."""
     admin_token: str | None = field(default=None, repr=False)
-    """What operators have to show, health apart. None: nothing."""
+    """Bearer token that operators have to present, except for health. None: no token is needed."""
     secret_files: tuple[Path, ...] = ()
-    """All files that hold keys or tokens, whoever reads them."""
+    """All files that hold keys or tokens."""
     pools: tuple[PoolSpec, ...] = ()
-    """Those that are described; of any other there is no more to say than its name."""
+    """Pools that the file describes; any other pool has only a name."""
     replica_documents: tuple[str, ...] = ()
-    """Its own replicas as a controller is told of them: JSON, with keys named by where they are read from."""
+    """Own replicas as a controller is sent them: JSON, with keys named by where they are read from."""
     engine_credentials: frozenset[str] = frozenset()
-    """Variables and files that it reads keys for engines from."""
+    """Environment variables and files from which this gateway reads engines' keys."""
     insecure: bool = False
-    """Listen and dial beyond this machine without protection."""
+    """Listen and dial beyond this machine without TLS or authentication."""
     folder: Path = Path()
-    """Where relative paths start."""
+    """Folder that relative paths start from."""
     cache_secret: str | None = field(default=None, repr=False)
-    """Goes into every tenant's `cache_salt`."""
+    """Secret that every tenant's `cache_salt` is derived from."""
     collector_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What the collector of traces is shown."""
+    """Headers sent to the trace collector."""
 
     @property
     def templates(self) -> tuple[ReplicaConfig, ...]:
-        """Of replicas that are found."""
+        """Templates of discovered replicas."""
         by_name = (each.template for each in self.dns_replicas)
         return (*by_name, *(each.template for each in self.kubernetes_replicas))

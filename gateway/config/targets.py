@@ -1,4 +1,4 @@
-"""What a region file says of replicas and peers, as the core and the edges take it: frozen, checked, ready to dial."""
+"""Replicas and peers of a region file as the core and the edges take them: frozen, checked, ready to dial."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.ground.values import Address
 
 
 class Dialect(StrEnum):
-    """Which engine speaks at a replica's URL: how load is read from it."""
+    """Engine type at a replica's URL; it decides how load is read."""
 
     VLLM = "vllm"
     SGLANG = "sglang"
@@ -21,40 +21,40 @@ class Dialect(StrEnum):
 
 
 SALTED_DIALECTS = frozenset({Dialect.VLLM, Dialect.SGLANG})
-"""Of engines that keep prompts apart by a field of the body, `cache_salt`."""
+"""Dialects of engines that separate prompts by the body field `cache_salt`."""
 
 
 CONTINUING_DIALECTS = frozenset({Dialect.VLLM, Dialect.SGLANG, Dialect.LLAMACPP})
-"""Of engines that go on with a text that another one began. Who knows what else may stand behind a dialect that all
-speak: it might begin anew."""
+"""Dialects of engines that continue a text begun by another engine. `openai` is left out: the engine behind it is
+unknown and might begin the text again."""
 
 
 class DnsRecord(StrEnum):
-    """Which records of a name lead to its replicas."""
+    """DNS record type that leads to a name's replicas."""
 
     ADDRESS = "address"
-    """A and AAAA: one replica at each address, all at one port."""
+    """A and AAAA records: one replica at each address, all at one port."""
     SRV = "srv"
-    """One replica at each address and port that an SRV record names; priorities and weights are not looked at."""
+    """SRV records: one replica at each address and port; priorities and weights are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineTlsConfig:
-    """How a gateway and an engine make sure of each other, where its URL begins with https."""
+    """TLS between a gateway and an engine whose URL begins with https."""
 
     ca_file: Path | None = None
-    """Who may vouch for the engine; without it, those whom the machine trusts."""
+    """CA bundle that verifies the engine; without it, the machine's trusted authorities."""
     client_certificate: Path | None = None
     client_key: Path | None = None
     server_name: str | None = None
-    """The name in the engine's certificate, where it is not the one in the URL."""
+    """Name expected in the engine's certificate, where it is not the URL's."""
     insecure_skip_verify: bool = False
-    """Take any certificate: encrypted, but to whom is unknown."""
+    """Accept any certificate: the connection is encrypted, but the engine's identity is unverified."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaConfig:
-    """One engine, or one data-parallel rank of it: what the core knows of it, and how the edge reaches it."""
+    """One engine, or one data-parallel rank of it: the core's view of it, and how the edge reaches it."""
 
     spec: ReplicaSpec
     url: str
@@ -64,30 +64,33 @@ class ReplicaConfig:
     ranks: int = 1
     """Data-parallel ranks behind the URL."""
     rank: int | None = None
-    """The one of them that this is; None for an engine that balances its ranks itself."""
+    """Rank that this replica is; None for an engine that balances its ranks itself."""
     lists_models: bool = False
-    """The engine itself says which models it serves; those in `spec` are what it said last."""
+    """Engine lists its own models; those in `spec` are the last that it listed."""
     takes_cache_salt: bool = False
-    """The engine keeps prompts apart by the body's `cache_salt`."""
+    """Engine separates prompts by the body field `cache_salt`."""
     connector: Connector | None = None
-    """Of a prefill or decode worker: how its pool hands over."""
+    """Connector by which the pool of a prefill or decode worker hands over KV caches."""
     bootstrap_port: int | None = None
-    """Of a prefill worker that decode workers meet; None: the usual one, or what it says."""
+    """Port of a prefill worker that decode workers connect to; None: the connector's usual one, or the one that the
+    worker reports."""
     side_channel_hosts: tuple[str, ...] = ()
-    """Of a prefill worker: hosts and networks besides its own address where decode workers may fetch what it read."""
+    """Hosts and networks, besides its own address, from which decode workers may fetch a prefill worker's KV cache."""
     side_channel_port: int | None = None
-    """The first of as many as it has ranks; None, or with several ranks over ascend: any port of those hosts."""
+    """First of as many ports as the prefill worker has ranks; None, or with several ranks over ascend: any port of
+    those hosts."""
     is_adopted: bool = False
-    """It is at home at another gateway, which has said where it is."""
+    """Replica is at home at another gateway, which has announced its address."""
 
     @property
     def is_met(self) -> bool:
-        """Is it a prefill worker that has to say where decode workers meet it?"""
+        """True for a prefill worker whose bootstrap address decode workers need: its connector runs both legs at
+        once."""
         is_concurrent = self.connector is not None and not self.connector.is_sequential
         return is_concurrent and self.spec.role is ReplicaRole.PREFILL
 
     def by_rank(self) -> tuple[ReplicaConfig, ...]:
-        """A replica `ID@0`, `ID@1` ... for each rank, where there are several."""
+        """Return one replica per rank, with ids `ID@0`, `ID@1` ..., where there are several."""
         if self.ranks == 1:
             return (self,)
         return tuple(
@@ -98,60 +101,61 @@ class ReplicaConfig:
 
 @dataclass(frozen=True, slots=True)
 class DnsReplicasConfig:
-    """Replicas that are found by asking for a name, all alike but for their address."""
+    """Replicas found by looking up a name, alike except for their addresses."""
 
     template: ReplicaConfig
-    """Its id begins theirs; its URL is empty. So is its group, unless they are all of one."""
+    """Config common to all of them: its id is the prefix of theirs, its URL is empty, and so is its group unless all
+    share one."""
     name: str
     record: DnsRecord
     scheme: str
     port: int | None
-    """Of every replica; None where SRV records name it."""
+    """Port of every replica; None where SRV records name it."""
     nameservers: tuple[Address, ...] = ()
-    """Empty: those that the machine asks."""
+    """Name servers to ask; empty: those of the machine."""
 
 
 class KubernetesKind(StrEnum):
-    """Which objects of a cluster lead to its replicas."""
+    """Kind of cluster objects that lead to replicas."""
 
     ENDPOINT_SLICES = "endpoint_slices"
-    """What Services stand for; their labels are those of the Service."""
+    """EndpointSlices of Services; the labels are those of the Service."""
     PODS = "pods"
-    """Pods that no Service has to stand for."""
+    """Pods, which need no Service."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesApi:
-    """Where a cluster's API is, and what it is shown. Files are read anew for each call: tokens last an hour."""
+    """Cluster's API and the credentials for it. Files are read again for each call: tokens last an hour."""
 
     url: str
     token_file: Path | None = None
     ca_file: Path | None = None
-    """Who vouches for it; without it, those whom the machine trusts."""
+    """CA bundle that verifies the API; without it, the machine's trusted authorities."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesReplicasConfig:
-    """Replicas that are found by the labels of a cluster's objects, all alike but for their address."""
+    """Replicas found by the labels of a cluster's objects, alike except for their addresses."""
 
     template: ReplicaConfig
-    """As that of replicas behind a name."""
+    """Config common to all of them, as in `DnsReplicasConfig`."""
     kind: KubernetesKind
     api: KubernetesApi
     namespace: str
     selector: str
-    """As `kubectl --selector` takes it."""
+    """Label selector, in the syntax of `kubectl --selector`."""
     scheme: str
     port: int | str
-    """Of every replica, or its name in the Service or the container."""
+    """Port of every replica, or the port's name in the Service or the container."""
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
-    """Where their addresses may be. Without any: where the operators' table has replicas of their region, if it names
-    networks, and in no case at an address that no pod has."""
+    """Networks that the replicas' addresses have to lie in. Without any: those of the operators' table for their
+    region, if it names networks; in no case an address that no pod can have."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerConfig:
-    """Another gateway: what the core knows of it, and where its own address is (never a load balancer's)."""
+    """Peer: the core's view of it, and its own address (never a load balancer's)."""
 
     spec: PeerSpec
     address: Address

@@ -1,4 +1,4 @@
-"""What a region file promises tenants and classes, as far as one key does not say alone whether it makes sense."""
+"""Checks of tenants' and classes' settings that one key alone cannot decide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MODELS_MAX = 1000
 
 
 def tenant_faults(core: CoreConfig) -> Iterator[tuple[str, str]]:
-    """The key, and what is wrong with it."""
+    """Faults as (key, message)."""
     if len(core.tenants) > TENANTS_MAX:
         yield "tenants", f"names more than {TENANTS_MAX:,}"
     for name, tenant in core.tenants.items():

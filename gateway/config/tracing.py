@@ -1,4 +1,4 @@
-"""Where spans of requests go, and of which requests. It checks, and decides nothing."""
+"""Settings of span export: the collector, and which requests are sampled. The checks here decide nothing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ EXTRA = "otel"
 _QUEUE_MAX = 1_000_000
 _BATCH_MAX = 10_000
 _HEADER_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
-"""What gRPC takes as well."""
+"""Header names, restricted to those that gRPC accepts as well."""
 
 
 class Protocol(StrEnum):
-    """Of OTLP, the OpenTelemetry protocol; always in protobuf."""
+    """Transport of OTLP, the OpenTelemetry protocol; always with protobuf."""
 
     GRPC = "grpc"
     HTTP = "http"
@@ -33,23 +33,23 @@ class Protocol(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TailConfig:
-    """Requests whose spans are kept for how they went, though the beginning said no."""
+    """Tail sampling: which requests are kept by how they ended, though head sampling dropped them."""
 
     slow_first_token_ns: int | None = 5 * SECOND_NS
-    """The first token took longer than this."""
+    """Keep requests whose first token took longer than this."""
     failed: bool = True
-    """It failed, or an engine or a peer failed it on the way."""
+    """Keep requests that failed, or that an engine or a peer failed in one attempt."""
     forwarded: bool = False
-    """It was forwarded, or came as a forward."""
+    """Keep requests that were forwarded, or arrived as a forward."""
     resumed: bool = True
-    """Its answer broke, and somebody went on with it."""
+    """Keep requests whose answer broke and was resumed elsewhere."""
     kept_per_s: int = 50
-    """More of them in one second are let go: where everything is slow, some of it will do."""
+    """Requests kept per second; further ones are dropped, since a sample suffices where everything is slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectorTlsConfig:
-    """Beyond the authorities of this machine, for a collector that is reached by https."""
+    """TLS for a collector at an https URL, besides this machine's trusted authorities."""
 
     ca_file: Path | None = None
     certificate: Path | None = None
@@ -58,33 +58,33 @@ class CollectorTlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class TracingConfig:
-    """Off unless a collector is named."""
+    """Tracing; off unless a collector is named."""
 
     endpoint: WebUrl | None = None
-    """Of an OpenTelemetry collector, or of anything else that takes OTLP."""
+    """URL of an OpenTelemetry collector, or any other receiver of OTLP."""
     protocol: Protocol = Protocol.GRPC
     tls: CollectorTlsConfig | None = None
     headers_file: Path | None = None
-    """It holds `NAME=VALUE,NAME=VALUE`, sent along with every export: keys, as a rule."""
+    """File holding `NAME=VALUE,NAME=VALUE`, headers sent with every export: as a rule API keys."""
     headers_env: str | None = None
-    """A variable that holds the same."""
+    """Environment variable holding the same."""
     service_name: str = "nightside"
     trust_client: bool = True
-    """A client's traceparent names the parent of our span, and whether it is sampled. False: each request begins a
-    trace of its own, with a link to what the client named."""
+    """A client's traceparent is the parent of the gateway's span and decides sampling. False: each request begins a
+    trace of its own, linked to the client's."""
     sampled_share: float = 0.01
-    """Of the requests that begin a trace here."""
+    """Share of the requests beginning a trace here that are sampled."""
     tail: TailConfig = field(default_factory=TailConfig)
     queue_max: int = 2048
-    """Requests whose spans wait to be sent; more are let go, and counted."""
+    """Requests whose spans wait for export; further ones are dropped, and counted."""
     batch_max: int = 16
-    """Requests that are sent together. Each batch is encoded in one go, for which all else in the process waits."""
+    """Requests exported together. Encoding a batch blocks the rest of the process meanwhile."""
     interval_ns: int = 1 * SECOND_NS
-    """So long the first of them waits for others."""
+    """Longest wait of a batch's first request for further ones."""
     timeout_ns: int = 10 * SECOND_NS
-    """For one batch, with all that is tried again."""
+    """Time-out of one batch, retries included."""
     shutdown_wait_ns: int = 2 * SECOND_NS
-    """What is left may be sent for so long when the gateway stops."""
+    """Time for exporting the rest when the gateway stops."""
 
     @property
     def is_on(self) -> bool:
@@ -99,7 +99,7 @@ class TracingConfig:
 
 
 def tracing_faults(config: TracingConfig) -> Iterator[Fault]:
-    """What does not go together, and what is not there."""
+    """Faults between tracing settings, and a missing OpenTelemetry installation."""
     if config.endpoint is None:
         return
     url = urlsplit(config.endpoint)
@@ -130,15 +130,16 @@ def tracing_faults(config: TracingConfig) -> Iterator[Fault]:
 
 
 def is_installed(protocol: Protocol) -> bool:
-    """Whether what speaks OTLP is there. Nothing of it is imported."""
+    """True if the OTLP exporter is installed; it is not imported."""
     try:
         return find_spec(protocol.module) is not None
-    except ModuleNotFoundError:  # not even the packages around it
+    except ModuleNotFoundError:  # parent packages are missing too
         return False
 
 
 def collector_headers(config: TracingConfig, environ: Mapping[str, str]) -> dict[str, str]:
-    """Raises KeyFaults, which quote nothing of them."""
+    """Headers for the collector, read from the file or environment variable. Raises KeyFaults, which quote no part of
+    them."""
     if config.endpoint is None:
         return {}
     key = "tracing.headers_file"

@@ -1,7 +1,7 @@
-"""Holds a placement policy to what a core relies on: for its author, from a test or from the command line.
+"""Checks that a placement policy keeps to what a core relies on: for its author, from a test or from the command line.
 
-It reads the policy's source and lets it decide in a small mesh where everything changes all the time. It proves that a
-policy is safe to run, never that it is any good.
+It reads the policy's source and runs it in a small mesh whose state changes all the time. It shows that a policy is
+safe to run, not that it places well.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ from gateway.core.vocabulary import (
 
 REQUESTS = 2_000
 BOOKS_BYTES_MAX = 64 * 2**10
-"""What a policy may hold after so many requests to some ten targets, an index of its own included."""
+"""Bytes that a policy may hold after so many requests to some ten targets, an index of its own included."""
 _INDEX_BYTES_MAX = 16 * 2**10
-"""What a region file gives each index of prefixes here: one that is kept to that is full long before the end."""
+"""Bytes of each prefix index in the config of this test; an index that keeps to them is full long before the end."""
 
 
 def conformance_faults(
     policy: type[Policy], options: Mapping[str, bool | int | float | str] | None = None
 ) -> list[str]:
-    """All that stands against a policy, in words; nothing if it may decide. Takes seconds.
+    """Faults of a policy, in words; empty if it may decide. Takes seconds.
 
-    The class is found again by its name in a process of its own, so it lies in a module that can be imported.
+    A second process finds the class again by its name, so it has to lie in a module that can be imported.
     """
     if fault := policy_fault(policy):
         return [f"{policy.__name__} {fault}"]
@@ -111,7 +111,7 @@ def _behaviour_faults(policy: type[Policy], options: dict[str, bool | int | floa
 
 
 def _digest_elsewhere(policy: type[Policy], options: dict[str, bool | int | float | str]) -> str:
-    """With other hashes of strings."""
+    """Digest of the same run in a process with other hashes of strings."""
     seed = "1" if sys.flags.hash_randomization == 0 else "0"
     name = f"{policy.__module__}:{policy.__qualname__}"
     command = [
@@ -128,11 +128,11 @@ def _digest_elsewhere(policy: type[Policy], options: dict[str, bool | int | floa
     return done.stdout.strip()
 
 
-# What it is written in
+# Source
 
 
 def _source_faults(policy: type[Policy]) -> Iterator[str]:
-    """Of its module, and of those of its package that it imports."""
+    """Faults in the policy's module, and in the modules of its package that it imports."""
     package = policy.__module__.partition(".")[0]
     left, seen = [policy.__module__], {policy.__module__}
     while left:
@@ -161,7 +161,7 @@ def _is_module(name: str) -> bool:
 
 
 def _names_of(tree: ast.AST) -> Iterator[str]:
-    """Of all that may be a module."""
+    """Names of all that may be a module."""
     for node, module in imports_of(tree):
         yield module
         if isinstance(node, ast.ImportFrom):
@@ -181,7 +181,7 @@ def _chances_of(tree: ast.AST) -> Iterator[str]:
                 pass
 
 
-# How it decides
+# Behaviour
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +192,11 @@ class _Story:
 
 
 def _play(policy: type[Policy], options: dict[str, bool | int | float | str]) -> _Story:
-    """One gateway's life under the policy, the same one each time."""
+    """Run one gateway under the policy, with the same events each time."""
     walk = _Walk(policy, options)
     try:
         walk.run()
-    except Exception as error:  # noqa: BLE001 - whatever it raises would have stopped the gateway
+    except Exception as error:  # noqa: BLE001 - any exception would have stopped the gateway
         return _Story("", 0, f"after {walk.asked} requests: {type(error).__name__}: {error}")
     assert walk.made is not None, "it was named in the config"
     return _Story(walk.digest.hexdigest(), _size_of(walk.made))
@@ -215,8 +215,8 @@ _RESULTS = [*[LegResult.COMPLETED] * 12, LegResult.FAILED, LegResult.BUSY]
 
 @dataclass
 class _Walk:
-    """Requests with and without a past, or that follow a stored response, among targets that come, go, fill up, fail
-    and refuse."""
+    """Random run of requests, with and without earlier turns or following a stored response, among targets that come,
+    go, fill up, fail and refuse."""
 
     policy: type[Policy]
     options: dict[str, bool | int | float | str]
@@ -262,7 +262,7 @@ class _Walk:
         self.made = self.policy(fleet, config)
         return self.made
 
-    # What happens
+    # Events
 
     def _ask(self) -> None:
         if len(self._running) > 100:
@@ -323,7 +323,7 @@ class _Walk:
         return PeerObservation(report, self._now_ns, self._now_ns, rtt_ns, rtt_ns)
 
     def _replace_one(self) -> None:
-        """The next to come gets the slot of the one that went."""
+        """Replace a target; the new one gets the slot of the old."""
         if self._rng.random() < 0.7:
             self._replicas[self._rng.randrange(len(self._replicas))] = self._new_replica()
         else:
@@ -339,14 +339,14 @@ class _Walk:
         self._tell(ConfigApplied(CoreConfig(placement)))
 
     def _price(self) -> None:
-        """Another list, which may not know all regions, or none."""
+        """Apply another price list, which may not know all regions, or none."""
         regions = self._rng.sample([_HOME, _ABROAD, _FAR], self._rng.randrange(4))
         hours = [(place.region, self._rng.randrange(9_000_000), self._rng.random() < 0.5) for place in regions]
         replicas = tuple(ReplicaPrice(region, _ANY_POOL, hour, is_per_use, 16) for region, hour, is_per_use in hours)
         egress = tuple(EgressPrice(region, RegionName(""), hour) for region, hour, _ in hours)
         self._tell(PricesChanged(Prices("EUR", "conformance", replicas, egress) if replicas else None))
 
-    # Inside
+    # Helpers
 
     def _assign(self) -> None:
         self._tell(
@@ -372,7 +372,7 @@ class _Walk:
 
 
 def _size_of(policy: Policy) -> int:
-    """Bytes of what only the policy holds."""
+    """Bytes of the objects that only the policy holds."""
     seen = {id(policy.fleet), id(policy.config)}
     left: list[object] = [policy]
     total = 0
@@ -388,7 +388,7 @@ def _size_of(policy: Policy) -> int:
     return total
 
 
-# From the command line
+# Command line
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""What a module that decides may import and call: the core's own, and whatever decides beside it. It only reads."""
+"""Imports and calls that modules that decide may use: the core's own, and policies beside it. It only reads source."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ IMPURE_CALLS = frozenset({"breakpoint", "eval", "exec", "hash", "input", "open",
 
 
 def impurities(tree: ast.AST, own: Iterable[str]) -> Iterator[str]:
-    """Line and fault. `own`: what belongs to it, and is read like it."""
+    """Faults, each with its line. `own` names the packages of the module itself, which are checked likewise."""
     allowed = tuple(f"{name}." for name in (*PURE_IMPORTS, *own))
     for node, module in imports_of(tree):
         if not f"{module}.".startswith(allowed):
@@ -57,7 +57,7 @@ def imports_of(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def _calls_of(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:
-    """But for what `__hash__` calls, which dictionaries need and decisions never see."""
+    """Calls by name, except in `__hash__`, which dictionaries need and decisions never see."""
     match tree:
         case ast.FunctionDef(name="__hash__"):
             return

@@ -1,4 +1,4 @@
-"""What a gateway says of itself to a controller, as its region file has it. It holds no secret."""
+"""Announcement of a gateway to its controllers, from its region file. It holds no secret."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ANYWHERE = frozenset({"0.0.0.0", "::"})
 
 
 def announcement_of(config: GatewayConfig, http: Address, peers: Address) -> Announcement:
-    """`http` and `peers` are where it really listens."""
+    """Make the announcement. `http` and `peers` are the addresses that the gateway listens on."""
     control = config.control
     return Announcement(
         client_addresses=control.client_addresses,
@@ -23,7 +23,7 @@ def announcement_of(config: GatewayConfig, http: Address, peers: Address) -> Ann
 
 
 def _dialled(address: Address) -> str:
-    """An address that is listened on and that nobody can dial is not told."""
+    """Address to announce to peers; empty for one that can be listened on but not dialled."""
     return "" if address.host in _ANYWHERE or address.port == 0 else str(address)
 
 

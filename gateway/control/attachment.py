@@ -1,7 +1,9 @@
-"""Holds one stream to one of the controllers: says what this gateway is and hears, and hands over what it is told.
+"""Holds one stream to one of the controllers: announces this gateway and reports its state, and passes on what the
+controller sends.
 
-A controller that cannot be reached, falls silent, talks nonsense or is no controller is left for the next one, after a
-pause that grows. It decides nothing about what it is told, and nothing else of a gateway waits for it.
+A controller that cannot be reached, falls silent, sends invalid messages or is no controller is left for the next one,
+after a pause that grows. The module decides nothing about what it receives, and no other part of the gateway waits for
+it.
 """
 
 from __future__ import annotations
@@ -52,18 +54,18 @@ _Call = grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachResponse]
 
 
 class ControllerLost(Exception):
-    """A stream is over: why, in words."""
+    """Stream has ended; the message says why."""
 
 
 class Gateway(Protocol):
-    """Whom it speaks for."""
+    """Gateway that the attachment speaks for."""
 
     def hello(self) -> Hello: ...
 
     def report(self) -> Report: ...
 
     async def take(self, snapshot: Snapshot) -> None:
-        """Put it in force. Raises ConfigError, and nothing has changed then."""
+        """Put a snapshot in force. Raises ConfigError, and has changed nothing then."""
         ...
 
     def answer(self, question: Question) -> Answer: ...
@@ -74,14 +76,14 @@ class Tallies:
     taken: int = 0
     rejected: int = 0
     lost: int = 0
-    """Streams that broke, or never came to be."""
+    """Streams that broke, or could not be opened."""
     last_rejection: str = ""
-    """Why the last snapshot was rejected; empty once a later one was taken."""
+    """Reason why the last snapshot was rejected; empty once a later one was taken."""
     last_loss: str = ""
 
 
 class Attachment:
-    """Runs for as long as the gateway does."""
+    """Attachment to one controller at a time, for the gateway's lifetime."""
 
     def __init__(
         self,
@@ -95,9 +97,9 @@ class Attachment:
     ) -> None:
         self.tallies = Tallies()
         self.controller: Address | None = None
-        """Whom we are attached to: it has said something on the stream that is open."""
+        """Controller that the gateway is attached to: it has sent a message on the open stream."""
         self.heard_ns: int | None = None
-        """When a controller last said anything."""
+        """Time of the last message of any controller."""
         self.settings = settings
         self.gateway = gateway
         self._transport = transport
@@ -110,20 +112,21 @@ class Attachment:
 
     @property
     def silent_ns(self) -> int | None:
-        """For how long no controller has said anything; None: none ever did."""
+        """Nanoseconds since the last message of a controller; None if there was none."""
         return None if self.heard_ns is None else self._clock.now_ns() - self.heard_ns
 
     def changed(self) -> None:
-        """What the gateway says of itself may be different now."""
+        """Wake the stream, to send unsent answers, and the announcement and the policy again if they have changed."""
         self._news.set()
 
     def report_soon(self) -> None:
-        """A peer's link broke: that is news by itself."""
+        """Send a report soon, since a peer's link broke."""
         self._is_report_due = True
         self._news.set()
 
     async def run(self) -> Never:
-        """Until cancelled. The controllers take turns; whoever was well is tried again first."""
+        """Stay attached until cancelled. The controllers take turns; one whose stream was stable is tried again
+        first."""
         turn = failures = 0
         while True:
             address = self.settings.controllers[turn % len(self.settings.controllers)]
@@ -169,14 +172,14 @@ class Attachment:
         raise ControllerLost("our credentials have changed")
 
     def _tell_of_loss(self, address: Address, lost: ControllerLost, *, was_attached: bool) -> None:
-        """Once for each reason, not once for each try."""
+        """Log the loss once for each reason, not once for each try."""
         self.tallies.lost += 1
         if was_attached or str(lost) != self.tallies.last_loss:
             word = "controller lost" if was_attached else "controller not reached"
             self._log.warning(word, controller=str(address), detail=str(lost))
         self.tallies.last_loss = str(lost)
 
-    # For a conversation
+    # Conversation
 
     def heard(self, address: Address) -> None:
         self.heard_ns = self._clock.now_ns()
@@ -186,7 +189,8 @@ class Attachment:
             self._log.info("attached to a controller", controller=str(address))
 
     async def until_news(self, until_s: float) -> bool:
-        """Gives whether a report is due, as it is by then."""
+        """Wait for news, or until a time of the event loop's clock. Returns True if a report is due, as it is by
+        then."""
         try:
             async with asyncio.timeout_at(until_s):
                 await self._news.wait()
@@ -197,7 +201,7 @@ class Attachment:
         return is_due
 
     async def answer_to(self, message: pb.AttachResponse) -> FromGateway:
-        """Take a snapshot in, or say why not."""
+        """Put a snapshot in force, or reject it with the reason."""
         version = codec.version_of(message)
         try:
             said = await asyncio.to_thread(codec.read_from_controller, message)
@@ -219,7 +223,7 @@ class Attachment:
 
 
 class _Conversation:
-    """One stream. Both of its loops end in ControllerLost."""
+    """Conversation on one stream. Both of its loops end in ControllerLost."""
 
     def __init__(self, attachment: Attachment, call: _Call, address: Address) -> None:
         self._attachment = attachment
@@ -263,13 +267,13 @@ class _Conversation:
         if kind == "snapshot":
             return await self._attachment.answer_to(message)
         if kind == "question":
-            with suppress(WireError):  # it gets no answer
+            with suppress(WireError):  # an unreadable question gets no answer
                 asked = codec.read_from_controller(message)
                 return self._gateway.answer(asked) if isinstance(asked, Question) else None
         return None
 
     async def _report(self) -> float:
-        """Gives when the next one is due, by the event loop's clock."""
+        """Send a report, and return when the next one is due, by the event loop's clock."""
         await self._write(self._gateway.report())
         return asyncio.get_running_loop().time() + self._settings.report_interval_ns / _SECOND_NS
 
@@ -298,7 +302,7 @@ class _Conversation:
             raise ControllerLost(await self._how_it_ended()) from error
 
     async def _how_it_ended(self) -> str:
-        """Asked once the stream is over."""
+        """Reason why the stream ended; asked once it has."""
         if not self._call.done():
             return "the stream is closed"
         return _in_words(await self._call.code(), await self._call.details())

@@ -1,5 +1,5 @@
-"""Keeps the last snapshot that was taken on the disk, and gives it back after a restart. It judges no snapshot: whether
-one can still be served by is asked anew by whoever starts from it.
+"""Keeps the last accepted snapshot on disk, and returns it after a restart. It judges no snapshot: its caller checks
+again if the snapshot can still be served.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from gateway.ground.threads import finish_in_thread
 _KIND = "control snapshot"
 _VERSION = 1
 _AGAIN_S = 30.0
-"""How long a disk that took nothing is left alone, unless there is something newer."""
+"""Seconds until a disk that failed is tried again, unless there is a newer snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     snapshot: Snapshot
     taken_ns: int
-    """Wall time: it has to mean something after a restart."""
+    """Wall-clock time, which is valid after a restart."""
 
 
 class SnapshotKeeper:
-    """One file, replaced whole. Only the newest snapshot matters, so a slow disk skips those in between."""
+    """Keeper of one file, replaced whole. Only the newest snapshot matters, so a slow disk skips those in between."""
 
     def __init__(self, folder: Path | None, gateway_id: GatewayId, log: FilteringBoundLogger) -> None:
         self.fault = "" if folder is not None else "no state.folder is configured"
-        """Why the newest would not be there after a restart; empty: it would."""
+        """Reason why the newest snapshot would be missing after a restart; empty if it would not."""
         self._file = None if folder is None else snapshot_file(folder, gateway_id)
         self._log = log
         self._unwritten: Kept | None = None
         self._changed = asyncio.Event()
 
     def restore(self) -> Kept | None:
-        """What was kept last; None where there is nothing, or nothing that can be trusted."""
+        """Snapshot kept last; None where there is none, or none that can be trusted."""
         if self._file is None:
             return None
         try:
@@ -51,18 +51,18 @@ class SnapshotKeeper:
             return None
 
     def refuse(self, why: str) -> None:
-        """What was kept is of no use."""
+        """Record that the kept snapshot cannot be used."""
         self.fault = why
         self._log.error("what a controller said last cannot be used: this gateway begins without it", why=why)
 
     def keep(self, kept: Kept) -> None:
-        """Soon, where there is anywhere to keep it."""
+        """Keep a snapshot soon, where there is a folder for it."""
         if self._file is not None:
             self._unwritten = kept
             self._changed.set()
 
     async def run(self) -> Never:
-        """Until cancelled."""
+        """Write each new snapshot, until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()

@@ -1,5 +1,5 @@
-"""K clusters of unit vectors by cosine: K-means whose clusters are of one size, by the Hungarian method (ELDR §4.3.1),
-and the usual one, which it is measured beside. They only compute; chance is seeded.
+"""K clusters of unit vectors by cosine similarity: K-means with clusters of equal size, by the Hungarian method (ELDR
+§4.3.1), and plain K-means to compare it with. The module only computes, and its random numbers are seeded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STARTS = 2
 
 
 class TooFewPoints(ValueError):
-    """Fewer than clusters, in words."""
+    """Fewer points than clusters; the message says how many."""
 
 
 def cluster(
@@ -28,7 +28,7 @@ def cluster(
     seed: int = 0,
     on_progress: Callable[[str], object] = lambda _: None,
 ) -> tuple[Floats, Labels]:
-    """Unit centroids, and whose cluster each point is in: the better of two starts. Balanced, no cluster has more than
+    """Return unit centroids and each point's cluster: the better of two starts. Balanced, no cluster has more than
     ⌈N/K⌉ points. Raises TooFewPoints."""
     if clusters < 1 or len(points) < clusters:
         raise TooFewPoints(f"{len(points)} requests are too few for {clusters} clusters: it takes one for each")
@@ -44,7 +44,7 @@ def cluster(
 
 
 def _spread(points: Floats, clusters: int, rng: np.random.Generator) -> Floats:
-    """k-means++: each next one likelier, the farther it is from those before it."""
+    """Initial centroids by k-means++: each next point is likelier the farther it is from those chosen before."""
     chosen = [int(rng.integers(len(points)))]
     far = np.maximum(1.0 - points @ points[chosen[0]], 0.0).astype(np.float64)
     while len(chosen) < clusters:
@@ -52,7 +52,7 @@ def _spread(points: Floats, clusters: int, rng: np.random.Generator) -> Floats:
         total = far.sum()
         if total > 0:
             chosen.append(int(rng.choice(len(points), p=far / total)))
-        else:  # whatever is left is a duplicate
+        else:  # the points left are duplicates
             chosen.append(next(index for index in range(len(points)) if index not in chosen))
         far = np.minimum(far, np.maximum(1.0 - points @ points[chosen[-1]], 0.0))
     return points[chosen].copy()
@@ -74,7 +74,7 @@ def _descend(
 
 
 def _balanced(cosines: Floats) -> Labels:
-    """The assignment of least distance in all, where each cluster has ⌈N/K⌉ places."""
+    """Assignment of least total distance, where each cluster has ⌈N/K⌉ places."""
     points, clusters = cosines.shape
     places = -(-points // clusters)
     rows, columns = linear_sum_assignment(np.repeat(cosines, places, axis=1), maximize=True)
@@ -84,8 +84,8 @@ def _balanced(cosines: Floats) -> Labels:
 
 
 def _means(points: Floats, labels: Labels, before: Floats) -> Floats:
-    """Directions of the means. A cluster that has nobody takes whoever is farthest from its own, of a cluster of more
-    than one."""
+    """Directions of the clusters' means. An empty cluster takes the point that is farthest from its own centroid, out
+    of the clusters with more than one point."""
     means = np.zeros_like(before)
     np.add.at(means, labels, points)
     sizes = np.bincount(labels, minlength=len(before))
@@ -103,8 +103,8 @@ def _means(points: Floats, labels: Labels, before: Floats) -> Floats:
 
 
 def matched(old: Floats, new: Floats) -> Labels:
-    """An order of the new centroids in which each stands, as far as there is a place, where the old one stood that it
-    is most like."""
+    """Order of the new centroids that puts each, as far as there is a place, where the old centroid most similar to it
+    stood."""
     rows, columns = linear_sum_assignment(old[: len(new)] @ new.T, maximize=True)
     order = np.full(len(new), -1, np.intp)
     order[rows] = columns

@@ -1,7 +1,7 @@
-"""Fits ELDR's artifact to a calibration: weights, layers and centroids, and how good they are on requests of other
-documents (§4.2–4.3). It only computes.
+"""Fits ELDR's artifact to a calibration: weights, layers and centroids, and scores the fit on requests of other
+documents (§4.2–4.3). The module only computes.
 
-What is handed out is fitted to all of the calibration; what is scored is the same fit without the documents that it is
+The artifact is fitted to the whole calibration; its scores are those of the same fit without the documents that it is
 scored on.
 """
 
@@ -25,24 +25,24 @@ Floats = npt.NDArray[np.float32]
 @dataclass(frozen=True, slots=True)
 class EldrRules:
     workers: int
-    """K."""
+    """Decode workers, and so clusters: K."""
     held_out: float = 0.25
-    """Of documents, for scores alone."""
+    """Share of the documents that is used for scores alone."""
     seed: int = 0
     is_balanced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class EldrScores:
-    """ρ, on requests of documents that nothing was fitted to."""
+    """Scores as ρ, on requests of documents that the scored fit does not include."""
 
     requests: int
     transformations: dict[str, float]
-    """With all layers: Fig. 7."""
+    """ρ by transformation, with all layers (Fig. 7)."""
     masked: float
-    """count-idf, with the chosen layers."""
+    """ρ of count-idf, with the chosen layers."""
     by_layers: list[float]
-    """With the first one, two, … of the order that was chosen: Fig. 8."""
+    """ρ with the first one, two, … layers of the chosen order (Fig. 8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,15 @@ class EldrFit:
     artifact: EldrArtifact
     labels: Labels
     points: Floats
-    """Signatures of the calibration, whose clusters `labels` are."""
+    """Signatures of the calibration; `labels` are their clusters."""
     sizes: list[int]
     scores: EldrScores | None
     unscored: str = ""
-    """Why there are none."""
+    """Reason why there are no scores."""
     dropped: int = 0
-    """Requests of the calibration that say nothing: no expert of a layer that counts was picked."""
+    """Requests of the calibration whose signature is zero: no expert of any weight was picked in the chosen layers."""
     kept: Calibration | None = field(default=None, repr=False)
-    """The calibration without those."""
+    """Calibration without those requests."""
 
 
 def fit_eldr(
@@ -67,8 +67,8 @@ def fit_eldr(
     on_progress: OnProgress = lambda _: None,
     previous: EldrArtifact | None = None,
 ) -> EldrFit:
-    """With `previous`, centroids stand where its most similar ones stood; and if that was fitted to this calibration,
-    only they are new. Raises UnusableCalibration and TooFewPoints."""
+    """Fit an artifact. With `previous`, centroids take the places of its most similar ones; and if that was fitted to
+    this calibration, its weights and layers are kept. Raises UnusableCalibration and TooFewPoints."""
     digest = calibration.digest
     if previous is not None and previous.calibration == digest:
         idf, mask, curve = _idf_in(previous), list(previous.mask), list(previous.rho)
@@ -101,18 +101,18 @@ def fit_eldr(
     return EldrFit(artifact, labels, points, sizes, scores, unscored, int((~says).sum()), kept)
 
 
-# The signature
+# Signature
 
 
 def idf_over(prefill: npt.NDArray[np.uint16]) -> Floats:
-    """Step 2: log((|C| + 1) / (df + 1)), by layer and expert."""
+    """Weights by layer and expert (step 2): log((|C| + 1) / (df + 1))."""
     fires = (prefill > 0).sum(axis=0)
     idf: Floats = np.log((len(prefill) + 1) / (fires + 1)).astype(np.float32)
     return idf
 
 
 def signatures(prefill: npt.NDArray[np.uint16], idf: Floats, mask: list[int]) -> Floats:
-    """Steps 2 to 4: unit vectors, or zero where nothing of it was picked."""
+    """Signatures (steps 2 to 4): unit vectors, or zero where no expert of any weight was picked."""
     weighted = prefill[:, mask, :].astype(np.float32) * idf[mask]
     flat = weighted.reshape(len(prefill), -1)
     lengths = np.linalg.norm(flat, axis=1, keepdims=True)
@@ -121,7 +121,7 @@ def signatures(prefill: npt.NDArray[np.uint16], idf: Floats, mask: list[int]) ->
 
 
 def transformed(prefill: npt.NDArray[np.uint16], idf: Floats) -> dict[str, Floats]:
-    """The discrete ones of Fig. 7: what an engine tells is counts, and no gate's probabilities."""
+    """Discrete transformations of Fig. 7: an engine reports counts, and no probabilities of a gate."""
     counts = prefill.astype(np.float32)
     return {
         "count": counts,
@@ -157,7 +157,8 @@ def _order(previous: EldrArtifact, centroids: Floats, mask: list[int], calibrati
 
 
 def _spread_out(centroids: Floats, mask: list[int], layers: int) -> Floats:
-    """Over all layers, with nothing in those that do not count: so those of two masks can be compared."""
+    """Centroids over all layers, with zeros in layers outside of the mask, so that centroids of two masks can be
+    compared."""
     whole = np.zeros((len(centroids), layers, centroids.shape[1] // len(mask)), np.float32)
     whole[:, mask, :] = centroids.reshape(len(centroids), len(mask), -1)
     return whole.reshape(len(centroids), -1)
@@ -175,7 +176,7 @@ def _scores(calibration: Calibration, rules: EldrRules, on_progress: OnProgress)
 def score_eldr(
     fitted: Calibration, tested: Calibration, seed: int = 0, on_progress: OnProgress = lambda _: None
 ) -> EldrScores:
-    """Weights and layers of the one, on the other. Their documents differ."""
+    """Score the weights and layers of one calibration on another, whose documents differ."""
     assert not set(fitted.documents) & set(tested.documents), "whoever is tested with was never seen"
     idf = idf_over(fitted.prefill)
     pairs = draw_pairs(len(fitted), seed)

@@ -1,5 +1,5 @@
-"""What ELDR is fitted to: of some hundreds of requests, how often each expert was picked for the prompt and for the
-answer. It reads files that somebody's engine wrote, believes none of it, and holds no text.
+"""Calibration of ELDR: for some hundreds of requests, how often each expert was picked for the prompt and for the
+answer. The module checks all that it reads, since engines write the files, and holds no text.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from gateway.request.expert_counts import BadCounts, unpack_counts
 
 REQUESTS_MAX = 20_000
 BYTES_MAX = 1 << 30
-"""Of what is held of all of them."""
+"""Bytes of the counts of all requests together."""
 _LINE_BYTES_MAX = 8 << 20
 Floats = npt.NDArray[np.float32]
 
 
 class UnusableCalibration(ValueError):
-    """Nothing can be fitted to this, in words."""
+    """Calibration that cannot be fitted to; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """One entry a request in each."""
+    """Calibration in columns, each with one entry per request."""
 
     shape: Shape
     ids: tuple[str, ...]
     documents: tuple[str, ...]
-    """Which text each came from: prompts of one are alike, and never both fitted to and tested with."""
+    """Document that each request came from: prompts of one document are alike, and never both fitted to and tested
+    with."""
     domains: tuple[str, ...]
-    """For pictures only; empty where nobody said."""
+    """Domain of each request, for pictures only; empty where the file names none."""
     prefill: npt.NDArray[np.uint16]
-    """[requests, layers, experts]: tokens of the prompt that each expert was picked for."""
+    """Prompt tokens that each expert was picked for: [requests, layers, experts]."""
     decode: Floats
-    """The same of the answer, as shares of its tokens where the steps are known."""
+    """Answer tokens that each expert was picked for, as shares of the steps where their number is known."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -78,7 +79,7 @@ class _Line(msgspec.Struct):
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Raises UnusableCalibration, naming the line, and OSError."""
+    """Read a calibration file. Raises UnusableCalibration, naming the line, and OSError."""
     rows: list[tuple[_Line, bytes, bytes]] = []
     for number, line in _lines(path):
         rows.append(_row(line, f"{path}:{number}", rows[0][0] if rows else None))
@@ -130,8 +131,8 @@ _LINE = msgspec.json.Decoder(_Line)
 
 
 def by_document(calibration: Calibration, held_out: float) -> tuple[Calibration, Calibration]:
-    """What is fitted to and what is tested with, disjoint by document: whole documents, in an order that their names
-    give, until the share is reached. Of one document alone there is nothing to test with."""
+    """Split into a part to fit to and a part to test with, by whole documents in the order of their names' hashes,
+    until the share is reached. A single document leaves none to test with."""
     documents = sorted(set(calibration.documents), key=_shuffled)
     count = min(len(documents) - 1, round(held_out * len(documents)))
     tested = set(documents[:count])

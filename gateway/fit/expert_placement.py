@@ -1,5 +1,6 @@
-"""Which rank holds which experts of a decode worker that shards them: so that each rank reads about as many in a step
-(ELDR §5, after METRO: by how often they are active, not by tokens). Equal experts for each rank; it only computes.
+"""Placement of experts on the ranks of a decode worker that shards them, so that each rank reads about as many in a
+step (ELDR §5, after METRO: by how often they are active, not by tokens). Each rank holds equally many experts; the
+module only computes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Ranks = npt.NDArray[np.uint16]
 
 @value
 class PlacementArtifact:
-    """By cluster, which is the decode worker's seat, by layer and expert: the rank that holds it. Packed uint16."""
+    """Rank of each expert, by cluster (the decode worker's seat), layer and expert. Packed uint16."""
 
     artifact: str
     """Digest of the artifact whose clusters these are."""
@@ -29,12 +30,12 @@ class PlacementArtifact:
 
 
 class UnevenRanks(ValueError):
-    """Experts that cannot be shared out equally, in words."""
+    """Experts that cannot be divided equally; the message says how many."""
 
 
 def place_experts(activity: Floats, ranks: int) -> Ranks:
-    """Of activity [layers, experts]: the next most active expert of a layer goes to the rank with least activity that
-    has room. Raises UnevenRanks."""
+    """Place experts by their activity [layers, experts]: the next most active expert of a layer goes to the rank with
+    the least activity that has room. Raises UnevenRanks."""
     layers, experts = activity.shape
     if ranks < 1 or experts % ranks:
         raise UnevenRanks(f"{experts} experts cannot be shared out equally among {ranks} ranks")
@@ -51,8 +52,8 @@ def place_experts(activity: Floats, ranks: int) -> Ranks:
 
 
 def place_by_cluster(decode: Floats, labels: npt.NDArray[np.intp], clusters: int, ranks: int) -> Ranks:
-    """By cluster, of what its members' answers picked: [clusters, layers, experts]. A cluster of nobody is placed as
-    all are."""
+    """Place experts for each cluster by what its members' answers picked: [clusters, layers, experts]. An empty cluster
+    is placed by all answers."""
     everybody = decode.mean(axis=0)
     activity = [
         decode[labels == each].mean(axis=0) if (labels == each).any() else everybody for each in range(clusters)

@@ -1,7 +1,7 @@
-"""Fits one kind of predictor to a history and says how good it is on what came later.
+"""Fits one kind of predictor to a history and scores it on later requests.
 
-What is handed out is fitted to the whole history, the newest requests among it; what is scored is the same fit to the
-earlier part alone, and is never asked about what it has seen.
+The predictor returned is fitted to the whole history, the newest requests included; its scores are those of the same
+fit to the earlier part alone, on requests that this fit has not seen.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _Known = Sequence[tuple[Ended, Features]]
 
 @dataclass(frozen=True, slots=True)
 class FitRules:
-    """What is fitted, and for whom."""
+    """Kind of predictor, its horizon, and how it is fitted."""
 
     kind: PredictorKind
     horizon: int = 48
     every_tokens: int = 8
-    """How far apart the ages are that a request is asked about at."""
+    """Tokens between the ages at which a request is asked about."""
     key_kind: PromptKey = PromptKey.PROMPT_OR_LENGTH
     held_out: float = 0.25
-    """The newest share of the history, which scores are taken on."""
+    """Newest share of the history, which scores are taken on."""
     gate: float = 0.5
     trees: TreeRules = field(default_factory=TreeRules)
 
@@ -43,13 +43,13 @@ class FitRules:
 class Fit:
     arrays: PredictorArrays
     scores: Scores | None
-    """None where the history is too short to hold anything out."""
+    """Scores; None where the history is too short to hold any of it out."""
     unscored: str = ""
-    """Why there are no scores, in words."""
+    """Reason why there are no scores, in words."""
 
 
 def fit_predictor(snapshot: Snapshot, rules: FitRules, on_progress: OnProgress = lambda _: None) -> Fit:
-    """Raises TooLittle."""
+    """Fit a predictor to the whole history, and score it where there is enough. Raises TooLittle."""
     if not snapshot.ended:
         raise TooLittle("the history is empty")
     scores, unscored = None, ""
@@ -62,7 +62,7 @@ def fit_predictor(snapshot: Snapshot, rules: FitRules, on_progress: OnProgress =
 
 
 def score_predictor(snapshot: Snapshot, rules: FitRules, on_progress: OnProgress = lambda _: None) -> Scores:
-    """Raises TooLittle."""
+    """Fit a predictor to the earlier part of the history, and score it on the later. Raises TooLittle."""
     split = split_in_time(snapshot, rules.held_out)
     on_progress(f"fitting to the earlier {len(split.earlier):,} requests")
     earlier = _fitted(split.earlier, rules)

@@ -1,6 +1,6 @@
-"""How well one distance predicts another: Spearman's ρ over pairs of requests (ELDR, Eq. 1), and the layers by which it
-does best, chosen greedily (§4.2.2). Distances are cosines', summed layer by layer, so that each step of the selection
-adds one layer to what is known of the others.
+"""Correlation of one distance with another: Spearman's ρ over pairs of requests (ELDR, Eq. 1), and the layers that give
+the highest, chosen greedily (§4.2.2). Distances are those of cosines, whose sums are kept by layer, so that each step
+of the choice adds one layer to the sums of the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PAIRS_MAX = 10_000
 
 
 def draw_pairs(requests: int, seed: int, pairs_max: int = PAIRS_MAX) -> Pairs:
-    """Different requests each; all pairs, where there are no more."""
+    """Pairs of different requests: `pairs_max` of them at random, or all where there are no more."""
     first, second = np.triu_indices(requests, 1)
     if len(first) > pairs_max:
         chosen = np.random.default_rng(seed).choice(len(first), pairs_max, replace=False)
@@ -28,7 +28,7 @@ def draw_pairs(requests: int, seed: int, pairs_max: int = PAIRS_MAX) -> Pairs:
 
 
 def centred_ranks(values: npt.NDArray[np.floating]) -> Ranks:
-    """From −½ to ½ about, equal values sharing a rank; of length 1, so that ρ is an inner product."""
+    """Ranks around 0, shared by equal values, and scaled to length 1, so that ρ is an inner product."""
     count = len(values)
     order = np.argsort(values)  # equal ones in any order: they share a rank
     ordered = values[order]
@@ -45,7 +45,7 @@ def centred_ranks(values: npt.NDArray[np.floating]) -> Ranks:
 
 
 def layer_products(vectors: Floats, pairs: Pairs) -> tuple[Floats, Floats]:
-    """Of vectors [requests, layers, experts]: by layer, the inner product of each pair, and each request's square."""
+    """Inner product of each pair and square of each request, by layer, of vectors [requests, layers, experts]."""
     requests, layers, _ = vectors.shape
     products = np.empty((layers, len(pairs[0])), np.float32)
     squares = np.empty((layers, requests), np.float32)
@@ -58,8 +58,8 @@ def layer_products(vectors: Floats, pairs: Pairs) -> tuple[Floats, Floats]:
 
 
 def distances(products: Floats, squares: Floats, pairs: Pairs) -> Floats:
-    """1 − cosine of each pair, of products and squares that were summed over layers. Whoever is of no length is as far
-    from everybody as can be."""
+    """1 − cosine of each pair, of products and squares summed over layers. A vector of length 0 has distance 1 from all
+    others."""
     lengths = np.sqrt(squares)
     scale = lengths[pairs[0]] * lengths[pairs[1]]
     cosines = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)
@@ -68,13 +68,13 @@ def distances(products: Floats, squares: Floats, pairs: Pairs) -> Floats:
 
 
 def rho_of(vectors: Floats, target: Ranks, pairs: Pairs) -> float:
-    """With all layers. `target`: ranks of the distances that are to be predicted."""
+    """ρ of vectors with all layers. `target` are the ranks of the distances to predict."""
     products, squares = layer_products(vectors, pairs)
     return float(centred_ranks(distances(products.sum(axis=0), squares.sum(axis=0), pairs)) @ target)
 
 
 def target_of(decode: Floats, pairs: Pairs) -> Ranks:
-    """Ranks of the distances between what requests pick while they decode."""
+    """Ranks of the distances between requests, by the experts picked while they decode."""
     products, squares = layer_products(decode, pairs)
     return centred_ranks(distances(products.sum(axis=0), squares.sum(axis=0), pairs))
 
@@ -82,7 +82,7 @@ def target_of(decode: Floats, pairs: Pairs) -> Ranks:
 def choose_layers(
     vectors: Floats, target: Ranks, pairs: Pairs, on_progress: Callable[[str], object] = lambda _: None
 ) -> tuple[list[int], list[float]]:
-    """All layers in the order in which each adds most, and ρ with the first one, two, …"""
+    """All layers in the order in which each adds most, and ρ with the first one, two, … of them."""
     products, squares = layer_products(vectors, pairs)
     left = list(range(len(products)))
     product_sum, square_sum = np.zeros_like(products[0]), np.zeros_like(squares[0])
@@ -104,5 +104,5 @@ def choose_layers(
 
 
 def peak_of(curve: list[float]) -> int:
-    """N*: with so many layers ρ is highest; of equal ones, the fewest."""
+    """Number of layers N* at which ρ is highest; of equal ones, the fewest."""
     return int(np.argmax(curve)) + 1

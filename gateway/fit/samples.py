@@ -1,7 +1,7 @@
-"""Questions whose answers are known: each request of a history at ages along its life, with what was known of it then.
+"""Questions with known answers: each request of a history at ages along its life, with what was known of it then.
 
-Ages lie equally far apart, as in service, where a request is asked about again and again while it lasts: so long ones
-make more questions, as they do there. Source: BalanceRoute, Appendix C.2.2.
+Ages are equally far apart, as in service, where a running request is asked about again and again: so long requests
+yield more questions, as they do there. Source: BalanceRoute, Appendix C.2.2.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from gateway.core.decode.predictors.history import Ended, Snapshot, recent_at_ad
 
 QUESTIONS_MAX = 100_000
 _GOLDEN = 0.6180339887498949
-"""Multiples of it, less their whole part, are spread evenly: so are the first ages of requests."""
+"""Golden ratio less 1. Fractional parts of its multiples are spread evenly, and so are the first ages of requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """One entry a question in each column."""
+    """Questions in columns, each with one entry per question."""
 
     ages: Ages
     features: list[Features]
     remaining: Ages
-    """What was still generated; never 0, since who has ended is asked about no more."""
+    """Tokens still generated afterwards; never 0, since requests that have ended are not asked about."""
 
     def __len__(self) -> int:
         return len(self.features)
@@ -37,21 +37,20 @@ class Questions:
         return self.remaining <= horizon
 
     def within(self, horizon: int) -> Numbers:
-        """What is to be estimated: min(D, H)."""
+        """Value to be estimated: min(D, H)."""
         return np.minimum(self.remaining, horizon).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Of a history, what something is fitted to, and what came later."""
+    """History in two parts: one to fit to, and what came later."""
 
     earlier: Sequence[tuple[Ended, Features]]
     later: Sequence[tuple[Ended, Features]]
 
 
 def split_in_time(snapshot: Snapshot, held_out: float) -> Split:
-    """The last share of those who ended is held out. Of the others, nothing that a request could learn from the later
-    ones is in its features."""
+    """Hold out the last share of the requests that ended. No feature of the others comes from the later ones."""
     known = list(with_features(snapshot))
     border = len(known) - round(len(known) * held_out)
     return Split(known[:border], known[border:])
@@ -66,7 +65,7 @@ def with_features(snapshot: Snapshot) -> Iterator[tuple[Ended, Features]]:
 def questions_about(
     requests: Sequence[tuple[Ended, Features]], *, every_tokens: int, questions_max: int = QUESTIONS_MAX
 ) -> Questions:
-    """Of each request every so many tokens; less often where that would be too many."""
+    """Questions about each request, one every so many tokens; fewer where they would be more than `questions_max`."""
     tokens = sum(ended.output_tokens for ended, _ in requests)
     step = max(every_tokens, -(-tokens // questions_max))
     ages: list[int] = []

@@ -1,7 +1,7 @@
-"""How good estimates are, on questions that nothing was fitted to. It fits nothing.
+"""Scores of an estimator, on questions that it was not fitted to. The module fits no estimator.
 
-Both stages by themselves, as BalanceRoute has them in its Table 3, and what a router makes of them: the number of steps
-that a request is expected to stay of the next H.
+Both stages are scored by themselves, as in BalanceRoute's Table 3, and so is what a router makes of them: the number of
+steps that a request is expected to stay of the next H.
 """
 
 from __future__ import annotations
@@ -20,43 +20,44 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Questions whose probability was said to be about the same."""
+    """Questions with about the same estimated probability."""
 
     questions: int
     said: float
-    """The mean of the probabilities,"""
+    """Mean of the probabilities, ..."""
     left: float
-    """and the share that did leave."""
+    """... and share of the requests that did leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """None: it cannot be told, since all left within the horizon, or nobody did."""
+    """Scores of an estimator. None where a score is undefined, since all requests left within the horizon, or none
+    did."""
 
     questions: int
     requests: int
     leaving_share: float
     auc: float | None
-    """Stage 1: of one that leaves and one that does not, how often the former is given the higher probability."""
+    """Stage 1: of a request that leaves and one that does not, how often the former is given the higher probability."""
     brier: float
     """Stage 1: the mean squared error of the probability."""
     brier_of_share: float
-    """What one would get who always said the share of those who leave, had he known it."""
+    """Brier score of always answering the true share of requests that leave."""
     mae_tokens: float | None
-    """Stage 2: the mean error over those who left."""
+    """Stage 2: the mean absolute error over requests that left."""
     expected_rms_steps: float
-    """Of ĉ, with the gate, against min(D, H), whose mean it estimates: so the error is squared, and its root taken."""
+    """Error of ĉ, with the gate, against min(D, H), whose mean it estimates: the root of the mean squared error."""
     anchor_rms_steps: float
-    """Of saying H always, as without a predictor."""
+    """Error of answering H always, as without a predictor."""
     believed_share: float
-    """Of questions: those that passed the gate,"""
+    """Share of questions that passed the gate, ..."""
     believed_right_share: float | None
-    """and of them, those whose request did leave."""
+    """... and of them, the share whose request did leave."""
     bins: tuple[Bin, ...]
 
 
 def score(estimator: Estimator, questions: Questions, horizon: int, *, requests: int, gate: float = 0.5) -> Scores:
-    """Of at least one question."""
+    """Score an estimator on at least one question."""
     probability, tokens = estimator.estimate(questions.ages, questions.features, horizon)
     leaves, truth = questions.leaves(horizon), questions.within(horizon)
     believed = probability >= gate
@@ -79,7 +80,7 @@ def score(estimator: Estimator, questions: Questions, horizon: int, *, requests:
 
 
 def expected_steps(probability: Numbers, tokens: Numbers, horizon: int) -> Numbers:
-    """ĉ = p̂·μ̂ + (1 − p̂)·H, held to 1…H."""
+    """Expected steps ĉ = p̂·μ̂ + (1 − p̂)·H, clipped to 1…H."""
     return np.clip(probability * tokens + (1 - probability) * horizon, 1.0, float(horizon))
 
 
@@ -88,7 +89,7 @@ def _root_mean_square(errors: Numbers) -> float:
 
 
 def _bins(probability: Numbers, leaves: Numbers) -> tuple[Bin, ...]:
-    """Equally wide; those that nobody fell into are left out."""
+    """Bins of equal width, without those that are empty."""
     place = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
     counts = np.bincount(place, minlength=BINS)
     said = np.bincount(place, probability, minlength=BINS)

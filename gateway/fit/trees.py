@@ -1,7 +1,7 @@
-"""Fits boosted trees with scikit-learn, and takes them out of it as plain arrays. Nothing that serves imports this.
+"""Fits boosted trees with scikit-learn, and extracts them as plain arrays. No code that serves requests imports this.
 
-The arrays come from where ONNX's and treelite's converters take them too: attributes that scikit-learn does not promise
-to keep. So its version is pinned, and a test holds the arrays to the library's own answers.
+The arrays come from the attributes that ONNX's and treelite's converters read too, which scikit-learn does not promise
+to keep. So its version is pinned, and a test compares the arrays with the library's own answers.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gateway.fit.samples import Questions
 
 
 class TooLittle(ValueError):
-    """A history that nothing can be learned from, in words."""
+    """History that no tree can be fitted to; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeRules:
-    """How many trees of which size."""
+    """Number and size of the trees."""
 
     trees: int = 100
     leaves_max: int = 16
@@ -48,7 +48,7 @@ class TreeRules:
 
 @dataclass(frozen=True, slots=True)
 class FittedTrees:
-    """The arrays, and the library's own models, which may be asked the same."""
+    """Arrays, and the library's own models to compare them with."""
 
     arrays: LearnedArrays
     classifier: Any
@@ -56,8 +56,9 @@ class FittedTrees:
 
 
 def fit_trees(questions: Questions, horizon: int, rules: TreeRules = TreeRules()) -> FittedTrees:
-    """Cross-entropy over all of the questions, squared error over those whose request left within the horizon. Raises
-    TooLittle. One thread: on a busy machine several only wait for each other."""
+    """Fit a classifier with cross-entropy over all of the questions, and a regressor with squared error over those
+    whose request left within the horizon. Raises TooLittle. Runs in one thread: on a busy machine several only wait for
+    each other."""
     leaves = questions.leaves(horizon)
     if leaves.all() or not leaves.any():
         kind = "every" if len(leaves) and leaves.all() else "no"
@@ -72,7 +73,7 @@ def fit_trees(questions: Questions, horizon: int, rules: TreeRules = TreeRules()
 
 
 def forest_of(model: Any) -> ForestArrays:
-    """Of a model with one output."""
+    """Arrays of a model with one output."""
     trees: list[Any] = [predictor.nodes for (predictor,) in model._predictors]  # noqa: SLF001
     baseline = float(np.asarray(model._baseline_prediction).item())  # noqa: SLF001
     starts = np.cumsum([0, *(len(nodes) for nodes in trees)])
@@ -90,7 +91,8 @@ def forest_of(model: Any) -> ForestArrays:
 
 
 def _columns(nodes: Any, start: int) -> tuple[Any, ...]:
-    """Of one tree whose first node is this one of all. Leaves point to themselves, and what they never look at is 0."""
+    """Columns of one tree, whose first node has the index `start` among all. Leaves point to themselves, and their
+    unused fields are 0."""
     assert not nodes["is_categorical"].any(), "features are numbers"
     is_leaf = nodes["is_leaf"].astype(bool)
     own = np.arange(len(nodes)) + start
@@ -104,6 +106,6 @@ def _columns(nodes: Any, start: int) -> tuple[Any, ...]:
 
 
 def library_answers(fitted: FittedTrees, rows: Numbers) -> tuple[Numbers, Numbers]:
-    """The probability and the remaining tokens, as the library itself says."""
+    """Probability and remaining tokens, as the library itself predicts them."""
     with threadpool_limits(limits=1):
         return fitted.classifier.predict_proba(rows)[:, 1], fitted.regressor.predict(rows)

@@ -1,8 +1,8 @@
-"""Tells somebody's webhook of each change of what is wanted. It never holds anything up: what is to be said is left
-here, and of each pool only the newest is kept.
+"""Sends each change of the wanted replicas to an operator's webhook. It delays no caller: messages are queued here, and
+of each pool only the newest is kept.
 
-Messages are as the Standard Webhooks specification has them (https://www.standardwebhooks.com): `webhook-id` stays the
-same over all tries, so that a receiver may know one that it has had; `webhook-signature` is `v1,` and the base64 of
+Messages follow the Standard Webhooks specification (https://www.standardwebhooks.com): `webhook-id` stays the same over
+all tries, so that a receiver can recognise a message that it has had; `webhook-signature` is `v1,` and the base64 of
 HMAC-SHA256 over `ID.TIMESTAMP.BODY`. Libraries that check it exist for most languages.
 """
 
@@ -33,19 +33,19 @@ from gateway.ground.values import read_secret
 _SECOND_NS = 1_000_000_000
 _SECRET_PREFIX = "whsec_"  # noqa: S105 - what the specification begins secrets with
 _TRIED_AGAIN = frozenset({408, 425, 429})
-"""Of a receiver's no, those that may be a yes later; so may everything from 500 on."""
+"""Status codes below 500 after which a message is tried again; so it is after each from 500 on."""
 
 
 class Result(StrEnum):
-    """What became of a message."""
+    """Result of sending a message."""
 
     DELIVERED = "delivered"
     SUPERSEDED = "superseded"
-    """A newer one took its place before it was taken."""
+    """A newer message took its place before it was delivered."""
     REFUSED = "refused"
-    """The receiver will not have it, or sends it elsewhere: redirects are not followed."""
+    """The receiver rejected it, or redirected it: redirects are not followed."""
     GIVEN_UP = "given_up"
-    """Nobody took it in all its tries."""
+    """All tries failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,15 @@ class _Message:
 
 
 class _Refused(Exception):
-    """And will be again."""
+    """Receiver rejected a message, and would reject it again."""
 
 
 class _NotTaken(Exception):
-    """This time."""
+    """One try failed, and another may succeed."""
 
 
 class Webhook:
-    """One receiver. `run` runs for as long as the gateway does."""
+    """Client of one receiver. `run` runs for as long as the gateway does."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Webhook:
         count: Callable[[str], None],
         log: FilteringBoundLogger,
     ) -> None:
-        """`count` is told what became of each message."""
+        """`count` is called with the result of each message."""
         self._config = config
         self._gateway_id = gateway_id
         self._clock = clock
@@ -87,10 +87,10 @@ class Webhook:
         self._pending: dict[PoolKey, _Message] = {}
         self._news = asyncio.Event()
         self.fault = ""
-        """Why the last one was not taken; empty once one is."""
+        """Reason why the last message was not delivered; empty once one is."""
 
     def tell(self, want: Want, before: int) -> None:
-        """Leave it here, and go on."""
+        """Queue a message, without waiting for its delivery."""
         self._said += 1
         number = f"{self._gateway_id}-{self._began}-{self._said}"
         body = msgspec.json.encode(
@@ -124,7 +124,7 @@ class Webhook:
             self._news.clear()
 
     async def _deliver(self, message: _Message) -> Result:
-        """Tries until it is taken, refused, given up, or has a successor."""
+        """Try until the message is delivered, refused, given up or superseded."""
         for failures in range(1, self._config.tries_max + 1):
             try:
                 await self._send(message)
@@ -146,7 +146,7 @@ class Webhook:
         return Result.GIVEN_UP
 
     async def _pause(self, message: _Message, pause_s: float) -> None:
-        """A successor ends it."""
+        """Pause before the next try; a newer message for the pool ends the pause."""
         try:
             async with asyncio.timeout(pause_s):
                 while self._pending.get(message.key) is message:
@@ -156,7 +156,7 @@ class Webhook:
             pass
 
     async def _send(self, message: _Message) -> None:
-        """One try. Raises _Refused and _NotTaken."""
+        """Send a message once. Raises _Refused and _NotTaken."""
         headers = {"content-type": "application/json", **self._signed(message)}
         timeout = aiohttp.ClientTimeout(total=self._config.timeout_ns / _SECOND_NS)
         try:
@@ -176,7 +176,8 @@ class Webhook:
         )
 
     def _signed(self, message: _Message) -> dict[str, str]:
-        """The secret is read anew each time, so that it can be exchanged while the gateway runs."""
+        """Headers with the signature. The secret is read for each try, so that it can be replaced while the gateway
+        runs."""
         timestamp = str(self._clock.wall_ns() // _SECOND_NS)
         signature = sign(secret_in(self._config.secret_file), message.number, timestamp, message.body)
         return {"webhook-id": message.number, "webhook-timestamp": timestamp, "webhook-signature": signature}
@@ -193,7 +194,7 @@ class Webhook:
 
 
 def secret_in(file: Path) -> bytes:
-    """What is signed with. Raises _NotTaken where it cannot be read now."""
+    """Key that messages are signed with. Raises _NotTaken where it cannot be read."""
     try:
         text = read_secret(file, "scaling.webhook.secret_file")
     except KeyFaults as faults:
@@ -207,6 +208,6 @@ def secret_in(file: Path) -> bytes:
 
 
 def sign(secret: bytes, number: str, timestamp: str, body: bytes) -> str:
-    """`v1,` and the signature."""
+    """Return `v1,` and the signature in base64."""
     signed = b".".join((number.encode(), timestamp.encode(), body))
     return "v1," + base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()

@@ -1,5 +1,5 @@
-"""Finished requests as one message of OTLP: OpenTelemetry's own, filled in place. The way of its library there, over
-spans that it recorded itself, takes five times as long, on the core that serves requests.
+"""Encodes finished requests as one OTLP message, by filling OpenTelemetry's protobuf messages in place. The library's
+own way, over spans that it recorded itself, takes five times as long, on the core that serves requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Attributes = Mapping[str, str | int | float | bool]
 def encoded(
     requests: Iterable[tuple[FinishedRequest, Sequence[Span]]], resource: _Attributes
 ) -> ExportTraceServiceRequest:
-    """With each request its spans. `resource`: who tells of them."""
+    """Encode requests, each with its spans. `resource` holds the attributes of this gateway."""
     message = ExportTraceServiceRequest()
     whose = message.resource_spans.add()
     _add(whose.resource.attributes, resource)
@@ -69,7 +69,7 @@ def _fill(told: Message, span: Span, offset_ns: int) -> None:
 
 
 def _add(told: Any, attributes: _Attributes) -> None:
-    """`told`: a list of pairs within a message."""
+    """Add attributes to `told`, a list of pairs within a message."""
     for name, value in attributes.items():
         pair = told.add()
         pair.key = name
@@ -83,4 +83,4 @@ def _add(told: Any, attributes: _Attributes) -> None:
         elif kind is float:
             pair.value.double_value = value
         else:
-            pair.value.string_value = str(value)  # a word of ours, or a name
+            pair.value.string_value = str(value)  # an enum member, or another subclass

@@ -1,7 +1,7 @@
-"""Takes finished requests to a collector, over OpenTelemetry's own ways to one: their retries, their deadlines, their
-TLS. It runs in the outbox's thread and blocks.
+"""Exports finished requests to a collector with OpenTelemetry's exporters: their retries, their time-outs, their TLS.
+It runs in the outbox's thread and blocks.
 
-This and `encoding.py` alone import OpenTelemetry, so that without tracing none of it has to be there.
+Only this module and `encoding.py` import OpenTelemetry, so that it need not be installed without tracing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOGGERS = (
 
 
 class OtlpExporter:
-    """One gateway's way to its collector."""
+    """Exporter of one gateway to its collector."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class OtlpExporter:
     ) -> None:
         """Raises ConfigError where certificates cannot be read."""
         self.problem = ""
-        """What was wrong with the last export that failed, in the library's words."""
+        """Fault of the last export that failed, in the library's words."""
         self._gateway_id = gateway_id
         self._server_of = server_of
         told = {
@@ -62,12 +62,12 @@ class OtlpExporter:
         self._way = _way_to(config, headers)
 
     def export(self, requests: list[FinishedRequest]) -> bool:
-        """Whether the collector took all of it, within the time that it has."""
+        """Export requests. Returns True if the collector accepted all of them within its time."""
         self._words.forget()
         try:
             told = [(each, spans_of(each, self._gateway_id, self._server_of)) for each in requests]
             is_taken = self._way.send(encoded(told, self._resource))
-        except Exception as error:  # noqa: BLE001 - whatever a library raises, spans are lost and requests go on
+        except Exception as error:  # noqa: BLE001 - any exception loses spans, and requests go on
             self.problem = f"{type(error).__name__}: {error}"
             return False
         if not is_taken:
@@ -75,7 +75,7 @@ class OtlpExporter:
         return is_taken
 
     def close(self) -> None:
-        """Breaks off what still goes on."""
+        """Break off an export that is running."""
         self._way.shutdown()
 
 
@@ -88,7 +88,7 @@ class _Way(Shape):
 class _GrpcWay(
     OTLPExporterMixin[ExportTraceServiceRequest, ExportTraceServiceRequest, SpanExportResult, TraceServiceStub]  # type: ignore[type-var]
 ):
-    """The library's, for what has been encoded already."""
+    """OpenTelemetry's gRPC exporter, for messages that are encoded already."""
 
     def send(self, message: ExportTraceServiceRequest) -> bool:
         return bool(self._export(message) is SpanExportResult.SUCCESS)
@@ -105,7 +105,7 @@ class _GrpcWay(
 
 
 class _HttpWay(OTLPSpanExporter):
-    """The same: its client is that of a version that is pinned."""
+    """OpenTelemetry's HTTP exporter, likewise; the client that it uses is that of a pinned version."""
 
     def send(self, message: ExportTraceServiceRequest) -> bool:
         return self._client.export(message.SerializeToString()).success
@@ -149,8 +149,8 @@ def _credentials(tls: CollectorTlsConfig) -> grpc.ChannelCredentials:
 
 
 class _LastWords(logging.Filter):
-    """What the libraries would log about an export that fails: at every try, for as long as a collector is gone. It is
-    kept for whoever tells of it once. One for the process, whose gateways each export in a thread of their own."""
+    """Captures what the libraries log about an export that fails, at every try for as long as a collector is gone, so
+    that the gateway can log it once. One for the process, whose gateways each export in a thread of their own."""
 
     _instance: _LastWords | None = None
 
@@ -163,7 +163,7 @@ class _LastWords(logging.Filter):
         if cls._instance is None:
             cls._instance = cls()
             for name in _LOGGERS:
-                logging.getLogger(name).filters.insert(0, cls._instance)  # before one that swallows what repeats
+                logging.getLogger(name).filters.insert(0, cls._instance)  # put ahead of a filter that drops repetitions
         return cls._instance
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -1,7 +1,7 @@
-"""What waits to be exported, and the one thread that exports it: a collector that is slow, dead or stuck costs no
-request anything, and the end of the process no more than it is given.
+"""Queue of items to export, and the one thread that exports them: a collector that is slow, dead or stuck delays no
+request, and the end of the process only for the time given to it.
 
-Whoever puts something in never waits: where there is no room it is let go, and counted. It knows nothing of spans.
+`put` never waits: an item without room is dropped, and counted. The module knows nothing of spans.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ _Item = TypeVar("_Item")
 
 
 class Outbox(Generic[_Item]):
-    """`put` and `close` are called by one thread; `export` by another one, of its own."""
+    """Queue and its exporting thread. `put` and `close` are called by one other thread."""
 
     def __init__(
         self, export: Callable[[list[_Item]], bool], *, queue_max: int, batch_max: int, interval_s: float
     ) -> None:
-        """`export` says whether it was taken. It has a deadline of its own, and may be called until `close` returns,
-        and be still running then."""
+        """`export` returns True if the items were accepted. It has a time-out of its own, may be called until `close`
+        returns, and may still be running then."""
         self.exported = 0
         self.refused = 0
-        """Not taken, or not in time."""
+        """Items that the collector did not accept, or not in time."""
         self.overflowed = 0
-        """There was no room for them."""
+        """Items dropped for want of room."""
         self._taken = 0
         self._export = export
         self._queue_max = queue_max
@@ -57,7 +57,8 @@ class Outbox(Generic[_Item]):
             self._is_due.set()
 
     def close(self, wait_s: float) -> int:
-        """Export what is left, for so long at most; returns how many are lost. Blocks: call it in a thread."""
+        """Export what is left, for `wait_s` at most, and return how many items are lost. Blocks: call it in a
+        thread."""
         self._is_closing = True
         self._is_due.set()
         self._thread.join(wait_s)
@@ -72,8 +73,8 @@ class Outbox(Generic[_Item]):
         self._send(1)
 
     def _send(self, least: int) -> None:
-        """As long as there are so many. A batch of few costs nearly as much as one of many: what came behind a full one
-        waits for others."""
+        """Export batches while at least `least` items wait. A small batch costs nearly as much as a large one, so items
+        behind a full batch wait for others."""
         while len(self._queue) >= least and not self._is_over:
             batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._batch_max))]
             if self._export(batch):

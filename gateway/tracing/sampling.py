@@ -1,5 +1,5 @@
-"""Which requests' spans are sent: some by chance, decided when they come in and told to all who join the trace, and
-some for how they went, which only the end tells. It sends nothing, and imports nothing of OpenTelemetry.
+"""Sampling of traces: head sampling by chance, decided when a request arrives and passed to all that join its trace,
+and tail sampling by how the request ended. The module sends nothing, and imports nothing of OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ FAILURES = frozenset(
         Outcome.FAILED_INTERNALLY,
     }
 )
-"""Nobody's wish, and no fault of the client's."""
+"""Outcomes that count as failed: undesired, and not the client's fault."""
 _FAILED_LEGS = frozenset({LegResult.FAILED, LegResult.INTERNAL})
 _SHARE_BITS = 64
 
 
 class Kept(StrEnum):
-    """Why a request's spans are sent. A request has the first that holds."""
+    """Reason why a request's spans are sent: the first that holds."""
 
     HEAD = "head"
-    """Decided at its beginning: by chance, or by whoever called."""
+    """Decided on arrival: by chance, or by the caller."""
     FAILED = "failed"
     RESUMED = "resumed"
     SLOW = "slow"
@@ -42,15 +42,15 @@ class Kept(StrEnum):
 
 
 class HeadSampler:
-    """Begins the trace of each request, or has it join the one that its caller names."""
+    """Begins the trace of each request, or joins it to the trace that its caller names."""
 
     def __init__(self, config: TracingConfig) -> None:
         self._trust_client = config.trust_client
         self._below = round(config.sampled_share * 2**_SHARE_BITS)
 
     def begin(self, outbound: OutboundRequest) -> RequestTrace:
-        """A gateway that forwards is believed, as it is about everything else; a client where the region file says
-        so."""
+        """Begin a request's trace. A gateway that forwards is trusted with the trace that it names, as with everything
+        else; a client only where the region file says so."""
         named = named_in(outbound.headers)
         if named is None:
             return RequestTrace(self._root(), None, None, outbound.path)
@@ -60,20 +60,20 @@ class HeadSampler:
         return RequestTrace(own, named, None, outbound.path)
 
     def _root(self) -> SpanName:
-        """As OpenTelemetry's `TraceIdRatioBased` decides it, so that equal shares elsewhere agree."""
+        """New trace, sampled as OpenTelemetry's `TraceIdRatioBased` does it, so that equal shares elsewhere agree."""
         trace_id = fresh_trace_id()
         is_sampled = int(trace_id[-16:], 16) < self._below
         return SpanName(trace_id, fresh_span_id(), is_sampled, is_random=True)
 
 
 class TailSampler:
-    """Looks at finished requests that nobody chose at their beginning."""
+    """Samples finished requests that head sampling left out."""
 
     def __init__(self, config: TailConfig) -> None:
         self._config = config
         self._second = 0
         self._kept = 0
-        """In that second."""
+        """Requests kept in that second."""
 
     def why_kept(
         self, end: EndRequest, summary: RequestSummary, record: RequestRecord | None, now_ns: int
@@ -105,5 +105,5 @@ class TailSampler:
 
 
 def _until_first_token(summary: RequestSummary) -> int:
-    """Of a request that got none: how long somebody waited for it."""
+    """Nanoseconds until the first token; of a request that got none, its whole duration."""
     return summary.duration_ns if summary.first_token_ns is None else summary.first_token_ns

@@ -1,8 +1,8 @@
-"""What spans a finished request comes to: the request itself, each wait and placement, each leg, its first token, and
-where an answer went on. Made after the fact from what the ledger followed; pure, and without OpenTelemetry.
+"""Spans of a finished request: the request itself, each wait and placement, each leg, its first token, and each resume.
+They are made afterwards from the ledger's record; pure, and without OpenTelemetry.
 
-No span tells of what was asked or answered, of a key or of a client's address; and of a tenant only where the policy
-lets logs name it. Words that somebody else wrote stay out: of a failure the class is told, never its detail.
+No span holds text of a request or an answer, a key or a client's address; a tenant only where the policy lets logs name
+it. Text from other programs stays out: a failure is named by its class, never by its detail.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _OPERATIONS = {
     **dict.fromkeys(RERANK_PATHS, "rerank"),
     **dict.fromkeys(SCORE_PATHS, "score"),
 }
-"""`gen_ai.operation.name`: well-known values as far as there are any."""
+"""Values of `gen_ai.operation.name` by path: the well-known ones where there are any."""
 _STORED = "stored_response"
 _STORED_ROUTE = f"{RESPONSES_PATH}/{{id}}"
 _ANTHROPIC_PATHS = frozenset({MESSAGES_PATH, COUNT_TOKENS_PATH})
@@ -71,7 +71,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Something at one moment of a span."""
+    """Event at one moment of a span."""
 
     name: str
     at_ns: int
@@ -80,12 +80,12 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Times are the gateway's own, in nanoseconds."""
+    """Span of a request. Times are the gateway's own, in nanoseconds."""
 
     name: str
     span_id: str
     parent_id: str
-    """Empty where it begins a trace."""
+    """Parent span; empty for a span that begins a trace."""
     start_ns: int
     end_ns: int
     attributes: Attributes
@@ -98,21 +98,21 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Whom a leg speaks to."""
+    """Server that a leg connects to."""
 
     address: str
     port: int
     provider: str = ""
-    """Of an engine: by which API it is told apart."""
+    """Dialect of an engine, as the provider's name; empty for a peer."""
 
 
 ServerOf = Callable[[Target], Server | None]
-"""None where it is no longer known."""
+"""Finds the server of a target; None where the target is not known any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
-    """All that is known of one when its owner is done. Nobody changes any of it afterwards."""
+    """Data of a finished request, once its owner is done. It does not change afterwards."""
 
     profile: RequestProfile
     end: EndRequest
@@ -122,10 +122,10 @@ class FinishedRequest:
     kept: Kept
     ended_ns: int
     wall_offset_ns: int
-    """What to add to our times to get those of the world."""
+    """Nanoseconds to add to the gateway's times to get wall-clock times."""
     logging: LoggingRule
     is_model_known: bool
-    """Somebody serves it; else it is only what a client wrote."""
+    """A replica or peer serves the model; otherwise its name is only a client's text."""
 
     @property
     def model(self) -> str:
@@ -133,7 +133,7 @@ class FinishedRequest:
 
 
 def spans_of(request: FinishedRequest, gateway_id: GatewayId, server_of: ServerOf) -> list[Span]:
-    """The request's own span first. Without a record it is the only one."""
+    """Spans of a request, its own first. Without a record that is the only one."""
     spans = [_whole(request)]
     if request.record is not None:
         teller = _Teller(request, request.record, gateway_id, server_of)
@@ -185,7 +185,7 @@ def _whole(request: FinishedRequest) -> Span:
 
 
 def _came(record: RequestRecord) -> Mapping[str, Attribute | None]:
-    """From where, and under which policy."""
+    """Origin of the request, and its residency policy."""
     origin = record.origin
     return {
         "nightside.residency.policy": record.policy.digest,
@@ -198,7 +198,7 @@ def _came(record: RequestRecord) -> Mapping[str, Attribute | None]:
 
 
 class _Teller:
-    """Of the parts of one request."""
+    """Makes the spans of one request's parts."""
 
     def __init__(
         self, request: FinishedRequest, record: RequestRecord, gateway_id: GatewayId, server_of: ServerOf
@@ -210,7 +210,7 @@ class _Teller:
         self._own_id = request.trace.own.span_id
 
     def waits(self) -> Iterator[Span]:
-        """Whenever it was here and nothing ran for it, before its last leg; or all the time, where none ever did."""
+        """Spans of the times before the last leg when no leg ran; of a request without legs, the whole time."""
         since_ns = self._record.arrived_ns
         for leg in self._record.legs:
             if leg.started_ns > since_ns:
@@ -220,7 +220,7 @@ class _Teller:
             yield self._inner("wait", since_ns, self._request.ended_ns, {})
 
     def leg(self, leg: LegRecord) -> Iterator[Span]:
-        """Why it was started, what it did, and what it went on with."""
+        """Spans of a leg: its placement, its resume, the leg itself, and its first token."""
         leg_id = self._request.trace.leg_id(leg.attempt, leg.leg)
         yield self._placement(leg)
         if leg.resume:
@@ -230,7 +230,7 @@ class _Teller:
             yield Span("first_token", fresh_span_id(), leg_id, leg.started_ns, leg.first_token_ns, self._number(leg))
 
     def _placement(self, leg: LegRecord) -> Span:
-        """It took no time that could be told: what it waited for is told apart."""
+        """Placement as a span of no duration: the wait before it has a span of its own."""
         decision, pool = leg.decision, leg.decision.pool
         policy, why = None, None
         if leg.place is not None:
@@ -253,7 +253,7 @@ class _Teller:
         return Span("placement", fresh_span_id(), self._own_id, at_ns, at_ns, _said(attributes), happenings=candidates)
 
     def _resume(self, leg: LegRecord) -> Span:
-        """What the client had of it: a pause, from the break to the next token."""
+        """Pause that the client saw, from the break to the next token."""
         earlier = [each.ended_ns for each in self._record.legs if each.attempt < leg.attempt and each.ended_ns]
         since_ns = max(earlier, default=leg.started_ns)
         until_ns = leg.first_token_ns or self._ended_ns(leg)
@@ -347,5 +347,5 @@ def _seconds(duration_ns: int | None) -> float | None:
 
 
 def _said(attributes: Mapping[str, Attribute | None]) -> Attributes:
-    """Without what is not known."""
+    """Attributes without those that are unknown."""
     return {name: value for name, value in attributes.items() if value is not None}

@@ -1,5 +1,5 @@
-"""One gateway's tracing, put together: it begins each request's trace, looks at each finished one, and hands on those
-that are kept. Nothing of it waits for a collector.
+"""Tracing of one gateway: it begins each request's trace, samples each finished request, and queues those that are
+kept. No part of it waits for a collector.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gateway.tracing.spans import FinishedRequest, ServerOf
 
 
 class Tracing:
-    """Only where the region file names a collector."""
+    """Tracing of a gateway whose region file names a collector."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Tracing:
         clock: Clock,
         log: FilteringBoundLogger,
     ) -> None:
-        """Raises ConfigError where what it takes is not installed, or cannot be used."""
+        """Raises ConfigError where a needed package is not installed, or a file cannot be used."""
         try:
             from gateway.tracing.exporter import OtlpExporter  # noqa: PLC0415 - comes with the extra `otel`
         except ImportError as error:
@@ -71,7 +71,7 @@ class Tracing:
     def on_finished(
         self, profile: RequestProfile, end: EndRequest, summary: RequestSummary, record: RequestRecord | None
     ) -> None:
-        """The ledger hands over each finished request."""
+        """Sample a finished request, which the ledger hands over."""
         trace = summary.trace
         if trace is None:
             return
@@ -82,7 +82,7 @@ class Tracing:
             return
         self._outbox.put(
             FinishedRequest(
-                replace(profile, prefix=b""),  # it may be long, and no span tells of it
+                replace(profile, prefix=b""),  # may be long, and is in no span
                 end,
                 summary,
                 record,
@@ -99,7 +99,7 @@ class Tracing:
         self._outbox.start()
 
     async def close(self) -> None:
-        """What is left may be sent for a while; then it is lost."""
+        """Export what is left for a while; the rest is lost."""
         await asyncio.to_thread(self._close)
 
     def describe(self) -> Mapping[str, object]:
@@ -115,12 +115,12 @@ class Tracing:
     def _close(self) -> None:
         lost = self._outbox.close(self._wait_s)
         self._is_over = True
-        self._exporter.close()  # what is broken off by this is no failure of the collector's
+        self._exporter.close()  # exports broken off by this are no failure of the collector
         if lost:
             self._log.warning("traces were lost at the end", requests=lost)
 
     def _export(self, requests: list[FinishedRequest]) -> bool:
-        """In the outbox's thread."""
+        """Export a batch, in the outbox's thread."""
         is_taken = self._exporter.export(requests)
         if is_taken is self._is_failing and not self._is_over:
             self._is_failing = not is_taken
