@@ -85,6 +85,7 @@ class NamesSection(Section):
     connect_timeout: Duration = 5 * _SECOND_NS
     retries: CountOrNone = 2
     back_off: Duration = 500 * _MILLISECOND_NS
-    """Delay before the first retry; it doubles before each further one, ..."""
+    """Delay before the first retry; it doubles with each further one, up to `back_off_max`, less up to a quarter by
+    chance."""
     back_off_max: Duration = 8 * _SECOND_NS
-    """... up to this, less up to a quarter by chance."""
+    """Maximum delay before a retry."""
