@@ -49,7 +49,7 @@ def event(content: object) -> bytes:
 
 
 def error_event(error: ApiError) -> bytes:
-    """An error inside a stream whose status has gone out; vLLM writes this one with spaces."""
+    """Error event of a stream whose status has been sent; vLLM writes this one with spaces."""
     return f"data: {json.dumps(error.content())}\n\n".encode()
 
 
@@ -157,14 +157,14 @@ class Answer(AnyAnswer):
         return plain + event(self._chunk(self._text(plain_end), end, reason))
 
     def _aborted(self, tokens: int) -> bytes:
-        """The event with which a stopping engine ends a stream: no text, and a reason that looks like success."""
+        """Event that ends an aborted stream: no text, and `cut_reason` as its finish reason."""
         return event(self._chunk("", tokens, self.cut_reason))
 
     def _last(self, tokens: int) -> bytes:
         return b"" if self.is_one_of_several else self.ending(tokens)
 
     def ending(self, tokens: int) -> bytes:
-        """The usage event, if it was asked for, and the end mark."""
+        """Usage event, if requested, and the end mark."""
         if not self.request.include_usage:
             return DONE
         details = {"cached_tokens": self.cached_tokens, "created_cache_tokens": 0}
@@ -190,7 +190,7 @@ class Answer(AnyAnswer):
         return delta | {"token_ids": self._ids(text.encode())}
 
     def _named_call(self) -> dict[str, Any]:
-        """The event that begins a call of the tool; its arguments follow."""
+        """Event that begins a call of the tool; its arguments follow."""
         delta = {"tool_calls": [{"index": 0, **self._call("")}]}
         choice = {"index": self.request.index, "delta": delta, "logprobs": None, "finish_reason": None}
         return self._identity([choice]) | self._usage_so_far(0)

@@ -432,7 +432,7 @@ class DecodeGroup:
         if until_end == 1 or not self._pulls:
             return until_end
         ways = Envelope(self._first_ns, self._growth_ns, until_end)
-        before = ways.ended_by(self._pulls[0][0] - self._begin_ns - 1)  # the next boundary is not before it comes
+        before = ways.ended_by(self._pulls[0][0] - self._begin_ns - 1)  # the next boundary is not before the arrival
         return min(until_end, before + 1)
 
     def _forget_the_dropped(self) -> None:

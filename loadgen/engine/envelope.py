@@ -49,7 +49,7 @@ class Envelope:
         step = 0
         while step < self.steps:
             longest, steepest = max(
-                [(each + step * more, more) for each, more in zip(first, growth, strict=True)]  # a list: faster
+                [(each + step * more, more) for each, more in zip(first, growth, strict=True)]  # a list is faster
             )
             self._add(step, longest, steepest)
             step = self._overtaken(first, growth, longest - step * steepest, steepest)

@@ -636,7 +636,7 @@ class EngineModel:
             sequence.computed += sequence.scheduled + iterations - 1
             count = sequence.computed - request.prompt_tokens - generated + 1
             if is_quiet and generated and 0 < count < request.output_tokens - generated:
-                sequence.generated = generated + count  # most of them; the same as below
+                sequence.generated = generated + count  # most sequences; equals `_generate` without output
                 self._generation_tokens += count
             elif count > 0:
                 self._generate(sequence, count, at_ns)

@@ -299,8 +299,8 @@ class Attachment:
             self._network.datagram(self.region, asker.region, asker.owners_told, life, snapshot.version, snapshot.away)
 
     def owners_told(self, life: int, version: ControlVersion, away: tuple[ReplicaOwner, ...]) -> None:
-        """Take over owners that a peer with a newer snapshot reports: they can only reduce the replicas served, not add
-        to them."""
+        """Take over owners that a peer with a newer snapshot reports: they can exclude replicas of the gateway's
+        snapshot, not add to them."""
         if life != self._life:
             return
         self._asking_until_ns = -1

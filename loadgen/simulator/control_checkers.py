@@ -233,7 +233,7 @@ class ControlWatch:
     ) -> None:
         found = self._snapshots.get((gateway_id, served.taken))
         if found is None:
-            return  # forgotten long ago
+            return  # dropped from the record long ago
         snapshot, policies = found
         granted = {ReplicaId(each.document): each for each in snapshot.replicas}
         self._expect("only what was assigned is adopted", replica_id in granted, where)

@@ -1,6 +1,6 @@
 """Effect of one tenant's flood on the other tenants, from three runs of the same world: without the flood, with it
 under fair queuing, and with it under first come, first served. Fair queuing may leave at most a stated share of the
-delay that the flood adds to the others' first tokens, and less where the tenant beyond its share leaves room.
+delay that the flood adds to the others' first tokens, and less where a tenant above its share leaves room for others.
 
 It runs no world and asks no gateway: it compares what clients recorded.
 """

@@ -20,7 +20,7 @@ _DEFAULTS = ScalingSettings()
 
 
 class ScalingMode(StrEnum):
-    """Authority that decides the number of replicas of a region."""
+    """Decision-maker for the number of replicas of a region."""
 
     NONE = "none"
     """All replicas of the scenario run all the time."""
