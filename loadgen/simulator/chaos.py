@@ -87,7 +87,7 @@ def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | No
         world.check_the_end()
     except Broken as broken:
         return Finding(seed, broken.what, str(broken))
-    except Exception as error:  # noqa: BLE001 - a core that raises is what we are looking for
+    except Exception as error:  # noqa: BLE001 - an exception of a core is a finding
         return Finding(seed, f"{type(error).__name__} was raised", f"at {world.now_ns / 1e9:.6f} s: {error}")
     return Ordeal(
         seed,

@@ -109,7 +109,7 @@ class SimReplica:
         """Prompt tokens queried and found in the cache, over all of its lives."""
         return PrefixTokens()
 
-    def known_blocks(self, chain: bytes) -> int:  # noqa: ARG002 - for those who know any
+    def known_blocks(self, chain: bytes) -> int:  # noqa: ARG002 - subclasses use it
         """Leading blocks of a text that are in its cache, or will be once it has computed the prompts of its runs."""
         return 0
 
