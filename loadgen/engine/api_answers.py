@@ -1,6 +1,6 @@
-"""Writes the emulated engine's answers byte for byte in the shapes that vLLM 0.32 was recorded with.
+"""Answers of the emulated engine, byte for byte in the shapes recorded from vLLM 0.32.
 
-One `Answer` per request: it knows the whole output beforehand and hands out the bytes for any stretch of its tokens.
+One `Answer` per request: it knows the whole output beforehand and writes the bytes for any range of its tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BUSY = (
 
 
 def busy() -> ApiError:
-    """Admission control: safe to try elsewhere."""
+    """Error of admission control: the request is safe to retry at another engine."""
     return ApiError(503, "Service Unavailable", _BUSY)
 
 
@@ -49,13 +49,13 @@ def event(content: object) -> bytes:
 
 
 def error_event(error: ApiError) -> bytes:
-    """An error inside a stream whose status has gone out; vLLM writes this one with spaces."""
+    """Error event of a stream whose status has been sent; vLLM writes this one with spaces."""
     return f"data: {json.dumps(error.content())}\n\n".encode()
 
 
 @dataclass(slots=True)
 class AnyAnswer:
-    """One answer, of whichever API: its identity and its whole output, of which it writes any stretch of tokens."""
+    """One answer of any API: its identity and its whole output, of which it writes any range of tokens."""
 
     request: GenerationRequest
     answer_id: str
@@ -63,23 +63,23 @@ class AnyAnswer:
     prompt_tokens: int
     output: bytes
     cached_tokens: int = field(default=0, kw_only=True)
-    """Known once the engine admits the request, before the first token."""
+    """Prompt tokens found in the cache; known once the engine admits the request, before the first token."""
     cut_reason: FinishReason = field(default=FinishReason.ABORT, kw_only=True)
-    """What is said of an answer that ends before its time, ..."""
+    """Finish reason reported for an answer that ends early."""
     stop_reason: str | None = field(default=None, kw_only=True)
-    """... and beside that."""
+    """Stop reason reported with it."""
     handed_over: dict[str, Any] | None = field(default=None, kw_only=True)
-    """Where the prompt's keys and values are kept for somebody. Known at the end."""
+    """KV transfer parameters for the decode worker's fetch: where the KV cache is kept. Known at the end."""
 
 
 @dataclass(slots=True)
 class Answer(AnyAnswer):
     preamble: bytes = b""
-    """What a stream says before there is a token."""
+    """Bytes of a stream that precede the first token."""
     is_one_of_several: bool = False
-    """Choices of one answer: they end together."""
+    """True for a choice of a request with several, which end together with one usage."""
     _plain: tuple[bytes, bytes] = field(init=False)
-    """What stands before and after the text of a chunk that does not finish the answer."""
+    """Bytes before and after the text of a chunk that does not finish the answer."""
 
     def __post_init__(self) -> None:
         mark = "\0"
@@ -91,7 +91,7 @@ class Answer(AnyAnswer):
         return self.request.endpoint is Endpoint.CHAT
 
     def piece(self, start: int, end: int, reason: FinishReason | None) -> bytes:
-        """What the stream says of tokens `start` … `end` - 1, with its beginning and, given a reason, its end."""
+        """Stream bytes of tokens `start` … `end` - 1, with the opening if `start` is 0 and, given a reason, the end."""
         opening = self._opening() if start == 0 else b""
         if reason is None:
             return opening + self._chunks(start, end, None)
@@ -109,7 +109,7 @@ class Answer(AnyAnswer):
         return self._chat_choice(text, reason) if self.is_chat else self._completion_choice(text, reason)
 
     def body(self, choices: list[dict[str, Any]], tokens: int) -> bytes:
-        """`tokens`: of all choices."""
+        """Body of an answer that is not streamed. `tokens`: output tokens of all choices."""
         details = {"cached_tokens": self.cached_tokens, "created_cache_tokens": 0 if self.is_chat else None}
         usage = self._counts(tokens) | {
             "prompt_tokens_details": details | {"multimodal_tokens": None},
@@ -157,14 +157,14 @@ class Answer(AnyAnswer):
         return plain + event(self._chunk(self._text(plain_end), end, reason))
 
     def _aborted(self, tokens: int) -> bytes:
-        """The event with which a stopping engine ends a stream: no text, and a reason that looks like success."""
+        """Event that ends an aborted stream: no text, and `cut_reason` as its finish reason."""
         return event(self._chunk("", tokens, self.cut_reason))
 
     def _last(self, tokens: int) -> bytes:
         return b"" if self.is_one_of_several else self.ending(tokens)
 
     def ending(self, tokens: int) -> bytes:
-        """The usage event, if it was asked for, and the end mark."""
+        """Usage event, if requested, and the end mark."""
         if not self.request.include_usage:
             return DONE
         details = {"cached_tokens": self.cached_tokens, "created_cache_tokens": 0}
@@ -190,7 +190,7 @@ class Answer(AnyAnswer):
         return delta | {"token_ids": self._ids(text.encode())}
 
     def _named_call(self) -> dict[str, Any]:
-        """The event that begins a call of the tool; its arguments follow."""
+        """Event that begins a call of the tool; its arguments follow."""
         delta = {"tool_calls": [{"index": 0, **self._call("")}]}
         choice = {"index": self.request.index, "delta": delta, "logprobs": None, "finish_reason": None}
         return self._identity([choice]) | self._usage_so_far(0)

@@ -1,6 +1,6 @@
-"""Reads what a client asks of the emulated engine, and finds fault with it in vLLM's words.
+"""Parsing of requests to the emulated engine, with errors in vLLM's wording.
 
-It checks and never changes anything; what it refuses, it refuses with the status and body that a real engine gives.
+It checks and never changes a request; a refusal has the status and body that a real engine gives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from loadgen.engine.vocabulary import Endpoint
 
 _COMPLETION_TOKENS_DEFAULT = 16
 CHOICES_MAX = 256
-"""Prompts times answers to each."""
+"""Maximum of prompts times samples of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +35,32 @@ class GenerationRequest:
     model: str
     prompt: bytes
     output_tokens_max: int | None
-    """As asked for; None: whatever the context leaves."""
+    """Maximum of output tokens in the request; None: limited by the context only."""
     ignore_eos: bool
     stream: bool
     cache_salt: str
     tool: Tool | None = None
-    """To be called in place of saying anything."""
+    """Tool to call instead of answering with text."""
     output_tokens_min: int = 0
     include_usage: bool = True
-    """At the end of a stream; of the APIs that leave it to the client, it says so."""
+    """True if a stream ends with a usage event; the client decides where its API lets it."""
     continuous_usage: bool = False
     return_token_ids: bool = False
     schema: dict[str, Any] | None = None
-    """What it says is JSON that follows this."""
+    """JSON schema that the answer must follow."""
     further_prompts: tuple[bytes, ...] = ()
-    """Of a completion that was asked for several prompts, all but the first."""
+    """Prompts of a completion request after the first."""
     samples: int = 1
     """Answers to each prompt."""
     index: int = 0
-    """Which of all choices this is."""
+    """Number of this choice among all choices of the request."""
     said_tokens: int = 0
-    """At the prompt's end, what is a part of the answer already, which is to go on."""
+    """Tokens at the prompt's end that are the beginning of the answer, to be continued."""
 
 
 def parse_generation(endpoint: Endpoint, content_type: str, body: bytes, served: tuple[str, ...]) -> GenerationRequest:
-    """Raises ApiError for what a real engine refuses before it counts tokens. Without a model the first is meant."""
+    """Parse a chat or completion request; without a model, the first served one is used. Raises ApiError for what a
+    real engine refuses before it counts tokens."""
     fields = json_body(content_type, body)
     stream = fields.flag("stream")
     is_chat = endpoint is Endpoint.CHAT
@@ -89,7 +90,7 @@ def parse_generation(endpoint: Endpoint, content_type: str, body: bytes, served:
 
 
 def check_least(request: GenerationRequest) -> None:
-    """More tokens at least than at most."""
+    """Refuse a minimum of output tokens above the maximum. Raises ApiError."""
     most = request.output_tokens_max
     if most is not None and request.output_tokens_min > most:
         least = request.output_tokens_min
@@ -98,7 +99,7 @@ def check_least(request: GenerationRequest) -> None:
 
 
 def check_length(request: GenerationRequest, prompt_tokens: int, context_tokens_max: int) -> None:
-    """Refuse what the context cannot hold."""
+    """Refuse a request that the context cannot hold. Raises ApiError."""
     asked = request.output_tokens_max
     if asked is not None and asked > context_tokens_max:
         raise bad_value(
@@ -140,7 +141,7 @@ def _samples(fields: Fields, prompts: int) -> int:
 
 
 def schema_in(form: Fields | None, wrapper: str | None) -> dict[str, Any] | None:
-    """What an answer has to follow, if it has to follow anything. `wrapper`: the member that the schema stands in."""
+    """JSON schema that an answer must follow, or None. `wrapper`: the member that contains the schema."""
     kind = None if form is None else form.value("type")
     if form is None or kind in (None, "text"):
         return None
@@ -181,7 +182,7 @@ def _chat_prompt(fields: Fields, continued: bytes) -> bytes:
 
 
 def _continued(fields: Fields) -> bytes:
-    """The last message, if it is to go on rather than to be answered. Raises ApiError."""
+    """Text of the last message, if the answer is to continue it; else empty. Raises ApiError."""
     if not fields.flag("continue_final_message"):
         return b""
     if fields.value("add_generation_prompt") is not False:
@@ -211,7 +212,7 @@ def schema_of(tool: Fields, name: str) -> dict[str, Any]:
 
 
 def _completion_prompts(fields: Fields) -> list[bytes]:
-    """One or several, each text or token ids."""
+    """Prompts of a completion request: one or several, each text or token ids."""
     prompt = fields.value("prompt")
     several = isinstance(prompt, list) and bool(prompt) and all(isinstance(each, str | list) for each in prompt)
     return [_completion_prompt(each) for each in (prompt if several else [prompt])]

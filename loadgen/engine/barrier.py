@@ -1,8 +1,8 @@
-"""The cost of iterations of engines that wait for each other: data-parallel ranks, each an engine model of its own,
-which begin every iteration together, when the one that takes longest has ended the last. Pure.
+"""Iteration cost of engines that wait for each other: data-parallel ranks, each an engine model of its own, which begin
+every iteration together, when the slowest has ended the last. Pure.
 
-A rank with nothing to run steps along while anybody runs. Whoever drives such ranks lets none run ahead of another
-(`ranks.py`). For decode alone there is a faster model, which tells the same (`decode_group.py`).
+A rank with nothing to run steps along while any rank runs. The driver of such ranks must let none run ahead of another
+(`ranks.py`). For decode alone, `decode_group.py` is a faster model with the same results.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from loadgen.engine.sequences import Sequence
 
 
 class Barrier:
-    """An iteration of a rank takes `base_ns`, and `kv_token_ns` for each token that it reads or computes, and
-    `prefill_token_ns` more for each of a prompt."""
+    """Shared clock of the ranks. An iteration of a rank takes `base_ns`, plus `kv_token_ns` for each token that it
+    reads or computes, plus `prefill_token_ns` for each prompt token."""
 
     def __init__(
         self,
@@ -34,15 +34,15 @@ class Barrier:
         self.prefill_token_ns = prefill_token_ns
         self._on_steps = on_steps
         self._loads: dict[int, _Load] = {}
-        """Of each rank that runs."""
+        """Load of each rank that runs."""
         self._begins_ns = deque([0])
-        """Of each iteration until now that anybody may still ask for; the last is in flight while anybody runs."""
+        """Start of each remembered iteration; the last is in flight while any rank runs."""
         self._forgotten = 0
-        """Iterations before those."""
+        """Number of iterations before the remembered ones."""
 
     @property
     def current(self) -> int:
-        """The number of the iteration in flight, or of the next one."""
+        """Number of the iteration in flight, or of the next one."""
         return self._forgotten + len(self._begins_ns) - 1
 
     @property
@@ -54,7 +54,7 @@ class Barrier:
         return bool(self._loads)
 
     def begins_ns(self, iteration: int) -> int:
-        """When it began, or will as far as one can see."""
+        """Start of an iteration; of a later one, the start predicted from the present loads."""
         known = iteration - self._forgotten
         if known < len(self._begins_ns):
             return self._begins_ns[known]
@@ -75,7 +75,7 @@ class Barrier:
             self._forget()
 
     def run(self, rank: int, batch: list[Sequence], prefill_tokens: int) -> int:
-        """This rank runs these from the iteration on that begins now. Gives its number."""
+        """Register a rank's batch from the iteration that begins now. Returns that iteration's number."""
         kv_tokens = sum([sequence.computed + sequence.scheduled for sequence in batch])
         first_ns = self.base_ns + kv_tokens * self.kv_token_ns + prefill_tokens * self.prefill_token_ns
         growth_ns = len(batch) * self.kv_token_ns
@@ -102,7 +102,7 @@ class Barrier:
         )
 
     def _forget(self) -> None:
-        """Nobody asks for what was before they began what they run."""
+        """Drop the starts of iterations before the earliest one at which a running rank's batch began."""
         wanted = min([load.since for load in self._loads.values()], default=self.current)
         while self._forgotten < wanted and len(self._begins_ns) > 1:
             self._begins_ns.popleft()
@@ -114,16 +114,16 @@ class _Load:
 
     def __init__(self, since: int, first_ns: int, growth_ns: int, kv_tokens: int, running: int) -> None:
         self.since = since
-        """The iteration that it began with."""
+        """Iteration at which the batch began."""
         self.first_ns = first_ns
-        """What its iteration in flight takes."""
+        """Duration of the rank's iteration in flight."""
         self.growth_ns = growth_ns
         self.kv_tokens = kv_tokens
         self.running = running
 
 
 class Rank:
-    """The cost of one of them: an `IterationCost`."""
+    """Iteration cost of one rank; an `IterationCost`."""
 
     def __init__(self, barrier: Barrier, number: int) -> None:
         self._barrier = barrier
@@ -144,7 +144,7 @@ class Rank:
 
 
 class _JointPace(Pace):
-    """What it says of later iterations changes with what the other ranks run."""
+    """Pace of a rank. The durations of later iterations change with what the other ranks run."""
 
     def __init__(self, barrier: Barrier, first: int) -> None:
         self._barrier = barrier

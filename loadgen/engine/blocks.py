@@ -1,9 +1,8 @@
-"""The KV cache of a modelled engine: a finite pool of blocks, named by what they hold, reused by prefix, evicted by
-last use.
+"""KV cache of a modelled engine: a finite pool of blocks, named by content, reused by prefix and evicted by last use.
 
 Names come packed, `NAME_BYTES` each, and chained: two texts with the same name for block i agree in all blocks up to i.
-So blocks in a row that the same sequences hold are kept as one run, and a prefix of a hundred blocks is found, held,
-released and evicted in as many steps as it has runs, mostly one for each turn of a conversation.
+Consecutive blocks that the same sequences hold are therefore kept as one run, and a prefix of a hundred blocks is
+found, held, released and evicted in as many steps as it has runs, mostly one for each turn of a conversation.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ NAME_BYTES = 8
 
 
 def packed(names: Sequence[int]) -> bytes:
-    """64-bit numbers as names."""
+    """Pack 64-bit numbers as names."""
     return struct.pack(f">{len(names)}Q", *names)
 
 
@@ -27,7 +26,7 @@ class _Run:
 
     def __init__(self, chain: bytes, base: int, start: int, end: int, references: int) -> None:
         self.chain = chain
-        """The names from block `base` on, at least to the end: a holder's whole chain, or nothing else than ours."""
+        """Names from block `base` on, at least to the end: a holder's whole chain, or only this run's names."""
         self.base = base
         self.start = start
         self.end = end
@@ -35,7 +34,7 @@ class _Run:
 
     @property
     def head(self) -> bytes:
-        """The name of its first block."""
+        """Name of the first block."""
         return self.name(self.start)
 
     def name(self, position: int) -> bytes:
@@ -45,12 +44,13 @@ class _Run:
         return self.start <= position < self.end and self.name(position) == _name(chain, position)
 
     def common_end(self, chain: bytes, limit: int) -> int:
-        """Where the other chain leaves this run, at most at `limit`; both have the run's first block."""
+        """First block at which the other chain differs from this run, at most `limit`; both have the run's first
+        block."""
         end, base = min(limit, self.end), self.base
         low = self.start + 1
         if chain is self.chain or _names(chain, low, end) == _names(self.chain, low - base, end - base):
             return end
-        while low < end:  # an equal name says that all names before it are equal
+        while low < end:  # equal names imply that all names before them are equal
             middle = (low + end) // 2
             if _name(chain, middle) == self.name(middle):
                 low = middle + 1
@@ -59,17 +59,17 @@ class _Run:
         return low
 
     def rename(self, chain: bytes, end: int) -> None:
-        """The same blocks, and perhaps more of them, as this chain has them."""
+        """Let the run use this chain, which has the same blocks, and end at `end`, which may add blocks."""
         self.chain, self.base, self.end = chain, 0, end
 
     def trim(self) -> None:
-        """Keep no names but its own: the chain of which it is a part may be a hundred times as long."""
+        """Keep only this run's own names: the chain that contains them may be a hundred times as long."""
         self.chain = _names(self.chain, self.start - self.base, self.end - self.base)
         self.base = self.start
 
 
 class Holding:
-    """What one sequence holds of the pool: the blocks of its tokens, of which the full ones may have names.
+    """Blocks of the pool that one sequence holds for its tokens; full ones may have names.
 
     Two sequences may compute the same block at once: the first to fill it gives it its name, the other's stays
     anonymous and cannot be reused.
@@ -82,13 +82,13 @@ class Holding:
         """Names of the sequence's full blocks, in order; blocks past its end have no name and cannot be reused."""
         self.blocks = 0
         self.filled = 0
-        """Leading blocks that were full and got the chance of a name."""
+        """Leading blocks that were full and were considered for a name."""
         self.anonymous: list[int] = []
-        """Those of the filled whose name another sequence's block has."""
+        """Positions of filled blocks without a name, because another sequence's block has it."""
         self.last: _Run | None = None
-        """The run of the last filled block. None if that is anonymous, or there is none."""
+        """Run of the last filled block. None if that block is anonymous or does not exist."""
         self.copy: _Run | None = None
-        """Where the name of the last anonymous block was: the next is looked for there first."""
+        """Run in which the name of the last anonymous block was found; the search for the next name starts there."""
 
     @property
     def named(self) -> int:
@@ -100,10 +100,10 @@ class Holding:
 
 
 class BlockPool:
-    """Blocks are free, idle (named, held by nobody, reusable until evicted) or held by sequences.
+    """Pool of blocks, each free, idle (named, held by no sequence, reusable until evicted) or held by sequences.
 
-    A block with a name is the first of a run or comes right after the block before it in the same run, so that it is
-    found by the names before it; `_runs` knows each run by its first name.
+    A named block is the first of a run or follows the block before it in the same run, so that it is found by the names
+    before it; `_runs` maps the first name of each run to the run.
     """
 
     def __init__(self, total: int) -> None:
@@ -112,7 +112,7 @@ class BlockPool:
         self._idle = 0
         self._runs: dict[bytes, _Run] = {}
         self._idle_runs: OrderedDict[_Run, None] = OrderedDict()
-        """In the order of their release. Of a run, the last block is evicted first."""
+        """Idle runs in order of their release. The last block of a run is evicted first."""
 
     @property
     def total(self) -> int:
@@ -120,7 +120,7 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """How many blocks can be taken now, evicting idle ones if need be."""
+        """Blocks that can be allocated, counting idle ones that would be evicted."""
         return self._free + self._idle
 
     @property
@@ -128,8 +128,8 @@ class BlockPool:
         return self._total - self._free - self._idle
 
     def matched(self, chain: bytes, limit: int) -> tuple[int, int]:
-        """How many leading blocks, at most `limit`, are in the cache, and how many of these nobody holds: taking them
-        lowers `available`."""
+        """Leading blocks, at most `limit`, that are in the cache, and how many of these are idle: reusing those lowers
+        `available`."""
         limit = min(limit, len(chain) // NAME_BYTES)
         position = idle = 0
         while position < limit:
@@ -158,7 +158,7 @@ class BlockPool:
         holding.blocks = holding.filled = count
 
     def allocate(self, holding: Holding, count: int) -> None:
-        """Give a sequence blocks without a name: free ones first, then the idle ones that were released longest ago."""
+        """Give a sequence blocks without a name: free ones first, then the idle ones released longest ago."""
         assert count <= self.available, "allocated more blocks than are available"
         holding.blocks += count
         from_free = min(count, self._free)
@@ -167,7 +167,7 @@ class BlockPool:
             self._evict(count - from_free)
 
     def publish(self, holding: Holding, full: int) -> None:
-        """Name the blocks up to `full`, as far as they have names and no other held block is named so. An idle copy
+        """Name the blocks up to `full` that have a name which no other held block bears. An idle block with that name
         becomes free."""
         full = min(full, holding.nameable)
         while holding.filled < full:
@@ -184,18 +184,19 @@ class BlockPool:
                 self._name_until(holding, holding.filled + 1)
 
     def publish_new(self, holding: Holding, full: int) -> None:
-        """As `publish`, for blocks that are known to be new."""
+        """Name the blocks up to `full`, like `publish`, where none of the names is in the cache."""
         full = min(full, holding.nameable)
         if holding.filled < full:
             self._name_until(holding, full)
 
     def are_new(self, ends: list[tuple[Holding, int]]) -> bool:
-        """Nobody would find a copy if all of these published up to there, whoever comes first."""
+        """True if no sequence would find a block with one of its names if all of these published up to `full`, in any
+        order."""
         firsts = set()
         for holding, full in ends:
             if holding.filled >= min(full, holding.nameable):
                 continue
-            if holding.filled and holding.last is None:  # to look for copies takes long, and most are new
+            if holding.filled and holding.last is None:  # the search for copies is slow, and most blocks are new
                 return False
             if self._end_of_new(holding, full) < min(full, holding.nameable):
                 return False
@@ -217,7 +218,7 @@ class BlockPool:
             if idle and idle[-1].end == run.start:
                 del self._runs[run.head]
                 idle[-1].rename(holding.chain, run.end)
-                run.end = run.start  # whoever remembers it finds nothing in it
+                run.end = run.start  # references to this run from a `Holding.copy` find it empty
             else:
                 idle.append(run)
         for run in reversed(idle):
@@ -228,7 +229,7 @@ class BlockPool:
         holding.last = holding.copy = None
 
     def _runs_of(self, holding: Holding) -> list[_Run]:
-        """Those that a sequence holds, in order."""
+        """Runs that a sequence holds, in order."""
         runs = []
         position = 0
         for gap in (*holding.anonymous, holding.filled):
@@ -240,7 +241,7 @@ class BlockPool:
         return runs
 
     def _evict(self, count: int) -> None:
-        """Forget the blocks that were released longest ago."""
+        """Remove the idle blocks that were released longest ago."""
         self._idle -= count
         while count:
             run = next(iter(self._idle_runs))
@@ -252,8 +253,8 @@ class BlockPool:
             run.end -= evicted
 
     def _cut(self, run: _Run, position: int) -> _Run:
-        """Make the blocks before `position` a run of their own. That of an idle run is not queued: it is about to be
-        held."""
+        """Make the blocks before `position` a run of their own. If the run is idle, the new run is not queued for
+        eviction: it is about to be held."""
         first = _Run(run.chain, run.base, run.start, position, run.references)
         self._runs[first.head] = first
         run.start = position
@@ -263,18 +264,18 @@ class BlockPool:
         return first
 
     def _copy_of_next(self, holding: Holding) -> _Run | None:
-        """The run with the name that the next block to fill would get."""
+        """Run with the name that the next block to fill would get."""
         position = holding.filled
         copy = self._runs.get(_name(holding.chain, position))
         if copy is not None or not position or holding.last is not None:
-            return copy  # the run of the block before is ours, and so ends with it
+            return copy  # the preceding block's run is held by this sequence, and so ends with that block
         near = holding.copy
         if near is not None and near.has(holding.chain, position - 1):
             return near if near.has(holding.chain, position) else None
         return self._search(holding.chain, position)
 
     def _search(self, chain: bytes, wanted: int) -> _Run | None:
-        """The run with this block, also where blocks before it are no longer in the cache."""
+        """Run with block `wanted` of the chain, even if blocks before it were evicted."""
         position = 0
         while position <= wanted:
             run = self._runs.get(_name(chain, position))
@@ -285,16 +286,15 @@ class BlockPool:
         return None
 
     def _end_of_new(self, holding: Holding, full: int) -> int:
-        """The first block after the next one, at most `full`, that has a copy; the next one itself if it begins a
-        run."""
+        """First block after the next one, at most `full`, that has a copy; the next block itself if it begins a run."""
         position, full = holding.filled, min(full, holding.nameable)
         while position < full and _name(holding.chain, position) not in self._runs:
             position += 1
         return position
 
     def _name_until(self, holding: Holding, end: int) -> None:
-        """Name blocks of which there is no copy: those after the first follow it in its run, so only a run that began
-        with one of them could have held one."""
+        """Name blocks of which there is no copy. The blocks after the first follow it in its run, so only a run that
+        begins with one of them could contain one."""
         start, last = holding.filled, holding.last
         if last is not None and last.references == 1:
             last.rename(holding.chain, end)
@@ -305,7 +305,7 @@ class BlockPool:
         holding.filled = end
 
     def _take_out(self, run: _Run, position: int) -> None:
-        """Forget one block of an idle run; the others keep their turn."""
+        """Remove one block of an idle run; the others keep their turn."""
         self._idle -= 1
         if position == run.start:
             self._drop_first(run)
@@ -324,14 +324,15 @@ class BlockPool:
             del self._idle_runs[run]
 
     def _queue_before(self, rest: _Run, run: _Run) -> None:
-        """Visits all idle runs: it takes a sequence whose block before is anonymous, while nobody holds that name."""
+        """Queue an idle run for eviction before another. It visits all idle runs; the case arises only for a sequence
+        whose preceding block is anonymous while that block's name is idle."""
         self._runs[rest.head] = rest
         turns = [each for old in self._idle_runs for each in ((rest, old) if old is run else (old,))]
         self._idle_runs = OrderedDict.fromkeys(turns)
 
 
 def common_names(one: bytes, other: bytes) -> int:
-    """How many leading names two chains share; an equal name says that all names before it are equal."""
+    """Number of leading names that two chains share; equal names imply that all names before them are equal."""
     low, high = 0, min(len(one), len(other)) // NAME_BYTES
     while low < high:
         middle = (low + high) // 2

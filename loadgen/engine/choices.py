@@ -1,5 +1,5 @@
-"""Several answers to one request: to each of several prompts, and several to each. They run beside each other, and end
-together with one usage, as vLLM's do.
+"""Several choices in one response: to each of several prompts, and several samples of each. They run side by side, and
+end together with one usage, as vLLM's do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from loadgen.engine.driver import TokenFeed
 from loadgen.engine.vocabulary import FinishReason
 
 Progress = Callable[[TokenFeed, int], Awaitable[tuple[int, FinishReason | None]]]
-"""How many tokens of a feed there are beyond those seen, and the reason if they are all."""
+"""Waits for more tokens of a feed than those seen; gives the token count, and the finish reason once it is complete."""
 Write = Callable[[bytes], Awaitable[None]]
 
 
@@ -27,7 +27,7 @@ class Choice:
 
 
 def choices_of(request: GenerationRequest) -> Iterator[GenerationRequest]:
-    """One for each choice: the samples of a prompt stand together."""
+    """One request for each choice; the samples of a prompt are consecutive."""
     prompts = (request.prompt, *request.further_prompts)
     for number, prompt in enumerate(prompts):
         for sample in range(request.samples):
@@ -36,7 +36,8 @@ def choices_of(request: GenerationRequest) -> Iterator[GenerationRequest]:
 
 
 def voice_of(request: GenerationRequest) -> str:
-    """Whose words they are: the first sample's are the model's own, which a request for one gets as well."""
+    """Seed name for a choice's text: the model's name for the first sample, which equals the answer to a request for
+    one."""
     sample = request.index % request.samples
     return f"{request.model}#{sample}" if sample else request.model
 
@@ -66,7 +67,7 @@ async def _stream(choice: Choice, write: Write, progress: Progress) -> None:
 
 
 def _totals(choices: list[Choice]) -> Answer:
-    """Each prompt counts once, whatever was said to it."""
+    """Answer with summed prompt and cached tokens; each prompt counts once, whatever its number of samples."""
     first = choices[0].answer
     per_prompt = [choice.answer for choice in choices[:: first.request.samples]]
     return replace(

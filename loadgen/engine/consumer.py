@@ -1,5 +1,5 @@
-"""A decode worker's side of a hand-off: it fetches prompts that were read elsewhere, keeps their leases alive while
-they wait for room here, and has them let go when they are here, are turned away, or are wanted no longer.
+"""Consumer side of a hand-off: a decode worker fetches the KV caches of prompts computed by prefill workers, renews
+their leases while requests wait for room, and frees them when they are fetched, refused or not needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REMEMBERED_MAX = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a request here needs from elsewhere."""
+    """Remote KV cache that a local request needs."""
 
     fetch: Fetch
     prompt_tokens: int
@@ -34,7 +34,7 @@ class Wanted:
 
 
 class Consumer:
-    """The fetcher of one engine. It holds what runs here and has not been fetched, and no more."""
+    """Fetcher of one engine. Its book holds only running requests whose KV cache has not been fetched."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Consumer:
         die: Callable[[str], None],
     ) -> None:
         self.stale_reads = 0
-        """Asked for what was no longer kept: a real engine may read what is there now."""
+        """Fetches of a KV cache that was not kept any more: a real engine may read whatever the blocks hold then."""
         self.differing_prompts = 0
-        """Handed another prompt's cache: a real engine answers that other prompt."""
+        """Fetches that found another prompt's KV cache: a real engine would answer that other prompt."""
         self._config = config
         self._driver = driver
         self._block_tokens = block_tokens
@@ -56,7 +56,7 @@ class Consumer:
         self._die = die
         self._wanted: dict[str, Wanted] = {}
         self._fetched: OrderedDict[str, None] = OrderedDict()
-        """Keys, the latest last."""
+        """Keys of recent fetches, the latest last."""
         self._tasks: asyncio.TaskGroup | None = None
         self._session: aiohttp.ClientSession | None = None
 
@@ -64,7 +64,7 @@ class Consumer:
         return len(self._wanted)
 
     async def run(self) -> None:
-        """Fetch whenever something is to be fetched, until cancelled."""
+        """Run fetches and renew leases until cancelled."""
         limit = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=limit) as self._session, asyncio.TaskGroup() as self._tasks:
             while True:
@@ -73,22 +73,22 @@ class Consumer:
                     self._start(self._post(address, "renew", Renewal(keys)))
 
     def want(self, request_id: str, wanted: Wanted) -> None:
-        """Before the request is submitted."""
+        """Register the KV cache that a request needs, before the request is submitted."""
         self._wanted[request_id] = wanted
 
     def fetch(self, fetching: Fetching) -> None:
-        """There is room for it."""
+        """Start the fetch of a request that has blocks reserved for it."""
         wanted = self._wanted[fetching.request_id]
         self._start(self._bring(fetching, wanted))
 
     def gone(self, request_id: str) -> None:
-        """It has ended; if it was never fetched, it is wanted no longer."""
+        """Remove an ended request; if its KV cache was never fetched, free it at the prefill worker."""
         wanted = self._wanted.pop(request_id, None)
         if wanted is not None:
             self.refuse(wanted.fetch)
 
     def refuse(self, fetch: Fetch) -> None:
-        """A request that is turned away lets go of what was kept for it."""
+        """Free the KV cache kept for a request that is refused, or that has been fetched."""
         self._start(self._post(fetch.address, "free", Wish(fetch.key)))
 
     def _waiting_by_address(self) -> dict[str, list[str]]:
@@ -113,7 +113,7 @@ class Consumer:
             await self._carry(fetching, wanted, msgspec.json.decode(body, type=Found))
 
     def _is_all_here(self, fetching: Fetching, wanted: Wanted) -> bool:
-        """It was fetched once already, and its full blocks are still in the cache."""
+        """True if the prompt was fetched before and its full blocks are still in the cache."""
         full = (wanted.prompt_tokens - 1) // self._block_tokens * self._block_tokens
         return wanted.fetch.key in self._fetched and fetching.cached_tokens >= full
 
@@ -150,7 +150,7 @@ class Consumer:
             self._driver.fail(request_id)
 
     async def _post(self, address: str, verb: str, content: object, longer_s: float = 0.0) -> tuple[int, bytes]:
-        """Status and body. 0: nobody answers."""
+        """Status and body of the answer; status 0 when there is none."""
         assert self._session is not None
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S + longer_s)
         body = msgspec.json.encode(content)

@@ -1,9 +1,9 @@
-"""A model of decode workers that step in time: data-parallel ranks of one model, each with a batch of its own, whose
-every step ends for all when the slowest of them is done. It is pure, and stands alone: no gateway, no text.
+"""Model of decode workers that step in lockstep: data-parallel ranks of one model, each with a batch of its own, where
+every step ends for all when the slowest rank is done. It is pure, and independent of gateways and text.
 
 A step of a rank takes `base_ns + kv_token_ns * (KV tokens of its batch)`; ranks with nothing to run step along. Each
-request of a batch gains a token a step, and with it a KV token. So while nobody enters or leaves, all of time follows
-from the loads as they are, and the model jumps there (`envelope.py`).
+request of a batch gains a token per step, and with it a KV token. While no request enters or leaves, all further times
+follow from the present loads, and the model jumps over those steps (`envelope.py`).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from loadgen.engine.vocabulary import FinishReason, Rejection
 
 @dataclass(frozen=True, slots=True)
 class DecodeGroupConfig:
-    """How many ranks there are, and how large and fast each is."""
+    """Number of ranks, and the size and speed of each."""
 
     ranks: int
     batch_max: int
     """Requests that a rank runs at once: B."""
     base_ns: int
-    """What a step takes whatever is in the batch: t0."""
+    """Fixed part of a step's duration, whatever the batch: t0."""
     kv_token_ns: int
-    """What it takes for each token whose keys and values it reads: one over the bandwidth, in tokens."""
+    """Nanoseconds per KV token that a step reads: one over the bandwidth, in tokens."""
     kv_tokens: int = 0
-    """Room in the cache of one rank; 0: as much as is asked for. Who has room has it for the whole answer, so nobody is
-    preempted; who has none waits."""
+    """Capacity of one rank's cache; 0: unlimited. Room is reserved for a request's whole answer, so no request is
+    preempted; requests without room wait."""
 
     def __post_init__(self) -> None:
         assert self.ranks > 0
@@ -44,26 +44,27 @@ class DecodeGroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Steps in a row over the same batches, as they are over."""
+    """Consecutive steps over the same batches, reported once they are over."""
 
     number: int
-    """Of the first of them, counted from 0."""
+    """Number of the first of these steps, counted from 0."""
     steps: int
     begin_ns: int
     end_ns: int
     running: list[int]
     """Requests in the batch of each rank, in all of these steps."""
     kv_tokens: list[int]
-    """What each rank read in the first of them; in each further one it was one more for each that runs."""
+    """KV tokens that each rank read in the first of these steps; each further step reads one more for each running
+    request."""
     envelope: Envelope
-    """How long they took, each of them."""
+    """Duration of each of these steps."""
     experts: list[float]
-    """Distinct ones that each rank's batch read, a step and layer; empty of a model that has none."""
+    """Distinct experts that each rank's batch read, per step and layer; empty for a model without experts."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A step in flight as it was when it began: it takes what it takes."""
+    """Step in flight as it was when it began; its duration is fixed."""
 
     envelope: Envelope
     running: list[int]
@@ -73,7 +74,7 @@ class _Begun:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The KV cache of a request that needed a transfer is here: whoever kept it may let it go."""
+    """The KV cache of a request that needed a transfer has arrived; the prefill worker may release it."""
 
     request_id: str
     at_ns: int
@@ -97,22 +98,22 @@ class _Request:
 
     def __init__(self, request_id: str, rank: int, prompt_tokens: int, output_tokens: int, transfer_ns: int) -> None:
         self.absence: Packed | None = None
-        """Of experts: what it adds to its batch."""
+        """Contribution to its batch's sum of experts (`experts.log_absence`)."""
         self.request_id = request_id
         self.rank = rank
         self.output_tokens = output_tokens
         self.final_tokens = prompt_tokens + output_tokens
-        """Once its answer is whole."""
+        """Tokens of prompt and whole answer."""
         self.transfer_ns = transfer_ns
         self.last_step = -1
-        """When the answer is whole: the number of steps until then. -1: it does not run yet."""
+        """Number of steps after which the answer is complete. -1: the request is not running yet."""
         self.is_held = False
-        """It has room in the cache."""
+        """True once room in the cache is reserved."""
         self.is_alive = True
 
 
 class _Rank:
-    """One worker. What its coming step takes stands in the group's own lists."""
+    """One worker. The duration of its next step is in the group's own lists."""
 
     __slots__ = (
         "arrived",
@@ -131,23 +132,23 @@ class _Rank:
         self.base_ns = config.base_ns
         self.kv_token_ns = config.kv_token_ns
         self.arrived: deque[_Request] = deque()
-        """They wait for room in the cache."""
+        """Requests that wait for room in the cache."""
         self.pulling = 0
         self.ready: deque[_Request] = deque()
-        """Their keys and values are here: they wait for a slot in the batch."""
+        """Requests whose KV cache has arrived and that wait for a slot in the batch."""
         self.running = 0
         self.held_tokens = 0
         self.parked_tokens = 0
-        """Of prompts that are held and do not run."""
+        """Tokens of prompts that have room reserved and do not run yet."""
         self.is_up = True
         self.slowed_percent = 100
 
 
 class DecodeGroup:
-    """One group. Calls must not go back in time; outputs wait for the next `advance`.
+    """Model of one group. Calls must not go back in time; outputs wait for the next `advance`.
 
-    Ranks act at the boundaries between steps only. Whoever is admitted at a boundary takes part in the step that begins
-    there, also if `advance` has come that far.
+    Ranks act at the boundaries between steps only. A request admitted at a boundary takes part in the step that begins
+    there, even if `advance` has reached that time.
     """
 
     def __init__(
@@ -156,42 +157,42 @@ class DecodeGroup:
         on_steps: Callable[[Steps], object] | None = None,
         experts: list[ExpertLoad] | None = None,
     ) -> None:
-        """`on_steps` is told of all that is over, stretch by stretch. `experts`: of each rank; ranks that share theirs
-        have the same. None: the model has none."""
+        """`on_steps` is called with all completed steps, stretch by stretch. `experts`: one for each rank; ranks that
+        share their experts share one object. None: the model has no experts."""
         self.config = config
         self._experts = experts
         assert experts is None or len(experts) == config.ranks, "one for each rank"
         self._have_experts_changed = False
         self._read_experts: list[float] = []
         self.steps = 0
-        """That are over."""
+        """Number of completed steps."""
         self._on_steps = on_steps
         self._ranks = [_Rank(config) for _ in range(config.ranks)]
         self._first_ns = [config.base_ns] * config.ranks
-        """By rank, what the next step takes, or the one in flight."""
+        """Duration of the next step, or of the one in flight, by rank."""
         self._growth_ns = [0] * config.ranks
-        """And how much longer each step after it takes."""
+        """Increase of that duration with each further step, by rank."""
         self._requests: dict[str, _Request] = {}
         self._pulls: list[tuple[int, int, _Request]] = []
-        """A heap, by when the keys and values will have come."""
+        """Heap of transfers, by the time at which the KV cache will have arrived."""
         self._ends: list[tuple[int, int, _Request]] = []
-        """A heap, by when an answer will be whole: in steps, which all ranks count alike."""
+        """Heap of running requests, by the step with which the answer will be complete; all ranks count steps alike."""
         self._entered: list[_Request] = []
-        """Who runs the first step."""
+        """Requests whose first step is running."""
         self._serial = 0
         self._running = 0
         self._begin_ns = 0
-        """When the next step begins, or the one in flight has begun. Without meaning while nobody runs."""
+        """Start of the next step, or of the one in flight. Meaningless while no request runs."""
         self._begun: _Begun | None = None
-        """The step in flight as it began, where something changed since."""
+        """Step in flight as it began, if a load changed since."""
         self._is_due = False
-        """At the next boundary somebody enters a batch who could not do so in the middle of a step."""
+        """True if a request became ready in the middle of a step: it enters a batch at the next boundary."""
         self._envelope: Envelope | None = None
-        """Of the steps until something happens, from `_begin_ns` on. None: not known yet."""
+        """Durations of the steps until the next event, from `_begin_ns` on. None: not computed yet."""
         self._now_ns = 0
         self._outputs: list[DecodeOutput] = []
 
-    # What others ask for
+    # Commands
 
     def admit(
         self,
@@ -204,8 +205,9 @@ class DecodeGroup:
         transfer_ns: int = 0,
         absence: Packed | None = None,
     ) -> Rejection | None:
-        """Take a request whose prompt has been read elsewhere, and whose KV cache needs so long to come over once there
-        is room for it; or say why not. `absence`: of experts, as `experts.log_absence` has it."""
+        """Queue a request whose prompt has been computed elsewhere, and whose KV cache takes `transfer_ns` to transfer
+        once there is room for it; or return the reason for its rejection. `absence`: experts, from
+        `experts.log_absence`."""
         assert (absence is None) == (self._experts is None), "experts are of all requests or of none"
         assert request_id not in self._requests, "request id in use"
         assert prompt_tokens > 0
@@ -223,7 +225,7 @@ class DecodeGroup:
         return None
 
     def abort(self, request_id: str, now_ns: int) -> None:
-        """Forget a request and free what it holds. One that has ended is nothing to abort."""
+        """Drop a request and free what it holds. No effect on one that has ended."""
         self._move_to(now_ns)
         request = self._requests.get(request_id)
         if request is not None:
@@ -232,22 +234,22 @@ class DecodeGroup:
             self._enter(request.rank)
 
     def advance(self, now_ns: int) -> list[DecodeOutput]:
-        """Everything that happened up to and including `now_ns`, in order, that was not reported yet."""
+        """Return all events up to and including `now_ns`, in order, that were not reported yet."""
         self._move_to(now_ns)
         outputs, self._outputs = self._outputs, []
         return outputs
 
     def look(self, now_ns: int) -> None:
-        """Let all that can be asked for be as of then. What happened waits to be reported."""
+        """Bring the observable state up to `now_ns`. Events are kept for the next `advance`."""
         self._move_to(now_ns)
 
     def next_change_ns(self) -> int | None:
-        """When somebody's first token, end or entry is due, or at once if outputs wait. None when nothing will happen
-        without a new request."""
+        """Time at which the next first token, end or entry is due, or now if outputs wait. None when nothing will
+        happen without a new request."""
         return self._now_ns if self._outputs else self._next_ns()
 
     def lose_rank(self, rank: int, now_ns: int) -> list[str]:
-        """It is gone, with all that it had: the others go on without it. Gives whom it had."""
+        """Remove a rank and drop its requests, while the others go on. Returns the dropped requests' ids."""
         self._move_to(now_ns)
         lost = [request for request in self._requests.values() if request.rank == rank]
         for request in lost:
@@ -258,7 +260,7 @@ class DecodeGroup:
         return [request.request_id for request in lost]
 
     def return_rank(self, rank: int, now_ns: int) -> None:
-        """It is back, and empty."""
+        """Bring back a lost rank, empty."""
         self._move_to(now_ns)
         self._pin()
         self._ranks[rank].is_up = True
@@ -266,7 +268,8 @@ class DecodeGroup:
         self._first_ns[rank] = self._ranks[rank].base_ns
 
     def slow_down(self, rank: int, percent: int, now_ns: int) -> None:
-        """From the next step on all that this rank does takes `percent` of its time, and so does what waits for it."""
+        """Scale the durations of a rank's steps to `percent` of normal from the next step on; the other ranks wait for
+        it."""
         assert percent > 0
         self._move_to(now_ns)
         self._pin()
@@ -280,12 +283,12 @@ class DecodeGroup:
             self._growth_ns[rank] = state.running * state.kv_token_ns
 
     def _base_ns(self, rank: int) -> int:
-        """What a step takes there whatever it reads of keys and values."""
+        """Duration of a rank's step apart from reading keys and values, experts included."""
         experts_ns = 0 if self._experts is None else self._experts[rank].step_ns()
         return max(1, (self.config.base_ns + experts_ns) * self._ranks[rank].slowed_percent // 100)
 
     def _weigh_experts(self) -> None:
-        """Somebody has entered or left: what the next steps read has changed with the batches."""
+        """Recompute the ranks' step durations after requests entered or left, which changed the experts read."""
         assert self._experts is not None, "asked only where there are some"
         self._have_experts_changed = False
         for rank, state in enumerate(self._ranks):
@@ -295,30 +298,30 @@ class DecodeGroup:
                 state.base_ns = base_ns
         self._read_experts = [load.active_mean() for load in self._experts]
 
-    # What it looks like, as of the last call that carried a time
+    # Observable state, as of the last call that carried a time
 
     def running(self, rank: int) -> int:
         return self._ranks[rank].running
 
     def waiting(self, rank: int) -> int:
-        """For room in the cache, or for a slot in the batch."""
+        """Requests that wait for room in the cache or for a slot in the batch."""
         return len(self._ranks[rank].arrived) + len(self._ranks[rank].ready)
 
     def pulling(self, rank: int) -> int:
-        """Whose keys and values are on their way."""
+        """Requests whose KV caches are being transferred."""
         return self._ranks[rank].pulling
 
     def kv_tokens(self, rank: int) -> int:
-        """What its coming step reads, or the one in flight: L_g."""
+        """KV tokens that the rank's next step reads, or the one in flight: L_g."""
         state = self._ranks[rank]
         return (self._first_ns[rank] - state.base_ns) // state.kv_token_ns if state.is_up else 0
 
     def cached_tokens(self, rank: int) -> int:
-        """In its cache now, or on their way there."""
+        """Tokens in the rank's cache, or being transferred there."""
         return self.kv_tokens(rank) + self._ranks[rank].parked_tokens
 
     def held_tokens(self, rank: int) -> int:
-        """Room in its cache that is spoken for."""
+        """Tokens of reserved room in the rank's cache."""
         return self._ranks[rank].held_tokens
 
     def has(self, request_id: str) -> bool:
@@ -331,7 +334,7 @@ class DecodeGroup:
 
     @property
     def alive(self) -> int:
-        """Requests that it has."""
+        """Number of requests accepted and not ended."""
         return len(self._requests)
 
     # Time
@@ -348,7 +351,7 @@ class DecodeGroup:
         return self._running > 0 or self._begun is not None
 
     def _move_to(self, now_ns: int) -> None:
-        """Let everything happen until then, and count the steps that are over by then."""
+        """Process all events up to `now_ns`, and count the steps that are over by then."""
         assert now_ns >= self._now_ns, "time went backwards"
         if now_ns == self._now_ns:
             return
@@ -363,7 +366,7 @@ class DecodeGroup:
         self._take_in_what_came()
 
     def _pass(self, at_ns: int) -> None:
-        """Whatever is due at this moment, which is a boundary."""
+        """Process the events due at this boundary."""
         if self._is_stepping:
             envelope = self._known_envelope()
             self._count(envelope, envelope.steps)
@@ -421,7 +424,7 @@ class DecodeGroup:
         return self._envelope
 
     def _horizon(self) -> int:
-        """Steps until something happens."""
+        """Number of steps until the next event."""
         if self._is_due or self._entered:
             return 1
         self._forget_the_dropped()
@@ -429,7 +432,7 @@ class DecodeGroup:
         if until_end == 1 or not self._pulls:
             return until_end
         ways = Envelope(self._first_ns, self._growth_ns, until_end)
-        before = ways.ended_by(self._pulls[0][0] - self._begin_ns - 1)  # the next boundary is not before it comes
+        before = ways.ended_by(self._pulls[0][0] - self._begin_ns - 1)  # the next boundary is not before the arrival
         return min(until_end, before + 1)
 
     def _forget_the_dropped(self) -> None:
@@ -439,7 +442,7 @@ class DecodeGroup:
             heappop(self._pulls)
 
     def _pin(self) -> None:
-        """Something changes: the step in flight takes what it takes, and all after it is to be seen anew."""
+        """Fix the duration of the step in flight and discard the forecast of later steps, before the loads change."""
         if self._is_stepping and self._begun is None and self._begin_ns < self._now_ns:
             lasts_ns = self._known_envelope().duration_ns(1)
             batches, reads = self._batches(), self._reads()
@@ -449,7 +452,7 @@ class DecodeGroup:
     # Requests
 
     def _end_answers(self) -> None:
-        """Of those who have all tokens with the step that is over."""
+        """Finish the requests whose answers are complete with the step that is over."""
         touched: list[int] = []
         while self._ends and self._ends[0][0] <= self.steps:
             request = heappop(self._ends)[2]
@@ -462,7 +465,7 @@ class DecodeGroup:
             self._enter(rank)
 
     def _pull(self, rank: int) -> None:
-        """Whose turn it is and for whom there is room, is fetched."""
+        """Reserve room for waiting requests, in order, while there is any, and start their transfers."""
         state = self._ranks[rank]
         while state.arrived and self._has_room(state, state.arrived[0]):
             request = state.arrived.popleft()
@@ -489,7 +492,7 @@ class DecodeGroup:
             self._enter(request.rank)
 
     def _enter(self, rank: int) -> None:
-        """Between two steps, who is ready enters the batch while it has a slot."""
+        """Move ready requests into the batch while it has slots, at a boundary between steps."""
         state = self._ranks[rank]
         if not state.ready or state.running >= self.config.batch_max:
             return
@@ -518,7 +521,7 @@ class DecodeGroup:
             self._have_experts_changed = True
 
     def _leave(self, request: _Request) -> None:
-        """It runs, and is out of the batch from the next step on."""
+        """Take a running request out of the batch, from the next step on."""
         state = self._ranks[request.rank]
         tokens = request.final_tokens - max(0, request.last_step - self.steps)
         self._first_ns[request.rank] -= tokens * state.kv_token_ns

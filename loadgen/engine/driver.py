@@ -1,7 +1,8 @@
-"""Runs one engine's ranks in real time: feeds them requests, wakes when one changes, hands tokens to those who wait.
+"""Driver of one engine's ranks in real time: it submits requests, sleeps until the next change and wakes waiting
+readers.
 
-It knows nothing of HTTP, nor of how keys and values come from one engine to another: others are told when to fetch.
-Tokens are counted, never queued: a slow reader costs no memory and gets them in one piece.
+It knows nothing of HTTP or of how KV caches are transferred: callbacks are told when to fetch. Tokens are counted,
+never queued: a slow reader costs no memory and gets them in one piece.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(slots=True)
 class TokenFeed:
-    """How far one request has come. There is one reader."""
+    """Progress of one request. There is one reader."""
 
     request: EngineRequest
     submitted_ns: int
@@ -33,15 +34,15 @@ class TokenFeed:
     tokens: int = 0
     cached_tokens: int = 0
     reason: FinishReason | None = None
-    """Set once no more tokens will come."""
+    """Finish reason; set once no more tokens will come."""
     has_failed: bool = False
-    """It ended because its keys and values could not be had."""
+    """True when the request ended because its KV cache could not be fetched."""
     last_token_ns: int = 0
     is_admitted: bool = False
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def more_than(self, tokens: int) -> None:
-        """Wait until there are more tokens than these, or until the end."""
+        """Wait until there are more than `tokens` tokens, or until the end."""
         while self.tokens <= tokens and self.reason is None:
             self._changed.clear()
             await self._changed.wait()
@@ -57,18 +58,18 @@ class TokenFeed:
 
 
 class EngineDriver:
-    """The one owner of an engine's ranks. `time_scale` is wall time over model time: at 0.25 all is four times as
+    """Sole owner of an engine's ranks. `time_scale` is wall time over model time: at 0.25 everything runs four times as
     fast."""
 
     def __init__(self, ranks: Ranks, clock: Clock, *, time_scale: float) -> None:
         assert time_scale > 0
         self.metrics = [RequestMetrics(ranks.config.context_tokens_max) for _ in ranks.models]
-        """By rank."""
+        """Request metrics by rank."""
         self.on_fetching: Callable[[engine_model.Fetching], None] = _nobody_fetches
-        """Told of a request whose keys and values are to be fetched: `deliver` or `fail` is to follow."""
+        """Called with a request whose KV cache is to be fetched; `deliver` or `fail` must follow."""
         self.on_gone: Callable[[str], None] = _nobody_minds
-        """Told of a request that has come to its end or has been stopped, and of one of which nothing is kept any
-        more."""
+        """Called with the id of a request that has finished or was aborted, and of one whose kept blocks were
+        released."""
         self._ranks = ranks
         self._clock = clock
         self._time_scale = time_scale
@@ -84,7 +85,7 @@ class EngineDriver:
             await self._sleep_until(self._ranks.next_change_ns())
 
     def submit(self, request: EngineRequest, rank: int | None = None) -> TokenFeed | Rejection:
-        """At this rank, or at the emptiest."""
+        """Submit a request at the given rank, or at the emptiest one."""
         now_ns = self._now_ns()
         rank = self.emptiest() if rank is None else rank
         rejection = self._ranks.submit(rank, request, now_ns)
@@ -95,25 +96,26 @@ class EngineDriver:
         return feed
 
     def abort(self, request_id: str) -> None:
-        """Stop a request and free what it holds. One that has ended, or was never taken, is nothing to stop."""
+        """Abort a request and free what it holds. No effect on one that has ended or was never accepted."""
         if self._feeds.pop(request_id, None) is not None:
             self._ranks.abort(request_id, self._now_ns())
             self.on_gone(request_id)
             self._wake.set()
 
     def abort_all(self) -> None:
-        """End every answer where it stands, as a stopping engine does."""
+        """Abort every answer where it stands, as a stopping engine does."""
         for request_id, feed in list(self._feeds.items()):
             feed.end(FinishReason.ABORT)
             self.abort(request_id)
 
     def deliver(self, request_id: str, *, has_come: bool) -> None:
-        """What was to be fetched is here; or it never will be, and the prompt is read here."""
+        """Report the end of a fetch: the KV cache has arrived or, where `has_come` is false, the prompt is computed
+        here."""
         self._ranks.deliver(request_id, self._now_ns(), has_come=has_come)
         self._wake.set()
 
     def fail(self, request_id: str) -> None:
-        """What was to be fetched will never be here, and that is the request's end."""
+        """End a request whose KV cache could not be fetched."""
         feed = self._feeds.get(request_id)
         if feed is not None:
             feed.has_failed = True
@@ -121,15 +123,15 @@ class EngineDriver:
             self.abort(request_id)
 
     def is_alive(self, request_id: str) -> bool:
-        """Has it been taken, and has not ended?"""
+        """True if a request was accepted and has not ended."""
         return request_id in self._feeds
 
     def keeps(self, request_id: str) -> bool:
-        """Are its blocks kept for somebody, as far as has been looked?"""
+        """True if a request's blocks are kept for a decode worker, as of the last advance."""
         return self._ranks.keeps(request_id)
 
     def emptiest(self) -> int:
-        """Where a request goes that names no rank."""
+        """Rank for a request that names none."""
         return self._ranks.emptiest()
 
     def renew(self, request_id: str, lease_ns: int) -> bool:
@@ -149,7 +151,7 @@ class EngineDriver:
         return self._ranks.models[rank].load()
 
     def loads(self) -> list[EngineLoad]:
-        """By rank."""
+        """Gauges and counters by rank."""
         self._step()
         return self._ranks.loads()
 
@@ -157,7 +159,8 @@ class EngineDriver:
         return int((self._clock.now_ns() - self._started_ns) / self._time_scale)
 
     async def _sleep_until(self, model_ns: int | None) -> None:
-        """Whole milliseconds, rounded up: timers of event loops are no finer, and a shorter one would spin."""
+        """Sleep in whole milliseconds, rounded up: timers of event loops are no finer, and a shorter sleep would
+        spin."""
         if model_ns is None:
             await self._wake.wait()
             return

@@ -1,5 +1,5 @@
-"""How long the steps of a group take while nothing changes in it: the upper envelope of what each rank's steps would
-take, in closed form. Pure arithmetic over whole nanoseconds; it knows nothing of requests.
+"""Durations of a group's steps while its batches stay the same: the upper envelope of the ranks' step durations, in
+closed form. Pure arithmetic over whole nanoseconds, without requests.
 """
 
 from __future__ import annotations
@@ -8,32 +8,32 @@ from bisect import bisect_right
 
 
 class Envelope:
-    """Step i of a stretch takes `max(first[g] + i * growth[g])` over all ranks g: from one step to another the rank
-    that takes longest comes to be another one, of more growth each time."""
+    """Step i of a stretch takes `max(first[g] + i * growth[g])` over all ranks g. The slowest rank changes from step to
+    step, to one of larger growth each time."""
 
     def __init__(self, first: list[int], growth: list[int], steps: int) -> None:
-        """Of that many steps, at least one."""
+        """Compute the pieces of `steps` steps, at least one."""
         self.steps = steps
         self._starts: list[int] = []
-        """The step with which each piece begins."""
+        """First step of each piece."""
         self._firsts: list[int] = []
         self._growths: list[int] = []
         self._before_ns: list[int] = []
-        """What all steps before a piece take."""
+        """Duration of all steps before a piece."""
         if steps == 1:
             self._add(0, max(first), 0)
         else:
             self._follow(first, growth)
 
     def duration_ns(self, steps: int) -> int:
-        """How long the first `steps` of them take together."""
+        """Duration of the first `steps` steps together."""
         if not steps:
             return 0
         piece = bisect_right(self._starts, steps - 1) - 1
         return self._before_ns[piece] + self._sum_ns(piece, steps - self._starts[piece])
 
     def ended_by(self, elapsed_ns: int) -> int:
-        """How many of them are over by then."""
+        """Number of steps that are over after `elapsed_ns`."""
         if len(self._starts) == 1 and elapsed_ns < self._firsts[0]:
             return 0
         low, high = 0, self.steps
@@ -49,13 +49,13 @@ class Envelope:
         step = 0
         while step < self.steps:
             longest, steepest = max(
-                [(each + step * more, more) for each, more in zip(first, growth, strict=True)]  # a list: faster
+                [(each + step * more, more) for each, more in zip(first, growth, strict=True)]  # a list is faster
             )
             self._add(step, longest, steepest)
             step = self._overtaken(first, growth, longest - step * steepest, steepest)
 
     def _overtaken(self, first: list[int], growth: list[int], leading: int, steepest: int) -> int:
-        """The first step in which another rank takes longer than the one that leads now."""
+        """First step in which another rank takes longer than the leading one."""
         earliest = self.steps
         for each, more in zip(first, growth, strict=True):
             if more > steepest:

@@ -1,7 +1,7 @@
-"""Which experts an emulated model's gates pick for the tokens of a prompt, and how its plug-in tells of them. There is
-no model: a token's experts follow from the token alone, so prompts with the same words share theirs.
+"""Expert counts of a prompt: which experts an emulated model's gates pick for its tokens, in the plug-in's format.
+There is no model: a token's experts follow from the token alone, so prompts with the same words share theirs.
 
-Pure. A prompt has the same counts whether any of it was cached or not, as an engine's own have that keeps counts by
+Pure. A prompt has the same counts whether any of it was cached or not, like those of an engine that keeps counts by
 block.
 """
 
@@ -25,12 +25,12 @@ _MOST = 65_535
 
 @dataclass(frozen=True, slots=True)
 class ExpertShape:
-    """Of the emulated model's mixture of experts."""
+    """Size of the emulated model's mixture of experts."""
 
     layers: int
     experts: int
     picks: int
-    """Experts of a layer that each token is sent to."""
+    """Experts of a layer to which each token is routed."""
 
     def __post_init__(self) -> None:
         assert self.layers > 0
@@ -38,7 +38,7 @@ class ExpertShape:
 
 
 def counts_of(prompt: bytes, shape: ExpertShape) -> npt.NDArray[np.uint16]:
-    """By layer and expert."""
+    """Number of the prompt's tokens routed to each expert, by layer and expert, at most 65,535."""
     padded = prompt.ljust(token_count(prompt) * TOKEN_BYTES, b"\0")
     tokens = np.frombuffer(padded, "<u4").astype(np.uint64)
     apart = np.arange(shape.picks, dtype=np.uint64) * np.uint64(shape.experts // shape.picks)
@@ -51,7 +51,7 @@ def counts_of(prompt: bytes, shape: ExpertShape) -> npt.NDArray[np.uint16]:
 
 
 def told_counts(prompt: bytes, shape: ExpertShape, model: str) -> dict[str, Any]:
-    """As the plug-in puts it into a hand-off."""
+    """Counts in the format in which the plug-in puts them into a hand-off."""
     packed = zlib.compress(counts_of(prompt, shape).astype("<u2").tobytes(), 1)
     return {
         "v": 1,

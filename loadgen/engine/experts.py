@@ -1,8 +1,9 @@
-"""What reading experts adds to the steps of decode workers: each step reads every expert that any of its tokens picks,
-once, whatever their number (ELDR §3.1). Pure arithmetic over probabilities; it knows nothing of time or requests' text.
+"""Cost that reading experts adds to the steps of decode workers: each step reads every expert that any of its tokens
+picks, once, whatever their number (ELDR §3.1). Pure arithmetic over probabilities, without time or requests' text.
 
 Each request picks each expert of each layer with a probability of its own, independently of the others and in every
-step alike. So the mean number of distinct ones is Σ 1 − Π (1 − p), which changes only when somebody enters or leaves.
+step alike. The mean number of distinct experts is therefore Σ 1 − Π (1 − p), which changes only when a request enters
+or leaves.
 """
 
 from __future__ import annotations
@@ -15,37 +16,38 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Packed = npt.NDArray[np.float32]
 _AFRESH_AFTER = 512
-"""Changes after which a sum is made anew: what was added and taken away leaves rounding behind."""
+"""Changes after which a sum is recomputed, because additions and subtractions accumulate rounding errors."""
 _MOST = 1.0 - 1e-6
-"""Of a probability: an expert that is always picked would never leave a sum of logarithms."""
+"""Upper bound of a probability: an expert that is always picked would never leave a sum of logarithms."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertCosts:
-    """Of one model on one kind of engine."""
+    """Costs of the experts of one model on one kind of engine."""
 
     layers: int
     experts: int
     layer_ns: float
-    """What a layer's experts take besides: launching kernels, routing tokens."""
+    """Nanoseconds a layer's experts take besides reading weights: launching kernels, routing tokens."""
     expert_ns: float
-    """What reading one expert's weights takes: its bytes over the bandwidth."""
+    """Nanoseconds to read one expert's weights: its bytes over the bandwidth."""
     ranks: int = 1
-    """Engines that share the experts of each layer out among themselves (expert parallelism): a layer takes as long as
-    the one of them that reads most."""
+    """Engines that share the experts of each layer (expert parallelism): a layer takes as long as the engine that reads
+    most."""
 
 
 def log_absence(probabilities: npt.NDArray[np.floating]) -> Packed:
-    """log(1 − p), flat: what a request adds to a batch."""
+    """Contribution of a request to a batch's sum: log(1 − p), flat."""
     packed: Packed = np.log1p(-np.minimum(probabilities, _MOST)).astype(np.float32).ravel()
     return packed
 
 
 class ExpertLoad:
-    """The experts of one batch, or of the batches of a group that shares its experts."""
+    """Experts of one batch, or of the batches of a group that shares its experts."""
 
     def __init__(self, costs: ExpertCosts, placement: npt.NDArray[np.integer] | None = None) -> None:
-        """`placement`: by layer and expert, the rank that holds it; those of equal numbers in a row, if not given."""
+        """`placement`: by layer and expert, the rank that holds it; if absent, each rank holds an equal run of
+        consecutive ones."""
         self.costs = costs
         self._sum: Floats = np.zeros(costs.layers * costs.experts)
         self._members: dict[str, Packed] = {}
@@ -74,18 +76,18 @@ class ExpertLoad:
                 self._sum += absence
 
     def active(self) -> Floats:
-        """By layer and expert, how likely a step reads it."""
+        """Probability that a step reads an expert, by layer and expert."""
         if self._active is None:
             self._active = -np.expm1(self._sum).reshape(self.costs.layers, self.costs.experts)
         return self._active
 
     def active_mean(self) -> float:
-        """Distinct experts a step and layer."""
+        """Mean number of distinct experts read per step and layer."""
         return float(self.active().sum()) / self.costs.layers
 
     def step_ns(self) -> int:
-        """What they add to a step. With several ranks, of the means of each: the largest of some that vary is a little
-        more than the largest mean."""
+        """Nanoseconds that experts add to a step. With several ranks, the largest of the ranks' means is taken, a
+        little less than the mean of the largest."""
         costs = self.costs
         if not self._members:
             return 0

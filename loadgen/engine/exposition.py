@@ -1,7 +1,7 @@
-"""The emulated engine's `/metrics`: vLLM's names, labels, buckets and text format.
+"""Metrics page of the emulated engine: vLLM's names, labels, buckets and text format.
 
-Written by hand, because a dozen engines in one process are scraped ten times a second each. It counts only what is
-observed request by request; all else comes from the model's load.
+The text is formatted here, because a dozen engines in one process are scraped ten times a second each. It counts
+only per-request observations; all other values come from the model's load.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _number(value: float) -> str:
 class Histogram:
     bounds: tuple[float, ...]
     counts: list[int] = field(init=False)
-    """Observations by bucket, not cumulated; the last is beyond every bound."""
+    """Observations by bucket, not cumulated; the last bucket is beyond every bound."""
     total: float = 0.0
 
     def __post_init__(self) -> None:
@@ -50,14 +50,14 @@ class Histogram:
 
 
 def token_count_bounds(context_tokens_max: int) -> tuple[float, ...]:
-    """1, 2, 5, 10, 20, 50 … up to the context."""
+    """Bucket bounds 1, 2, 5, 10, 20, 50 … up to the context."""
     decades = (step * 10.0**power for power in range(10) for step in (1, 2, 5))
     return tuple(bound for bound in decades if bound <= context_tokens_max)
 
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """What is observed request by request, in seconds of the engine's wall clock."""
+    """Per-request observations, in seconds of the engine's wall clock."""
 
     context_tokens_max: int
     finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_FINISH_REASONS, 0))
@@ -81,20 +81,20 @@ class RequestMetrics:
 
 @dataclass(slots=True)
 class Exposition:
-    """Writes one engine's metrics as text."""
+    """Writer of one engine's metrics as text."""
 
     model_name: str
     config: EngineConfig
     created: float
     """Unix time of the engine's start, for the `_created` series."""
     is_of_nixl: bool = False
-    """Whether it counts what its connector did."""
+    """True if the NIXL connector's counters are shown."""
     late_notifications: int = 0
-    """Of those who fetched what had expired: only the connector knows it."""
+    """Attempts to free a KV cache after its lease was over; set by the server, as only the producer counts them."""
     _families: dict[str, list[str]] = field(default_factory=dict)
-    """By what heads it, the samples of each family, whatever the rank."""
+    """Samples of each metric family, for all ranks, by the family's header lines."""
     _samples: list[str] = field(default_factory=list)
-    """Of the family that is being written."""
+    """Samples of the family that is being written."""
     _rank: int = 0
     _model_label: str = field(init=False)
 
@@ -156,7 +156,7 @@ class Exposition:
         self._counter("nixl_num_notifications_after_expiry", "Number of notifications received after expiry.", late)
 
     def _rejections(self, count: int) -> None:
-        """Of the engine, whatever the rank."""
+        """Counters of rejections, for the engine as a whole, without a rank label."""
         self._family("admission_rejections_total", "counter", "Number of admission attempts rejected by a queue limit.")
         for reason, rejected in (("max_num_queued_reqs", count), ("max_num_queued_tokens", 0)):
             labels = f'{self._model_label},reason="{reason}"'
@@ -201,7 +201,7 @@ class Exposition:
         self._samples = self._families.setdefault(head, [])
 
     def _sample(self, name: str, value: float, *, between: str = "", after: str = "") -> None:
-        """One line; labels are in alphabetical order, so some stand between `engine` and `model_name`."""
+        """Add one sample; labels are in alphabetical order, so some stand between `engine` and `model_name`."""
         labels = ",".join(filter(None, (f'engine="{self._rank}"', between, self._model_label, after)))
         self._samples.append(f"vllm:{name}{{{labels}}} {_number(value)}")
 

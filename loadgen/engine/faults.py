@@ -1,4 +1,4 @@
-"""The ways in which an emulated engine can be told to misbehave, to test what stands in front of it. Values only."""
+"""Faults that an emulated engine can be told to inject, for tests of the gateway in front of it. Values only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import msgspec
 
 
 class FaultMode(StrEnum):
-    """What goes wrong. Unless it says otherwise, a mode strikes requests for tokens, and probes go on as ever."""
+    """Kind of fault. Unless stated otherwise, a mode affects requests for tokens, while probes are answered
+    normally."""
 
     NONE = "none"
     REFUSE = "refuse"
@@ -23,11 +24,11 @@ class FaultMode(StrEnum):
     ERROR_EVENT_FIRST = "error_event_first"
     """Status 200, then an error event in place of the first token."""
     EMPTY_STREAM = "empty_stream"
-    """Status 200, then nothing but the end mark."""
+    """Status 200, then only the end mark."""
     ABORT_MIDSTREAM = "abort_midstream"
-    """After `after_tokens` tokens the stream ends with finish reason `abort`, as at a stopping engine."""
+    """The stream ends after `after_tokens` tokens with finish reason `abort`, as at a stopping engine."""
     RECOMPUTED_MIDSTREAM = "recomputed_midstream"
-    """After `after_tokens` tokens the answer ends as vllm-ascend ends one for which it has no room left: finish reason
+    """The answer ends after `after_tokens` tokens as vllm-ascend ends one that it has no room left for: finish reason
     `stop`, stop reason `recomputed`."""
     GARBAGE_METRICS = "garbage_metrics"
     SLOW_METRICS = "slow_metrics"
@@ -35,13 +36,13 @@ class FaultMode(StrEnum):
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of `POST /faults`; it replaces the fault before it."""
+    """Body of `POST /faults`; it replaces the fault before it."""
 
     mode: FaultMode = FaultMode.NONE
     after_tokens: int = 3
     delay_s: float = 30.0
     times: int | None = None
-    """How many requests are hit before all is well again. None: until the next order."""
+    """Number of requests to hit before the fault ends. None: until the next order."""
 
 
 GENERATION_FAULTS = (
@@ -55,12 +56,12 @@ GENERATION_FAULTS = (
     FaultMode.ABORT_MIDSTREAM,
     FaultMode.RECOMPUTED_MIDSTREAM,
 )
-"""What strikes requests for tokens."""
+"""Modes that affect requests for tokens."""
 
 
 @dataclass(slots=True)
 class FaultSwitch:
-    """The fault in force, counted down as it strikes."""
+    """Fault in force, and the number of requests it has hit."""
 
     fault: Fault = field(default_factory=Fault)
     _strikes: int = 0
@@ -70,7 +71,7 @@ class FaultSwitch:
         self._strikes = 0
 
     def strike(self, *modes: FaultMode) -> Fault | None:
-        """The fault in force if it is one of these modes; counts as one hit."""
+        """Return the fault in force if it is one of these modes, and count a hit; otherwise None."""
         if self.fault.mode not in modes:
             return None
         if self.fault.times is not None and self._strikes >= self.fault.times:

@@ -1,4 +1,4 @@
-"""Reads JSON bodies field by field, and finds fault with them in vLLM's words. It checks and never changes anything."""
+"""Typed reading of JSON bodies, with errors in vLLM's wording. It checks and never changes a body."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEDIA_TOKENS = 1105
 
 @dataclass(slots=True)
 class ApiError(Exception):
-    """A request that an engine answers with an error body instead of tokens."""
+    """Request that an engine answers with an error body instead of tokens."""
 
     status: int
     type: str
@@ -35,13 +35,13 @@ class ApiError(Exception):
         }
 
     def messages_content(self) -> dict[str, Any]:
-        """As the messages API words it."""
+        """Error body in the form of the messages API."""
         kind = _MESSAGES_TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": self.message}}
 
 
 def json_body(content_type: str, body: bytes) -> Fields:
-    """Raises ApiError for what is no JSON object."""
+    """Parse a body as a JSON object. Raises ApiError if it is none."""
     if content_type != "application/json":
         raise ApiError(
             400, "Bad Request", "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
@@ -51,7 +51,7 @@ def json_body(content_type: str, body: bytes) -> Fields:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A JSON object whose members are read by type; null counts as absent, as it does in vLLM."""
+    """JSON object whose members are read by type; null counts as absent, as it does in vLLM."""
 
     members: dict[str, Any]
 
@@ -67,7 +67,7 @@ class Fields:
         return value
 
     def objects(self, name: str) -> list[Fields]:
-        """A list of objects; none where it is absent."""
+        """List of objects; empty if the member is absent."""
         value = self.value(name)
         if value is None:
             return []
@@ -157,8 +157,7 @@ def cache_salt_of(fields: Fields) -> str:
 
 
 def text_of_content(message: dict[str, Any]) -> str:
-    """Text of a message. A media part has a text that stands for it; other parts and tool calls count with their
-    JSON."""
+    """Text of a message. A media part counts as a stand-in text; other parts and tool calls count as their JSON."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
     calls = message.get("tool_calls")
@@ -179,7 +178,7 @@ def text_of_part(part: object) -> str:
 
 
 def _seen(part: Any) -> Any:
-    """The part with a text of MEDIA_TOKENS tokens in place of each media part; equal media have equal texts."""
+    """Copy of the part with a text of MEDIA_TOKENS tokens in place of each media part; equal media have equal texts."""
     match part:
         case {"type": str(kind), "source": {"type": "text" | "content"} as source} if kind in _MEDIA_TYPES:
             return part | {"source": {name: _seen(each) for name, each in source.items()}}

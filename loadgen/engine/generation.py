@@ -1,6 +1,6 @@
-"""Serves the requests that give one emulated engine work: checks, submits, relays tokens, and misbehaves if told to.
+"""Handlers of the requests that use the model: they check, submit, relay tokens, and inject faults on demand.
 
-Every request that the model took is aborted when its handler is left early, however that happens.
+Every request that the model accepted is aborted when its handler is left early, for whatever reason.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ _RANK_HEADER = "X-data-parallel-rank"
 
 @dataclass(slots=True)
 class _Asked:
-    """How a request is to be run, beside what it asks for."""
+    """Execution parameters of a request, beside its content."""
 
     handoff: HandOver | Fetch | None
     rank: int | None = None
     is_wanted: bool = False
-    """What it fetches has been taken note of, and is let go with its end."""
+    """True once the consumer has registered the fetch, so that the KV cache is freed when the request ends."""
 
 
 async def reset_connection(http: web.Request) -> Never:
-    """Close the connection with a TCP reset instead of an answer. The handler is cancelled by what it did."""
+    """Close the connection with a TCP reset instead of an answer. The abort cancels the calling handler."""
     transport = http.transport
     if transport is not None:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
@@ -80,7 +80,7 @@ async def reset_connection(http: web.Request) -> Never:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A request that its engine has taken."""
+    """Request that the engine has accepted."""
 
     http: web.Request
     answer: _AnyAnswer
@@ -89,7 +89,7 @@ class _Run:
 
 
 class Generation:
-    """The endpoints that use the model."""
+    """HTTP handlers of the endpoints that use the model."""
 
     def __init__(
         self,
@@ -113,15 +113,15 @@ class Generation:
         self._closing = asyncio.Event()
         self._responses = ResponseStore()
         self.in_flight = 0
-        """HTTP requests being served, which is what vLLM's `/load` counts."""
+        """HTTP requests in progress, as vLLM's `/load` counts them."""
 
     def close(self) -> None:
-        """End all answers where they stand, and take no more."""
+        """End all answers where they stand, and accept no more requests."""
         self._closing.set()
         self._driver.abort_all()
 
     async def closed_within(self, seconds: float) -> None:
-        """Wait for so long, or until the engine stops."""
+        """Wait for `seconds`, or until the engine stops."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
@@ -163,7 +163,7 @@ class Generation:
     async def _pool(
         self, http: web.Request, parse: Callable[[str, bytes, tuple[str, ...]], PoolingRequest], endpoint: Endpoint
     ) -> web.StreamResponse:
-        """One text after the other, each as a request for a single token."""
+        """Process the texts one after the other, each as a request for a single token."""
         self.in_flight += 1
         try:
             request = parse(http.content_type, await http.read(), self._config.served)
@@ -222,13 +222,14 @@ class Generation:
         return handoff_of(json_body(content_type, body), self._config.handoff)
 
     def _turn_away(self, asked: _Asked | None) -> None:
-        """What it would have fetched is let go at once."""
+        """Free the KV cache that a refused request would have fetched."""
         if asked is not None and isinstance(asked.handoff, Fetch) and not asked.is_wanted:
             assert self._consumer is not None
             self._consumer.refuse(asked.handoff)
 
     def _rank_of(self, http: web.Request) -> int | None:
-        """What is no number is ignored; what is no rank of ours is refused."""
+        """Data-parallel rank named by the header. A value that is not a number is ignored; a rank out of range is
+        refused."""
         named = http.headers.get(_RANK_HEADER, "").strip()
         if not named.isascii() or not named.removeprefix("-").isdecimal():
             return None
@@ -290,7 +291,8 @@ class Generation:
     async def _generate_several(
         self, http: web.Request, request: GenerationRequest, fault: Fault | None, asked: _Asked
     ) -> web.StreamResponse:
-        """Whole, wherever it runs: no gateway has a request of this kind share engines."""
+        """Serve several choices entirely on this engine: gateways never split such a request between prefill and
+        decode."""
         planned = [self._plan(http, each, None) for each in choices_of(request)]
         choices: list[Choice] = []
 
@@ -319,7 +321,8 @@ class Generation:
                 self._driver.abort(engine_request.request_id)
 
     def _note(self, answer: _AnyAnswer, engine_request: EngineRequest, asked: _Asked, rank: int) -> None:
-        """Before the engine has it: what it is to keep, or what it is to fetch. Raises EngineDied."""
+        """Register a hand-off before the engine has the request: the offer to keep or the fetch to make. Raises
+        EngineDied."""
         handoff, request = asked.handoff, answer.request
         if handoff is None:
             return
@@ -335,14 +338,14 @@ class Generation:
             self._producer.offer(key, Offer(request_id, self._producer.engine_ids[rank], tokens, digest))
 
     def forget(self, request_id: str) -> None:
-        """A request that has ended is neither kept for anybody nor fetched, unless its lease says so."""
+        """Remove an ended request from producer and consumer; an offer whose blocks are kept under a lease stays."""
         if self._producer is not None:
             self._producer.gone(request_id)
         if self._consumer is not None:
             self._consumer.gone(request_id)
 
     def _keep(self, run: _Run, tokens: int, reason: FinishReason) -> None:
-        """Before the client can have heard of the end."""
+        """Store the response and fill in the hand-off fields, before the client can have learned of the end."""
         answer, engine_request = run.answer, run.engine_request
         if isinstance(answer, ResponsesAnswer) and answer.request.store and reason is not FinishReason.ABORT:
             self._responses.put(answer.answer_id, answer.stored(tokens, reason))
@@ -364,7 +367,7 @@ class Generation:
             answer.handed_over[COUNTS_KEY] = told_counts(answer.request.prompt, handoff.experts, self._config.model)
 
     def _identity(self, http: web.Request, endpoint: Endpoint) -> tuple[str, int]:
-        """Clients may name an answer, but not one that is kept."""
+        """Answer id and creation time. Clients may choose the id, except of a response, which is stored."""
         created = int(datetime.fromisoformat(self._clock.wall_time()).timestamp())
         fresh = uuid4().hex[:16]
         if endpoint is Endpoint.RESPONSES:
@@ -374,7 +377,7 @@ class Generation:
     def _plan(
         self, http: web.Request, request: GenerationRequest, handoff: HandOver | Fetch | None
     ) -> tuple[_AnyAnswer, EngineRequest]:
-        """Decide the whole answer; the model then says when its tokens exist."""
+        """Compute the whole answer; the model then decides when its tokens exist."""
         prompt_tokens = token_count(request.prompt)
         output_tokens, reason = self._output_length(request, prompt_tokens)
         voice = voice_of(request)
@@ -417,13 +420,13 @@ class Generation:
         chance = random.Random(xxhash.xxh3_64_intdigest(asked, seed=self._config.seed))
         drawn = chance.lognormvariate(math.log(self._config.output_tokens_median), self._config.output_tokens_sigma)
         least = request.output_tokens_min
-        if least >= limit:  # who may not stop before ends by length
+        if least >= limit:  # a minimum at the limit leaves only the end by length
             return limit, FinishReason.LENGTH
         return _cut(max(1, least, max(1, round(drawn)) - said), limit)
 
 
 def _formed(request: GenerationRequest, voice: str) -> bytes:
-    """What has to have a form: a call's arguments, or an answer that follows a schema. Raises ApiError."""
+    """Answer with a required form: a call's arguments, or JSON that follows a schema. Raises ApiError."""
     if request.tool is not None:
         return call_arguments(request.tool, model=voice, prompt=request.prompt)
     return json_text(request.schema or {}, model=voice, prompt=request.prompt)
@@ -458,7 +461,7 @@ async def _send(http: web.Request, request: GenerationRequest, body: bytes) -> w
 
 
 async def _refuse(http: web.Request, request: GenerationRequest, error: ApiError) -> web.StreamResponse:
-    """A stream's status has gone out when the engine finds out; anything else gets a proper error."""
+    """Send an error: as an event in a stream, whose status has gone out; otherwise as an HTTP error."""
     if not request.stream:
         raise error
     return await _send(http, request, _error_of(request, error) + _end_mark(request))
@@ -477,7 +480,7 @@ def _end_mark(request: GenerationRequest) -> bytes:
 async def _relay(
     http: web.Request, answer: _AnyAnswer, feed: TokenFeed, fault: Fault | None, on_end: _OnEnd
 ) -> web.StreamResponse:
-    """Headers at once, then tokens as they come; those that fall due together go out together."""
+    """Send the headers at once, then tokens as they exist; tokens that are due together go out together."""
     response = await _open(http, answer.request)
     if answer.preamble:
         await response.write(answer.preamble)
@@ -517,7 +520,7 @@ async def _collect(
 
 
 async def _progress(feed: TokenFeed, seen: int, fault: Fault | None) -> tuple[int, FinishReason | None]:
-    """How many tokens there are, and the reason if they are all; a fault ends them early."""
+    """Wait for more tokens; gives the token count, and the finish reason once it is complete. A fault ends it early."""
     await feed.more_than(seen)
     if fault is not None and feed.tokens >= fault.after_tokens:
         return fault.after_tokens, FinishReason.ABORT

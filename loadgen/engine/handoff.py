@@ -1,6 +1,6 @@
-"""What a body says of handing a KV cache over, as each connector's engine reads it, and what a prefill answers with.
+"""KV cache hand-off fields in request bodies, as each connector's engine reads them, and in a prefill worker's answer.
 
-Values in, values out. What kills a real engine raises EngineDied here; nothing is fetched or kept.
+Values in, values out. Input that kills a real engine raises EngineDied; this module neither fetches nor keeps anything.
 """
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ from loadgen.engine.vocabulary import FinishReason
 _NIXL_NEEDS = ("remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port")
 _MOONCAKE_NEEDS = ("remote_bootstrap_addr", "remote_engine_id", "transfer_id")
 _WAITS_S = {Connector.MOONCAKE: 480.0, Connector.SGLANG: 300.0}
-"""Until a decode worker gives up that came before the prefill was done: nobody tells it that none will be."""
+"""Seconds after which a decode worker that came before the prefill gives up: it is not told when there will be none."""
 _ROOM_MAX = 2**63 - 1
 
 
 class EngineDied(Exception):
-    """The engine's core met an assertion of its own: the whole server exits, with all that ran in it."""
+    """Failed assertion in the engine's core: the whole server exits, with all that ran in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandoffConfig:
-    """What one engine does for a disaggregated pool."""
+    """Part of one engine in a disaggregated pool."""
 
     connector: Connector
     role: ReplicaRole
     lease_s: float = 30.0
-    """How long a prefill worker keeps what nobody fetches (NIXL `kv_lease_duration`). A decode worker renews it for
-    what it has queued. Mooncake and SGLang keep as long as they wait."""
+    """Seconds for which a prefill worker keeps a KV cache that no decode worker fetches (NIXL `kv_lease_duration`). A
+    decode worker renews the lease for queued requests. With Mooncake and SGLang the worker keeps it as long as they
+    wait (`kept_s`)."""
     transfer_s: float = 0.002
-    """What it takes to bring a prompt over, ..."""
+    """Seconds to transfer a prompt's KV cache, plus `transfer_token_s` for each token."""
     transfer_token_s: float = 0.0
-    """... and for each of its tokens."""
+    """Seconds added for each token transferred."""
     recomputes: bool = False
-    """Whether what cannot be fetched is read here (`kv_load_failure_policy: recompute`) or fails."""
+    """True if a prompt whose KV cache cannot be fetched is computed here (`kv_load_failure_policy: recompute`); if
+    false, its request fails."""
     experts: ExpertShape | None = None
-    """A prefill worker's, of an emulated mixture of experts: it tells which ones read the prompt."""
+    """Emulated mixture of experts of a prefill worker, which reports the experts that its prompts used."""
     bootstrap_port: int = 0
-    """Where whoever decodes finds a prefill worker, beside its own port; 0: at its own."""
+    """Additional port at which decode workers find a prefill worker; 0: the engine's own port."""
 
     @property
     def kept_s(self) -> float:
@@ -56,19 +58,19 @@ class HandoffConfig:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Read this prompt, and keep it for somebody."""
+    """Instruction to compute this prompt and keep its KV cache for a decode worker."""
 
     key: str | None
-    """Under which it will be asked for. None: whatever the answer says."""
+    """Key under which it will be fetched. None: the request id, which the answer reports."""
     reasons: tuple[FinishReason, ...]
-    """Only what ends like this is kept."""
+    """Finish reasons with which the KV cache is kept; with others it is released."""
     is_cut: bool = False
-    """It stops by itself after one token."""
+    """True if the answer ends after one token whatever the request asks for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """This prompt was read there: fetch it."""
+    """Instruction to fetch this prompt's KV cache from a prefill worker."""
 
     address: str
     key: str
@@ -77,7 +79,7 @@ class Fetch:
 
 
 def handoff_of(fields: Fields, config: HandoffConfig) -> HandOver | Fetch | None:
-    """Raises ApiError, and EngineDied."""
+    """Hand-off instruction in a request body, or None. Raises ApiError and EngineDied."""
     if config.connector is Connector.SGLANG:
         return _by_room(fields, config)
     params = fields.object("kv_transfer_params")
@@ -137,14 +139,15 @@ def _address(host: str, port: int | None) -> str:
 
 
 def prompt_digest(model: str, cache_salt: str, prompt: bytes) -> str:
-    """Equal for equal prompts."""
+    """Digest that is equal for equal prompts of the same model and salt."""
     return str(xxhash.xxh3_128_hexdigest(b"\0".join((model.encode(), cache_salt.encode(), prompt))))
 
 
 def handed_over(
     connector: Connector, *, key: str, engine_id: str, host: str, port: int, prompt_tokens: int, blocks: int
 ) -> dict[str, Any] | None:
-    """What stands in a prefill's answer. None with those connectors whose two legs meet otherwise."""
+    """Transfer parameters in a prefill worker's answer. None with connectors that need none, whose two legs run at
+    once."""
     if not connector.is_sequential:
         return None
     where: dict[str, Any] = {

@@ -1,8 +1,8 @@
-"""What an iteration of an engine costs in time: the one thing about it that the model does not decide.
+"""Cost in time of an engine's iterations: the one aspect that the model does not decide itself.
 
-An `IterationCost` looks at the batch of an iteration and answers with a `Pace`, which also tells the times of the
-iterations after it while the batch stays the same. So the model can jump over them, and the jump's arithmetic belongs
-to whoever knows the cost. Both are pure: they read no clock and change nothing that they are shown.
+An `IterationCost` looks at the batch of an iteration and answers with a `Pace`, which also gives the times of the
+following iterations while the batch stays the same, so that the model can jump over them. Both are pure: they read no
+clock and do not change their arguments.
 """
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ from loadgen.engine.sequences import Sequence
 
 
 class Pace(Protocol):
-    """How long iterations take over one batch, each of whose sequences gains a token an iteration.
+    """Durations of iterations over one batch, each of whose sequences gains a token per iteration.
 
-    Only an iteration that prefills nothing is followed by others of the same pace. What has been said of iterations
-    that have begun stands; of later ones a pace may come to say something else, as where engines wait for each other.
+    Only an iteration without prefill is followed by others of the same pace. The durations of iterations that have
+    begun are final; those of later ones may be revised, as where engines wait for each other.
     """
 
     def duration_ns(self, iterations: int) -> int:
-        """How long the first `iterations` take together: 0 for none of them, and more with each."""
+        """Duration of the first `iterations` together: 0 for none of them, and increasing."""
         ...
 
     def ended_by(self, elapsed_ns: int) -> int:
-        """How many of them are over by then: the most whose `duration_ns` is not above `elapsed_ns`, which is ≥ 0."""
+        """Number of iterations over after `elapsed_ns` ≥ 0: the most whose `duration_ns` is not above `elapsed_ns`."""
         ...
 
 
 class IterationCost(Protocol):
-    """The cost of one engine's iterations. Calls do not go back in time.
+    """Cost of one engine's iterations. Calls do not go back in time.
 
-    One that remembers nothing may serve many engines; one that does, as where ranks wait for each other at a barrier,
-    is an object of one engine's own.
+    A stateless cost may serve many engines; a stateful one, as where ranks wait for each other at a barrier, belongs to
+    one engine.
     """
 
     def pace(self, now_ns: int, batch: list[Sequence], prefill_tokens: int) -> Pace:
-        """An iteration over this batch starts now, which computes the `scheduled` tokens of each sequence beside those
-        `computed`; `prefill_tokens` of them are prefill. The batch is not empty, and not to be kept."""
+        """Pace of an iteration that starts now and computes the `scheduled` tokens of each sequence after those
+        `computed`; `prefill_tokens` of them are prefill. The batch is not empty, and must not be kept."""
         ...
 
     def next_start_ns(self, now_ns: int) -> int:
-        """When an engine that ran nothing may start an iteration, now or later."""
+        """Earliest time, not before now, at which an engine that ran nothing may start an iteration."""
         ...
 
     def rest(self, now_ns: int) -> None:
-        """The engine has nothing to run from now on, until the next `pace`."""
+        """Report that the engine has nothing to run until the next `pace`."""
         ...
 
 
 class EvenPace(Pace):
-    """Each iteration takes as long as the first."""
+    """Constant pace: each iteration takes as long as the first."""
 
-    # A plain class with its base named: compiled, the model then calls it as directly as a method of its own.
+    # Explicit base class: compiled, the model then calls it as directly as a method of its own.
 
     def __init__(self, iteration_ns: int) -> None:
         self._iteration_ns = iteration_ns
@@ -68,7 +68,7 @@ class EvenPace(Pace):
 @dataclass(frozen=True, slots=True)
 class LinearCost:
     """An iteration over n sequences that prefills p tokens takes `base_ns + n * sequence_ns + p * prefill_token_ns`,
-    however long the sequences are (token-budget paper, Eq. 9, with a term for prefill)."""
+    whatever the length of the sequences (token-budget paper, Eq. 9, with a term for prefill)."""
 
     base_ns: int
     sequence_ns: int

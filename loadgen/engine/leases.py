@@ -1,6 +1,6 @@
-"""What a prefill worker keeps for those who will fetch it: until they have, let it go, or its lease is over. Pure.
+"""Leases on the blocks that a prefill worker keeps for decode workers until fetched, freed or expired. Pure.
 
-Each lease ends exactly once, one way or another, and what it kept is handed back then.
+Each lease ends exactly once, and its blocks are handed back then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class _Lease:
 
 
 class Leases:
-    """By request. There are no more of them than the cache has blocks."""
+    """Leases by request id. There are at most as many as the cache has blocks."""
 
     def __init__(self) -> None:
         self.expired = 0
@@ -32,7 +32,7 @@ class Leases:
 
     @property
     def next_ns(self) -> int | None:
-        """When the first of them is over."""
+        """Time at which the first lease expires."""
         return self._next_ns
 
     def grant(self, request_id: str, held: Holding, until_ns: int) -> None:
@@ -41,7 +41,8 @@ class Leases:
         self._look()
 
     def renew(self, request_id: str, until_ns: int) -> bool:
-        """Whoever wants it still waits for its turn. False: it is gone."""
+        """Extend a lease at least until `until_ns`: the decode worker's request still waits for room. False: the lease
+        has ended."""
         lease = self._leases.get(request_id)
         if lease is None:
             return False
@@ -50,13 +51,14 @@ class Leases:
         return True
 
     def end(self, request_id: str) -> Holding | None:
-        """It has been fetched, or is wanted no longer. None: it is gone already."""
+        """End a lease whose blocks were fetched or are not needed, and return its blocks. None: it has ended
+        already."""
         lease = self._leases.pop(request_id, None)
         self._look()
         return None if lease is None else lease.held
 
     def expire(self, now_ns: int) -> list[tuple[str, Holding]]:
-        """Those that are over by now."""
+        """End the leases that have expired by `now_ns` and return their blocks by request id."""
         over = [(request_id, lease.held) for request_id, lease in self._leases.items() if lease.until_ns <= now_ns]
         for request_id, _ in over:
             del self._leases[request_id]

@@ -1,4 +1,4 @@
-"""The command `engine`: serve emulated engines until told to stop. It parses options, starts, announces and waits."""
+"""Command `engine`: serve emulated engines until stopped. It parses options, starts, announces and waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from loadgen.engine.server_config import EngineServerConfig
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """How to tell the user, or the program that started us, that the engines are ready."""
+    """Report on standard output that the engines are ready, to the user or to the program that started them."""
 
     as_json: bool
 
@@ -58,7 +58,7 @@ async def serve_until_stopped(configs: list[EngineServerConfig], announcement: A
 
 
 async def _all_dead(servers: list[EngineServer]) -> None:
-    """One of them is like a process of its own: the others live on."""
+    """Wait until every engine has died: each is like a process of its own, and one death leaves the others running."""
     for server in servers:
         await server.died.wait()
 

@@ -1,4 +1,4 @@
-"""The emulated engine's messages API: answers in blocks, counts before asking, streams in events with names."""
+"""Messages API of the emulated engine: content blocks, token counts without generation, named stream events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STOP_REASONS = {FinishReason.STOP: "end_turn", FinishReason.LENGTH: "max_tokens
 
 
 def parse_messages(content_type: str, body: bytes, served: tuple[str, ...]) -> GenerationRequest:
-    """Raises ApiError."""
+    """Parse a messages API request. Raises ApiError."""
     fields = json_body(content_type, body)
     check_sampling(fields)
     output_tokens_max = fields.integer("max_tokens", at_least=1)
@@ -36,7 +36,7 @@ def parse_messages(content_type: str, body: bytes, served: tuple[str, ...]) -> G
 
 
 def count_tokens(content_type: str, body: bytes, served: tuple[str, ...]) -> dict[str, int]:
-    """What a prompt would be worth. Raises ApiError."""
+    """Number of input tokens of a prompt. Raises ApiError."""
     fields = json_body(content_type, body)
     served_model(fields, served)
     return {"input_tokens": token_count(_prompt(fields))}
@@ -71,7 +71,8 @@ class MessagesAnswer(AnyAnswer):
         return encode(message | {"stop_reason": self._stop_reason(reason), "usage": self._usage(tokens)} | handed_over)
 
     def _opening(self) -> bytes:
-        """As vLLM does: without a ping, and with all of the prompt as input; what was cached comes at the end."""
+        """Opening events in vLLM's form: no ping, and all of the prompt as input; cached tokens are reported at the
+        end."""
         usage = {"input_tokens": self.prompt_tokens, "output_tokens": 0}
         message = self._message([]) | {"stop_reason": None, "stop_sequence": None, "usage": usage}
         start = _event("message_start", message=message)
@@ -101,7 +102,7 @@ class MessagesAnswer(AnyAnswer):
         }
 
     def _block(self, text: str) -> dict[str, Any]:
-        """Arguments that were cut off are no JSON, and a block has no place for anything else."""
+        """Content block of the answer. Tool arguments that were cut off are not JSON, and become an empty object."""
         if self.request.tool is None:
             return {"type": "text", "text": text}
         try:

@@ -1,8 +1,8 @@
-"""A model of one inference engine by iterations: batching, chunked prefill, paged KV, prefix cache, preemption.
+"""Iteration-level model of one inference engine: batching, chunked prefill, paged KV, prefix cache, preemption.
 
-It is pure: time comes in, outputs come out, the same calls give the same story; it never sleeps, logs or draws chance.
-The scheduling rules are those of vLLM's V1 scheduler, first come, first served. What an iteration costs is not decided
-here but by the strategy that comes with the configuration (`iteration_cost.py`).
+The model is pure: time is an argument, outputs are values, and equal calls give equal results; it never sleeps, logs or
+draws random numbers. The scheduling rules are those of vLLM's V1 scheduler, first come, first served. The duration of
+an iteration is decided by the cost strategy in the configuration (`iteration_cost.py`), not here.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from loadgen.engine.vocabulary import FinishReason, Rejection
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """One engine's size and speed."""
+    """Size and speed of one engine."""
 
     cost: IterationCost
-    """What its iterations take."""
+    """Duration of its iterations."""
     kv_blocks: int
     context_tokens_max: int
     sequences_max: int
@@ -30,14 +30,14 @@ class EngineConfig:
     batch_tokens_max: int = 512
     """Tokens of one iteration, prefill and decode together (vLLM `max_num_batched_tokens`)."""
     prefill_chunk_tokens: int = 512
-    """Of these, how many may be prefill."""
+    """Upper bound on the prefill tokens among `batch_tokens_max`."""
     block_tokens: int = 16
     queued_requests_max: int | None = None
-    """Beyond this many waiting requests a new one is rejected (vLLM `max_num_queued_reqs`). None: all may wait."""
+    """Waiting requests beyond which a new one is rejected (vLLM `max_num_queued_reqs`). None: no limit."""
     stream_every_iteration: bool = False
-    """Report each iteration's tokens by themselves. False: jump over iterations in which only token counts change."""
+    """Report the tokens of each iteration separately. False: jump over iterations in which only token counts change."""
     report_tokens: bool = True
-    """Report tokens after the first at all. False: for whoever only wants to know when a sequence begins and ends."""
+    """Report tokens after the first (`TokensGenerated`). False: only the other outputs are reported."""
 
     def __post_init__(self) -> None:
         assert 0 < self.sequences_max < self.batch_tokens_max, "a full batch must leave room for prefill"
@@ -51,7 +51,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """What every output says: which sequence it is about, and when it came that far."""
+    """Fields common to all outputs: the request and the time of the event."""
 
     request_id: str
     at_ns: int
@@ -59,46 +59,48 @@ class _Progress:
 
 @dataclass(frozen=True, slots=True)
 class Admitted(_Progress):
-    """Entered the batch, with this much of its prompt found in the cache. Repeated after a preemption."""
+    """The sequence entered the batch, with `cached_tokens` of its prompt found in the cache. Repeated after a
+    preemption."""
 
     cached_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class FirstToken(_Progress):
-    """Prefill is done and token number one exists."""
+    """Prefill is done and the first output token exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokensGenerated(_Progress):
-    """Further tokens; several when iterations were jumped over, the last of them at `at_ns`."""
+    """Output tokens after the first; several when iterations were jumped over, the last of them at `at_ns`."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Preempted(_Progress):
-    """Lost its blocks to an older sequence and waits again, at the head of the queue."""
+    """The sequence lost its blocks to an older sequence and waits again, at the head of the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished(_Progress):
-    """All tokens exist and the blocks are released."""
+    """All output tokens exist; the blocks are released, or kept under a lease."""
 
     reason: FinishReason
 
 
 @dataclass(frozen=True, slots=True)
 class Fetching(_Progress):
-    """There is room for a prompt that was read elsewhere: `deliver` is to say when its keys and values have come."""
+    """A request with a remote prefill has blocks reserved here; the caller fetches its KV cache and then calls
+    `deliver`."""
 
     cached_tokens: int
-    """Of it, what is in the cache here and need not come."""
+    """Prompt tokens that are in the local cache and need not be fetched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expired(_Progress):
-    """Nobody fetched what was kept of it."""
+    """The lease ended before a decode worker fetched the KV cache kept for this request."""
 
 
 EngineOutput = Admitted | FirstToken | TokensGenerated | Preempted | Finished | Fetching | Expired
@@ -106,13 +108,14 @@ EngineOutput = Admitted | FirstToken | TokensGenerated | Preempted | Finished | 
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """The engine's own gauges and counters, as it would show them when probed."""
+    """Gauges and counters of the engine, as a probe would read them."""
 
     running: int
     waiting: int
-    """Left over by the last scheduling decision for want of a slot, of blocks or of batch tokens."""
+    """Requests that the last scheduling decision left waiting for a slot, for blocks or for batch tokens."""
     arriving: int
-    """Came since that decision; like vLLM, the engine has not looked at them yet and counts them nowhere."""
+    """Requests submitted since that decision; like vLLM, the engine has not looked at them yet and counts them
+    nowhere."""
     kv_usage: float
     """Share of blocks held by sequences, 0..1; idle cached blocks count as free."""
     blocks_held: int
@@ -121,37 +124,37 @@ class EngineLoad:
     preemptions: int
     rejections: int
     prompt_tokens: int
-    """Of prompts whose prefill is done, cached tokens included."""
+    """Tokens of prompts whose prefill is done, cached tokens included."""
     generation_tokens: int
     finished: int
     iterations: int
     deferred: int = 0
-    """Neither run nor wait for room: their keys and values are on their way."""
+    """Requests with blocks reserved whose KV cache is still being fetched; they neither run nor wait for blocks."""
     kept: int = 0
-    """Have ended, and their blocks are kept for somebody who fetches them."""
+    """Finished requests whose blocks are kept until a decode worker fetches them."""
     leases_expired: int = 0
     external_tokens: int = 0
-    """Of prompts, those whose keys and values came from elsewhere."""
+    """Prompt tokens whose KV cache was fetched from a prefill worker."""
 
 
 @dataclass(slots=True)
 class _Stretch:
-    """One iteration in flight, or several in a row over the same batch. Its pace is asked anew each time: it may come
-    to say something else of iterations that have not begun."""
+    """One iteration in flight, or several in a row over the same batch. The pace is queried anew each time, because it
+    may revise the durations of iterations that have not begun."""
 
     start_ns: int
     pace: Pace
     iterations: int
     batch: list[Sequence]
     allocations: list[int]
-    """How many blocks the batch takes in iteration i of the stretch, by i modulo the block size, for i ≥ 1."""
+    """Blocks that the batch takes in iteration i of the stretch, indexed by i modulo the block size, for i ≥ 1."""
 
     @property
     def end_ns(self) -> int:
         return self.start_ns + self.pace.duration_ns(self.iterations)
 
     def boundary_ns(self, iterations: int) -> int:
-        """When the first `iterations` of them are over."""
+        """Time at which the first `iterations` iterations are over."""
         return self.start_ns + self.pace.duration_ns(iterations)
 
     def ended_by(self, now_ns: int) -> int:
@@ -167,7 +170,7 @@ class _Stretch:
 
 @dataclass(slots=True)
 class _Step:
-    """One iteration while it is being put together."""
+    """One iteration while the scheduler puts it together."""
 
     now_ns: int
     tokens_left: int
@@ -197,9 +200,9 @@ class _Step:
 
 
 class EngineModel:
-    """One engine. Calls must not go back in time; outputs wait for the next `advance`.
+    """Model of one engine. Calls must not go back in time; outputs wait for the next `advance`.
 
-    The engine acts at iteration boundaries only. `submit` and `abort` first let everything happen that lies strictly
+    The engine acts at iteration boundaries only. `submit` and `abort` first process everything that lies strictly
     before them, so that calls made at a boundary, before `advance` passes it, take part in it.
     """
 
@@ -210,20 +213,20 @@ class EngineModel:
         self._arriving: OrderedDict[str, Sequence] = OrderedDict()
         self._waiting: OrderedDict[str, Sequence] = OrderedDict()
         self._running: list[Sequence] = []
-        """In order of admission: the last is the youngest."""
+        """Sequences in order of admission: the last is the youngest."""
         self._fetching: dict[str, Sequence] = {}
-        """They have room for their prompts, whose keys and values are on their way."""
+        """Sequences with blocks for their prompts whose KV caches are still being fetched, by request id."""
         self._fetched: OrderedDict[str, Sequence] = OrderedDict()
-        """Those whose have come, and who wait for nothing but a place in the batch: they go before all others, who may
-        wait for the room that these hold."""
+        """Sequences whose KV caches have arrived and that only need a slot in the batch. They are admitted before the
+        waiting ones, which may need the blocks that these hold."""
         self._leases = Leases()
         self._blocked = False
-        """The head of the queue found too few blocks, and none were released since."""
+        """True when the head of the queue found too few blocks and none were released since."""
         self._stretch: _Stretch | None = None
         self._wake_ns: int | None = None
-        """When an idle engine starts its next iteration."""
+        """Time at which an idle engine starts its next iteration."""
         self._settled_ns = -1
-        """Everything up to here has happened."""
+        """Time up to and including which everything has been processed."""
         self._outputs: list[EngineOutput] = []
         self._prefix_query_tokens = 0
         self._prefix_hit_tokens = 0
@@ -240,7 +243,7 @@ class EngineModel:
         return self._config
 
     def submit(self, request: EngineRequest, now_ns: int) -> Rejection | None:
-        """Take a request into the queue, or say why not."""
+        """Queue a request, or return the reason for its rejection."""
         assert request.request_id not in self._sequences, "request id in use"
         assert request.prompt_tokens > 0
         assert request.output_tokens > 0
@@ -256,7 +259,7 @@ class EngineModel:
         return None
 
     def abort(self, request_id: str, now_ns: int) -> None:
-        """Forget a request and free its blocks at once. A request that has ended is nothing to abort."""
+        """Drop a request and free its blocks at once. No effect on a request that has ended."""
         self._settle(now_ns - 1)
         sequence = self._sequences.pop(request_id, None)
         if sequence is None:
@@ -275,8 +278,8 @@ class EngineModel:
         self._release(sequence)
 
     def deliver(self, request_id: str, now_ns: int, *, has_come: bool) -> None:
-        """What was to be fetched is here, or will never be: then its prompt is read here. Of a request that has ended
-        nothing is wanted."""
+        """Report the end of a fetch: the prompt's KV cache has arrived or, where `has_come` is false, never will, and
+        the prompt is computed here. Ignored if the request has ended."""
         self._settle(now_ns - 1)
         sequence = self._fetching.pop(request_id, None)
         if sequence is None:
@@ -293,12 +296,12 @@ class EngineModel:
         self._decide_at_next_boundary(now_ns)
 
     def renew(self, request_id: str, until_ns: int, now_ns: int) -> bool:
-        """Keep what is kept of a request at least until then. False: nothing is."""
+        """Extend the lease on the blocks kept for a request at least until `until_ns`. False: none are kept."""
         self._settle(now_ns - 1)
         return self._leases.renew(request_id, until_ns)
 
     def let_go(self, request_id: str, now_ns: int) -> bool:
-        """What is kept of a request has been fetched, or is wanted no longer. False: nothing is."""
+        """Release the blocks kept for a request, which were fetched or are not needed. False: none are kept."""
         self._settle(now_ns - 1)
         held = self._leases.end(request_id)
         if held is None:
@@ -307,22 +310,22 @@ class EngineModel:
         return True
 
     def keeps(self, request_id: str) -> bool:
-        """As of the last call that carried a time."""
+        """True if blocks are kept for a request, as of the last call that carried a time."""
         return request_id in self._leases
 
     @property
     def kept(self) -> int:
-        """Requests of which something is kept."""
+        """Number of requests whose blocks are kept."""
         return len(self._leases)
 
     def advance(self, now_ns: int) -> list[EngineOutput]:
-        """Everything that happened up to and including `now_ns`, in order, that was not reported yet."""
+        """Return all events up to and including `now_ns`, in order, that were not reported yet."""
         self._settle(now_ns)
         outputs, self._outputs = self._outputs, []
         return outputs
 
     def next_change_ns(self) -> int | None:
-        """When to call `advance` next: at once if outputs wait; None when nothing will happen without a new request."""
+        """Time of the next `advance`: at once if outputs wait; None when nothing will happen without a new request."""
         if self._outputs:
             return self._settled_ns + 1
         boundary_ns, lease_ns = self._next_boundary_ns(), self._leases.next_ns
@@ -331,7 +334,7 @@ class EngineModel:
         return lease_ns
 
     def load(self) -> EngineLoad:
-        """The gauges as of the last call that carried a time."""
+        """Gauges as of the last call that carried a time."""
         stretch = self._stretch
         ended = self._iterations_ended()
         held = self._blocks_held(ended)
@@ -356,7 +359,7 @@ class EngineModel:
         )
 
     def generated(self, request_id: str) -> int:
-        """Tokens of an answer that exist, as of the last call that carried a time."""
+        """Output tokens of a request that exist, as of the last call that carried a time."""
         sequence = self._sequences.get(request_id)
         if sequence is None:
             return 0
@@ -364,16 +367,16 @@ class EngineModel:
         return sequence.generated + (self._iterations_ended() if is_written else 0)
 
     def cached_blocks(self, chain: bytes) -> int:
-        """How many of a text's first blocks, named as in a request, are in the cache."""
+        """Leading blocks of a text, named as in a request, that are in the cache."""
         return self._pool.matched(chain, len(chain))[0]
 
     def occupancy(self) -> tuple[int, int, float]:
-        """What of `load` a router reads: running, waiting, and the share of blocks held."""
+        """Running requests, waiting requests and share of blocks held: the part of `load` that a router reads."""
         return len(self._running), self._waiters, self._blocks_held(self._iterations_ended()) / self._pool.total
 
     @property
     def preemptions(self) -> int:
-        """So far."""
+        """Number of preemptions so far."""
         return self._preemptions
 
     @property
@@ -381,7 +384,7 @@ class EngineModel:
         return len(self._waiting) + len(self._fetched)
 
     def _iterations_ended(self) -> int:
-        """Of the stretch in flight, those that are over and not booked yet."""
+        """Iterations of the stretch in flight that are over and not yet booked."""
         stretch = self._stretch
         return 0 if stretch is None else min(stretch.ended_by(self._settled_ns), stretch.iterations - 1)
 
@@ -414,7 +417,7 @@ class EngineModel:
             self._free(held, at_ns)
 
     def _free(self, held: Holding, now_ns: int) -> None:
-        """Whoever waits for room may find it now."""
+        """Release the blocks of an ended lease; waiting requests may find room."""
         self._pool.release(held)
         self._blocked = False
         if self._waiting:
@@ -432,7 +435,8 @@ class EngineModel:
         self._stretch = self._schedule(now_ns)
 
     def _decide_at_next_boundary(self, now_ns: int) -> None:
-        """End the stretch at the first boundary that is not before now: the queue changed, so someone may enter."""
+        """End the stretch at the first boundary not before `now_ns`: the queue changed, so a request may enter the
+        batch."""
         stretch = self._stretch
         if stretch is not None:
             stretch.iterations = stretch.ended_by(now_ns - 1) + 1
@@ -473,7 +477,7 @@ class EngineModel:
         return self._start(step)
 
     def _schedule_running(self, step: _Step) -> None:
-        """Give each running sequence its tokens, oldest first; when blocks run out, the youngest lose theirs."""
+        """Give each running sequence its tokens, oldest first; when blocks run out, preempt the youngest."""
         size = self._config.block_tokens
         position = 0
         while position < len(self._running):
@@ -487,7 +491,7 @@ class EngineModel:
             position += 1
 
     def _make_room(self, sequence: Sequence, tokens: int, now_ns: int) -> bool:
-        """Secure blocks for the first `tokens` tokens. False when the sequence itself had to go."""
+        """Secure blocks for the first `tokens` tokens. False when the sequence itself was preempted."""
         while self._blocks_for(tokens) - sequence.held.blocks > self._pool.available:
             victim = self._running.pop()
             self._preempt(victim, now_ns)
@@ -523,7 +527,7 @@ class EngineModel:
                 self._join(step, sequence)
 
     def _join(self, step: _Step, sequence: Sequence) -> None:
-        """It has its room."""
+        """Add a sequence whose blocks are secured to the batch."""
         self._running.append(sequence)
         self._count_admission(sequence, step.now_ns)
         tokens = step.share(sequence)
@@ -531,7 +535,8 @@ class EngineModel:
         step.take(sequence, tokens)
 
     def _fetch(self, sequence: Sequence, now_ns: int) -> None:
-        """It has its room from now on, and a place in the batch once its keys and values are here."""
+        """Reserve blocks for a remote prompt and ask for its KV cache; the sequence joins the batch once that has
+        arrived."""
         self._hold(sequence, sequence.request.prompt_tokens)
         self._fetching[sequence.request.request_id] = sequence
         self._outputs.append(Fetching(sequence.request.request_id, now_ns, sequence.computed))
@@ -565,7 +570,7 @@ class EngineModel:
         return stretch
 
     def _admission_is_shut(self) -> bool:
-        """Nobody can enter the batch before a sequence leaves it or a new request comes."""
+        """True if no request can enter the batch before a sequence leaves it or a new request comes."""
         if len(self._running) == self._config.sequences_max:
             return True
         return not self._fetched and (not self._waiting or self._blocked)
@@ -598,7 +603,8 @@ class EngineModel:
             self._pool.publish_new(sequence.held, end // size)
 
     def _store_in_order(self, stretch: _Stretch, iterations: int) -> None:
-        """As single steps would do it: it matters who is the first to name a block, and which are evicted by then."""
+        """Take and name blocks in the order of single steps: the order decides which sequence names a block first and
+        which blocks are evicted."""
         size = self._config.block_tokens
         changes = [
             (iteration, position)
@@ -621,7 +627,7 @@ class EngineModel:
             self._pool.allocate(sequence.held, needed)
 
     def _complete(self, stretch: _Stretch, iterations: int) -> None:
-        """Book `iterations` ended iterations: tokens exist, and who has all of them leaves."""
+        """Book `iterations` ended iterations: their tokens exist, and sequences with all their tokens finish."""
         at_ns = stretch.boundary_ns(iterations)
         self._iterations += iterations
         is_quiet = not self._config.report_tokens
@@ -630,7 +636,7 @@ class EngineModel:
             sequence.computed += sequence.scheduled + iterations - 1
             count = sequence.computed - request.prompt_tokens - generated + 1
             if is_quiet and generated and 0 < count < request.output_tokens - generated:
-                sequence.generated = generated + count  # most of them; the same as below
+                sequence.generated = generated + count  # most sequences; equals `_generate` without output
                 self._generation_tokens += count
             elif count > 0:
                 self._generate(sequence, count, at_ns)

@@ -1,5 +1,5 @@
-"""What the emulated engine makes of texts without generating: vectors, scores and orders. All of it is foretold by the
-texts alone.
+"""Embeddings, scores and rankings of the emulated engine, computed without generation and determined by the texts
+alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PoolingRequest:
 
 
 def parse_embeddings(content_type: str, body: bytes, served: tuple[str, ...]) -> PoolingRequest:
-    """Raises ApiError."""
+    """Parse an embeddings request. Raises ApiError."""
     fields = json_body(content_type, body)
     model = served_model(fields, served)
     texts = _inputs(fields)
@@ -52,7 +52,7 @@ def parse_embeddings(content_type: str, body: bytes, served: tuple[str, ...]) ->
 
 
 def parse_rerank(content_type: str, body: bytes, served: tuple[str, ...]) -> PoolingRequest:
-    """Raises ApiError."""
+    """Parse a rerank request. Raises ApiError."""
     fields = json_body(content_type, body)
     model = served_model(fields, served)
     query, documents = fields.text("query"), _texts(fields, "documents")
@@ -66,7 +66,8 @@ def parse_rerank(content_type: str, body: bytes, served: tuple[str, ...]) -> Poo
 
 
 def parse_score(content_type: str, body: bytes, served: tuple[str, ...]) -> PoolingRequest:
-    """Raises ApiError. One text is compared with each of the others, or two lists of a length pair by pair."""
+    """Parse a score request: one text against each of the others, or two lists of equal length pair by pair. Raises
+    ApiError."""
     fields = json_body(content_type, body)
     model = served_model(fields, served)
     firsts, seconds = _either(fields, "text_1", "queries"), _either(fields, "text_2", "documents")
@@ -80,7 +81,7 @@ def parse_score(content_type: str, body: bytes, served: tuple[str, ...]) -> Pool
 
 
 def embedding(model: str, text: bytes, dimensions: int) -> list[float]:
-    """A vector of length 1."""
+    """Pseudo-random vector of length 1, determined by model and text."""
     chance = random.Random(xxhash.xxh3_64_intdigest(text, seed=xxhash.xxh3_64_intdigest(model.encode())))
     drawn = [chance.gauss(0.0, 1.0) for _ in range(dimensions)]
     length = math.hypot(*drawn)
@@ -88,7 +89,7 @@ def embedding(model: str, text: bytes, dimensions: int) -> list[float]:
 
 
 def similarity(first: str, second: str) -> float:
-    """The share of words that two texts have in common."""
+    """Share of words that two texts have in common, 0..1."""
     words, others = set(first.lower().split()), set(second.lower().split())
     return len(words & others) / max(len(words | others), 1)
 
@@ -101,7 +102,7 @@ def _request(model: str, texts: list[bytes], answer: dict[str, Any]) -> PoolingR
 
 
 def _inputs(fields: Fields) -> list[bytes]:
-    """Texts or lists of token ids, one or several."""
+    """Input texts: one or several, each text or a list of token ids."""
     value = fields.value("input")
     items = value if isinstance(value, list) and not _are_token_ids(value) else [value]
     return [_input(item, value) for item in _some(items, "input")]

@@ -1,7 +1,7 @@
-"""A prefill worker's side of a hand-off: what it has read for others, and how they find it, renew it and let it go.
+"""Producer side of a hand-off: KV caches that a prefill worker keeps, and how decode workers find, renew and free them.
 
-Emulated engines speak of this among themselves, over HTTP in place of a side channel; nobody else is meant to. It moves
-no keys and values, since there are none.
+Emulated engines use this HTTP interface among themselves in place of a side channel; it is not meant for other clients.
+No keys or values are transferred, since there are none.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from loadgen.engine.handoff import EngineDied, HandoffConfig
 
 PREFIX = "/emulated/kv"
 _RENEWED_SHARE = 2 / 3
-"""Of its first length, what a renewed lease lasts from then on."""
+"""Length of a renewal, as a share of the first lease."""
 _NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A prompt that is being read, or has been."""
+    """Prompt that is being computed for a decode worker, or has been."""
 
     request_id: str
     engine_id: str
@@ -35,7 +35,7 @@ class Offer:
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What is asked of a prefill worker: `find` waits until it is there."""
+    """Body of a request to a prefill worker: `find` waits up to `waits_s` for the KV cache."""
 
     key: str
     engine_id: str | None = None
@@ -52,11 +52,11 @@ class Renewal(msgspec.Struct, frozen=True):
 
 
 class Producer:
-    """The book of one engine: by key, what others may ask for. It holds what runs and what is kept, and no more."""
+    """Offers of one engine by key. It holds running requests and kept KV caches only."""
 
     def __init__(self, config: HandoffConfig, driver: EngineDriver, *, ranks: int, time_scale: float) -> None:
         self.late_notifications = 0
-        """Fetched after its lease was over."""
+        """Attempts to free a KV cache after its lease was over."""
         self.heartbeats = 0
         self.engine_ids = [str(uuid4()) for _ in range(ranks)]
         self._config = config
@@ -64,7 +64,7 @@ class Producer:
         self._time_scale = time_scale
         self._offers: dict[str, Offer] = {}
         self._keys: dict[str, str] = {}
-        """By request, what it is asked for by."""
+        """Keys of offers by request id."""
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -75,14 +75,15 @@ class Producer:
         return int(self._config.kept_s * _NS)
 
     def offer(self, key: str, offer: Offer) -> None:
-        """Before the prompt is read. Raises EngineDied, as a scheduler does that meets a room twice."""
+        """Register an offer, before the prompt is computed. Raises EngineDied if an SGLang room is in use, as a real
+        scheduler does."""
         if key in self._offers and self._config.connector is Connector.SGLANG:
             raise EngineDied(f"the bootstrap room {key} is in use")
         self._offers[key] = offer
         self._keys[offer.request_id] = key
 
     def gone(self, request_id: str) -> None:
-        """It has ended, or nothing is kept of it any more."""
+        """Remove the offer of a request that has ended, unless its blocks are kept."""
         if not self._driver.keeps(request_id):
             key = self._keys.pop(request_id, None)
             if key is not None:
@@ -98,7 +99,7 @@ class Producer:
         ]
 
     async def _query(self, _http: web.Request) -> web.Response:
-        """Mooncake's bootstrap server."""
+        """Addresses of the ranks, in the form of Mooncake's bootstrap server."""
         ranks = {
             str(rank): {"engine_id": engine_id, "worker_addr": {"0": {"0": f"tcp://{rank}"}}}
             for rank, engine_id in enumerate(self.engine_ids)

@@ -1,6 +1,6 @@
-"""The data-parallel ranks of one engine: models of their own, which share time and, where there are several, a barrier.
+"""Data-parallel ranks of one engine: one model each, which share time and, where there are several, a barrier.
 
-It is pure, and lets no rank run ahead of another: what one is given changes when the others go on.
+It is pure, and lets no rank run ahead of another, because a rank's iterations depend on the others' batches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loadgen.engine.vocabulary import Rejection
 
 
 class Ranks:
-    """As an `EngineModel`, with a rank to each request."""
+    """Interface of an `EngineModel`, with a rank for each request."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Ranks:
         kv_token_ns: int = 0,
         on_steps: Callable[[Steps], object] | None = None,
     ) -> None:
-        """With several ranks, or where reading a KV token takes time, iterations cost what a barrier says."""
+        """Create the models. With several ranks, or a `kv_token_ns`, a barrier decides the cost of iterations."""
         assert count > 0
         self.config = config
         if count == 1 and not kv_token_ns:
@@ -37,7 +37,7 @@ class Ranks:
             barrier = Barrier(count, cost.base_ns, kv_token_ns, cost.prefill_token_ns, on_steps)
             self.models = [EngineModel(replace(config, cost=rank)) for rank in barrier.ranks]
         self._ranks: dict[str, int] = {}
-        """Of each request that is alive, or of which something is kept."""
+        """Rank of each request that is running or whose blocks are kept."""
         self._outputs: list[EngineOutput] = []
 
     def submit(self, rank: int, request: EngineRequest, now_ns: int) -> Rejection | None:
@@ -48,7 +48,7 @@ class Ranks:
         return rejection
 
     def abort(self, request_id: str, now_ns: int) -> None:
-        """What is kept of one that has ended stays."""
+        """Abort a request. Blocks that are kept for one that has ended stay."""
         self._settle(now_ns - 1)
         rank = self._ranks.get(request_id)
         if rank is not None:
@@ -94,7 +94,7 @@ class Ranks:
         return [model.load() for model in self.models]
 
     def emptiest(self) -> int:
-        """Where a request goes that names no rank."""
+        """Rank with the fewest requests, for a request that names none."""
         loads = self.loads()
         return min(range(len(loads)), key=lambda rank: loads[rank].running + loads[rank].waiting + loads[rank].arriving)
 

@@ -1,6 +1,6 @@
-"""The emulated engine's responses API: it keeps answers, continues them, and streams in typed events.
+"""Responses API of the emulated engine: it stores answers, continues conversations and streams typed events.
 
-It knows text and calls of functions; other items of a conversation count with their JSON.
+It interprets text and function calls; other items of a conversation count with their JSON.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _ECHOED: dict[str, Any] = {
     "previous_response_id": None,
     "user": None,
 }
-"""What an answer repeats of its request, with the value for what was left out."""
+"""Request fields that a response repeats, each with its value when absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponsesRequest(GenerationRequest):
     messages: tuple[Message, ...] = ()
-    """All that was said before the answer."""
+    """Conversation before the answer."""
     echo: dict[str, Any] = field(default_factory=dict)
     store: bool = True
 
@@ -54,12 +54,12 @@ class ResponsesRequest(GenerationRequest):
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
     messages: tuple[Message, ...]
-    """With the answer."""
+    """Conversation including the answer."""
     body: dict[str, Any]
 
 
 class ResponseStore:
-    """The newest answers, as long as the engine lives."""
+    """Newest responses, at most `_STORED_MAX`, kept in memory for the engine's lifetime."""
 
     def __init__(self) -> None:
         self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
@@ -70,14 +70,14 @@ class ResponseStore:
             self._stored.popitem(last=False)
 
     def get(self, response_id: str) -> StoredResponse:
-        """Raises ApiError where it is not known."""
+        """Return a stored response. Raises ApiError if it is unknown."""
         stored = self._stored.get(response_id)
         if stored is None:
             raise ApiError(404, "NotFoundError", f"Response with id '{response_id}' not found.", "response_id")
         return stored
 
     def why_not_cancelled(self, response_id: str) -> ApiError:
-        """Whatever is stored is complete."""
+        """Error for a cancellation: stored responses are complete. Raises ApiError if the response is unknown."""
         self.get(response_id)
         return ApiError(400, "BadRequestError", "Cannot cancel a synchronous response.", "response_id")
 
@@ -88,7 +88,7 @@ class ResponseStore:
 
 
 def parse_responses(content_type: str, body: bytes, served: tuple[str, ...], store: ResponseStore) -> ResponsesRequest:
-    """Raises ApiError."""
+    """Parse a responses API request. Raises ApiError."""
     fields = json_body(content_type, body)
     check_sampling(fields)
     messages = tuple(_messages_of(fields, store))
@@ -110,7 +110,7 @@ def parse_responses(content_type: str, body: bytes, served: tuple[str, ...], sto
 
 
 def _messages_of(fields: Fields, store: ResponseStore) -> list[Message]:
-    """Instructions hold for one answer alone; what was said before is remembered."""
+    """Messages of the conversation: the instructions, then those stored with the previous response, then the input."""
     system = [] if fields.value("instructions") is None else [Message("system", fields.text("instructions"))]
     before: tuple[Message, ...] = ()
     if fields.value("previous_response_id") is not None:
@@ -149,7 +149,7 @@ class ResponsesAnswer(AnyAnswer):
 
     @property
     def preamble(self) -> bytes:
-        """Sent before the engine has begun."""
+        """Events sent before the engine has begun."""
         response = self.body(0, None)
         return self._event(0, "response.created", response=response) + self._event(
             1, "response.in_progress", response=response
@@ -164,7 +164,7 @@ class ResponsesAnswer(AnyAnswer):
         return encode(self.body(tokens, reason))
 
     def body(self, tokens: int, reason: FinishReason | None) -> dict[str, Any]:
-        """The response as it stands after so many tokens."""
+        """Response as it stands after `tokens` tokens."""
         status = _STATUSES[reason]
         incomplete = {"reason": "max_output_tokens"} if reason is FinishReason.LENGTH else None
         return {
@@ -189,7 +189,7 @@ class ResponsesAnswer(AnyAnswer):
         return StoredResponse((*self.request.messages, said), self.body(tokens, reason))
 
     def _opening(self) -> list[tuple[str, dict[str, Any]]]:
-        """The item that is about to be filled; a message has a part inside."""
+        """Events that announce the output item; a message contains a part, a function call does not."""
         item = self._item("", status="in_progress")
         events = [("response.output_item.added", {"output_index": 0, "item": item})]
         if self.request.tool is None:
@@ -216,7 +216,7 @@ class ResponsesAnswer(AnyAnswer):
             done = {"arguments": text, "name": self.request.tool.name}
             events = [("response.function_call_arguments.done", self._place() | done)]
         events.append(("response.output_item.done", {"output_index": 0, "item": self._item(text, status="completed")}))
-        # vLLM 0.32 calls the last event so whatever the status; OpenAI has response.incomplete, too.
+        # vLLM 0.32 uses this name for the last event whatever the status; OpenAI also has response.incomplete.
         events.append(("response.completed", {"response": self.body(tokens, reason)}))
         return b"".join(self._event(first + i, *event) for i, event in enumerate(events))
 

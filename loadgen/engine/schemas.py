@@ -1,7 +1,7 @@
-"""JSON that follows a schema, foretold by words that are handed in: what the emulated engine writes where its answer
-has a given form, and what it calls tools with.
+"""JSON that follows a schema, determined by the words given: the emulated engine's structured answers and tool
+arguments.
 
-What a schema asks for and is not done here is refused before anything is written, never written wrong.
+A schema with an unsupported feature is refused before anything is written, rather than answered with invalid JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from loadgen.engine.fields import ApiError
 
 _DEPTH_MAX = 16
-"""Of nested values; deeper ones are left out where they may be."""
+"""Maximum nesting of values; optional values deeper than this are left out."""
 _STEPS_MAX = 10_000
 _UNSUPPORTED = (
     "pattern", "patternProperties", "not", "if", "then", "else", "contains", "dependentRequired", "dependentSchemas",
@@ -36,7 +36,8 @@ _NAME = "schema"
 
 
 def json_of(schema: Any, words: Iterator[str]) -> bytes:
-    """A text that a validator of the schema takes. Raises ApiError for one that this cannot be done for."""
+    """Write a text that a validator of the schema accepts. Raises ApiError for an unsupported or unsatisfiable
+    schema."""
     return json.dumps(_Writer(schema, words).value(schema, 0)).encode()
 
 
@@ -63,7 +64,7 @@ class _Writer:
         return self._typed(whole, depth)
 
     def _choice(self, choices: list[Any], depth: int) -> dict[str, Any]:
-        """The first; deep down the plainest."""
+        """First choice; at the maximum depth, the plainest."""
         resolved = [self._resolved(each) for each in choices if isinstance(each, dict)]
         if not resolved:
             raise _refused("anyOf and oneOf hold schemas")
@@ -72,7 +73,7 @@ class _Writer:
         return min(resolved, key=lambda each: each.get("type") in ("object", "array") or "$ref" in each)
 
     def _resolved(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """With what it refers to, and all of what it consists of."""
+        """Schema with its references resolved and its `allOf` parts merged."""
         for _ in range(_DEPTH_MAX):
             if unsupported := [name for name in _UNSUPPORTED if schema.get(name) not in (None, False, {}, [])]:
                 raise _refused(f"{unsupported[0]} is not something that an emulated engine follows")
@@ -112,7 +113,7 @@ class _Writer:
                 return self._text(schema)
 
     def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
-        """Every property that it names; deep down only those that it insists on."""
+        """Object with every named property; at the maximum depth, only the required ones."""
         properties = schema.get("properties")
         parts = properties if isinstance(properties, dict) else {}
         required = schema.get("required") or []
@@ -159,7 +160,7 @@ def _type_of(schema: dict[str, Any], depth: int) -> str:
 
 
 def _number(schema: dict[str, Any], wanted: float, *, is_whole: bool) -> float:
-    """The wanted one, or the nearest that is allowed."""
+    """Wanted number, or the nearest one allowed."""
     step = schema.get("multipleOf") or (1 if is_whole else None)
     margin = step or 0.5
     least: float = max(schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf) + margin)

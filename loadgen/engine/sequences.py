@@ -1,4 +1,4 @@
-"""What an engine runs: a request as it was asked for, and how far it has come. Values only: nothing is decided here."""
+"""Requests that an engine runs, and the progress of each. Values only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadgen.engine.vocabulary import FinishReason
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One sequence to run. The model is told how long the answer will be; it still pays for it token by token."""
+    """One sequence to run. The model knows the answer's length in advance, but generates it token by token."""
 
     request_id: str
     prompt_tokens: int
@@ -19,16 +19,16 @@ class EngineRequest:
     """Chained names of the full blocks of prompt and output together, in order and packed (`blocks.NAME_BYTES` each).
     Blocks past the end have no name and cannot be reused."""
     finish_reason: FinishReason = FinishReason.LENGTH
-    """What to report at the last token: the caller knows whether it would be the end of the text or a limit."""
+    """Finish reason reported at the last token: the caller knows whether it is the end of the text or a limit."""
     is_remote: bool = False
-    """Its prompt was read elsewhere: once there is room for it, somebody is asked to bring its keys and values."""
+    """True if the prompt was computed elsewhere: once there is room for it, its KV cache is fetched."""
     lease_ns: int | None = None
-    """How long its blocks are kept after its end for somebody who fetches them. None: they are not kept."""
+    """Nanoseconds for which the blocks are kept after the end for a decode worker. None: they are not kept."""
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request on its way through the engine."""
+    """Progress of a request through the engine."""
 
     request: EngineRequest
     held: Holding
@@ -39,13 +39,13 @@ class Sequence:
     """Tokens that the iteration in flight computes."""
     preemptions: int = 0
     is_fetched: bool = False
-    """Of a remote one: what was asked for has come, or will never come."""
+    """True once the fetch of a remote prompt has ended, successfully or not."""
     external_tokens: int = 0
-    """Of a remote one: what of its prompt was not in the cache here, and had to come."""
+    """Prompt tokens of a remote request that were fetched, because they were not in the local cache."""
 
     @property
     def target(self) -> int:
-        """Tokens to have computed before the next one can be sampled."""
+        """Tokens to compute before the next one can be sampled."""
         return self.request.prompt_tokens + self.generated
 
     @property

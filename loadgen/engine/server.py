@@ -1,6 +1,6 @@
-"""The HTTP face of emulated engines: vLLM's API over engine models, many engines in one process, one port each.
+"""HTTP server of emulated engines: vLLM's API over engine models, many engines in one process, one port each.
 
-It answers what a router and its clients ask of a real engine, no more. Closing the connection aborts a request.
+It answers only what a router and its clients ask of a real engine. Closing the connection aborts a request.
 """
 
 from __future__ import annotations
@@ -60,23 +60,23 @@ async def serve_engines(
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What one engine has and holds now, all ranks together; then what it has counted."""
+    """Present state of one engine, all ranks together, followed by counters."""
 
     in_flight: int
-    """HTTP requests for tokens."""
+    """HTTP requests for tokens in progress."""
     running: int
     waiting: int
     deferred: int
     kept: int
-    """Prompts that were read here, and are kept for whoever fetches them."""
+    """Prompts computed here whose KV caches are kept for decode workers."""
     blocks_held: int
     offered: int
-    """Prompts that somebody may ask for, read or not."""
+    """Prompts that a decode worker may ask for, computed or not."""
     wanted: int
-    """Prompts that are to be fetched."""
+    """Prompts whose KV caches are to be fetched."""
     leases_expired: int
     heartbeats: int
-    """Times that somebody said of a prompt that it is wanted still."""
+    """Keys in renewals by decode workers."""
     late_notifications: int
     stale_reads: int
     differing_prompts: int
@@ -115,7 +115,7 @@ class EngineServer:
         self._url = ""
         self._dies = asyncio.Event()
         self.died = asyncio.Event()
-        """As a real engine's server exits, with all that ran in it."""
+        """Set when the engine has died, as a real engine's server process exits with all that ran in it."""
         self.why_dead = ""
         self._runner = web.AppRunner(
             self._app(), handler_cancellation=True, access_log=None, shutdown_timeout=config.shutdown_timeout_s
@@ -134,11 +134,11 @@ class EngineServer:
         return self._driver.load()
 
     def loads(self) -> list[EngineLoad]:
-        """By rank."""
+        """Gauges and counters by rank."""
         return self._driver.loads()
 
     def books(self) -> Books:
-        """Its own, for whoever wants to know that nothing is left."""
+        """State and counters of this engine, for checks that nothing is left over."""
         loads = self._driver.loads()
         producer, consumer = self._producer, self._consumer
         return Books(
@@ -158,7 +158,8 @@ class EngineServer:
         )
 
     def set_fault(self, fault: Fault) -> None:
-        """For whoever runs the engine in its own process, as tests do; others `POST /faults`."""
+        """Set the fault, for a program that runs the engine in its own process, such as a test; others `POST
+        /faults`."""
         self._faults.turn_to(fault)
 
     async def run_model(self) -> None:
@@ -210,7 +211,7 @@ class EngineServer:
         self._dies.set()
 
     async def _exit_when_dead(self) -> None:
-        """Nothing is answered any more, and whoever waited for an answer has none."""
+        """Stop listening and reset every connection once the engine dies; pending requests get no answer."""
         await self._dies.wait()
         for site in list(self._runner.sites):
             await site.stop()
@@ -305,7 +306,8 @@ class EngineServer:
         return _json(detokenize(http.content_type, await http.read(), self._config.served))
 
     async def _scale_out(self, _http: web.Request) -> web.Response:
-        """Some routers ask for a prompt's tokens first; vLLM does not tell unless it was started to."""
+        """Refusal of the render endpoints, which some routers call first; vLLM enables them only with
+        --enable-scale-out."""
         raise ApiError(403, "PermissionDeniedError", _SCALE_OUT_DISABLED)
 
     async def _server_load(self, _http: web.Request) -> web.Response:

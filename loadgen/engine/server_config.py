@@ -1,4 +1,4 @@
-"""What one emulated engine serves, where and how fast. Values only."""
+"""Configuration of one emulated engine: model, address and speed. Values only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loadgen.engine.model import EngineConfig
 
 @dataclass(frozen=True, slots=True)
 class EngineServerConfig:
-    """One emulated engine."""
+    """Configuration of one emulated engine."""
 
     model: str
     engine: EngineConfig
@@ -19,26 +19,27 @@ class EngineServerConfig:
     """LoRA adapters: served like models, listed with `parent`, each with a prefix cache of its own."""
     host: str = "127.0.0.1"
     port: int = 0
-    """0: any free port; the server knows which."""
+    """TCP port; 0: any free port, which `EngineServer.url` tells."""
     time_scale: float = 1.0
     """Wall time over model time: at 0.25 everything takes a quarter of the time."""
     faults: bool = False
-    """Whether `POST /faults` exists."""
+    """Serve `POST /faults`."""
     seed: int = 0
     ignore_eos: bool = False
-    """Make every answer as long as it may be. Otherwise only those whose request says so are; for the rest a length is
+    """Make every answer as long as allowed. If false, that holds only for requests that ask for it; other lengths are
     drawn, seeded by the prompt, so that engines with one seed give a prompt the same answer."""
     output_tokens_median: float = 150.0
     output_tokens_sigma: float = 0.8
-    """The drawn lengths are log-normal."""
+    """Sigma of the log-normal distribution of drawn lengths."""
     ranks: int = 1
     """Data-parallel ranks behind one URL, each with a batch and a cache of the engine's size."""
     kv_token_ns: int = 0
-    """What reading the keys and values of a token adds to an iteration; ranks wait for the one that reads most."""
+    """Nanoseconds that reading a token's keys and values adds to an iteration; ranks wait for the one that reads
+    most."""
     handoff: HandoffConfig | None = None
-    """What it does for a disaggregated pool, if it is of one."""
+    """Part in a disaggregated pool; None outside of one."""
     step_trace: Path | None = None
-    """Where each rank's iterations are written down, for a diagnosis; there have to be several, or a `kv_token_ns`."""
+    """Folder for a trace of each rank's iterations, for diagnosis; requires several ranks or a `kv_token_ns`."""
     body_bytes_max: int = 16 * 2**20
     shutdown_timeout_s: float = 2.0
 

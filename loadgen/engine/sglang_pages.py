@@ -1,5 +1,5 @@
-"""What an emulated engine that hands over as SGLang does says of itself in SGLang's words: its arguments, its loads,
-its metrics. Names and shapes are from SGLang's source, not recorded.
+"""Status pages of an emulated engine with SGLang's hand-off: server arguments, loads and metrics in SGLang's format.
+Names and shapes are from SGLang's source, not recorded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def server_info(role: ReplicaRole, *, bootstrap_port: int, ranks: int, page_toke
 
 
 def loads_page(role: ReplicaRole, loads: list[EngineLoad], *, kv_tokens: int, timestamp: str) -> dict[str, Any]:
-    """`GET /v1/loads`."""
+    """Body of `GET /v1/loads`."""
     return {
         "timestamp": timestamp,
         "version": VERSION,
@@ -46,7 +46,7 @@ def metrics_page(role: ReplicaRole, model: str, loads: list[EngineLoad], *, kv_t
 
 
 def _waits(role: ReplicaRole, load: EngineLoad, _kv_tokens: int) -> int:
-    """A decode worker counts what it fetches in queues of its own."""
+    """Requests in the main queue. A decode worker counts the KV caches it fetches in queues of their own."""
     return load.waiting + (0 if role is ReplicaRole.DECODE else load.deferred)
 
 

@@ -1,5 +1,6 @@
-"""What the steps of a decode group come to: how unevenly its ranks were loaded, how long they took, what came of them.
-Pure sums, in closed form over each stretch."""
+"""Totals over the steps of a decode group: imbalance between its ranks, duration and output. Pure sums, in closed form
+over each stretch.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +12,19 @@ from loadgen.engine.envelope import Envelope
 
 @dataclass(slots=True)
 class StepTally:
-    """Hand `add` to a group as its `on_steps`. All ranks count, also those with nothing to run."""
+    """Accumulator of totals; pass `add` to a group as its `on_steps`. All ranks count, also those with nothing to
+    run."""
 
     steps: int = 0
     lasted_ns: int = 0
     spread_tokens: int = 0
-    """Summed over steps, what the fullest rank reads more than the emptiest: the paper's figures are its mean."""
+    """Sum over steps of the KV tokens read by the fullest rank minus those of the emptiest; the paper reports its
+    mean."""
     idle_tokens: int = 0
-    """Summed over steps and ranks, what each rank reads less than the fullest: the imbalance that the F-score is
-    derived from."""
+    """Sum over steps and ranks of the KV tokens that a rank reads less than the fullest: the imbalance from which the
+    F-score is derived."""
     read_tokens: int = 0
-    """Summed over steps and ranks."""
+    """Sum over steps and ranks of the KV tokens read."""
     output_tokens: int = 0
 
     def add(self, told: Steps) -> None:

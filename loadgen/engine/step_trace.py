@@ -1,5 +1,5 @@
-"""The diagnostic trace of a group's steps, a file for each rank: when each step began and ended, how many requests it
-ran and how many KV tokens it read. It is for looking into a straggler: nobody needs it to serve (BalanceRoute, D.5).
+"""Diagnostic trace of a group's steps, one file per rank: when each step began and ended, how many requests it ran and
+how many KV tokens it read. It serves to find a straggler and is not needed for serving (BalanceRoute, D.5).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from loadgen.engine.decode_group import Steps
 
 HEADER = "step,begin_ns,end_ns,running,kv_tokens\n"
 LINES_MAX = 10_000_000
-"""Of one file: what comes later is left out, and the last line says so."""
+"""Maximum lines of one file: later steps are left out, and the last line says so."""
 
 
 class StepTrace:
-    """Hand `add` to whoever tells of steps, and close it in the end."""
+    """Writer of the trace: pass `add` as `on_steps`, and close it in the end."""
 
     def __init__(self, folder: Path, ranks: int, *, name: str = "steps", lines_max: int = LINES_MAX) -> None:
-        """Writes `{name}-rank{r}.csv`, over what is there. Raises OSError."""
+        """Open `{name}-rank{r}.csv` for writing, overwriting existing files. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self.paths = [folder / f"{name}-rank{rank}.csv" for rank in range(ranks)]
         self._lines_max = lines_max
@@ -31,7 +31,7 @@ class StepTrace:
             file.write(HEADER)
 
     def add(self, told: Steps) -> None:
-        """A stretch is written step by step."""
+        """Write a stretch step by step."""
         steps = min(told.steps, self._lines_max - self._lines)
         for rank, file in enumerate(self._files):
             file.writelines(_lines(told, rank, steps))

@@ -1,4 +1,4 @@
-"""The emulated engine's tokenizer as its API shows it: text and numbers, in vLLM's words. No model is asked."""
+"""Tokenizer endpoints of the emulated engine: text to token ids and back, in vLLM's format, without a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadgen.engine.tokens import chat_prompt, text_of, token_ids
 
 
 def tokenize(content_type: str, body: bytes, served: tuple[str, ...], context_tokens_max: int) -> dict[str, Any]:
-    """Of a prompt, or of a conversation as the model sees it. Raises ApiError."""
+    """Token ids of a prompt, or of a conversation after the chat template. Raises ApiError."""
     fields = json_body(content_type, body)
     served_model(fields, served)
     if fields.value("messages") is not None:
@@ -22,7 +22,7 @@ def tokenize(content_type: str, body: bytes, served: tuple[str, ...], context_to
 
 
 def detokenize(content_type: str, body: bytes, served: tuple[str, ...]) -> dict[str, Any]:
-    """Raises ApiError."""
+    """Text behind a list of token ids. Raises ApiError."""
     fields = json_body(content_type, body)
     served_model(fields, served)
     ids = fields.value("tokens")

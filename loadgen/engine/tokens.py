@@ -1,6 +1,6 @@
-"""What text is worth in tokens and what the emulated engine says: four bytes are a token, and answers can be foretold.
+"""Emulated tokens, chat template and answers: four bytes are a token, and answers can be predicted.
 
-Pure functions of their arguments: a client can compute what a whole answer looks like and compare. No tokenizer here.
+Pure functions of their arguments: a client can compute a whole answer and compare. There is no real tokenizer.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ assert not len(ANSWER_ENDS) % TOKEN_BYTES
 
 
 def chat_turn(role: str, content: str) -> bytes:
-    """One message as engines see it, in whole tokens."""
+    """Text of one message as engines see it, in whole tokens."""
     return _whole_tokens(f"<|{role}|>\n") + _whole_tokens(f"{content}<|end|>\n")
 
 
 def chat_prompt(messages: Iterable[Message]) -> bytes:
-    """A conversation as one text that ends where the assistant's next answer begins.
+    """Text of a conversation, ending where the assistant's next answer begins.
 
     Every piece fills whole tokens, and an earlier answer stands exactly where it was generated, so that a conversation
     with its answer is a true prefix of the next turn.
@@ -51,20 +51,20 @@ def token_count(text: bytes) -> int:
 
 
 def token_ids(text: bytes) -> tuple[int, ...]:
-    """One number per token; `text_of` turns them back, but for the padding of a last, partial token."""
+    """One number per token; `text_of` is the inverse, but for the padding of a last, partial token."""
     count = token_count(text)
     return struct.unpack(f"<{count}I", text.ljust(count * TOKEN_BYTES, b"\0"))
 
 
 def text_of(ids: Sequence[int]) -> bytes:
-    """The text behind token ids between 0 and TOKEN_ID_MAX."""
+    """Text behind token ids between 0 and TOKEN_ID_MAX."""
     return struct.pack(f"<{len(ids)}I", *ids)
 
 
 def continuation(model: str, prompt: bytes, tokens: int) -> bytes:
-    """What `model` generates after `prompt`: each word follows from all bytes before it.
+    """Text that `model` generates after `prompt`: each word follows from all bytes before it.
 
-    So the answer to a prompt that ends with the first half of an answer is the second half.
+    The answer to a prompt that ends with the first half of an answer is therefore the second half.
     """
     history = xxhash.xxh3_64(prompt, seed=xxhash.xxh3_64_intdigest(model.encode()))
     words = []
@@ -76,8 +76,8 @@ def continuation(model: str, prompt: bytes, tokens: int) -> bytes:
 
 
 def continued_tokens(model: str, prompt: bytes) -> int:
-    """How many tokens at the prompt's end are what `model` generates after those before them: an answer of its own that
-    is to go on. Hardly ever is a prompt taken for one that is none."""
+    """Number of tokens at the prompt's end that equal what `model` generates after the tokens before them: the start of
+    an answer to be continued. False positives are very rare."""
     if len(prompt) % TOKEN_BYTES or continuation(model, prompt[:-TOKEN_BYTES], 1) != prompt[-TOKEN_BYTES:]:
         return 0
     history = xxhash.xxh3_64(seed=xxhash.xxh3_64_intdigest(model.encode()))
@@ -91,7 +91,7 @@ def continued_tokens(model: str, prompt: bytes) -> int:
 
 
 def block_names(text: bytes, *, model: str, cache_salt: str, block_tokens: int) -> bytes:
-    """Chained names of the full blocks of a text, packed; other models and other salts share no name."""
+    """Chained names of the full blocks of a text, packed; texts of other models or other salts share no name."""
     size = block_tokens * TOKEN_BYTES
     name = xxhash.xxh3_64_intdigest(f"{model}\0{cache_salt}".encode())
     names = []

@@ -1,6 +1,6 @@
-"""Which tool the emulated engine calls when it must call one, and with what. Foretold by the schema and the prompt.
+"""Tool calls of the emulated engine: which tool it calls and with what arguments, determined by schema and prompt.
 
-What the arguments look like is said by `schemas.py`.
+The form of the arguments is decided by `schemas.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Tool:
 
 
 def chosen_tool(tools: list[Tool], *, must_call: bool, name: str | None) -> Tool | None:
-    """The one named, else the first. Raises ApiError when there is none to call."""
+    """Tool to call: the named one, else the first if a call is required. Raises ApiError when there is none to call."""
     if name is None:
         if must_call and not tools:
             raise bad_value("tool_choice", "required", "tools must be set to call one.")
@@ -36,7 +36,7 @@ def chosen_tool(tools: list[Tool], *, must_call: bool, name: str | None) -> Tool
 
 
 def call_arguments(tool: Tool, *, model: str, prompt: bytes) -> bytes:
-    """The arguments as JSON, in whole tokens. Raises ApiError."""
+    """Arguments of a call as JSON, in whole tokens. Raises ApiError."""
     return json_text(tool.schema or {"type": "object"}, model=model, prompt=prompt)
 
 

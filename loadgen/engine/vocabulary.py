@@ -1,4 +1,4 @@
-"""The words of an engine: what it can be asked, why it takes no request, how it ends one. Nothing is decided here."""
+"""Vocabulary of an engine: its endpoints, reasons for rejection and finish reasons. Values only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Endpoint(StrEnum):
-    """Which call a request is made with."""
+    """Endpoint that a request is made to."""
 
     CHAT = "chat"
     COMPLETION = "completion"
@@ -18,7 +18,7 @@ class Endpoint(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended, in the words of the OpenAI API."""
+    """Reason why a sequence ended, in the terms of the OpenAI API."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -26,7 +26,7 @@ class FinishReason(StrEnum):
 
 
 class Rejection(StrEnum):
-    """Why a request was not taken; nothing else will be heard of it."""
+    """Reason why a request was not accepted; it causes no further output."""
 
     QUEUE_FULL = "queue_full"
     TOO_LONG = "too_long"

@@ -1,6 +1,6 @@
-"""What happens when: a heap of things to do and the virtual time at which each is due.
+"""Event queue of the simulation: a heap of actions and the virtual time at which each is due.
 
-It knows nothing of what they are, and no other time.
+It knows neither what the actions do nor any other time.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ Action = Callable[..., None]
 
 
 class Agenda:
-    """Things due at the same time are done in the order in which they were entered, so one seed tells one story."""
+    """Queue of due actions. Actions due at the same time run in the order of their entry, so that a seed is
+    reproducible."""
 
     def __init__(self) -> None:
         self.now_ns = 0
         self.done = 0
-        """How many things were done so far."""
+        """Number of actions run so far."""
         self._heap: list[tuple[int, int, Action, tuple[Any, ...]]] = []
         self._serial = 0
 
@@ -31,7 +32,7 @@ class Agenda:
         self.at(self.now_ns + delay_ns, action, *details)
 
     def run_until(self, end_ns: int) -> None:
-        """Do everything that is due up to and including `end_ns`."""
+        """Run all actions that are due up to and including `end_ns`."""
         heap = self._heap
         while heap and heap[0][0] <= end_ns:
             self.now_ns, _, action, details = heapq.heappop(heap)

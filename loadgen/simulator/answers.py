@@ -1,4 +1,4 @@
-"""How much of each answer its client has, whoever wrote it: what an oracle holds against whoever goes on with one."""
+"""Progress of each answer at its client, whichever engine writes it; an oracle checks every continuation against it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class OutOfPlace(Exception):
 
 @dataclass(slots=True)
 class Told:
-    """One answer's. Runs follow on each other; each writes from some token on."""
+    """Progress of one answer. Runs follow one another; each writes from some token on."""
 
     tokens: int = 0
-    """That the client had when nobody was writing last."""
+    """Tokens that the client had when a run last began or ended."""
     breaks: int = 0
     _start: int = 0
     _run: EngineRun | None = None
@@ -29,17 +29,18 @@ class Told:
         return self._start + self._engine.written(self._run)
 
     def begins(self, start: int, run: EngineRun, engine: SimReplica) -> None:
-        """The first of what this run writes has come. Raises OutOfPlace."""
+        """Record the first token of a run. Raises OutOfPlace if the run does not continue where the client's answer
+        ends."""
         if start != self.now:
             raise OutOfPlace(f"token {start} was written next, where the client has {self.now}")
         self.tokens, self._start, self._run, self._engine = start, start, run, engine
 
     def comes_no_further(self, tokens: int) -> None:
-        """Whoever forwarded it left before any of it had come: its client still has so many."""
+        """Reset the progress to `tokens`, when a forward ended before any of its tokens came."""
         self.tokens, self._run, self._engine = tokens, None, None
 
     def breaks_off(self) -> int:
-        """Whatever its engine still writes goes nowhere. Gives what there is."""
+        """Detach the run: further tokens of its engine are lost. Returns the tokens that the client has."""
         self.tokens, self._run, self._engine = self.now, None, None
         self.breaks += 1
         return self.tokens

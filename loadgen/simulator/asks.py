@@ -1,4 +1,6 @@
-"""What travels through a simulated mesh: one client's request, and who hears how it goes on. No decisions."""
+"""Request of a simulated client, and the interface by which progress is reported to it or to a forwarding gateway. No
+decisions.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from loadgen.simulator.answers import Told
 from loadgen.simulator.prompts import Prompt
 
 TRY_MARK = "~"
-"""Between a request's id and the number of a further try, which gateways know as a request of its own."""
+"""Separator between a request's id and the number of a retry, which gateways treat as a request of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class RanAt:
-    """Where an engine answers, and what of the prompt it had in its cache."""
+    """Engine that answers, and the prompt tokens that it had in its cache."""
 
     region: RegionName
     replica_id: ReplicaId
@@ -33,7 +35,7 @@ class RanAt:
 
 
 class Upstream(Protocol):
-    """Whoever waits for an answer at the near end of a line: a client, or the gateway that forwarded."""
+    """Receiver of an answer at the near end of a line: a client, or the gateway that forwarded."""
 
     def forward_accepted(self) -> None: ...
 
@@ -51,36 +53,36 @@ class Ask:
     profile: RequestProfile
     prompt_tokens: int
     whole: Prompt
-    """The prompt with its answer."""
+    """Prompt followed by its answer."""
     output_tokens: int
     region: RegionName
     gateway_id: GatewayId | None
-    """Where it entered the mesh; None when no gateway was up."""
+    """Gateway at which it entered the mesh; None when no gateway was up."""
     sent_ns: int
     group: int
     is_stored: bool = False
-    """Whoever answers it keeps the answer, under the request's id."""
+    """True if the engine that answers stores the answer, under the request's id."""
     is_last_check: bool = False
-    """Asked after everything has healed: it has to be answered."""
+    """True for a request sent after everything has healed, which must be answered."""
     first_token_ns: int | None = None
     ran_at: RanAt | None = None
     ended_ns: int | None = None
     outcome: Outcome | None = None
-    """None while it runs, and where the connection broke."""
+    """Outcome; None while the request runs, and if the connection broke."""
     detail: str = ""
     tries: int = 1
-    """How often its client sent it."""
+    """Number of times that its client sent it."""
     failed_by: str = ""
-    """Of a failure: whose it is, where clients find gateways by name."""
+    """Cause of a failure (`FailedBy`), where clients find gateways by name."""
     told: Told = field(default_factory=Told)
-    """Of its answer, where answers that break go on."""
+    """Progress of its answer, where broken answers are continued."""
 
     @property
     def request_id(self) -> RequestId:
         return self.profile.request_id
 
     def rest(self, said: int) -> RequestProfile:
-        """What is left to do when so many tokens of the answer are there."""
+        """Profile of what is left to do when `said` tokens of the answer exist."""
         profile, whole = self.profile, self.whole
         prompt_bytes = profile.prompt_bytes + said * TOKEN_BYTES
         blocks = prompt_bytes // profile.prefix_block_bytes
@@ -89,5 +91,5 @@ class Ask:
 
     @property
     def response_id(self) -> RequestId:
-        """Of the answer, if that is stored: the same whichever try gets it."""
+        """Id of the stored answer: the same for every retry."""
         return RequestId(self.request_id.partition(TRY_MARK)[0])

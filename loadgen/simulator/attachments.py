@@ -1,5 +1,5 @@
-"""A simulated gateway's end of the control stream: it says what it is, takes snapshots in, keeps the last one on its
-disk, and hears from its peers who serves by a newer one.
+"""Gateway's end of the control stream in a simulation: it sends a hello, receives snapshots, keeps the latest on its
+disk, and hears from peers that serve by a newer one.
 
 It follows the rules of a real gateway (`docs/decisions/0006-a-controller-beside-the-road.md`) and decides nothing else.
 """
@@ -23,13 +23,13 @@ from loadgen.simulator.observers import ControlObserver
 
 _NONE = ControlVersion()
 _DISK_MAX = 8
-"""Older snapshots than so many nobody could have on a disk by mistake."""
+"""Number of snapshots that a disk keeps, so that a fault can bring an older one back."""
 ASK_TIMEOUT_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class SimHello:
-    """What a gateway says first."""
+    """First message of a gateway on its stream."""
 
     gateway_id: GatewayId
     place: Place
@@ -39,7 +39,7 @@ class SimHello:
 
 
 class Stream(Protocol):
-    """The far end of a control stream."""
+    """Far end of a control stream."""
 
     def said_hello(self, hello: SimHello) -> None: ...
 
@@ -51,7 +51,7 @@ class Stream(Protocol):
 
 
 class Switchboard(Protocol):
-    """Whoever answers when a gateway dials."""
+    """Interface of a controller that accepts gateways' streams."""
 
     @property
     def region(self) -> RegionName: ...
@@ -61,24 +61,24 @@ class Switchboard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ControlTimes:
-    """How often things are said, and how long silence is borne."""
+    """Intervals and time-outs of the control stream."""
 
     report_interval_ns: int
     stream_timeout_ns: int
     redial_ns: int
     peer_timeout_ns: int
-    """A peer that was not heard for so long cannot be connected to either."""
+    """Silence after which a peer counts as unreachable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ties:
-    """What all attachments of a world share."""
+    """Shared environment of all attachments of a world."""
 
     peers: dict[GatewayId, Attachment]
-    """Each of them, by gateway."""
+    """Attachments by gateway."""
     specs: dict[ReplicaId, ReplicaSpec]
     boards: tuple[Switchboard, ...]
-    """They take turns: one that refuses, or is lost, is left for the next."""
+    """Controllers to dial, in turn: after a refusal or a loss the next one is dialled."""
     agenda: Agenda
     network: Network
     times: ControlTimes
@@ -89,8 +89,8 @@ class Ties:
 def served(
     own: Iterable[ReplicaId], gateway_id: GatewayId, snapshot: Snapshot | None, disowned: Iterable[ReplicaId]
 ) -> tuple[ReplicaId, ...]:
-    """What a gateway serves: what the snapshot gives it, and its own that is not away; never what it knows to be
-    somebody else's."""
+    """Replicas that a gateway serves: those its snapshot grants, and its own that are not away; never one it knows to
+    be another gateway's."""
     said = () if snapshot is None else snapshot.away
     away = {each.replica_id for each in said if each.owner != gateway_id}
     granted = [] if snapshot is None else [ReplicaId(each.document) for each in snapshot.replicas]
@@ -99,17 +99,17 @@ def served(
 
 
 class Attachment:
-    """One gateway's. The disk outlives the process, everything else is lost with it."""
+    """Attachment of one gateway. The disk outlives the process; all other state is lost with it."""
 
     def __init__(self, gateway: SimGateway, ties: Ties) -> None:
         self.gateway = gateway
         self.is_up = False
         self.delay_ns = 0
-        """A fault: so late do snapshots come."""
+        """Fault: delay of snapshots."""
         self.loss_share = 0.0
-        """A fault: of snapshots, whose way to here breaks."""
+        """Fault: share of snapshots with which the stream breaks."""
         self.told = 0
-        """How often a peer has told it who serves what."""
+        """Number of times that a peer has told it the owners of replicas."""
         self._rng = ties.rng
         self._peers = ties.peers
         self._specs = ties.specs
@@ -122,17 +122,17 @@ class Attachment:
         self._life = 0
         self._policy = gateway.spec.policy
         self._disk: deque[Snapshot] = deque(maxlen=_DISK_MAX)
-        """The last one is what it starts from."""
+        """Snapshots kept on disk; the process starts from the last one."""
         self._snapshot: Snapshot | None = None
         self._told_version = _NONE
-        """The newest of which a peer has told us who serves what."""
+        """Newest version of which a peer has told the owners."""
         self._told_away: dict[ReplicaId, GatewayId] = {}
         self._asking_until_ns = -1
         self._stream: Stream | None = None
         self._line: Line | None = None
         self._stream_heard_ns = 0
         self._has_spoken = False
-        """The controller, on the stream that is open."""
+        """True once the controller has sent a message on the open stream."""
         self._heard_ns: dict[GatewayId, int] = {}
         self._broken: set[GatewayId] = set()
 
@@ -150,10 +150,10 @@ class Attachment:
 
     @property
     def records(self) -> RecordTree | None:
-        """What it answers from, as one of the zone's name servers."""
+        """Record tree from which it answers, as one of the zone's name servers."""
         return None if self._snapshot is None or not self.is_up else self._snapshot.records
 
-    # A life
+    # Life of the process
 
     def began(self) -> tuple[ReplicaSpec, ...]:
         self._life += 1
@@ -181,11 +181,11 @@ class Attachment:
         return self.loss_share > 0 and self._rng.random() < self.loss_share
 
     def age_disk(self, by: int) -> None:
-        """A fault: what was kept last is lost, and older ones are there still."""
+        """Fault: lose the latest snapshots on the disk, while an older one remains."""
         for _ in range(min(by, len(self._disk) - 1)):
             self._disk.pop()
 
-    # The stream
+    # Control stream
 
     def _dial(self, life: int) -> None:
         if life != self._life or self._line is not None:
@@ -241,7 +241,7 @@ class Attachment:
             self._note_spoken()
 
     def snapshot_came(self, life: int, snapshot: Snapshot) -> None:
-        """It may be late, and so be older than what we have."""
+        """Apply a snapshot, unless a delay has made it older than the one in use."""
         if life != self._life:
             return
         self._note_spoken()
@@ -257,7 +257,7 @@ class Attachment:
 
     @property
     def _is_spoken_to(self) -> bool:
-        """A controller that is attached and has just spoken would have told us itself."""
+        """True if the attached controller has just sent a message: it would have sent newer owners itself."""
         silent_ns = self._agenda.now_ns - self._stream_heard_ns
         return self._line is not None and self._has_spoken and silent_ns <= self._times.stream_timeout_ns // 2
 
@@ -272,7 +272,7 @@ class Attachment:
         accepts = {ReplicaId(each.document): each.accepts for each in granted}
         return tuple(replace(self._specs[each], accepts=accepts.get(each)) for each in replicas)
 
-    # What peers say
+    # Messages of peers
 
     def heard(self, peer: GatewayId, version: ControlVersion) -> None:
         if not self.is_up:
@@ -299,7 +299,8 @@ class Attachment:
             self._network.datagram(self.region, asker.region, asker.owners_told, life, snapshot.version, snapshot.away)
 
     def owners_told(self, life: int, version: ControlVersion, away: tuple[ReplicaOwner, ...]) -> None:
-        """By a peer that serves by a newer snapshot: nothing is served because of it, but no more than before."""
+        """Take over owners that a peer with a newer snapshot reports: they can exclude replicas of the gateway's
+        snapshot, not add to them."""
         if life != self._life:
             return
         self._asking_until_ns = -1
@@ -309,8 +310,8 @@ class Attachment:
             self.gateway.assign(self._specs_now())
 
     def _disowned(self) -> list[ReplicaId]:
-        """What somebody else serves by what peers said, if that is newer than our snapshot: an adopted one that is
-        away no more is at home again."""
+        """Replicas that other gateways own by what peers said, if that is newer than the gateway's snapshot. An adopted
+        replica that peers no longer list as away is home again."""
         if not self._told_version.is_newer_than(self.taken):
             return []
         own = [each.replica_id for each in self.gateway.spec.replicas]

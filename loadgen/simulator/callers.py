@@ -1,8 +1,8 @@
-"""A request of a client that knows only the mesh's name: it is looked up, the addresses are tried in turn, and what
-failed before anything came back is tried again after a while, as the official SDKs do by default.
+"""Request of a client that knows only the mesh's name: the name is looked up, the addresses are tried in turn, and a
+request that failed before its first token is retried after a delay, as the official SDKs do by default.
 
-Each request that fails is put down to somebody: the process that died while it ran, an answer from a cache, a name that
-still said so, or the mesh itself. Where a request goes beyond the gateway is none of its business.
+Each failed request is attributed to a cause: a process that died while it ran, a cached answer, an outdated DNS record,
+or the mesh itself. A request's way beyond the gateway is invisible here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TRIED_AGAIN = frozenset(
         Outcome.FAILED_INTERNALLY,
     }
 )
-"""What is answered with 429 or 5xx."""
+"""Outcomes that are answered with 429 or 5xx, after which clients retry."""
 
 
 _JITTER_SHARE = 0.25
@@ -40,22 +40,22 @@ _TIMED_OUT = "no connection in time"
 
 
 class FailedBy(StrEnum):
-    """Whose failure it is that a client saw."""
+    """Cause of a failure that a client observed."""
 
     IN_FLIGHT = "in_flight"
-    """The process that had it died, or was cut off."""
+    """The process that had the request died, or was cut off."""
     CACHED_ANSWER = "cached_answer"
-    """The name had been changed, and a cache still gave the old answer."""
+    """The DNS records had been changed, and a cache still gave the old answer."""
     OLD_ANSWER = "old_answer"
-    """The name itself still led to somebody who is gone, or to nobody."""
+    """The DNS records themselves still named a gateway that is gone, or named none."""
     NO_ANSWER = "no_answer"
     """No name server answered."""
     MESH = "mesh"
     """A gateway answered, with a refusal or an error of its own."""
     CLIENT = "client"
-    """It left, or asked for what it may not have."""
+    """The client left, or sent a request that is not allowed."""
     UNCLASSIFIED = "unclassified"
-    """Nobody's: this must not be."""
+    """No cause applies; this must not occur."""
 
 
 _CLIENTS = frozenset(
@@ -106,7 +106,7 @@ class Caller:
         ask.ran_at = ran_at
 
     def answered(self, outcome: Outcome, detail: str) -> None:
-        """A gateway has said how it ended."""
+        """Handle the outcome that a gateway reported."""
         if outcome is Outcome.COMPLETED:
             self._end(outcome, detail, None)
             return
@@ -114,7 +114,7 @@ class Caller:
         self._failed(outcome, detail, failed_by, may_try_again=outcome in _TRIED_AGAIN)
 
     def broke(self, gateway_id: GatewayId, detail: str, *, was_there: bool) -> None:
-        """The connection to a gateway that had the request, or never got it."""
+        """Handle a broken connection. `was_there`: the request had reached the gateway's process."""
         if was_there:
             self._failed(None, detail, FailedBy.IN_FLIGHT)
         elif self._names.says_now(self._ask.region, gateway_id):
@@ -139,7 +139,7 @@ class Caller:
             self._connect(addresses)
 
     def try_next(self, addresses: list[GatewayId]) -> None:
-        """The next of what the name led to: nobody was there at the one before."""
+        """Connect to the next address after the one before was unreachable."""
         if not self._is_over:
             self._connect(addresses)
 
@@ -188,7 +188,7 @@ class _Try:
         self._others = others
         self._is_open = True
         self._was_there = False
-        """The request got to a living process."""
+        """True once the request has reached a running process."""
         self._line: Line = town.network.connect(ask.region, gateway.region, self.broke, self._left)
         self._line.to_far(self._arrive)
         town.agenda.after(caller.connect_timeout_ns, self._look_whether_connected)

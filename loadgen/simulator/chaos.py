@@ -1,6 +1,6 @@
-"""Worlds in which much goes wrong, drawn from a seed: small meshes under random policies, loads and faults.
+"""Chaos worlds, drawn from a seed: small meshes under random policies, loads and faults.
 
-Every checker watches each of them. A seed that finds something tells the same story again.
+Every checker watches each of them. A seed that finds a fault reproduces it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MILLISECOND_NS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one seed brought to light."""
+    """Violation or exception found by one seed."""
 
     seed: int
     what: str
@@ -35,7 +35,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Ordeal:
-    """One seed that found nothing, and what the mesh went through."""
+    """Counts of one seed that found nothing."""
 
     seed: int
     requests: int
@@ -44,39 +44,39 @@ class Ordeal:
     forwards: int
     events: int
     held: dict[str, int]
-    """How often requests were held for a replica, by what they waited for there."""
+    """Requests held for a replica, by what they waited for there."""
     digest: str
     resumes: int = 0
-    """Attempts to go on with an answer that broke."""
+    """Attempts to continue an answer that broke."""
 
 
 def endure(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
-    """Live through one seed's world. Whatever a core raises is a finding too."""
+    """Play one seed's world. An exception from a core is a finding, too."""
     return _endure(seed, chaos_scenario(seed), on_line)
 
 
 def endure_controlled(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
-    """The same with a controller, to whom and through whom most of it happens."""
+    """Play a world with a controller, which most of the faults hit or affect."""
     return _endure(seed, chaos_scenario(seed, has_controller=True), on_line)
 
 
 def endure_disaggregated(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
-    """The same where prompts are read in one place and answered in another."""
+    """Play a world in which prompts are computed by prefill workers and answered by decode workers."""
     return _endure(seed, chaos_scenario(seed, is_disaggregated=True), on_line)
 
 
 def endure_pools(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
-    """The same where engines take requests of different lengths, in pools that are told apart by budgets."""
+    """Play a world whose engines take requests of different lengths, in pools distinguished by token budgets."""
     return _endure(seed, parse_scenario(pools_document(seed), Path(f"chaos-{seed}.yaml")), on_line)
 
 
 def endure_pair(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
-    """The same with two controllers, of which one leads."""
+    """Play a world with two controllers, of which one leads."""
     return _endure(seed, chaos_scenario(seed, has_controller=True, has_pair=True), on_line)
 
 
 def endure_breaking(seed: int, on_line: Callable[[str], object] | None = None) -> Ordeal | Finding:
-    """The same where answers break all the time, and go on elsewhere."""
+    """Play a world in which answers break all the time and are continued elsewhere."""
     return _endure(seed, chaos_scenario(seed, breaks=True), on_line)
 
 
@@ -87,7 +87,7 @@ def _endure(seed: int, scenario: Scenario, on_line: Callable[[str], object] | No
         world.check_the_end()
     except Broken as broken:
         return Finding(seed, broken.what, str(broken))
-    except Exception as error:  # noqa: BLE001 - a core that raises is what we are looking for
+    except Exception as error:  # noqa: BLE001 - an exception of a core is a finding
         return Finding(seed, f"{type(error).__name__} was raised", f"at {world.now_ns / 1e9:.6f} s: {error}")
     return Ordeal(
         seed,
@@ -124,7 +124,7 @@ def chaos_document(
     is_disaggregated: bool = False,
     breaks: bool = False,
 ) -> dict[str, Any]:
-    """The scenario as it would be written in a file."""
+    """Scenario document of the seed."""
     if breaks:
         return _breaking_document(seed)
     if is_disaggregated:
@@ -177,7 +177,7 @@ def _mesh_document(seed: int) -> dict[str, Any]:
 
 
 def _share_out(rng: random.Random, document: dict[str, Any]) -> None:
-    """Tenants were promised different things, and some of what is asked yields."""
+    """Give tenants different weights and priorities, and some clients lower service classes."""
     for clients in document["clients"]:
         clients["service_class"] = rng.choice(("interactive", "interactive", "batch", "best_effort"))
     (run,) = document["runs"]
@@ -198,7 +198,8 @@ def _share_out(rng: random.Random, document: dict[str, Any]) -> None:
 
 
 def _disaggregated_document(seed: int) -> dict[str, Any]:
-    """Some regions, and at least one, have a pool beside their other replicas, or in place of them."""
+    """Document with a disaggregated pool in at least one region and not in all, beside the other replicas or in place
+    of them."""
     document = _mesh_document(seed)
     rng = random.Random(f"chaos/{seed}/disaggregated")
     names = list(document["regions"])
@@ -212,8 +213,8 @@ def _disaggregated_document(seed: int) -> dict[str, Any]:
 
 
 def _breaking_document(seed: int) -> dict[str, Any]:
-    """Replicas crash in the middle of what they write, again and again, and so does a gateway now and then; every third
-    mesh is one of pools."""
+    """Document in which replicas crash repeatedly while they write, and sometimes a gateway; every third mesh has
+    disaggregated pools."""
     document = _disaggregated_document(seed) if seed % 3 == 2 else _mesh_document(seed)
     rng = random.Random(f"chaos/{seed}/breaking")
     places = _places_in(document | {"faults": []})
@@ -234,8 +235,8 @@ def _breaking_document(seed: int) -> dict[str, Any]:
 
 
 def pools_document(seed: int) -> dict[str, Any]:
-    """Some regions, and at least one, have pools beside their other replicas, or in place of them; now and then one is
-    shorter than was written down."""
+    """Document with pools of different context lengths in at least one region, beside the other replicas or in place of
+    them; sometimes a pool's context is shorter than its configuration states."""
     document = _mesh_document(seed)
     rng = random.Random(f"chaos/{seed}/pools")
     names = list(document["regions"])
@@ -278,7 +279,7 @@ def _pool(rng: random.Random) -> dict[str, Any]:
 
 
 def _among_agents(rng: random.Random, document: dict[str, Any]) -> dict[str, Any]:
-    """Some of those who ask are agents, whose sessions grow until the caches are full of what is still wanted."""
+    """Turn some clients into agents, whose sessions grow until the caches are full of prefixes still in use."""
     for clients in document["clients"]:
         if rng.random() < 0.7:
             clients["workload"] = "agents"
@@ -291,7 +292,7 @@ def _among_agents(rng: random.Random, document: dict[str, Any]) -> dict[str, Any
 
 
 def _agents(rng: random.Random) -> dict[str, Any]:
-    """Hardly two of them begin alike."""
+    """Agents' conversations, of which hardly two begin alike."""
     return {
         "applications": 60,
         "system_prompt_words": rng.choice((120, 400)),
@@ -322,7 +323,7 @@ def _region(rng: random.Random, name: str, names: list[str]) -> dict[str, Any]:
 
 
 def _rule(rng: random.Random, always: list[str], others: list[str]) -> dict[str, list[str]]:
-    """Open to all more often than not, or else to some."""
+    """Residency rule: open to all in half of the cases, else open to some."""
     if rng.random() < 0.5:
         return {"jurisdictions": ["EU", "JP", "US"]}
     some = [other for other in others if other not in always and rng.random() < 0.5]
@@ -330,7 +331,7 @@ def _rule(rng: random.Random, always: list[str], others: list[str]) -> dict[str,
 
 
 def _workloads(rng: random.Random) -> dict[str, Any]:
-    """Short things, so that much happens in little time; some prompts are longer than any engine takes."""
+    """Short workloads, so that much happens in little time; some prompts are longer than any engine takes."""
     brief = {"median": 12, "sigma": 0.6, "minimum": 2, "maximum": 60}
     answers = {"median": 24, "sigma": 0.7, "minimum": 1, "maximum": 200}
     thinking = {"median": 0.2, "sigma": 0.8, "minimum": 0.01, "maximum": 1}
@@ -422,7 +423,7 @@ def _faults(rng: random.Random, document: dict[str, Any]) -> list[dict[str, Any]
 
 
 def _places_in(document: dict[str, Any]) -> FaultPlaces:
-    """Named as the scenario names its parts."""
+    """Names of the places in the scenario that faults can hit."""
     bare = parse_scenario(document, Path("chaos.yaml"))
     fleet = bare.fleet()
     replicas = [str(spec.replica_id) for owned in fleet.values() for spec, _ in owned]

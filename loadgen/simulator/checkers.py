@@ -1,6 +1,7 @@
-"""What must hold in a whole mesh, checked by an oracle that asks no one it watches: it knows what was told to whom.
+"""Invariants of a whole mesh, checked by an oracle that records what each gateway was told and judges by rules of its
+own. It reads a core's state only where it cannot work out the fact itself.
 
-Beside it, the core's own invariants after every event. The first thing that does not hold ends the run.
+Besides, the core's own invariants are checked after every event. The first violation ends the run.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ from loadgen.simulator.engines import SimReplica
 from loadgen.simulator.observers import GatewaySpec
 
 _DISHONEST = frozenset({RefusalReason.HOP_LIMIT, RefusalReason.RESIDENCY_STAMP})
-"""Reasons for which no gateway of ours ever has to be refused."""
+"""Reasons for which a forward of an honest gateway is never refused."""
 _AHEAD = 4
-"""Of requests that leave a peer's slots meanwhile, how many may wait there, by docs/placement.md."""
+"""Forwards beyond a peer's room, for each request that leaves its slots meanwhile (docs/placement.md)."""
 _IDLE_NS = 10_000_000_000
-"""Nobody who may go there waits this long beside an engine that has had nothing to do for as long."""
+"""Longest wait of a request beside an engine that it may use and that has been idle for as long."""
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
-"""Not taken from the core, which is judged by it."""
+"""Refusals for reasons of residency; listed here, because the core is judged by them."""
 
 
 _Queue = tuple[TenantName, Place | None, bool, bool, ServiceClass]
@@ -68,15 +69,15 @@ _PARTS = {
     LegRole.PREFILL: ReplicaRole.PREFILL,
     LegRole.DECODE: ReplicaRole.DECODE,
 }
-"""Whose part each is."""
+"""Replica role that each leg role needs."""
 
 
 _TURNED_AWAY = frozenset({Outcome.REJECTED_UNSUPPORTED, Outcome.REJECTED_RESIDENCY_PROCESSING})
-"""Where whoever could take it is far away, and need not."""
+"""Permitted outcomes of a request that could run only in another region, which need not take it."""
 
 
 class Broken(Exception):
-    """Something that must always hold did not."""
+    """Violation of an invariant."""
 
     def __init__(self, now_ns: int, what: str, detail: str) -> None:
         super().__init__(now_ns, what, detail)
@@ -90,44 +91,44 @@ class Broken(Exception):
 
 @dataclass(slots=True)
 class _Visit:
-    """One request at one gateway, as told from outside."""
+    """One request at one gateway, as observed from outside."""
 
     arrival: int
     arrived_ns: int
     tenant: TenantName
     origin: Place | None
-    """Of a forward: the gateway that sent it."""
+    """Place of the gateway that forwarded it; None for a client's request."""
     came_across: bool = False
     follows: str = ""
-    """The stored response that it goes on from."""
+    """Stored response that it continues."""
     request_id: RequestId | None = None
     waits: bool = True
     is_ordinary: bool = True
-    """It may go wherever its like may go, so it waits in their queue."""
+    """True if it may go wherever its queue's requests may go, and so waits in that queue."""
     failed_at: set[str] = field(default_factory=set)
-    """Ids of the targets that may have failed it: only beside these it may be left to wait."""
+    """Ids of the targets where it may have failed: it may wait even if these are idle."""
     refusals: int = 0
     attempt: int = 0
     legs: set[int] = field(default_factory=set)
-    """Those of its attempt that are alive."""
+    """Live legs of its present attempt."""
     reading: set[int] = field(default_factory=set)
-    """Those of its attempt that only read the prompt, alive or not."""
+    """Legs of its present attempt that only compute the prompt, live or ended."""
     read_by: Target | None = None
-    """Who reads the prompt in this attempt, or has read it, for somebody else."""
+    """Prefill worker that computes or has computed the prompt in this attempt."""
     decodes: bool = False
-    """In this attempt a decode worker was asked to answer."""
+    """True if a decode worker was asked for the answer in this attempt."""
     is_pooled: bool = False
-    """Its prompt has been read, and no decode worker has it yet."""
+    """True while its prompt has been computed and no decode worker has it."""
     connectors: frozenset[Connector] = ALL_CONNECTORS
-    """Over which it can be handed from one to another."""
+    """Connectors over which its KV cache can be handed over."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     first_token: bool = False
     resume: int = 0
-    """How often somebody went on with its answer."""
+    """Number of times that its answer was continued."""
     resumes_left: int = 1 << 62
-    """How often somebody may, as whoever forwarded it says."""
+    """Limit of continuations, as set by the gateway that forwarded it."""
     rule: PlaceRule = field(default_factory=PlaceRule)
-    """Where its next attempt may go: a forward keeps the stamp that it came with, whatever its origin does since."""
+    """Places allowed for its next attempt: a forward keeps the stamp it came with, whatever its origin does later."""
 
     @property
     def queue(self) -> _Queue:
@@ -136,59 +137,59 @@ class _Visit:
 
 @dataclass(slots=True)
 class _View:
-    """What one gateway has been told in its present life."""
+    """Record of what one gateway was told in its present life."""
 
     spec: GatewaySpec
     policy: ResidencyPolicy
     core: GatewayCore
     places: dict[str, Place]
-    """Of its replicas and peers, by id."""
+    """Places of its replicas and peers, by id."""
     replicas: tuple[ReplicaSpec, ...] = ()
-    """Those that it was assigned."""
+    """Replicas assigned to it."""
     pools: dict[PoolName, PoolSpec] = field(default_factory=dict)
-    """Those of them that are disaggregated."""
+    """Pools of its assignment that have properties beside a name."""
     accepts: dict[str, PlaceRule | None] = field(default_factory=dict)
-    """By replica, from where it takes anything."""
+    """Rule for the origins that each replica accepts; None: every origin."""
     away: frozenset[ModelName] = frozenset()
-    """What it serves when its own replicas are home."""
+    """Models that it serves when its own replicas are home."""
     visits: dict[RequestId, _Visit] = field(default_factory=dict)
     waiting: dict[_Queue, dict[RequestId, int]] = field(default_factory=dict)
-    """By queue, who waits there under which arrival number."""
+    """Waiting requests of each queue, with their arrival numbers."""
     probes: dict[ReplicaId, ReplicaObservation] = field(default_factory=dict)
     heard: dict[GatewayId, PeerObservation] = field(default_factory=dict)
     serves: dict[GatewayId, tuple[ModelCapacity, ...]] = field(default_factory=dict)
-    """What each peer last said that it serves: one that says nothing of it has only begun, or is between two
-    assignments."""
+    """Capacities that each peer reported last. A peer without any has only begun, or is between two assignments."""
     alive: dict[tuple[RequestId, int, int], Target] = field(default_factory=dict)
-    """Attempts that have not ended, and where."""
+    """Live legs and their targets."""
     stopped: set[tuple[RequestId, int, int]] = field(default_factory=set)
-    """Those of them that were ordered to end."""
+    """Live legs that were ordered to stop."""
     uncounted: dict[tuple[RequestId, int, int], tuple[GatewayId, int]] = field(default_factory=dict)
     """Forwards that no heartbeat of their peer counts yet: the peer, and when each was sent."""
     in_flight: Counter[ReplicaId] = field(default_factory=Counter)
     failed: set[Target] = field(default_factory=set)
-    """Where a leg may have failed."""
+    """Targets at which a leg may have failed."""
     stored: dict[str, Target] = field(default_factory=dict)
-    """By key, where the response is kept, as far as this gateway can know."""
+    """Target that keeps each stored response, as far as this gateway can know."""
     arrivals: int = 0
     drains: bool = False
     is_locked_down: bool = False
 
     def spec_of(self, target: Target) -> ReplicaSpec | None:
-        """None: it is a peer."""
+        """Spec of a replica. None: the target is a peer."""
         if target.kind is not TargetKind.REPLICA:
             return None
         return next((spec for spec in self.replicas if spec.replica_id == target.id), None)
 
     def takes_part(self, spec: ReplicaSpec, connectors: frozenset[Connector]) -> bool:
-        """Is it somewhere that such a request could be sent?"""
+        """True if such a request can be placed at this replica."""
         if spec.role is ReplicaRole.PREFILL:
             pool = self.pools.get(spec.pool)
             return pool is not None and pool.connector in connectors
         return spec.role is ReplicaRole.UNIFIED
 
     def alike(self, queue: _Queue, request_id: RequestId) -> dict[RequestId, int]:
-        """Those of a queue that fit into the same pools. What its budget is taken for, only the core knows."""
+        """Waiting requests of a queue that fit the same pools. The core is asked for each one's fit, which only it
+        knows."""
         waiting, requests = self.waiting[queue], self.core.requests
         mine = requests.get(request_id)
         if mine is None or mine.request_class.fit is None:
@@ -200,7 +201,7 @@ class _View:
         }
 
     def too_short_for(self, visit: _Visit) -> set[str]:
-        """Ids of the replicas that do not take so much, as far as the core knows."""
+        """Ids of the replicas whose context is too short for the request, as far as the core knows."""
         request = None if visit.request_id is None else self.core.requests.get(visit.request_id)
         fit = None if request is None else request.request_class.fit
         if fit is None:
@@ -223,7 +224,7 @@ class _View:
 
 
 def names_place(rule: PlaceRule, place: Place) -> bool:
-    """Written out again here on purpose."""
+    """True if the rule allows the place. Restated here on purpose, independent of the core."""
     named = place.region in rule.regions or place.jurisdiction in rule.jurisdictions
     within = any(
         place.region in each.regions and place.jurisdiction in each.jurisdictions for each in rule.regions_within
@@ -233,30 +234,31 @@ def names_place(rule: PlaceRule, place: Place) -> bool:
 
 @dataclass(slots=True)
 class Counts:
-    """What the report wants to know of all that was seen."""
+    """Counters for the report."""
 
     placements: Counter[tuple[RegionName, RegionName, str]] = field(default_factory=Counter)
-    """By origin's region, target's region and reason."""
+    """Placements by origin's region, target's region and reason."""
     refusals: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     attempts: Counter[str] = field(default_factory=Counter)
     held: Counter[str] = field(default_factory=Counter)
-    """For the replica's time, or for the sake of what its cache holds; only where every invariant is looked after."""
+    """Requests held, by `time` (for the replica's time) or `cache` (for its cached prefix); counted only with every
+    invariant checked."""
     resumes: int = 0
-    """Attempts to go on with an answer that broke."""
+    """Attempts to continue an answer that broke."""
 
 
 class Watch:
-    """Sees every event and effect of every gateway, and every word that a client gets."""
+    """Observer of every event and effect of every gateway, and of every answer to a client."""
 
     def __init__(self, *, every_invariant: bool) -> None:
         self.counts = Counts()
         self._every_invariant = every_invariant
-        """Sweep the whole core after each event, and follow each request: thorough, and slow on a large fleet."""
+        """Check the whole core after each event, and follow each request: thorough, and slow on a large fleet."""
         self._views: dict[GatewayId, _View] = {}
         self._checkers: dict[GatewayId, Checker] = {}
         self._stamped: dict[RequestId, set[PlaceRule]] = {}
-        """By what rules a request was sent on its way where it came in: each attempt keeps its own."""
+        """Rules under which each request was sent on from its ingress gateway; each attempt keeps its own."""
         self._now_ns = 0
 
     @property
@@ -287,7 +289,7 @@ class Watch:
         for effect in effects:
             self._follow(view, effect)
 
-    # What clients get
+    # Answers to clients
 
     def client_heard(self, ask: Ask, now_ns: int) -> None:
         self._now_ns = now_ns
@@ -305,13 +307,13 @@ class Watch:
         if ask.is_last_check:
             self._check_answer_after_healing(ask, outcome)
 
-    # Now and then, and at the end
+    # Periodic checks, and those at the end
 
     def look_for_idle_engines(
         self, engines: dict[ReplicaId, SimReplica], now_ns: int, dead: Collection[GatewayId] = ()
     ) -> None:
-        """Somebody has waited for long beside an engine that had nothing to do for as long. With a gateway that is dead
-        nobody waits, whatever it was told before."""
+        """Check that no request has waited for long beside an engine that was idle for as long. Gateways that are dead
+        are skipped, as no request waits there. Raises Broken."""
         self._now_ns = now_ns
         for gateway_id, view in self._views.items():
             if gateway_id in dead:
@@ -327,11 +329,13 @@ class Watch:
             self._expect("nobody waits beside an idle engine", not beside, f"{view.spec.gateway_id}: {beside} wait")
 
     def _has_waited(self, visit: _Visit, now_ns: int) -> bool:
-        """Whoever may go to any replica of the region. Failures bind nobody but to where they happened."""
+        """True for a request that has waited for long and may go to any replica of the region. Failures exclude only
+        the targets where they happened."""
         return visit.waits and not visit.follows and now_ns - visit.arrived_ns >= _IDLE_NS
 
     def _open_to(self, view: _View, visit: _Visit, idle: set[ReplicaId]) -> set[ReplicaId]:
-        """A prompt is only read where somebody has nothing to do but to answer it."""
+        """Idle replicas at which the request could start. A prefill worker counts only if a decode worker of its pool
+        is idle."""
         specs = {spec.replica_id: spec for spec in view.replicas if spec.replica_id in idle}
         free = {spec.pool for spec in specs.values() if spec.role is ReplicaRole.DECODE}
         return {
@@ -341,13 +345,13 @@ class Watch:
         }
 
     def _own_engines(self, view: _View, engines: dict[ReplicaId, SimReplica]) -> Iterable[SimReplica]:
-        """Where everything of this gateway's own may go: its home region."""
+        """Engines open to all requests of this gateway: its own replicas in its home region."""
         own = (spec for spec in view.replicas if spec.accepts is None)
         home = (spec.replica_id for spec in own if spec.place == view.spec.place)
         return (engines[replica_id] for replica_id in home)
 
     def expect_quiet(self, engines: Iterable[SimReplica], open_asks: Iterable[Ask], owned: int, now_ns: int) -> None:
-        """After everything has healed and nobody asks any more, nothing is left anywhere."""
+        """Check that nothing is left anywhere, after everything has healed and clients send nothing. Raises Broken."""
         self._now_ns = now_ns
         left = [ask.request_id for ask in open_asks]
         self._expect("nothing is lost", not left, f"no end for {left[:5]} and {len(left)} in all")
@@ -385,7 +389,7 @@ class Watch:
         self._expect("somebody is served after healing", is_well, detail)
 
     def _is_whole_at_home(self, place: Place) -> bool:
-        """Does anybody there run a request from the prompt to the last token?"""
+        """True if a replica at this place runs requests from the prompt to the last token."""
         return any(
             replica.role is ReplicaRole.UNIFIED and replica.place == place
             for view in self._views.values()
@@ -393,7 +397,7 @@ class Watch:
             for replica in view.spec.replicas
         )
 
-    # What a gateway was told
+    # Events of a gateway
 
     def _count(self, view: _View, effects: list[Effect]) -> None:
         for effect in effects:
@@ -441,7 +445,7 @@ class Watch:
                     event.request_id,
                     event.attempt,
                     event.leg,
-                ) in view.alive  # or a late word, which is nothing
+                ) in view.alive  # late events of ended legs are ignored
                 if visit is not None and visit.attempt == event.attempt and not visit.waits and is_alive:
                     visit.first_token = True
             case events.LegEnded():
@@ -472,7 +476,7 @@ class Watch:
             waiting[profile.request_id] = visit.arrival
 
     def _hear(self, view: _View, heard: PeerObservation) -> None:
-        """Only what is newer counts; a peer that started again counts from the start."""
+        """Record a peer's heartbeat if it is newer than the last one; a peer that restarted counts from its start."""
         before = view.heard.get(heard.report.gateway_id)
         is_newer = before is None or heard.report.sequence >= before.report.sequence
         if before is None or is_newer or heard.generated_ns > before.generated_ns:
@@ -506,7 +510,7 @@ class Watch:
                 self._wait_again(view, visit, event)
 
     def _wait_again(self, view: _View, visit: _Visit, event: events.LegEnded) -> None:
-        """If it does not end now, it is back in the queue."""
+        """Record that a request whose attempt ended waits again, unless it ends with the same event."""
         visit.waits = True
         visit.arrived_ns = self._now_ns
         visit.is_ordinary &= event.rest is None
@@ -519,7 +523,7 @@ class Watch:
         if visit.is_ordinary:
             view.waiting.setdefault(visit.queue, {})[event.request_id] = visit.arrival
 
-    # What it ordered
+    # Effects of a gateway
 
     def _follow(self, view: _View, effect: Effect) -> None:
         if isinstance(effect, StartLeg):
@@ -559,7 +563,7 @@ class Watch:
         if goes_on:
             visit.resume, visit.first_token = leg.resume, False
         if not is_further_leg:
-            visit.is_ordinary &= not visit.is_pooled  # it was read, and nobody was free: it is read again
+            visit.is_ordinary &= not visit.is_pooled  # computed prompt, no free decode worker: computed again
             self._check_order(view, visit, leg)
             visit.reading.clear()
             visit.read_by, visit.is_pooled, visit.decodes = None, False, False
@@ -584,7 +588,8 @@ class Watch:
             self._check_forward(view, visit, leg, where)
 
     def _check_part(self, view: _View, visit: _Visit, leg: StartLeg, where: str) -> None:
-        """Each replica runs what is its part, and who writes an answer fetches what was read for it."""
+        """Check that each replica runs its own role, and that a decode worker fetches from a prefill worker of its own
+        pool."""
         spec = view.spec_of(leg.target)
         role = ReplicaRole.UNIFIED if spec is None else spec.role
         self._expect("a replica runs the part that is its own", _PARTS[leg.role] is role, f"{where} as {leg.role}")
@@ -607,9 +612,9 @@ class Watch:
         visit.is_pooled, visit.decodes = False, True
 
     def _check_order(self, view: _View, visit: _Visit, leg: StartLeg) -> None:
-        """First come, first served among requests of one account that may go to the same targets; only those held for
-        one replica, and those that leave room, are overtaken. A tenant has two accounts for a while where it is told
-        apart only once another one is forgotten."""
+        """Check first come, first served among requests of one account that may go to the same targets. Only requests
+        held for one replica, and those that leave room, may be overtaken. A tenant has two accounts for a while if it
+        is told apart only once another tenant is forgotten."""
         if visit.is_ordinary and view.core.placer.weighs_everybody:
             waiting = view.alike(visit.queue, leg.request_id)
             earlier = [request_id for request_id, arrival in waiting.items() if arrival < visit.arrival]
@@ -623,7 +628,7 @@ class Watch:
                 and (own is None or found.charge is None or found.charge.account is own.account)
             ]
             detail = f"{leg.request_id} went past {blocked[:3]} at {view.spec.gateway_id}"
-            is_last = self._is_full(view, leg)  # nobody is held for it now
+            is_last = self._is_full(view, leg)  # no request is held for a full target
             self._expect("only who is held is overtaken", is_last or not blocked, detail)
         elif visit.is_ordinary:
             first = min(view.alike(visit.queue, leg.request_id).values(), default=visit.arrival)
@@ -631,7 +636,8 @@ class Watch:
             self._expect("who came first is served first", visit.arrival <= first, detail)
 
     def _is_full(self, view: _View, leg: StartLeg) -> bool:
-        """Does its target take no more with this one, as it comes back slowly, or is no more read for its pool?"""
+        """True if this leg fills its target: a replica in its ramp, or a prefill worker whose pool has no room for
+        more."""
         replica = view.core.replicas.get(ReplicaId(leg.target.id)) if leg.target.kind is TargetKind.REPLICA else None
         if replica is not None and replica.standing is Standing.RAMP:
             return True
@@ -685,7 +691,7 @@ class Watch:
             self._expect("no peer is sent more than it has room for", has_room, where)
 
     def _check_arrival(self, view: _View, event: events.RequestArrived, effects: list[Effect]) -> None:
-        """A request that is turned away ends with the very event that it came with."""
+        """Check an arrival's outcome. A request that is refused ends with the event of its arrival."""
         request_id = event.profile.request_id
         ends = [each.outcome for each in effects if isinstance(each, EndRequest) and each.request_id == request_id]
         is_over = bool(ends)
@@ -703,7 +709,8 @@ class Watch:
             self._expect("nobody waits whom nobody may serve", may_come, where)
 
     def _may_serve(self, view: _View, profile: RequestProfile, *, heard: bool = False) -> bool:
-        """Is there anybody who could, were all of them up and free? `heard`: and has said so."""
+        """True if a target could serve the request, were all of them up and free. `heard`: peers count only if they
+        reported it."""
         rule, home = view.rule_of(profile.tenant), view.spec.place
         for spec in view.replicas:
             takes_it = view.takes_from(spec.replica_id, None)
@@ -719,7 +726,7 @@ class Watch:
             has_some = peer.gateway_id not in self._views or bool(self._views[peer.gateway_id].spec.replicas)
             is_told = heard or (
                 peer.gateway_id in view.heard and not view.spec.replicas
-            )  # it knows no more than it heard
+            )  # a gateway without replicas knows only reports
             serves = (known is None and has_some and not is_told) or any(
                 each.model == profile.model
                 and names_place(rule, each.place)
@@ -731,8 +738,9 @@ class Watch:
         return False
 
     def _fits_somewhere(self, view: _View, profile: RequestProfile) -> bool:
-        """By what it really comes to, into some pool here that it may go to, unless an engine has said that it takes
-        less than was written down. A prompt of no whole number of tokens may be one less."""
+        """True if the request, by its real length, fits the longest context here that it may use, as the core knows it:
+        the configured one, or a shorter one that the engine reported. The prompt's last, partial token is not
+        counted."""
         rule, replicas = view.rule_of(profile.tenant), view.core.replicas
         told = [
             replicas.context_of(state)
@@ -770,7 +778,7 @@ class Watch:
 
 
 def _queue_of(report: LoadReport, *, is_pooled: bool) -> int:
-    """Those before whom a forward would come to stand at the least."""
+    """Fewest requests that a forward would find ahead of it at the peer."""
     by_pool = {each.pool: each.length for each in report.queues if each.pool is not None}
     if is_pooled and by_pool:
         return min(by_pool.get(each.pool, 0) for each in report.capacities)
@@ -778,8 +786,8 @@ def _queue_of(report: LoadReport, *, is_pooled: bool) -> int:
 
 
 def _room_of(heard: PeerObservation, interval_ns: int, ahead: int) -> float:
-    """Requests that a peer can take at the most: its room, and `ahead` times what leaves while word of it and a forward
-    travel."""
+    """Maximum number of requests for a peer: its room, plus `ahead` times the requests that leave while its heartbeat
+    and a forward travel."""
     capacities = heard.report.capacities
     leaving = sum((heard.rtt_ns + interval_ns) / each.release_ns for each in capacities if each.release_ns)
     return sum(max(0, each.room) for each in capacities) + ahead * leaving
@@ -790,5 +798,5 @@ def _is_long_idle(engine: SimReplica, now_ns: int) -> bool:
 
 
 def _may_be_passed(request: RequestState) -> bool:
-    """It is held, leaves others room, or is started by the same event."""
+    """True for a request that is held, leaves room for others, or is started by the same event."""
     return request.held is not None or request.leaves_room or request.phase is not Phase.WAITING

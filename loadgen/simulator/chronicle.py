@@ -1,6 +1,6 @@
-"""The story of a run: one line for everything that happens, hashed as it is told. It keeps none of them.
+"""Trace of a run: one line for every event, hashed as it is written, and not kept.
 
-The same seed gives the same digest.
+Equal seeds give equal digests.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LINES_HASHED_AT_ONCE = 512
 
 
 class Chronicle:
-    """Hears every line; keeps none, unless told where to put them."""
+    """Receiver of every line; it keeps none, but passes them on to `on_line`, if given."""
 
     def __init__(self, on_line: Callable[[str], object] | None = None) -> None:
         self._hash = blake2b(digest_size=16)
         self._lines: list[str] = []
         self._on_line = on_line
         self.events = 0
-        """Events that cores took in."""
+        """Events handled by gateway cores."""
 
     def note(self, now_ns: int, text: str) -> None:
         line = f"{now_ns} {text}\n"
@@ -49,7 +49,7 @@ class Chronicle:
             self._on_line(line)
 
     def on_start(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore) -> None:
-        """The events that it starts with tell it."""
+        """Ignored: the gateway's first events show its start."""
 
     def on_step(self, now_ns: int, gateway_id: GatewayId, event: Event, effects: list[Effect]) -> None:
         self.events += 1
@@ -112,7 +112,7 @@ def _event_in_words(event: Event) -> str:  # noqa: PLR0911 - one line for each e
 
 
 def _leg_in_words(of: _OfALeg) -> str:
-    """The first of an attempt is mostly the only one, and goes without a number."""
+    """Identification of a leg; the first leg of an attempt is mostly the only one, and its number is omitted."""
     attempt = f"{of.request_id}/{of.attempt}"
     return attempt if of.leg == 1 else f"{attempt}.{of.leg}"
 

@@ -1,7 +1,6 @@
-"""Simulated users: they run programs step by step, closed loop or as they arrive, and note what they see.
+"""Simulated users: they run programs step by step, in a closed loop or as they arrive, and record what they observe.
 
-Like the live runner they never retry and drop no failure; where a request goes beyond the gateway is none of their
-business.
+Like the live runner they never retry and drop no failure; a request's way beyond the gateway is invisible to them.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ from loadgen.workload import Program, Recorded, Step, Workload, arrivals
 
 _SECOND_NS = 1_000_000_000
 _NONE: frozenset[Connector] = frozenset()
-"""An engine keeps what it has answered, so it has to have read the prompt as well."""
+"""Connectors of requests with stored responses: none, as the engine that stores a response must have computed its
+prompt."""
 _CLOSED_LOOP_RAMP_NS = _SECOND_NS
 _BLOCKS_COMPARED_MAX = 4096
 _NO_GATEWAY = "no gateway is up"
@@ -47,33 +47,34 @@ LEFT = "the client left"
 
 
 class Call(Protocol):
-    """A request on its way, as its client holds it."""
+    """A request in progress, as its client holds it."""
 
     def leave(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
 class Town:
-    """What all users of a world share."""
+    """Shared state and settings of all users of a world."""
 
     agenda: Agenda
     network: Network
     watch: Watch
     chronicle: Chronicle
     ingress_of: Callable[[RegionName], SimGateway | None]
-    """The gateway that DNS would name now."""
+    """Gateway that DNS would name at present."""
     model: ModelName
     block_bytes: int
     blocks_per_hash: int
     load_end_ns: int
     pause_after_failure_ns: int
     has_disaggregated: bool = False
-    """Is there anybody to whom a call cannot be handed over whose answer is stored?"""
+    """True if some pool is disaggregated: requests whose responses are stored must then run on one engine."""
     records: list[RequestRecord] = field(default_factory=list)
     open_asks: dict[RequestId, Ask] = field(default_factory=dict)
     outcomes: dict[str, int] = field(default_factory=dict)
     call_by_name: Callable[[Ask, Callable[[Ask], None]], Call] | None = None
-    """Where clients know one name and nothing else; without it they know at once which gateway is up."""
+    """Sender of requests for clients that know only the mesh's name; if None, clients know at once which gateway is
+    up."""
 
     @property
     def is_sending(self) -> bool:
@@ -81,7 +82,7 @@ class Town:
 
 
 class _Errand:
-    """A program on its way."""
+    """A program in progress."""
 
     __slots__ = (
         "answers_due_ns",
@@ -105,15 +106,15 @@ class _Errand:
         self.session_key = program.session_key
         self.tenant = program.tenant
         self.steps = dict(enumerate(program.steps))
-        """Those that were not asked yet: what was asked lives on in the prompts."""
+        """Steps that have not been sent; sent ones live on in the prompts."""
         self.children = program.children()
         self.opening = group.empty(program.tenant)
         if program.opening:
             self.opening = self.opening.followed_by(chat_turn("system", program.opening))
         self.said: dict[int, Prompt] = {}
-        """By step that others go on from, everything up to and including its answer."""
+        """Conversation up to and including the answer, by step that others continue."""
         self.to_go_on: dict[int, int] = {}
-        """By step in `said`, how many of them have not gone on yet."""
+        """Number of steps that have yet to continue each step in `said`."""
         self.answers_due_ns: dict[int, int] = {}
         self.open = 0
         self.failed = False
@@ -153,7 +154,7 @@ class _Errand:
         return RequestId(f"{self.group.number}:{self.program_id}#{number}")
 
     def _prompt(self, step: Step) -> Prompt:
-        """As an engine sees the chat: each turn between the marks of its template."""
+        """Prompt of a step as an engine sees it: each turn between the marks of the chat template."""
         if step.passage is not None:
             return passage_prompt(self.group.empty(self.tenant), step.passage)
         question = chat_turn("user", step.text) + ANSWER_BEGINS
@@ -162,7 +163,7 @@ class _Errand:
         return self._said_before(step.after).followed_by(ANSWER_ENDS + question)
 
     def _said_before(self, number: int) -> Prompt:
-        """What one goes on from; forgotten when the last does."""
+        """Conversation that a step continues; dropped with the last such step."""
         self.to_go_on[number] -= 1
         if self.to_go_on[number]:
             return self.said[number]
@@ -175,7 +176,7 @@ class _Errand:
         self._step_done(number, ask.whole if is_whole else None)
 
     def _step_done(self, number: int, said: Prompt | None) -> None:
-        """Those who wait for a failed step are never asked."""
+        """Finish a step and plan those that follow it; those after a failed step are never sent."""
         if said is not None:
             children = self.children.get(number, [])
             if to_go_on := sum(self.steps[child].passage is None for child in children):
@@ -186,7 +187,7 @@ class _Errand:
             self.on_done(self.failed)
 
     def _left_of_answer_ns(self, number: int) -> int:
-        """How much longer its answer should have taken."""
+        """Nanoseconds until the answer's recorded minimum duration is over."""
         due_ns = self.answers_due_ns.pop(number, 0)
         return max(0, due_ns - self.group.town.agenda.now_ns)
 
@@ -241,7 +242,7 @@ class _Call:
 
 
 def finish(town: Town, ask: Ask) -> None:
-    """Note how a request ended."""
+    """Record how a request ended."""
     del town.open_asks[ask.request_id]
     how = str(ask.outcome or ask.detail)
     town.outcomes[how] = town.outcomes.get(how, 0) + 1
@@ -276,7 +277,8 @@ def record_of(ask: Ask, town: Town) -> RequestRecord:
 
 
 class ClientGroup:
-    """Users of one region with one kind of programs. With neither clients nor a curve they come as was recorded."""
+    """Users of one region with one kind of programs. With neither `clients` nor `arrivals` they come at recorded
+    times."""
 
     def __init__(
         self, number: int, section: ClientsSection, workload: Workload, town: Town, rng: random.Random
@@ -304,7 +306,7 @@ class ClientGroup:
             self._await_arrival()
 
     def empty(self, tenant: str) -> Prompt:
-        """What a program of this tenant starts from; of the group's own if it names none."""
+        """Prompt from which a program of this tenant starts; without a name, the group's own tenant."""
         name = TenantName(tenant) if tenant else self._tenant
         if name not in self._empty:
             self._empty[name] = empty_prompt(self.town.model, name, self.town.block_bytes)
@@ -321,13 +323,13 @@ class ClientGroup:
         on_end: Callable[[Ask], None],
         follows: str = "",
     ) -> None:
-        """Of the group's own tenant if no other is named."""
+        """Send a request, of the group's own tenant if no other is named."""
         tenant = TenantName(tenant_name) if tenant_name else self._tenant
         ask, gateway = self._ask(request_id, tenant, session_key, prompt, output_tokens, follows=follows)
         self._dispatch(ask, gateway, on_end)
 
     def check_service(self, on_end: Callable[[Ask], None]) -> None:
-        """One small request that has to be answered."""
+        """Send one small request that must be answered."""
         request_id = RequestId(f"{self.number}:last-check")
         prompt = self.empty("").followed_by(b"are you there?")
         ask, gateway = self._ask(request_id, self._tenant, "last-check", prompt, 4)
@@ -335,7 +337,7 @@ class ClientGroup:
         self._dispatch(ask, gateway, on_end)
 
     def _next_program(self, programs: Iterator[Program], has_failed: bool) -> None:
-        """A user goes on to the next program, after a failure only when it has caught its breath."""
+        """Start a user's next program; after a failure only after a pause."""
         if not self.town.is_sending:
             return
         if has_failed:
@@ -344,7 +346,7 @@ class ClientGroup:
         _Errand(self, next(programs), lambda failed: self._next_program(programs, failed)).start()
 
     def _open_loop(self) -> Iterator[tuple[float, Program]]:
-        """Who comes when: at a rate, or as recorded."""
+        """Times of arrival in seconds and their programs: at a rate, or as recorded."""
         section = self._section.arrivals
         if section is None:
             assert isinstance(self._workload, Recorded), "without a rate, the workload knows when"

@@ -1,5 +1,5 @@
-"""Everything that a world with a controller has besides: the controller, each gateway's attachment to it, the name that
-clients know, and who watches all of it. Built by the world, which strikes it with faults.
+"""Controller side of a simulated world: the controllers, each gateway's attachment to them, the name that clients know,
+and the observers. The world builds it and applies faults to it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from loadgen.simulator.shared_store import SharedStore
 _SECOND_NS = 1_000_000_000
 _OLDER_BY = 3
 STRIKES = frozenset({FaultKind.GATEWAY_CRASH, FaultKind.GATEWAY_SILENT})
-"""What gateways die of, by themselves."""
+"""Faults that end a gateway by themselves."""
 _KEEPS_NEWS_AT_ONE = frozenset(
     {
         FaultKind.SNAPSHOT_LOSS,
@@ -44,23 +44,25 @@ _KEEPS_NEWS_AT_ONE = frozenset(
         FaultKind.STORE_LOST,
     }
 )
-"""While one of these lasts, news from there or to there may be long on its way. Between regions everything may."""
+"""Faults during which news from or to their target may be delayed for long. Between regions any news may."""
 _TRIES = 4
-"""Where messages get lost, so many heartbeats, questions and answers do not get lost in a row."""
+"""Tries after which a heartbeat, a query and an answer have got through a lossy network."""
 _LATENESS_MAX = 2
-"""Jitter makes nothing take longer than so many times what it takes without."""
+"""Maximum factor of jitter on a delay."""
 
 
 def overlap_max_ns(scenario: Scenario, keep_alive_ns: int) -> int:
-    """How long a gateway may go on pushing to what somebody else has by what it could know: half of the silence after
-    which its controller counts as lost, the next heartbeat of a peer that knows, and a question to that peer."""
+    """Nanoseconds for which a gateway may go on pushing to a replica after it could know of another owner: half of the
+    silence after which its controller counts as lost, the next heartbeat of a peer that knows, and a query to that
+    peer."""
     assert scenario.controller is not None
     tries = _TRIES if scenario.network.loss_share else 1
     return scenario.controller.stream_timeout // 2 + tries * (keep_alive_ns + ASK_TIMEOUT_NS)
 
 
 def controller_ways_ns(scenario: Scenario) -> dict[Way, int]:
-    """From each controller to each region and back: as from the region that it stands beside."""
+    """Round trips between each controller and each region, both ways: those of the region that the controller stands
+    beside."""
     section = scenario.controller
     if section is None:
         return {}
@@ -75,7 +77,7 @@ def controller_ways_ns(scenario: Scenario) -> dict[Way, int]:
 
 
 class _Scribe:
-    """Tells the chronicle what the controller does, and what gateways take from it."""
+    """Observer that notes the controller's steps in the chronicle, and the snapshots that gateways apply."""
 
     def __init__(self, chronicle: Chronicle, name: str = CONTROLLER) -> None:
         self._chronicle = chronicle
@@ -85,13 +87,13 @@ class _Scribe:
         self._chronicle.note(now_ns, f"{self._name} begins term {term}")
 
     def on_store_taken(self, now_ns: int, process: str) -> None:
-        """It begins a term."""
+        """Ignored: the beginning of a term is noted."""
 
     def on_store_written(self, now_ns: int, process: str) -> None:
-        """Snapshots tell of it."""
+        """Ignored: the snapshots that follow are noted."""
 
     def on_acting(self, now_ns: int, process: str) -> None:
-        """Its orders tell of it."""
+        """Ignored: the controller's effects are noted."""
 
     def on_controller_step(self, now_ns: int, _clock_ns: int, event: News, effects: list[Order]) -> None:
         if effects or not isinstance(event, news.PeersHeard | news.GatewayProbed | news.TimePassed):
@@ -108,11 +110,12 @@ class _Scribe:
         self._chronicle.note(now_ns, f"{gateway_id} hears of {version}")
 
     def on_struck(self, now_ns: int, gateway_id: GatewayId) -> None:
-        """The fault tells it."""
+        """Ignored: the fault itself is noted."""
 
 
 def _news_in_words(event: News) -> str:
-    """Sets have no order to print them in, so of policies and configurations only the name is told."""
+    """Text of an event; policies and configurations are given by name or digest, as sets have no order to print them
+    in."""
     match event:
         case news.GatewayConnected() | news.PolicyAccepted():
             return f"{type(event).__name__} {event.gateway_id} {event.policy.digest}"
@@ -129,7 +132,7 @@ def _order_in_words(effect: Order) -> str:
 
 
 class Control:
-    """A world's controller, and all that it reaches."""
+    """Controllers of a world, and all that they reach."""
 
     def __init__(self, scenario: Scenario, around: Surroundings, chronicle: Chronicle, rng: random.Random) -> None:
         section = scenario.controller
@@ -190,7 +193,7 @@ class Control:
         town.call_by_name = call_by_name
 
     def serving(self) -> dict[GatewayId, tuple[ReplicaId, ...]]:
-        """By gateway that is up, what its core pushes to."""
+        """Replicas that the core of each running gateway pushes to."""
         return {
             gateway_id: tuple(state.spec.replica_id for state in gateway.core.replicas)
             for gateway_id, gateway in self._around.gateways.items()
@@ -198,7 +201,7 @@ class Control:
         }
 
     def is_home(self) -> bool:
-        """Everybody serves exactly what is its own."""
+        """True if every gateway serves exactly its own replicas."""
         serving = self.serving()
         return all(
             set(serving.get(gateway_id, ())) == {replica.replica_id for replica in gateway.spec.replicas}
@@ -206,7 +209,7 @@ class Control:
         )
 
     def figures(self) -> Figures:
-        """JSON-able."""
+        """JSON-able figures of the run."""
         overlaps_ns = self.watch.overlaps_ns.values()
         return {
             "failovers": [each.as_figures() for each in self.failovers.found],
@@ -217,7 +220,7 @@ class Control:
     # Faults
 
     def note(self, fault: Fault, begins: bool) -> None:
-        """Something goes wrong, or is over, that may keep news from travelling."""
+        """Record the begin or end of a fault that may delay news."""
         now_ns = self._around.agenda.now_ns
         by = 1 if begins else -1
         if fault.kind.joins_regions:
@@ -231,7 +234,7 @@ class Control:
                 watcher.on_struck(now_ns, GatewayId(fault.target))
 
     def _late_ns(self, fault: Fault) -> int:
-        """How late something comes in that was sent while this lasted."""
+        """Maximum delay of a message that was sent while the fault lasted."""
         if self._section.standby is not None and {fault.target, fault.other} & {CONTROLLER, STANDBY}:
             return self._succession_ns()
         if fault.kind in (FaultKind.SNAPSHOT_DELAY, FaultKind.HEARTBEAT_DELAY):
@@ -242,13 +245,13 @@ class Control:
         return 0
 
     def _succession_ns(self) -> int:
-        """Until the other one leads, or this one again, and gateways have found out which."""
+        """Maximum time until one of the two controllers leads, and gateways have found it."""
         section = self._section
         waits = section.lease + section.lapse_max + 2 * section.look_interval + section.restart
         return waits + section.stream_timeout + 4 * section.redial
 
     def change(self, fault: Fault, begins: bool) -> None:
-        """What hits the controller, or a gateway's ties to it."""
+        """Apply or heal a fault of the controller, or of a gateway's attachment to it."""
         if fault.kind.hits_controller:
             self._change_controller(fault, begins)
             return
@@ -286,5 +289,5 @@ class Control:
 
 
 def _as_one(name: str) -> str:
-    """News come from whichever controller leads."""
+    """Common name of both controllers as a source of news, which comes from the one that leads."""
     return CONTROLLER if name == STANDBY else name

@@ -1,7 +1,7 @@
-"""What must hold of a controller and of the gateways that it steers, checked by an oracle that asks none of them: it
-knows what each was told, and judges by rules that are written out again here.
+"""Invariants of a controller and the gateways that it steers, checked by an oracle that reads none of their state: it
+records what each was told, and judges by rules that are restated here.
 
-It looks at no state of a core. The first thing that does not hold ends the run.
+The first violation ends the run.
 """
 
 from __future__ import annotations
@@ -32,71 +32,74 @@ from loadgen.simulator.observers import GatewaySpec
 _SNAPSHOTS_MAX = 256
 
 Disturbed = str | frozenset[str]
-"""A gateway, the controller, or the way between two regions, one of which may be the controller's own."""
+"""Location of a disturbance: a gateway, the controller, or the connection of two regions, one of which may be the
+controller's own."""
 
 
 @dataclass(slots=True)
 class _Source:
-    """Somebody whom a gateway can hear and who serves by something newer than it does."""
+    """Peer, or the controller, within a gateway's reach that has a newer snapshot than the gateway."""
 
     version: ControlVersion
     lost_ns: dict[ReplicaId, int] = field(default_factory=dict)
-    """Of each replica that is not the gateway's by what this one knows, since when that is within its reach."""
+    """Replicas that belong to other gateways by this source's snapshot, each with the time since which that has been
+    within the gateway's reach."""
 
 
 @dataclass(slots=True)
 class _Served:
-    """What one gateway has been told in its present life."""
+    """Record of what one gateway was told in its present life."""
 
     place: Place
     taken: ControlVersion = field(default_factory=ControlVersion)
     origins: dict[RequestId, Place] = field(default_factory=dict)
-    """Where each of its requests arrived in the mesh."""
+    """Place where each of its requests entered the mesh."""
     sources: dict[str, _Source] = field(default_factory=dict)
-    """By peer, or the controller."""
+    """Sources by peer, or the controller."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What the controller was told of one gateway in its own present life."""
+    """Record of what the controller was told of one gateway in the controller's present life."""
 
     condition: Condition = Condition.UNKNOWN
     is_connected: bool = False
     failures: int = 0
     was_refused: bool = False
     is_gone: bool = False
-    """Its host refused us, and somebody whom we hear lost it too; until it is heard of again."""
+    """True if its host refused a probe and a connected peer lost it too; until it is heard from again."""
     last_bad_ns: int | None = None
     lost_ns: int | None = None
-    """When its stream was lost; None while it is open, or where it was never."""
+    """Time at which its stream was lost; None while it is open, or if there never was one."""
     said_by: dict[GatewayId, HeardPeer] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Mind:
-    """What one controller was told in its present life, and has ordered."""
+    """Record of what one controller was told in its present life, and has ordered."""
 
     seen: dict[GatewayId, _Seen] = field(default_factory=dict)
     gateways: dict[GatewayId, GatewayEntry] = field(default_factory=dict)
     policies: dict[RegionName, ResidencyPolicy] = field(default_factory=dict)
     owners: dict[ReplicaId, GatewayId] = field(default_factory=dict)
     restored_down: frozenset[GatewayId] = frozenset()
-    """Who was down when the controller began; until they are registered, which is next."""
+    """Gateways that were down when the controller began; empty once they are registered, which is the next event."""
     frozen: str = ""
     frozen_since_ns: int = 0
     is_loss_believed: bool = False
-    """Most were missing for as long as it takes to believe it."""
+    """True once most gateways were missing for `freeze_max`, after which the loss is accepted as real."""
     steps: dict[GatewayId, deque[tuple[int, int]]] = field(default_factory=dict)
-    """By home, when how many of its replicas moved without need."""
+    """Unforced moves by home: time and number of replicas."""
 
 
 class ControlWatch:
-    """Sees every step of the controller and of each gateway."""
+    """Observer of every step of the controllers and of each gateway."""
 
     def __init__(self, section: ControllerSection, homes: Mapping[ReplicaId, GatewayId], overlap_max_ns: int) -> None:
-        """`overlap_max_ns`: for so long may a gateway go on with what is somebody else's by what it could know."""
+        """`overlap_max_ns`: nanoseconds for which a gateway may go on pushing to a replica after it could know of
+        another owner."""
         self.overlaps_ns: dict[ReplicaId, int] = {}
-        """Of each replica, the longest for which two gateways pushed to it."""
+        """Longest time for which two gateways pushed to the same replica, by replica."""
         self._section = section
         self._config = section.as_config()
         self._homes = homes
@@ -106,17 +109,18 @@ class ControlWatch:
         self._snapshots: dict[tuple[GatewayId, ControlVersion], tuple[Snapshot, dict[RegionName, ResidencyPolicy]]] = {}
         self._away: dict[ControlVersion, dict[ReplicaId, GatewayId]] = {}
         self._minds: dict[str, _Mind] = {}
-        """By controller."""
+        """Records by controller."""
         self._mind = _Mind()
-        """Of the one that spoke last."""
+        """Record of the controller that spoke last."""
         self._leader = self._mind
-        """Of the one that began last."""
+        """Record of the controller that began a term last."""
         self._has_store = ""
-        """Which process took it last."""
+        """Process that took the store last."""
         self._pushed: dict[ReplicaId, dict[GatewayId, int]] = {}
-        """By replica and gateway, when it was last pushed to."""
+        """Time of the first push in the gateway's present life, by replica and gateway."""
         self._disturbed: dict[Disturbed, tuple[int, int]] = {}
-        """What keeps news from travelling: how many things do, and when the last one was over, or will be."""
+        """Disturbances that delay news, by location: the number in progress, and when the last one was over, or will
+        be."""
 
     # Gateways
 
@@ -168,12 +172,12 @@ class ControlWatch:
             by_gateway.pop(gateway_id, None)
 
     def disturbed(self, what: Disturbed, by: int, until_ns: int) -> None:
-        """One more or one less thing keeps news from travelling; what is on its way comes late until then."""
+        """Record the beginning or end of a disturbance; news in transit may be late until `until_ns`."""
         count, last_ns = self._disturbed.get(what, (0, 0))
         self._disturbed[what] = count + by, max(last_ns, until_ns)
 
     def _is_gone_from_reach(self, gateway_id: GatewayId) -> None:
-        """Nobody can ask it any more what it knew."""
+        """Remove a restarted or dead gateway from the sources: it cannot be asked any more for what it knew."""
         for served in self._served.values():
             served.sources.pop(gateway_id, None)
 
@@ -185,7 +189,7 @@ class ControlWatch:
         if found is not None and not version.is_newer_than(found.version):
             return
         if any(each.version.is_newer_than(version) for each in served.sources.values()):
-            return  # somebody within its reach knows better
+            return  # a newer version is within its reach already
         owners = self._away[version]
         if found is None:
             found = served.sources[source] = _Source(version)
@@ -215,8 +219,8 @@ class ControlWatch:
         self._note_overlap(gateway_id, replica_id)
 
     def _heard_for_ns(self, gateway_id: GatewayId, served: _Served, source: str, since_ns: int) -> int:
-        """For how long nothing has kept the gateway from hearing of its source what there is to know; below zero while
-        something does."""
+        """Nanoseconds for which nothing has kept the gateway from hearing its source's news; below zero while a
+        disturbance does."""
         place = None if source == CONTROLLER else self._served[GatewayId(source)].place
         there = CONTROLLER if place is None else str(place.region)
         for what in (str(gateway_id), source, frozenset((str(served.place.region), there))):
@@ -229,7 +233,7 @@ class ControlWatch:
     ) -> None:
         found = self._snapshots.get((gateway_id, served.taken))
         if found is None:
-            return  # forgotten long ago
+            return  # dropped from the record long ago
         snapshot, policies = found
         granted = {ReplicaId(each.document): each for each in snapshot.replicas}
         self._expect("only what was assigned is adopted", replica_id in granted, where)
@@ -241,7 +245,7 @@ class ControlWatch:
             self._expect("an adopted replica takes what its home accepts", accepted, f"{where}, come in at {place}")
 
     def _note_overlap(self, gateway_id: GatewayId, replica_id: ReplicaId) -> None:
-        """From the first push of a newer owner to the last one of the one before."""
+        """Record an overlap: from the first push of the newer owner to the latest push of the earlier one."""
         by_gateway = self._pushed.setdefault(replica_id, {})
         began_ns = by_gateway.setdefault(gateway_id, self._now_ns)
         owner = self._leader.owners.get(replica_id)
@@ -252,7 +256,7 @@ class ControlWatch:
     # The controller
 
     def seat(self, controller: str) -> _Seat:
-        """For what this one does and is told."""
+        """Observer for the steps of one controller."""
         return _Seat(self, controller)
 
     def spoke(self, controller: str) -> None:
@@ -360,7 +364,8 @@ class ControlWatch:
         self._mind.frozen = reason
 
     def _has_lost_most(self, clock_ns: int) -> bool:
-        """Of those that were there a while ago, more than are there now, and not known to be gone."""
+        """True if more gateways are missing than connected; missing are those lost within `freeze_window` and not known
+        to be gone."""
         lost = [
             seen
             for seen in self._mind.seen.values()
@@ -368,7 +373,7 @@ class ControlWatch:
         ]
         missing = [seen for seen in lost if seen.condition is not Condition.UNKNOWN and not seen.is_gone]
         heard = sum(seen.is_connected for seen in self._mind.seen.values())
-        return len(self._mind.seen) > 1 and len(missing) > heard  # with one alone there is nothing to compare
+        return len(self._mind.seen) > 1 and len(missing) > heard  # a lone gateway cannot be compared with others
 
     def _is_gone(self, seen: _Seen) -> bool:
         is_refused = seen.was_refused and seen.failures >= self._config.probe_failures_min
@@ -406,7 +411,8 @@ class ControlWatch:
         self._mind.owners |= dict(kept.owners)
 
     def _check_step(self, home: GatewayId, count: int, clock_ns: int) -> None:
-        """What moves without need moves a part at a time."""
+        """Check that replicas that move without need do so in steps: at most `step_share` of a home's replicas per
+        `step`."""
         steps = self._mind.steps.setdefault(home, deque())
         steps.append((clock_ns, count))
         while clock_ns - steps[0][0] >= self._config.step_ns:
@@ -441,7 +447,8 @@ class ControlWatch:
             self._expect("a name leads to nobody who is down or not allowed", there <= allowed, detail)
 
     def _may_be_sent(self, area: Area, to: GatewayId) -> bool:
-        """A client of this region, as far as its own region's rule and closed jurisdictions go."""
+        """True if a client of this area may be sent to the gateway, by its region's policy and the closed
+        jurisdictions."""
         place = self._mind.gateways[to].place
         if place.region == area.region:
             return True
@@ -450,10 +457,10 @@ class ControlWatch:
         policy = self._mind.policies.get(area.region)
         return policy is not None and names_place(policy.process, place)
 
-    # At the end
+    # End of the run
 
     def expect_home(self, now_ns: int, serving: Mapping[GatewayId, tuple[ReplicaId, ...]]) -> None:
-        """After everything has healed, for long enough."""
+        """Check that every replica is home, after everything has healed for long enough. Raises Broken."""
         self._now_ns, self._mind = now_ns, self._leader
         away = {each: owner for each, owner in self._mind.owners.items() if owner != self._homes[each]}
         self._expect("everything comes home", not away, str(away))
@@ -471,7 +478,7 @@ class ControlWatch:
 
 
 class _Seat:
-    """Where one controller's doings are watched from."""
+    """Observer that attributes steps to one controller."""
 
     def __init__(self, watch: ControlWatch, controller: str) -> None:
         self._watch = watch

@@ -1,6 +1,6 @@
-"""What a scenario says of its controller, and of how clients find a gateway. It decides nothing.
+"""Sections of a scenario about its controller, and about how clients find a gateway. Values only.
 
-Defaults are those of the programs themselves: of the controller, and of the official SDKs with their HTTP client.
+Defaults are those of the controller, and of the official SDKs with their HTTP client.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ _DEFAULTS = ControllerConfig()
 
 
 class ControllerSection(Section):
-    """One controller, which stands in a region beside its gateways and is cut off from them apart."""
+    """One controller, beside a region's gateways but with network connections of its own, which can be cut."""
 
     region: str
     standby: str | None = None
-    """The region of a second one on the same store, of which one leads; without it there is one alone."""
+    """Region of a second controller on the same store, of which one leads; without it the controller is alone."""
     lease: Duration = 6 * _SECOND_NS
-    """Of a pair: who does not renew it for so long has lost the store to the other."""
+    """Lease of a pair: a controller that does not renew it for this long has lost the store to the other."""
     margin: Duration = _SECOND_NS
     renew_interval: Duration = 1500 * _MILLISECOND_NS
     look_interval: Duration = 500 * _MILLISECOND_NS
     lapse_max: Duration = 30 * _SECOND_NS
-    """One that cannot renew its lease keeps gateways for so long more."""
+    """Time for which a controller that cannot renew its lease keeps its gateways' streams after the lease's end."""
     restart: Duration = _SECOND_NS
-    """After so long one that was deposed is started again."""
+    """Delay until a deposed controller is started again."""
     probe_interval: Duration = 500 * _MILLISECOND_NS
     probe_timeout: Duration = _SECOND_NS
     report_interval: Duration = 500 * _MILLISECOND_NS
-    """How often gateways say whom they hear, and the controller that it is there."""
+    """Interval at which gateways report the peers they hear, and the controller reports that it is alive."""
     stream_timeout: Duration = 3 * _SECOND_NS
-    """A stream on which nothing came for so long is lost."""
+    """Silence after which a stream counts as lost."""
     redial: Duration = 500 * _MILLISECOND_NS
-    """A gateway whose stream was lost dials again after so long."""
+    """Delay until a gateway whose stream was lost dials again."""
     store_delay: Moment = 5 * _MILLISECOND_NS
-    """How long it takes to write something down."""
+    """Duration of a write to the store."""
     probe_failures: Count = _DEFAULTS.probe_failures_min
     silence: Duration = _DEFAULTS.silence_ns
     unknown_for: Duration = _DEFAULTS.unknown_for_ns
@@ -74,17 +74,18 @@ class ControllerSection(Section):
 
 
 class NamesSection(Section):
-    """Clients know one name: who looks it up for them, and what they do when they reach nobody."""
+    """Resolution of the mesh's name by clients, and their behaviour when they reach no gateway."""
 
     resolvers: Count = 4
-    """A region's clients share so many caches."""
+    """Number of caches that a region's clients share."""
     lookup: Duration = 5 * _MILLISECOND_NS
-    """What asking the cache takes."""
+    """Duration of a query to the cache."""
     server_timeout: Duration = 800 * _MILLISECOND_NS
-    """A name server that does not answer for so long is passed over."""
+    """Time after which the next name server is asked instead of one that does not answer."""
     connect_timeout: Duration = 5 * _SECOND_NS
     retries: CountOrNone = 2
     back_off: Duration = 500 * _MILLISECOND_NS
-    """Before the first retry; twice as long before each further one, ..."""
+    """Delay before the first retry; it doubles with each further one, up to `back_off_max`, less up to a quarter by
+    chance."""
     back_off_max: Duration = 8 * _SECOND_NS
-    """... up to this, less up to a quarter by chance."""
+    """Maximum delay before a retry."""

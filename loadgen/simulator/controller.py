@@ -1,7 +1,8 @@
-"""Drives the very `ControllerCore` in virtual time: streams, probes, a store that takes its time, and its own clock.
+"""Driver of the production `ControllerCore` in virtual time: streams, probes, a store with a write delay, and a clock
+of its own.
 
-It does what the live controller's driver does, in the same order: what has to be kept is written down before any
-gateway is told. It decides nothing.
+It performs effects in the same order as the live controller's driver: state is written to the store before any gateway
+is told. It decides nothing.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from loadgen.simulator.observers import ControlObserver
 from loadgen.simulator.shared_store import Kept, SharedStore
 
 REGION = RegionName(CONTROLLER)
-"""Where the first one stands, apart from the region beside it, so that it can be cut off from that too."""
+"""Region of the first controller, separate from the region beside it, so that it can be cut off from that too."""
 
 
 _WRITE_AGAIN_NS = 200_000_000
-"""What could not be written is tried again after so long."""
+"""Nanoseconds until a failed write is retried."""
 
 
 class _Stream:
-    """The controller's end of one gateway's stream."""
+    """Controller's end of one gateway's stream."""
 
     def __init__(self, controller: SimController, near: Attachment, near_life: int, line: Line) -> None:
         self.near = near
@@ -60,7 +61,7 @@ class _Stream:
 
 
 class SimController:
-    """One controller, alone or of a pair on one store. Alone it leads as soon as it runs, and nobody deposes it."""
+    """One controller, alone or one of a pair on one store. Alone it leads as soon as it runs, and cannot be deposed."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class SimController:
         name: str = CONTROLLER,
         shared: SharedStore | None = None,
     ) -> None:
-        """`shared` is what a pair has in common."""
+        """`shared`: the store of a pair; None for a controller alone."""
         self.agenda = agenda
         self.core: ControllerCore | None = None
         self.name = name
@@ -83,29 +84,30 @@ class SimController:
         self._is_one_of_two = shared is not None
         self._shared = shared or SharedStore()
         self._store = self._shared.kept
-        """As it knows it: of a pair, what it read when it began, and what it has written since."""
+        """State of the store as this controller knows it: for one of a pair, a copy read at its start, plus its own
+        writes."""
         self._attachments: dict[GatewayId, Attachment] = {}
         self._streams: dict[GatewayId, _Stream] = {}
         self._down: set[GatewayId] = set()
-        """Of whom it is written down, or about to be."""
+        """Gateways whose DOWN condition is in the store or about to be written."""
         self._life = 0
         self._ahead_ns = 0
-        """Its clock, before the world's."""
+        """Nanoseconds by which its clock is ahead of the world's."""
         self._inbox: deque[Event] = deque()
         self._is_pumping = False
         self._written_ns = 0
-        """When everything that is being written down is."""
+        """Time at which all writes in progress will be done."""
         self._wake_ns: int | None = None
         self._is_running = False
-        """Leading or standing by."""
+        """True while it leads or stands by."""
         self._is_struck = False
-        """A fault: it does not run until that is over."""
+        """Fault: the process does not run until the fault is over."""
         self._is_stopped = False
-        """A fault: it does nothing for a while, and knows nothing of that."""
+        """Fault: the process is suspended for a while, without noticing."""
         self._late: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        """What came due meanwhile."""
+        """Calls that came due while it was suspended."""
         self._is_cut = False
-        """A fault: it does not reach the store."""
+        """Fault: the store cannot be reached."""
         self._unwritten: deque[tuple[tuple[Effect, ...], tuple[GatewayId, ...]]] = deque()
         self._watch = Watch()
         self._lease_ends_ns = 0
@@ -116,7 +118,7 @@ class SimController:
 
     @property
     def _process(self) -> str:
-        """This life's, and so the key under which it has the store."""
+        """Name of this life's process, and so the key under which it holds the store."""
         return f"{self.name}/{self._life}"
 
     @property
@@ -125,14 +127,14 @@ class SimController:
 
     @property
     def records(self) -> RecordTree | None:
-        """What it answers from, as one of the zone's name servers."""
+        """Record tree from which it answers, as one of the zone's name servers."""
         return None if self.core is None else self.core.tree
 
     def know(self, attachments: dict[GatewayId, Attachment]) -> None:
-        """The way to each gateway's health endpoint."""
+        """Set the gateways' attachments, to which health probes go."""
         self._attachments = attachments
 
-    # A life
+    # Life of the process
 
     def start(self) -> None:
         self._is_struck = False
@@ -187,18 +189,18 @@ class SimController:
         self._shared.lose()
         self._store = self._shared.kept
 
-    # One of two
+    # One of a pair
 
     @property
     def is_leading(self) -> bool:
-        """As far as it knows itself."""
+        """True if it leads as far as it knows."""
         return self.core is not None and (not self._is_one_of_two or self.agenda.now_ns < self._lease_ends_ns)
 
     def stop_for_a_while(self) -> None:
         self._is_stopped = self._is_running
 
     def go_on(self) -> None:
-        """With what came due meanwhile, in order."""
+        """End the suspension: run the calls that came due meanwhile, in order."""
         self._is_stopped = False
         late, self._late = self._late, []
         for work, arguments in late:
@@ -213,7 +215,7 @@ class SimController:
         return self._is_stopped
 
     def _look(self, life: int) -> None:
-        """Whether the store can be had."""
+        """Read the store's mark, to find out whether the store can be taken."""
         if life == self._life and not self._is_late(self._look, life):
             self.agenda.after(self._section.store_delay, self._looked, life, self.agenda.now_ns)
 
@@ -248,16 +250,17 @@ class SimController:
         self.agenda.after(self._section.renew_interval, self._renew, life)
 
     def _deposed(self) -> None:
-        """It has just learnt so, and ends; its supervisor starts it again."""
+        """End after losing the store to the other controller; the supervisor starts it again after `restart`."""
         self._end("the controller has lost its store")
         self.agenda.after(self._section.restart, self._run)
 
     def _is_over(self) -> bool:
-        """For so long that gateways had better look for the other one."""
+        """True once its lease has lapsed for so long that gateways should look for the other controller."""
         return self._is_one_of_two and self.agenda.now_ns >= self._lease_ends_ns + self._section.lapse_max
 
     def _put(self, change: Callable[[Kept], None]) -> bool:
-        """Whether it is written. One who learns by it that another has the store ends."""
+        """Write a change to the store. Returns True if it is written; a controller that finds another holding the store
+        ends."""
         if not self._shared.write(self._process, change):
             self._deposed()
             return False
@@ -300,7 +303,8 @@ class SimController:
             self.agenda.at(at_ns, self._written, self._life, tuple(kept), tuple(again))
 
     def _is_kept(self, effect: Effect) -> bool:
-        """As the live one does it: one that returns is down until it is up."""
+        """True if an effect is written to the store, as in the live controller: a returning gateway stays down until it
+        is up."""
         if not isinstance(effect, TellCondition):
             return isinstance(effect, KeepOwners | KeepPolicy | PublishRecords)
         was_down = effect.gateway_id in self._down
@@ -313,7 +317,7 @@ class SimController:
         return False
 
     def _written(self, life: int, kept: tuple[Effect, ...], again: tuple[GatewayId, ...]) -> None:
-        """It is on the disk: now it may be told."""
+        """Queue a write whose delay is over; gateways are told after it is written."""
         if life != self._life or self._is_late(self._written, life, kept, again):
             return
         self._unwritten.append((kept, again))
@@ -321,7 +325,7 @@ class SimController:
             self._write_what_waits(life)
 
     def _write_what_waits(self, life: int) -> None:
-        """In order."""
+        """Write the queued changes in order, and send the snapshots that follow from them."""
         if life != self._life or self._is_late(self._write_what_waits, life):
             return
         while self._unwritten and not self._is_cut:
@@ -406,11 +410,12 @@ class SimController:
         return self._streams.get(stream.near.gateway_id) is stream
 
     def _has_to_write(self, hello: SimHello) -> bool:
-        is_ahead = hello.taken.is_newer_than(self._version())  # our store was lost, or is an old one
+        is_ahead = hello.taken.is_newer_than(self._version())  # the store was lost, or is an old one
         return is_ahead or self._store.gateways.get(hello.gateway_id) != _entry_of(hello)
 
     def _register(self, hello: SimHello) -> bool:
-        """Nobody has to write a region file twice. False: another has the store."""
+        """Register a gateway and its replicas from its hello, so that its region file is written only once. False:
+        another controller has the store."""
         if hello.taken.is_newer_than(self._version()):
             term = hello.taken.term + 1
             if not self._put(lambda store: setattr(store, "term", term)):
@@ -508,7 +513,7 @@ class SimController:
         self.agenda.after(self._section.probe_timeout, self._gave_up, life, target.gateway_id, answers)
 
     def _probed(self, life: int, target: Attachment, answers: list[bool]) -> None:
-        """At the gateway's host; one that is gone says nothing."""
+        """Answer a probe at the gateway's host; a host that is gone does not answer."""
         if not target.gateway.is_silent:
             self._network.datagram(
                 target.region, self.region, self._answered, life, target.gateway_id, target.gateway.is_up, answers

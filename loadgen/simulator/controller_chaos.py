@@ -1,7 +1,7 @@
-"""Worlds in which much goes wrong with a controller and with those that it steers, drawn from a seed: gateways that
-die, flap and come back with old snapshots, a controller that is killed, cut off, without its store or in another time.
+"""Chaos worlds with a controller, drawn from a seed: gateways that fail, flap and come back with old snapshots, and a
+controller that is killed, cut off, without its store or with a clock that jumps.
 
-Everything in them is quicker than in life, so that much happens in little time.
+Time-outs and intervals are shorter than in production, so that much happens in little time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SECOND_NS = 1_000 * _MILLISECOND_NS
 
 
 def controller_document(seed: int) -> dict[str, Any]:
-    """The scenario as it would be written in a file, without its faults."""
+    """Scenario document of the seed, without faults."""
     rng = random.Random(f"controller chaos/{seed}")
     names = rng.sample(list(JURISDICTIONS), rng.choice((2, 3, 3, 4, 5)))
     return {
@@ -49,7 +49,7 @@ def controller_document(seed: int) -> dict[str, Any]:
 
 
 def pair_document(seed: int) -> dict[str, Any]:
-    """The same world with a second controller, on the first one's store."""
+    """Scenario document of the same world with a second controller on the first one's store."""
     document = controller_document(seed)
     rng = random.Random(f"controller chaos/{seed}/pair")
     more = {
@@ -65,7 +65,8 @@ def pair_document(seed: int) -> dict[str, Any]:
 
 
 def pair_faults(seed: int, places: FaultPlaces) -> list[Fault]:
-    """What befalls one controller, and what befalls two: the one that leads stops, dies or loses sight of the store."""
+    """Faults for a pair: those for one controller, and further ones that suspend or kill either controller or cut it
+    off from the store."""
     rng = random.Random(f"controller chaos/{seed}/pair faults")
     faults = [each for each in controller_faults(seed, places) if each.kind is not FaultKind.STORE_LOST]
     kinds = (
@@ -82,7 +83,7 @@ def pair_faults(seed: int, places: FaultPlaces) -> list[Fault]:
 
 
 def controller_faults(seed: int, places: FaultPlaces) -> list[Fault]:
-    """Some by chance, and now and then one of those that chance alone seldom draws."""
+    """Random faults, and at times one of the patterns that chance alone seldom draws."""
     rng = random.Random(f"controller chaos/{seed}/faults")
     until_ns = _LOAD_S * _SECOND_NS
     faults = random_faults(rng, places, count=rng.randrange(1, 7), until_ns=until_ns)
@@ -155,7 +156,8 @@ def _cut_off_from_all(rng: random.Random, places: FaultPlaces, until_ns: int) ->
 
 
 def _returns_while_only_peers_know(rng: random.Random, places: FaultPlaces, until_ns: int) -> list[Fault]:
-    """A gateway that was stood in for comes back with what it served before, and the controller has just died."""
+    """Faults by which a gateway returns with an old snapshot after other gateways stood in for it, and the controller
+    has just crashed."""
     at_ns = rng.randrange(until_ns // 4)
     gone_ns = rng.randrange(4 * _SECOND_NS, 7 * _SECOND_NS)
     died_ns = at_ns + gone_ns - _SECOND_NS // 2

@@ -1,7 +1,7 @@
-"""Decode workers in the simulated world: the ranks of a group, which step in time, each a replica of its own.
+"""Decode workers in the simulated world: the ranks of a group, which step in lockstep, each a replica of its own.
 
-They fetch prompts that prefill workers have read, keep the leases of those alive that wait for room, and have them let
-go. A rank that crashes is gone from its group; one that hangs makes all of them wait.
+They fetch prompts computed by prefill workers, renew the leases of those that wait for room, and free them afterwards.
+A rank that crashes leaves its group; one that hangs stalls all of them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from loadgen.simulator.engines import EngineRun, SimReplica
 
 _HEARTBEAT_NS = 5_000_000_000
 _RENEWED_NS = 20_000_000_000
-"""NIXL: a sixth of its lease, and two thirds of it."""
+"""Intervals of NIXL: a heartbeat after a sixth of the lease, which renews it for two thirds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferConfig:
-    """What it takes to bring a prompt's keys and values over."""
+    """Duration of the transfer of a prompt's KV cache."""
 
     base_ns: int
     token_ns: int
@@ -32,7 +32,7 @@ class TransferConfig:
 
 
 class SimDecodeGroup:
-    """The time that the ranks share, and the model of them."""
+    """Clock that the ranks share, and the model of the group."""
 
     def __init__(self, config: DecodeGroupConfig, transfer: TransferConfig, agenda: Agenda) -> None:
         self.config = config
@@ -60,13 +60,13 @@ class SimDecodeGroup:
         self.arm()
 
     def look(self) -> DecodeGroup:
-        """As it is now."""
+        """Model of the group, brought up to the present."""
         self.model.look(self.own_ns())
         self.arm()
         return self.model
 
     def arm(self) -> None:
-        """Be woken when something changes next."""
+        """Schedule a wake-up at the model's next change."""
         next_ns = self.model.next_change_ns()
         wake_ns = None
         if next_ns is not None and not self._hangs:
@@ -94,7 +94,7 @@ class SimDecodeWorker(SimReplica):
         self._group = group
         self._rank = len(group.workers)
         self._unfetched: dict[str, EngineRun] = {}
-        """Those whose prompts are elsewhere still."""
+        """Runs whose prompts have not been fetched yet."""
         self._is_up = True
         group.workers.append(self)
 
@@ -120,11 +120,11 @@ class SimDecodeWorker(SimReplica):
         if run_id not in self._runs or run_id in self._unfetched:
             return 0
         model = self._group.look()
-        if not model.has(run_id):  # just now it has written the last of them, and nobody has been told yet
+        if not model.has(run_id):  # the last token was written just now, and `Finished` has not been delivered yet
             return self._runs[run_id].request.output_tokens
         return model.generated(run_id)
 
-    # What gateways ask for
+    # Commands of gateways
 
     def submit(self, run: EngineRun) -> None:
         handoff = run.handoff
@@ -151,7 +151,7 @@ class SimDecodeWorker(SimReplica):
         self._note_change()
         self._group.arm()
 
-    # What faults do
+    # Effects of faults
 
     def crash(self) -> None:
         if not self._is_up:
@@ -160,7 +160,7 @@ class SimDecodeWorker(SimReplica):
             self._over(run)
         self._is_up = False
         self._group.model.lose_rank(self._rank, self._group.own_ns())
-        self._unfetched.clear()  # nobody is left to say that it is wanted no longer
+        self._unfetched.clear()  # a dead rank cannot free the KV caches it would have fetched
         runs, self._runs = list(self._runs.values()), {}
         self._note_change()
         for run in runs:
@@ -182,10 +182,10 @@ class SimDecodeWorker(SimReplica):
     def hang(self, hangs: bool) -> None:
         self._group.hang(self._rank, hangs)
 
-    # Inside
+    # Internals
 
     def hears(self, output: DecodeOutput) -> bool:
-        """Is it about one of its own, which may be gone by now?"""
+        """Handle an output of the group's model. False if it is about a run that this rank does not have."""
         run = self._runs.get(output.request_id)
         if run is None:
             return False
@@ -206,7 +206,7 @@ class SimDecodeWorker(SimReplica):
         return True
 
     def _take(self, run: EngineRun) -> None:
-        """Its prompt has been read, and is kept."""
+        """Submit a run whose prompt has been computed and is kept."""
         if self._runs.get(run.run_id) is not run:
             return
         request = run.request
@@ -227,13 +227,13 @@ class SimDecodeWorker(SimReplica):
         self._group.arm()
 
     def _heartbeat(self, run: EngineRun) -> None:
-        """While it waits to be fetched it is said to be wanted still."""
+        """Renew the lease of a prompt periodically until it is fetched."""
         if self._unfetched.get(run.run_id) is run and run.handoff is not None:
             run.handoff.source.renew(run.handoff.run_id, _RENEWED_NS)
             self._agenda.after(_HEARTBEAT_NS, self._heartbeat, run)
 
     def _let_go(self, run_id: str) -> bool:
-        """Of what was kept for it. False: it was kept no longer."""
+        """Free the KV cache kept for a run. False: it was not kept any more."""
         run = self._unfetched.pop(run_id, None)
         if run is None or run.handoff is None:
             return True

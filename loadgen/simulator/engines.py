@@ -1,7 +1,7 @@
-"""One modelled engine in the simulated world: it can be slow, crash and come back, and tells each run how it goes on.
+"""One modelled engine in the simulated world: it can be slow, crash and restart, and reports the progress of each run.
 
-The engine model itself keeps its own time; a slow engine's time runs slower than the world's. What reads prompts for
-others keeps them under a lease, until it is told that they have been fetched.
+The engine model keeps its own time; a slow engine's time runs slower than the world's. A prefill worker keeps prompts
+under a lease, until it is told that they have been fetched.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from loadgen.simulator.agenda import Agenda
 
 @dataclass(slots=True, eq=False)
 class Handoff:
-    """Where the prompt of a run was read, or is being read."""
+    """Prefill run that computes or has computed the prompt of a decode run."""
 
     source: SimEngine
     run_id: str
@@ -40,8 +40,8 @@ class Handoff:
 
 @dataclass(slots=True, eq=False)
 class EngineRun:
-    """One sequence at one engine, and whom to tell. Each of these is called at most once, the last two exclude each
-    other."""
+    """One sequence at one engine, and its callbacks. Each callback is called at most once; `on_finished`, `on_rejected`
+    and `on_lost` exclude one another."""
 
     run_id: str
     request: EngineRequest
@@ -50,24 +50,24 @@ class EngineRun:
     on_rejected: Callable[[Rejection], None]
     on_lost: Callable[[str], None]
     cached_tokens: int | None = None
-    """Of its prompt, found in the cache when it first entered the batch."""
+    """Prompt tokens found in the cache when it first entered the batch."""
     handoff: Handoff | None = None
-    """Of one whose prompt is read elsewhere."""
+    """Source of the prompt, for a run whose prompt is computed by a prefill worker."""
     waits_for_its_prompt: bool = False
-    """It may come before that has been read."""
+    """True if the run may come before its prompt has been computed."""
     is_followed: bool = False
-    """Somebody wants to know how much of it was written, even when it is over."""
+    """True if the number of written tokens is still wanted after the run has ended."""
     written: int | None = None
-    """Of one that is over, and followed."""
+    """Written tokens of a followed run that has ended."""
 
 
 class SimReplica:
-    """Whatever stands behind a `ReplicaSpec`: it runs things, and is watched."""
+    """Replica behind a `ReplicaSpec`: it executes runs and notifies watchers of changes."""
 
     def __init__(self, spec: ReplicaSpec, config: EngineConfig, agenda: Agenda) -> None:
         self.spec = spec
         self.changed_ns = 0
-        """When something last happened here."""
+        """Time of the last change."""
         self.config = config
         self._agenda = agenda
         self._runs: dict[str, EngineRun] = {}
@@ -91,26 +91,26 @@ class SimReplica:
 
     @property
     def kept(self) -> int:
-        """Prompts that it keeps for others."""
+        """Number of prompts kept for decode workers."""
         return 0
 
     def watch(self, on_change: Callable[[], object]) -> None:
-        """Have somebody told whenever something happens here."""
+        """Call `on_change` after every change."""
         self._watchers.append(on_change)
 
     def unwatch(self, on_change: Callable[[], object]) -> None:
         self._watchers.remove(on_change)
 
     def observe(self, sampled_ns: int) -> ReplicaObservation:
-        """What a probe that was sent at `sampled_ns` sees now."""
+        """Observation of a probe that was sent at `sampled_ns` and arrives now."""
         raise NotImplementedError
 
     def prefix_tokens(self) -> PrefixTokens:
-        """Counted over all of its lives."""
+        """Prompt tokens queried and found in the cache, over all of its lives."""
         return PrefixTokens()
 
-    def known_blocks(self, chain: bytes) -> int:  # noqa: ARG002 - for those who know any
-        """How many of a text's first blocks it has in its cache, or will have once it has read what it was asked."""
+    def known_blocks(self, chain: bytes) -> int:  # noqa: ARG002 - subclasses use it
+        """Leading blocks of a text that are in its cache, or will be once it has computed the prompts of its runs."""
         return 0
 
     def generated(self, run_id: str) -> int:
@@ -118,14 +118,14 @@ class SimReplica:
         raise NotImplementedError
 
     def written(self, run: EngineRun) -> int:
-        """The same of a run that is followed, whether or not it is over."""
+        """Tokens written by a followed run, whether or not it has ended."""
         return self.generated(run.run_id) if run.written is None else run.written
 
     def _over(self, run: EngineRun, *, is_whole: bool = False) -> None:
         if run.is_followed:
             run.written = run.request.output_tokens if is_whole else self.generated(run.run_id)
 
-    # What gateways ask for
+    # Commands of gateways
 
     def submit(self, run: EngineRun) -> None:
         raise NotImplementedError
@@ -133,22 +133,22 @@ class SimReplica:
     def abort(self, run_id: str) -> None:
         raise NotImplementedError
 
-    # What faults do
+    # Effects of faults
 
     def crash(self) -> None:
-        """Everything it ran is lost, and so is its cache."""
+        """Lose all runs and the cache."""
         raise NotImplementedError
 
     def restart(self) -> None:
-        """A fresh engine, with an empty cache."""
+        """Start again with an empty cache, if down."""
         raise NotImplementedError
 
     def slow_down(self, percent: int) -> None:
-        """Everything takes `percent` of its time from now on; 100 is as it should be."""
+        """Scale all durations to `percent` of normal from now on; 100 is normal."""
         raise NotImplementedError
 
     def hang(self, hangs: bool) -> None:
-        """It takes requests and answers probes, and nothing moves; or it goes on."""
+        """Stop or resume all progress; a hanging engine still accepts requests and answers probes."""
         raise NotImplementedError
 
     def _note_change(self) -> None:
@@ -158,18 +158,18 @@ class SimReplica:
 
 
 class SimEngine(SimReplica):
-    """A replica: the model while it lives, and nothing while it does not."""
+    """Unified replica or prefill worker: an engine model while it is up, and none while it is down."""
 
     def __init__(self, spec: ReplicaSpec, config: EngineConfig, agenda: Agenda) -> None:
         super().__init__(spec, config, agenda)
         self._model: EngineModel | None = self._fresh_model()
         self._readers: dict[str, Callable[[], None]] = {}
-        """Who is to be told once a prompt has been read, by its run."""
+        """Callbacks of decode workers that wait for a prompt to be computed, by its run."""
         self._armed_ns: int | None = None
         self._percent = 100
-        """How long everything takes, of what it should."""
+        """Duration of everything, in percent of normal."""
         self._hangs = False
-        """Its own time stands still."""
+        """True while its own time stands still."""
         self._world_base_ns = 0
         self._own_base_ns = 0
         self._past = PrefixTokens()
@@ -216,7 +216,7 @@ class SimEngine(SimReplica):
     def generated(self, run_id: str) -> int:
         return 0 if self._model is None else self._model.generated(run_id)
 
-    # What gateways ask for
+    # Commands of gateways
 
     def submit(self, run: EngineRun) -> None:
         if self._model is None:
@@ -236,14 +236,14 @@ class SimEngine(SimReplica):
             self._model.abort(run_id, self._own_ns())
             self._arm()
 
-    # What decode workers ask for
+    # Commands of decode workers
 
     def keeps(self, run_id: str) -> bool:
-        """Has it read this prompt, and keeps it?"""
+        """True if this prompt has been computed and is kept."""
         return self._model is not None and self._model.keeps(run_id)
 
     def when_read(self, run_id: str, tell: Callable[[], None]) -> None:
-        """Have somebody told once, who came before the prompt was read."""
+        """Call `tell` once when the prompt has been computed, for a decode run that came before."""
         self._readers[run_id] = tell
 
     def forget_reader(self, run_id: str) -> None:
@@ -255,13 +255,13 @@ class SimEngine(SimReplica):
             self._model.renew(run_id, now_ns + lease_ns, now_ns)
 
     def let_go(self, run_id: str) -> bool:
-        """It has been fetched, or is wanted no longer. False: it was not here any more."""
+        """Release a kept prompt that has been fetched or is not needed. False: it was not kept any more."""
         if self._model is None or not self._model.let_go(run_id, self._own_ns()):
             return False
         self._arm()
         return True
 
-    # What faults do
+    # Effects of faults
 
     def crash(self) -> None:
         self._past = self.prefix_tokens()
@@ -293,7 +293,7 @@ class SimEngine(SimReplica):
         self._hangs = hangs
         self._arm()
 
-    # Inside
+    # Internals
 
     def _fresh_model(self) -> EngineModel:
         return EngineModel(replace(self.config, report_tokens=False))
@@ -304,11 +304,11 @@ class SimEngine(SimReplica):
         return self._own_base_ns + (self._agenda.now_ns - self._world_base_ns) * 100 // self._percent
 
     def _world_ns(self, own_ns: int) -> int:
-        """The first moment at which the engine's own time has come that far."""
+        """First moment of the world's time at which the engine's own time has reached `own_ns`."""
         return max(self._agenda.now_ns, self._world_base_ns - (self._own_base_ns - own_ns) * self._percent // 100)
 
     def _arm(self) -> None:
-        """Be woken when something changes next."""
+        """Schedule a wake-up at the model's next change."""
         self._note_change()
         next_ns = None if self._model is None else self._model.next_change_ns()
         wake_ns = None if next_ns is None or self._hangs else self._world_ns(next_ns)

@@ -1,5 +1,5 @@
-"""What followed the death of each gateway, and when: called down, its replicas given away, the name changed, its
-replicas serving again, everything home. It only watches and counts.
+"""Timeline of each gateway failure: declared down, replicas reassigned, DNS changed, replicas serving again, replicas
+back home. It only observes.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(slots=True)
 class Failover:
-    """One death. Each is None where it did not come to that."""
+    """One failure of a gateway. A time is None if that stage was not reached."""
 
     gateway_id: GatewayId
     struck_ns: int
     down_ns: int | None = None
     reassigned_ns: int | None = None
-    """The controller has decided who has its replicas."""
+    """Time at which the controller had taken all of its replicas away, to assign them to other gateways."""
     renamed_ns: int | None = None
-    """The name leads nobody there any more."""
+    """Time at which the DNS records stopped naming the gateway."""
     last_forward_ns: int | None = None
-    """A peer has forwarded something there, for the last time before it came back."""
+    """Time of the last forward to it from a peer before it returned."""
     adopted_ns: int | None = None
-    """The first answer of one of its replicas has begun at an adopter."""
+    """Time of the first token from one of its replicas at an adopting gateway."""
     returned_ns: int | None = None
-    """Its process is there again."""
+    """Time at which its process ran again."""
     home_ns: int | None = None
-    """It has everything back, as the controller has it."""
+    """Time at which the controller had assigned all of its replicas back to it."""
 
     def as_figures(self) -> Figures:
-        """JSON-able: seconds from the death on."""
+        """JSON-able figures: seconds from the failure to each stage."""
         after = {name: getattr(self, f"{name}_ns") for name in _STAGES}
         return {"gateway": self.gateway_id, "at_s": self.struck_ns / _SECOND_NS} | {
             f"{name}_s": None if at_ns is None else round((at_ns - self.struck_ns) / _SECOND_NS, 3)
@@ -59,16 +59,16 @@ _STAGES = ("down", "reassigned", "renamed", "last_forward", "adopted", "returned
 
 
 class Failovers:
-    """Those of one run."""
+    """Failovers of one run."""
 
     def __init__(self, homes: Mapping[ReplicaId, GatewayId]) -> None:
         self.found: list[Failover] = []
         self._homes = homes
         self._open: dict[GatewayId, Failover] = {}
-        """By gateway, the last one, until everything is home."""
+        """Latest failover of each gateway, until all of its replicas are home."""
         self._owners: dict[ReplicaId, GatewayId] = {}
         self._adopted: dict[tuple[GatewayId, RequestId, int, int], GatewayId] = {}
-        """Legs to adopted replicas that have not ended, and whose those are."""
+        """Home gateways of the adopted replicas with a leg in progress, by gateway, request, attempt and leg."""
 
     def on_struck(self, now_ns: int, gateway_id: GatewayId) -> None:
         failover = Failover(gateway_id, now_ns)
@@ -92,22 +92,22 @@ class Failovers:
                 self._records_published(effect.tree, now_ns)
 
     def on_store_taken(self, _now_ns: int, _process: str) -> None:
-        """Nothing has moved yet."""
+        """Ignored: the store's takeover moves no replica."""
 
     def on_store_written(self, _now_ns: int, _process: str) -> None:
-        """What is in it was decided before."""
+        """Ignored: the content was decided before."""
 
     def on_acting(self, _now_ns: int, _process: str) -> None:
-        """On what was decided before."""
+        """Ignored: the actions follow earlier decisions."""
 
     def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot) -> None:
-        """Decisions are what counts here."""
+        """Ignored: the time of the decision counts."""
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion) -> None:
-        """So does what gateways do after it."""
+        """Ignored: the gateway's later steps count."""
 
     def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, peer: GatewayId, version: ControlVersion) -> None:
-        """And after this."""
+        """Ignored: the gateway's later steps count."""
 
     def _condition_told(self, told: TellCondition, now_ns: int) -> None:
         failover = self._open.get(told.gateway_id)
@@ -135,7 +135,7 @@ class Failovers:
     # Gateways
 
     def on_start(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore) -> None:
-        """Its steps tell when."""
+        """Ignored: the gateway's first step marks its return."""
 
     def on_step(self, now_ns: int, gateway_id: GatewayId, event: Event, effects: list[Effect]) -> None:
         returned = self._open.get(gateway_id)

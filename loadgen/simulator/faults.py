@@ -1,4 +1,4 @@
-"""What may go wrong in a simulated world, when, and for how long. Values only: the world does it."""
+"""Faults of a simulated world: kind, time and duration. Values only; the world applies them."""
 
 from __future__ import annotations
 
@@ -10,62 +10,62 @@ from enum import StrEnum
 _MILLISECOND_NS = 1_000_000
 CONTROLLER = "controller"
 STANDBY = "controller-2"
-"""The second of a pair."""
-"""What faults call it; of partitions, a region of its own."""
+"""Name of the second controller of a pair."""
+"""Both names are the controllers' names in faults; in partitions, each is a region of its own."""
 
 
 class FaultKind(StrEnum):
-    """Each with what `target`, `other` and `amount` mean for it."""
+    """Kind of fault; each member says what `target`, `other` and `amount` mean for it."""
 
     REPLICA_CRASH = "replica_crash"
-    """A replica. It comes back with an empty cache."""
+    """Crash of a replica, which restarts with an empty cache."""
     REPLICA_SLOW = "replica_slow"
-    """A replica; amount: how many times as long everything takes there."""
+    """Slow replica; amount: factor on all durations there."""
     REPLICA_HANG = "replica_hang"
-    """A replica that takes what it is sent and says that it is well, and does nothing until it goes on."""
+    """Hang of a replica: it accepts requests and answers probes, but makes no progress until the end."""
     GATEWAY_CRASH = "gateway_crash"
-    """A gateway. It comes back knowing nothing but its configuration."""
+    """Crash of a gateway, which restarts with its configuration only."""
     GATEWAY_DRAIN = "gateway_drain"
-    """A gateway that goes out of service; at the end another process takes its place, whoever is still there."""
+    """Drain of a gateway; at the end another process replaces it, even if it still has requests."""
     LOCKDOWN = "lockdown"
-    """A gateway whose operator stops all forwarding."""
+    """Lockdown: a gateway's operator stops all forwarding."""
     LOCKDOWN_CUT = "lockdown_cut"
-    """The same, and streams that cross gateways end as well."""
+    """Lockdown that also ends streams that cross gateways."""
     PARTITION = "partition"
-    """Two regions that cannot reach each other."""
+    """Partition: two regions cannot reach each other."""
     ONE_WAY_PARTITION = "one_way_partition"
-    """Nothing gets from the first region to the other."""
+    """Partition in one direction: messages from the first region do not reach the other."""
     SLOW_LINK = "slow_link"
-    """Two regions; amount: how many times as long everything takes between them."""
+    """Slow connection of two regions; amount: factor on all delays between them."""
     HEARTBEAT_LOSS = "heartbeat_loss"
-    """A gateway; amount: the share of its heartbeats that nobody gets."""
+    """Loss of a gateway's heartbeats; amount: share that is lost."""
     HEARTBEAT_DELAY = "heartbeat_delay"
-    """A gateway; amount: by how many seconds its heartbeats come late."""
+    """Delay of a gateway's heartbeats; amount: seconds."""
     POLICY_UNREADABLE = "policy_unreadable"
-    """A gateway whose policy file cannot be used: it keeps to itself."""
+    """Unreadable policy file of a gateway, which then neither forwards nor accepts forwards."""
     LATE_ANSWERS = "late_answers"
-    """A gateway; amount: the share of ended attempts about which it is told again, later and wrongly."""
+    """Late reports to a gateway; amount: share of ended attempts that are reported again, later and wrongly."""
 
     GATEWAY_SILENT = "gateway_silent"
-    """A gateway whose host is gone: nobody is told, and what is sent there is never answered. It comes back as after a
-    crash."""
+    """Loss of a gateway's host: connections are not closed, and requests sent there are never answered. It restarts as
+    after a crash."""
     CONTROLLER_CRASH = "controller_crash"
-    """It comes back with what it had written down."""
+    """Crash of the controller, which restarts with what it had written to the store."""
     STORE_LOST = "store_lost"
-    """The controller crashes, and comes back with nothing."""
+    """Crash of the controller with the loss of its store."""
     CLOCK_JUMP = "clock_jump"
-    """The controller; amount: by how many seconds its clock is ahead all at once, as after a suspended machine."""
+    """Jump of the controller's clock; amount: seconds forward, as after a suspended machine."""
     SNAPSHOT_LOSS = "snapshot_loss"
-    """A gateway; amount: the share of snapshots on whose way to it its stream breaks."""
+    """Broken streams to a gateway; amount: share of snapshots with which its stream breaks."""
     SNAPSHOT_DELAY = "snapshot_delay"
-    """A gateway; amount: by up to how many seconds snapshots come late, and perhaps after newer ones."""
+    """Delay of snapshots to a gateway; amount: seconds. Snapshots sent after the fault may overtake delayed ones."""
     OLD_SNAPSHOT = "old_snapshot"
-    """A gateway that crashes, and comes back with an older snapshot on its disk than it had."""
+    """Crash of a gateway, which restarts with an older snapshot on its disk than it had."""
 
     CONTROLLER_STOPPED = "controller_stopped"
-    """Its process does nothing for a while, and then goes on as if nothing had been: one of a pair."""
+    """Suspension of a pair's controller: its process stops for a while, and then continues without noticing."""
     STORE_CUT = "store_cut"
-    """One of a pair reaches the store no more."""
+    """Cut between a pair's controller and the store."""
 
     @property
     def joins_regions(self) -> bool:
@@ -89,7 +89,7 @@ class FaultKind(StrEnum):
 
     @property
     def needs_controller(self) -> bool:
-        """Where there is none, it cannot happen."""
+        """True if the fault needs a controller in the scenario."""
         return self in _NEEDING_CONTROLLER
 
     @property
@@ -127,12 +127,12 @@ _NEEDING_CONTROLLER = frozenset(
 )
 
 FaultKey = tuple[FaultKind, str, str]
-"""What is hit, and how."""
+"""Kind and place of a fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong, and heals again; several times over, it flaps."""
+    """One fault that heals again; repeated, it flaps."""
 
     kind: FaultKind
     at_ns: int
@@ -149,13 +149,13 @@ class Fault:
 
     @property
     def key(self) -> FaultKey:
-        """Faults that share one are the same thing going wrong, however they name two regions that are hit alike."""
+        """Identity of the fault: symmetric faults between two regions share a key, whichever region is named first."""
         if self.kind.hits_both_ways and self.other < self.target:
             return self.kind, self.other, self.target
         return self.kind, self.target, self.other
 
     def spans(self) -> Iterator[tuple[int, int]]:
-        """From when to when, each time."""
+        """Begin and end of each occurrence."""
         for number in range(self.times):
             start_ns = self.at_ns + number * self.every_ns
             yield start_ns, start_ns + self.lasts_ns
@@ -163,7 +163,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlaces:
-    """Where faults can strike."""
+    """Places that faults can hit."""
 
     replicas: Sequence[str]
     gateways: Sequence[str]
@@ -177,7 +177,7 @@ class FaultPlaces:
 
 
 def random_faults(rng: random.Random, places: FaultPlaces, *, count: int, until_ns: int) -> list[Fault]:
-    """Some faults, all healed by `until_ns`; they may well overlap."""
+    """Draw `count` faults, all healed by `until_ns`; they may overlap."""
     kinds = [kind for kind in FaultKind if _has_a_place(kind, places)]
     return [_random_fault(rng, places, rng.choice(kinds), until_ns) for _ in range(count)]
 
@@ -188,7 +188,7 @@ def _has_a_place(kind: FaultKind, places: FaultPlaces) -> bool:
     if kind.needs_pair and not places.has_pair:
         return False
     if kind is FaultKind.STORE_LOST and places.has_pair:
-        return False  # what a pair shares is lost for good, if at all: then nobody knows who led
+        return False  # a pair's shared store is lost for good, with the record of which controller led
     return not kind.joins_regions or len(places.regions) > 1
 
 

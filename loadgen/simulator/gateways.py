@@ -1,7 +1,8 @@
-"""Drives one real `GatewayCore` in virtual time: owns its requests' legs, probes its replicas, carries its heartbeats.
+"""Driver of one production `GatewayCore` in virtual time: it owns its requests' legs, probes its replicas and carries
+its heartbeats.
 
-It does what the live driver, owners and edges do, with the same promises: each StartLeg is answered by exactly one
-LegEnded, and whoever leaves early closes what was opened. It decides nothing.
+It does what the live driver, owners and edges do, with the same guarantees: each StartLeg is answered by exactly one
+LegEnded, and an end that leaves early closes what was opened. It decides nothing.
 """
 
 from __future__ import annotations
@@ -60,29 +61,29 @@ from loadgen.simulator.probes import Probes
 
 _LATE_NS = (5_000_000, 100_000_000, 2_000_000_000)
 _ACCEPT_TIMEOUT_NS = 10_000_000_000
-"""A forward that is neither accepted nor refused within this has failed (`peering.accept_timeout`)."""
+"""Time-out in nanoseconds: a forward neither accepted nor refused by then has failed (`peering.accept_timeout`)."""
 
 
 class ControlSide(Protocol):
-    """What a gateway has to do with a controller, if there is one."""
+    """Interface of a gateway to its attachment to a controller, if there is one."""
 
     @property
     def taken(self) -> ControlVersion:
-        """Of the snapshot that it serves by."""
+        """Version of the snapshot by which it serves."""
         ...
 
     def began(self) -> tuple[ReplicaSpec, ...]:
-        """A life begins: what it is to serve, by what its disk kept."""
+        """Begin a life. Returns the replicas to serve, by the snapshot on its disk."""
         ...
 
     def ended(self, is_told: bool) -> None:
-        """A life is over; `is_told`: whoever it was connected to hears of it."""
+        """End a life. `is_told`: the other end of its stream is notified."""
         ...
 
     def policy_changed(self, policy: ResidencyPolicy) -> None: ...
 
     def heard(self, peer: GatewayId, version: ControlVersion) -> None:
-        """A heartbeat came in, of one who serves by this snapshot."""
+        """Report a heartbeat from a peer that serves by this snapshot version."""
         ...
 
     def peer_gone(self, gateway_id: GatewayId) -> None: ...
@@ -90,7 +91,7 @@ class ControlSide(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Surroundings:
-    """What all gateways of a world share."""
+    """Shared environment of all gateways of a world."""
 
     agenda: Agenda
     network: Network
@@ -99,17 +100,17 @@ class Surroundings:
     rng: random.Random
     probe_interval_ns: int
     heartbeat_batch_ns: int
-    """Heartbeats that come in within this time reach a core together."""
+    """Time within which heartbeats that arrive reach a core together."""
     request_deadline_ns: int
     exact_prefixes: bool = False
-    """Gateways know what engines have cached, rather than remember what they sent where."""
+    """Gateways know what engines have cached, instead of remembering what they sent where."""
     resumes: bool = False
-    """Answers that break go on."""
+    """Continue answers that break."""
     pools: dict[PoolName, PoolSpec] = field(default_factory=dict)
-    """Those of which there is more to say than their names."""
+    """Pools that have properties beside a name, by name."""
     gateways: dict[GatewayId, SimGateway] = field(default_factory=dict)
     prices: Prices | None = None
-    """Those in force now, where the scenario has any."""
+    """Prices in force, if the scenario has any."""
 
 
 class _Owner:
@@ -120,26 +121,26 @@ class _Owner:
     def __init__(self, ask: Ask, line: Line, upstream: Upstream, said: int = 0) -> None:
         self.ask = ask
         self.said = said
-        """Tokens of the answer that there are already: the next run writes from there on."""
+        """Tokens of the answer that exist already: the next run writes from there on."""
         self.has_begun = False
-        """It has told whoever waits for it of a first token."""
+        """True once a first token was reported upstream."""
         self.line = line
         self.upstream = upstream
         self.legs: dict[tuple[int, int], _Leg] = {}
-        """Those alive, by attempt and number."""
+        """Live legs, by attempt and number."""
         self.reading: EngineRun | None = None
-        """The last one that read the prompt for somebody else."""
+        """Latest run that computed the prompt for a decode worker."""
 
     @property
     def is_heard(self) -> bool:
-        """Does what it says still get to a client?"""
+        """True while this owner's reports still reach a client."""
         if isinstance(self.upstream, _Leg):
             return self.upstream.is_alive and self.upstream.owner.is_heard
         return self.ask.ended_ns is None
 
 
 class _Leg:
-    """One leg, seen from the gateway that started it. What comes back after it ended changes nothing."""
+    """One leg, seen from the gateway that started it. Reports that arrive after its end are ignored."""
 
     __slots__ = (
         "decoding",
@@ -165,10 +166,10 @@ class _Leg:
         self.has_begun = False
         self.said = owner.said
         self.run: tuple[EngineRun, SimReplica] | None = None
-        """What writes for it, of our own."""
+        """Local run that writes the answer, and its engine."""
         self.line: Line | None = None
         self.decoding: tuple[SimReplica, str] | None = None
-        """Of a part that writes the answer: where, and as which run."""
+        """Decode worker and run id, for a leg that decodes."""
 
     def forward_accepted(self) -> None:
         if self.is_alive:
@@ -200,7 +201,7 @@ class _Leg:
             self.owner.ask.told.begins(self.said, *self.run)
 
     def _rest(self) -> RequestProfile | None:
-        """Of an answer that has just broken. None: nobody goes on with it."""
+        """Rest of an answer that has just broken. None: it is not continued."""
         ask = self.owner.ask
         if not (self.gateway.follows_answers and self.has_begun and self.order.may_break and self.owner.is_heard):
             return None
@@ -211,13 +212,14 @@ class _Leg:
         return ask.rest(said)
 
     def _forget_what_is_on_its_way(self, result: LegResult) -> None:
-        """A forward that is over before its first token came may have been answered, by somebody who is not heard."""
+        """Reset the answer's progress if a forward ended before its first token: tokens that the peer still sends are
+        not heard."""
         is_unheard = self.order.target.kind is TargetKind.PEER and not self.has_begun
         if is_unheard and result is not LegResult.COMPLETED and self.gateway.follows_answers and self.owner.is_heard:
             self.owner.ask.told.comes_no_further(self.said)
 
     def ended(self, outcome: Outcome, detail: str, resumes_used: Resumes) -> None:
-        """A peer's last word."""
+        """End the leg with a peer's final outcome."""
         result, refusal, detail = leg_end_of(outcome, detail)
         if result is LegResult.CLIENT_ERROR and detail == Rejection.TOO_LONG:
             self._too_long(events.TooLong())
@@ -243,13 +245,15 @@ class _Leg:
         self.end(LegResult.COMPLETED, "", prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
     def _usage(self) -> tuple[int | None, int | None]:
-        """What the engine counted, of prompt and answer: told where pools are told apart by it, or answers paid for."""
+        """Prompt and output tokens that the engine counted; reported only for pools chosen by length, or where answers
+        cost money."""
         if self.order.decision.pool is None and not self.gateway.counts_money:
             return None, None
         return self.owner.ask.prompt_tokens, self.owner.ask.output_tokens
 
     def rejected(self, rejection: Rejection, limit_tokens: int) -> None:
-        """An engine's own no: full is not broken, and too long is the client's fault."""
+        """End the leg after an engine's rejection: a full queue is no failure, and excess length is the client's
+        error."""
         if rejection is Rejection.QUEUE_FULL:
             self.end(LegResult.BUSY, rejection)
         else:
@@ -257,7 +261,7 @@ class _Leg:
             self._too_long(events.TooLong(limit_tokens, ask.prompt_tokens + ask.output_tokens))
 
     def _too_long(self, told: events.TooLong) -> None:
-        """Unless a longer pool may take it, the client is told."""
+        """End the leg as too long: for a longer pool if there may be one, else with an error for the client."""
         result = LegResult.TOO_LONG if self.order.may_be_longer else LegResult.CLIENT_ERROR
         self.end(result, Rejection.TOO_LONG, too_long=told)
 
@@ -312,7 +316,7 @@ class _Leg:
 
 
 class SimGateway:
-    """One gateway process: it can crash, and comes back knowing only what it was configured with."""
+    """One gateway process: it can crash, and restarts with its configuration only."""
 
     def __init__(self, spec: GatewaySpec, around: Surroundings, *, seed: int) -> None:
         self.spec = spec
@@ -324,7 +328,7 @@ class SimGateway:
         self._agenda = around.agenda
         self.first_seed = seed
         self._life = 0
-        """How often it has started or crashed: what was due in an earlier life is forgotten."""
+        """Number of starts and ends of its process; actions due from an earlier life are dropped."""
         self._policy = spec.policy
         self._owners: dict[RequestId, _Owner] = {}
         self._inbox: deque[Event] = deque()
@@ -334,11 +338,11 @@ class SimGateway:
         self._round_trips_ns: dict[GatewayId, int] = {}
         self.control: ControlSide | None = None
         self._revision = 0
-        """Its own count of its assignments."""
+        """Gateway's own count of its assignments."""
         self.is_silent = False
-        """Its host is gone."""
+        """True while its host is gone."""
         self.decoding: dict[tuple[RequestId, int], tuple[SimReplica, str]] = {}
-        """Attempts that have begun to decode: at which worker, and as which run."""
+        """Decode worker and run id of each attempt that has begun to decode."""
         self._probes = self._probes_of(spec.replicas)
 
     @property
@@ -369,7 +373,7 @@ class SimGateway:
     def owned_requests(self) -> int:
         return len(self._owners)
 
-    # A life
+    # Life of the process
 
     def start(self, first_probe_ns: int = 0) -> None:
         self._life += 1
@@ -399,7 +403,7 @@ class SimGateway:
             self.tell(events.PricesChanged(prices))
 
     def assign(self, replicas: tuple[ReplicaSpec, ...]) -> None:
-        """It is to serve these from now on."""
+        """Change the replicas that it serves."""
         if self.core is None:
             return
         self._probe_these(replicas)
@@ -416,7 +420,7 @@ class SimGateway:
         return events.AssignmentApplied(self._revision, replicas, self.spec.peers, taken, away, pools)
 
     def crash(self) -> None:
-        """Whoever had a connection to it notices, as far as the network lets it."""
+        """End the process; the other ends of its connections notice, as far as the network allows."""
         if self.core is None:
             return
         for owner in self._end_life():
@@ -432,7 +436,7 @@ class SimGateway:
             self._around.network.datagram(self.region, other.region, other.peer_gone, self.gateway_id)
 
     def fall_silent(self) -> None:
-        """Its host is gone: whoever waits for it waits until their own patience ends."""
+        """End the process with its host: the other ends of its connections notice only by their time-outs."""
         if self.core is None:
             return
         self.is_silent = True
@@ -447,7 +451,7 @@ class SimGateway:
             self.control.ended(False)
 
     def _end_life(self) -> list[_Owner]:
-        """Gives whoever it had."""
+        """Reset the state of the process. Returns the owners of its requests."""
         self.core = None
         self._life += 1
         self._wake_ns = None
@@ -467,7 +471,7 @@ class SimGateway:
         self.tell(events.DrainRequested())
 
     def replace(self) -> None:
-        """The process ends, with whoever it still has, and another one starts. One that is down stays down."""
+        """Replace a running process by a new one, without its requests. No effect on a gateway that is down."""
         if self.is_up:
             self.crash()
             self.restart()
@@ -496,7 +500,7 @@ class SimGateway:
     # Events in, effects out
 
     def tell(self, event: Event) -> None:
-        """Events that effects give rise to wait until those effects are all performed, as in the live driver."""
+        """Handle an event. Events caused by its effects wait until all effects are performed, as in the live driver."""
         if self.core is None:
             return
         self._inbox.append(event)
@@ -575,7 +579,7 @@ class SimGateway:
         self.tell(events.RequestArrived(ask.profile, self._agenda.now_ns + self._around.request_deadline_ns))
 
     def _refuse(self, line: Line) -> None:
-        """There is no process here; a host that is gone does not even say that."""
+        """Refuse a connection, as no process runs here; a host that is gone does not answer at all."""
         if self.is_silent:
             self._around.network.fall_silent(line)
         else:
@@ -598,7 +602,7 @@ class SimGateway:
         self.tell(events.ForwardArrived(profile, deadline_ns, origin, hops, stamp, resumes_left))
 
     def upstream_left(self, line: Line, request_id: RequestId) -> None:
-        """The client, or the gateway that forwarded, is gone."""
+        """Abandon a request whose client, or forwarding gateway, has left."""
         owner = self._owners.get(request_id)
         if owner is None or owner.line is not line:
             return
@@ -609,7 +613,7 @@ class SimGateway:
         self._settle(owner, is_whole=False)
 
     def _settle(self, owner: _Owner, *, is_whole: bool) -> None:
-        """What it has used of its tenant's tokens, if anybody asks."""
+        """Report the tokens that a request has used, if its tenant is charged for them."""
         ask = owner.ask
         if self.core is None or not self.core.limits.is_charged(ask.request_id):
             return
@@ -618,7 +622,7 @@ class SimGateway:
         self.tell(events.TokensSettled(ask.request_id, used))
 
     def repeat_late(self, owner: _Owner, ended: events.LegEnded) -> None:
-        """A fault: an attempt that is over is reported again, as something else."""
+        """Fault: report an ended attempt once more, with another result."""
         if not self.late_share or self._around.rng.random() >= self.late_share:
             return
         result = self._around.rng.choice((LegResult.COMPLETED, LegResult.FAILED))
@@ -627,7 +631,8 @@ class SimGateway:
         self._agenda.after(delay_ns, self._tell_late, self._life, owner, late)
 
     def _tell_late(self, life: int, owner: _Owner, late: events.LegEnded) -> None:
-        """Only for the visit it belongs to: a request that was forwarded here twice counts its attempts anew."""
+        """Deliver a late report, only to the visit it belongs to: a request forwarded here twice counts its attempts
+        anew."""
         if life == self._life and self._owners.get(late.request_id) in (owner, None):
             self.tell(events.FirstToken(late.request_id, late.attempt, late.leg))
             self.tell(late)
@@ -652,7 +657,7 @@ class SimGateway:
         order = leg.order
         run_id = f"{order.request_id} {self.gateway_id} {order.attempt}.{order.leg}"
         upstream = leg.owner.upstream
-        if isinstance(upstream, _Leg) and upstream.order.attempt > 1:  # it may have been here before
+        if isinstance(upstream, _Leg) and upstream.order.attempt > 1:  # the request may have been here before
             run_id += f" of {upstream.order.attempt}"
         line = self._around.network.connect(
             self.region, engine.spec.place.region, leg.broke, lambda _: engine.abort(run_id)
@@ -685,7 +690,8 @@ class SimGateway:
         return EngineRequest(run_id, ask.prompt_tokens + leg.said, 1, ask.whole.names, lease_ns=pool.lease_ns)
 
     def _hand_over(self, leg: _Leg, run: EngineRun) -> None:
-        """The engines meet by what the prefill's answer said, or by what both were told."""
+        """Tell a decode run where its prompt was computed: engines meet by the prefill's answer, or by what both were
+        told."""
         order, reading = leg.order, leg.owner.reading
         assert order.prefill is not None, "somebody reads the prompt"
         assert order.connector is not None, "it is handed over somehow"
@@ -696,7 +702,7 @@ class SimGateway:
         run.waits_for_its_prompt = not order.connector.is_sequential
 
     def _begun(self, line: Line, leg: _Leg, engine: SimReplica, run: EngineRun) -> None:
-        """The one token of a prefill is nobody's."""
+        """Report a run's first token, except the single token of a prefill."""
         if leg.order.role is not LegRole.PREFILL:
             read_by = leg.owner.reading if leg.order.role is LegRole.DECODE else run
             cached_tokens = 0 if read_by is None else read_by.cached_tokens or 0
@@ -729,10 +735,11 @@ class SimGateway:
         leg.close("cancelled")
         leg.end(LegResult.CANCELLED, "stopped")
 
-    # What it hears, and what others hear of it
+    # Heartbeats and probes
 
     def _hear(self, arrived: Sequence[Arrival]) -> None:
-        """Put peers' reports on our clock: each was measured half a round trip ago, as far as we can know."""
+        """Convert peers' reports to the gateway's clock: each counts as measured half a round trip before its
+        arrival."""
         if self.core is not None:
             self.tell(events.PeersObserved(tuple(self._observation(report, at_ns) for at_ns, report in arrived)))
             if self.control is not None:

@@ -1,6 +1,7 @@
-"""What peers say of themselves, on its way to one gateway: one by one, or together with what comes in soon after.
+"""Heartbeats of peers in transit to one gateway, delivered one by one or in batches of those that arrive soon after one
+another.
 
-A batch is one thing to do however many heartbeats are in it; nothing here knows what they say.
+A batch is one action however many heartbeats it holds; their content is opaque here.
 """
 
 from __future__ import annotations
@@ -12,19 +13,20 @@ from gateway.core.vocabulary import LoadReport
 from loadgen.simulator.agenda import Agenda
 
 Arrival = tuple[int, LoadReport]
-"""When it comes in, and what it says."""
+"""Arrival time and content of a heartbeat."""
 _WHEN = itemgetter(0)
 
 
 class Heartbeats:
-    """A window opens when a heartbeat comes in, and all that came by its end are handed over together, in order."""
+    """Queue of heartbeats in transit. A window opens when one arrives, and all that arrived by its end are delivered
+    together, in order."""
 
     def __init__(self, agenda: Agenda, window_ns: int, take: Callable[[Sequence[Arrival]], None]) -> None:
         self._agenda = agenda
         self._window_ns = window_ns
         self._take = take
         self._coming: list[Arrival] = []
-        """In the order in which they were sent."""
+        """Heartbeats in transit, in the order in which they were sent."""
         self._close_ns: int | None = None
 
     def expect(self, report: LoadReport, at_ns: int) -> None:
@@ -36,12 +38,12 @@ class Heartbeats:
             self._close_at(at_ns + self._window_ns)
 
     def forget(self) -> None:
-        """Nobody was there for what has come in so far."""
+        """Drop the heartbeats that have arrived, because no process of the gateway was there to receive them."""
         self._take_out_until(self._agenda.now_ns)
         self._open_next()
 
     def _open_next(self) -> None:
-        """The window of the first that is still on its way."""
+        """Open the window of the first heartbeat still in transit."""
         if self._coming:
             self._close_at(min(map(_WHEN, self._coming)) + self._window_ns)
         else:
@@ -60,7 +62,8 @@ class Heartbeats:
         self._take(arrived)
 
     def _take_out_until(self, end_ns: int) -> list[Arrival]:
-        """What came in by then, in order; of two at the same time, what was sent first."""
+        """Remove and return the heartbeats that arrived by `end_ns`, in order of arrival, and of sending if
+        simultaneous."""
         arrived = [arrival for arrival in self._coming if arrival[0] <= end_ns]
         arrived.sort(key=_WHEN)
         self._coming = [arrival for arrival in self._coming if arrival[0] > end_ns]

@@ -1,4 +1,4 @@
-"""`nightside sim`: plays a scenario in virtual time with the very cores that run in production, and reports.
+"""Command `nightside sim`: plays a scenario in virtual time with the same cores as in production, and reports.
 
 It only reads, plays and writes; every figure comes from `results`.
 """
@@ -60,8 +60,8 @@ _APART = {
     "--pools": ("--breaking",),
     "SCENARIO": ("--runs", "--first", "--controller", "--pair", "--disaggregated", "--pools", "--breaking"),
 }
-"""What says nothing beside the other: chaos draws its own worlds, which are checked throughout; a trace is the story of
-one run, told here; a cluster says itself how many jobs it takes."""
+"""Options without effect beside another one: chaos draws and checks its own worlds; a trace is the record of one run,
+in this process; a cluster determines the number of jobs itself."""
 
 
 @click.command()
@@ -163,7 +163,7 @@ def sim(
 
 
 def _refuse_what_says_nothing(context: click.Context) -> None:
-    """An option that would be passed over silently. Raises UsageError."""
+    """Refuse an option that would be ignored silently. Raises UsageError."""
     given = {
         parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
         for parameter in context.command.params
@@ -177,7 +177,7 @@ def _refuse_what_says_nothing(context: click.Context) -> None:
 def _refuse_what_is_said_twice(
     settings: Sequence[str], sweeps: Sequence[str], seed: int | None, prices: Path | None
 ) -> None:
-    """A key of which one value would silently give way to another. Raises UsageError."""
+    """Refuse a key given twice, of which one value would be ignored silently. Raises UsageError."""
     given = [("--set", pair(each)[0]) for each in settings] + [("--sweep", pair(each)[0]) for each in sweeps]
     by_option: dict[str, str] = {} if seed is None else {"seed": "--seed"}
     by_option |= {} if prices is None else {_PRICES_KEY: "--prices"}
@@ -221,7 +221,7 @@ def _play_all(
 
 
 def _playable(path: Path, changes: Mapping[str, object]) -> Scenario:
-    """Raises ConfigError."""
+    """Load a scenario and check that it can be simulated. Raises ConfigError."""
     loaded = load_scenario(path, changes)
     check_playable(loaded)
     return loaded
@@ -236,7 +236,8 @@ def _chosen(scenario: Scenario, run_names: tuple[str, ...]) -> list[str]:
 
 @contextmanager
 def _spread_over(processes: int, ray: str | None) -> Iterator[Spread]:
-    """Processes of this machine, or a cluster. Raises ConfigError where that cannot be had."""
+    """Executor of jobs: processes of this machine, or a Ray cluster. Raises ConfigError if the cluster is
+    unavailable."""
     if ray is None:
         yield partial(all_done, processes=processes)
         return
@@ -303,7 +304,7 @@ def _print(names: Sequence[str], documents: Sequence[Figures], out: Path | None)
 def _write_trace(
     scenario: Path, changes: Mapping[str, object], run_names: tuple[str, ...], trace: Path, *, check: bool
 ) -> None:
-    """Play one run and write down every line of it, also of one that breaks."""
+    """Play one run and write its whole trace, even if the run breaks an invariant."""
     loaded = _playable(scenario, changes)
     name = _chosen(loaded, run_names)[0]
     run = next(run for run in loaded.runs if run.name == name)
@@ -320,7 +321,7 @@ def _write_trace(
 
 @dataclass(frozen=True, slots=True)
 class _Ordeals:
-    """Which worlds."""
+    """Seeds and kind of the chaos worlds."""
 
     seeds: range
     has_controller: bool
@@ -362,7 +363,7 @@ class _Ordeals:
 def _endure_all(
     worlds: _Ordeals, spread: Spread, out: Path | None, trace: Path | None, *, first: bool, as_json: bool
 ) -> int:
-    """Returns the exit code: 1 if any seed found anything."""
+    """Play all seeds. Returns the exit code: 1 if any seed found a fault."""
     if trace is not None:
         return _endure_one(worlds, trace)
     findings: list[Finding] = []
@@ -395,7 +396,7 @@ def _endure_one(worlds: _Ordeals, trace: Path) -> int:
 
 
 def _write_findings(out: Path, findings: Sequence[Finding], worlds: _Ordeals) -> None:
-    """Each as a scenario that can be played and cut down by hand."""
+    """Write each finding as a scenario that can be played and reduced by hand."""
     out.mkdir(parents=True, exist_ok=True)
     for finding in findings:
         document = yaml.safe_dump(worlds.document(finding.seed), sort_keys=False)

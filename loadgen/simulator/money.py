@@ -1,7 +1,7 @@
-"""What a run would have cost: of replicas by their hours and what they did, of what left a region by its bytes.
+"""Costs of a run: of replicas by their hours and use, and of egress by the bytes that left a region.
 
-It looks at engines when it is told to, and adds up; nothing is decided by it. A day that a scenario squeezes into
-minutes is paid for as the day that it stands for.
+It samples engines when it is called, and adds up; no decision depends on it. A day that a scenario compresses into
+minutes costs as much as the day it stands for.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ _SECOND_NS = 1_000_000_000
 _HOUR_S = 3600
 _DAY_S = 24 * _HOUR_S
 _MONDAY_S = 4 * _DAY_S
-"""1970 began on a Thursday."""
+"""Unix time of the first Monday in seconds, as 1970 began on a Thursday."""
 _PROMPT_TOKEN_BYTES = 4
-"""As prompts are in a simulation."""
+"""Bytes per prompt token, as in the simulation's prompts."""
 ANSWER_TOKEN_BYTES = 250
-"""A token of a streamed answer, in an event of its own."""
+"""Bytes per token of a streamed answer, each in an event of its own."""
 _MILLIGRAMS = 1_000_000
-"""In a kilogram."""
+"""Milligrams per kilogram."""
 
 
 @dataclass(frozen=True, slots=True)
 class PricedDay:
-    """A price list, and which time of the week a run is."""
+    """Price list, and the time of the week at which a run takes place."""
 
     prices: PriceList
     day_ns: int
-    """How long a day of 24 hours takes in the run."""
+    """Duration of a day of 24 hours in the run."""
     from_s: int = 0
-    """Where the run begins, after a Monday's midnight in UTC."""
+    """Seconds from Monday's midnight in UTC to the beginning of the run."""
 
     @property
     def stretch(self) -> float:
-        """How much longer everything is than it takes in the run."""
+        """Factor from durations in the run to those they stand for."""
         return _DAY_S * _SECOND_NS / self.day_ns
 
     def wall_s(self, now_ns: int) -> int:
@@ -52,7 +52,7 @@ class PricedDay:
         return self.prices.at(self.wall_s(now_ns))
 
     def next_change_ns(self, now_ns: int) -> int | None:
-        """The first moment of the run that is no sooner than that."""
+        """Earliest time in the run that is not before the next change of prices."""
         wall_s = self.wall_s(now_ns)
         change_s = self.prices.next_change_s(wall_s)
         if change_s is None:
@@ -62,22 +62,22 @@ class PricedDay:
 
 @dataclass(slots=True)
 class _Spent:
-    """Of one region."""
+    """Costs of one region."""
 
     replica_micros: float = 0.0
     replica_hours: float = 0.0
-    """That were paid for."""
+    """Replica-hours that were paid for."""
     busy_hours: float = 0.0
-    """Of these, with as many requests as share a replica that is well used, in part where there were fewer."""
+    """Replica-hours in use; a replica with fewer than `requests_at_once` requests counts in part."""
     milligrams: float = 0.0
 
 
 Engine = tuple[RegionName, PoolName, int]
-"""Where it stands, and how many requests run or wait there."""
+"""Region and pool of an engine, and its requests running or waiting."""
 
 
 class Meter:
-    """Told at every sample how busy engines are, which they are taken to have been until the next."""
+    """Meter of costs, which assumes that engines stay as busy as in each sample until the next one."""
 
     def __init__(self, day: PricedDay) -> None:
         self._day = day
@@ -103,7 +103,7 @@ class Meter:
                 self._add_pool(self._spent.setdefault(region, _Spent()), price, members, hours)
 
     def _add_pool(self, spent: _Spent, price: ReplicaPrice, outstanding: Sequence[int], hours: float) -> None:
-        """What is paid by use is taken to be as many replicas as its requests need, whole ones."""
+        """Add the hours of one pool. Replicas paid by use count as the whole number that their requests need."""
         at_once = max(1, price.requests_at_once)
         if price.is_per_use:
             paid = busy = float(min(len(outstanding), ceil(sum(outstanding) / at_once)))
@@ -116,7 +116,7 @@ class Meter:
         spent.milligrams += hours * (paid * price.idle_milligrams + busy * price.busy_milligrams)
 
     def figures(self, now_ns: int, records: Iterable[RequestRecord]) -> Figures:
-        """Of all of the run until now."""
+        """Costs of the run until `now_ns`."""
         self._add(now_ns)
         self._seen_ns = now_ns
         answered = [each for each in records if each.served_by is not None]
@@ -146,7 +146,8 @@ class Meter:
         }
 
     def _egress_micros(self, answered: Iterable[RequestRecord]) -> dict[RegionName, float]:
-        """By the region that was left: the client's, whose gateway sent the prompt on, and whoever answered."""
+        """Egress costs by the region that was left: the client's for the prompt, and the serving region's for the
+        answer."""
         left: dict[RegionName, float] = defaultdict(float)
         for each in answered:
             home, away = each.client_region, each.served_by
@@ -160,7 +161,8 @@ class Meter:
         return left
 
     def _tenants(self, answered: Sequence[RequestRecord]) -> Figures:
-        """Each region's replicas are shared out by how long requests were with it, from being sent to their end."""
+        """Costs by tenant: each region's replicas are divided by the time that requests spent there, from sending to
+        end."""
         seconds: Counter[tuple[str, RegionName]] = Counter()
         requests: Counter[str] = Counter()
         for each in answered:

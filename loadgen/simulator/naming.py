@@ -1,7 +1,8 @@
-"""The mesh's one name, as clients look it up: caches that keep an answer for its TTL, and name servers that each answer
-from the last record tree that they have, or are not there.
+"""Resolution of the mesh's DNS name by clients: caches that keep an answer for its TTL, and name servers that each
+answer from their latest record tree, or do not answer.
 
-An answer is looked up for a region, as name servers know one by its networks. Nothing here knows who asks for what.
+An answer is looked up for a region, as name servers identify one by its networks. This module does not know which
+request a lookup is for.
 """
 
 from __future__ import annotations
@@ -21,32 +22,33 @@ _SECOND_NS = 1_000_000_000
 
 
 class NameServer(Protocol):
-    """Whoever answers for the zone: the controller, or a gateway."""
+    """Name server of the zone: a controller or a gateway."""
 
     @property
     def region(self) -> RegionName: ...
 
     @property
     def records(self) -> RecordTree | None:
-        """What it answers from; None where it is down or knows nothing yet."""
+        """Record tree it answers from; None while it is down or has none yet."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the name says to clients of one region."""
+    """Answer to the clients of one region."""
 
     gateways: tuple[GatewayId, ...]
     until_ns: int
-    """When whoever keeps it has to ask again."""
+    """Time at which a cache has to ask again."""
 
 
 OnAnswer = Callable[[Answer | None], None]
-"""Told None where no name server answered."""
+"""Callback for an answer; called with None if no name server answered."""
 
 
 def answer_in(tree: RecordTree, region: RegionName) -> tuple[GatewayId, ...]:
-    """What a name server says to a client in this region: its area's gateways, and none where its area has none."""
+    """Gateways that a name server returns to a client in this region: those of its area, which may be none, or
+    `anywhere` if the region has no area."""
     for area in tree.areas:
         if area.region == region:
             return tuple(map(GatewayId, area.addresses))
@@ -55,7 +57,7 @@ def answer_in(tree: RecordTree, region: RegionName) -> tuple[GatewayId, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ServedZone:
-    """Who answers for the name, and what lies between them and whoever asks."""
+    """Name servers of the zone, with the agenda, network and settings to reach them."""
 
     servers: tuple[NameServer, ...]
     agenda: Agenda
@@ -65,7 +67,7 @@ class ServedZone:
 
 
 class Cache:
-    """One resolver of a region, which many clients share."""
+    """One resolver of a region, shared by many clients."""
 
     def __init__(self, region: RegionName, zone: ServedZone) -> None:
         self._region = region
@@ -76,7 +78,7 @@ class Cache:
         self._rng = zone.rng
         self._answer: Answer | None = None
         self._waiting: list[OnAnswer] = []
-        """Those who asked while a question is under way: it is asked once."""
+        """Callbacks that wait for the query in progress; only one query is sent at a time."""
 
     def look_up(self, on_answer: OnAnswer) -> None:
         self._agenda.after(self._names.lookup, self._asked, on_answer)
@@ -92,7 +94,7 @@ class Cache:
             self._ask(order)
 
     def _ask(self, left: list[NameServer]) -> None:
-        """One name server after the other."""
+        """Ask one name server after the other."""
         if not left:
             self._tell(None)
             return
@@ -125,7 +127,7 @@ class Cache:
 
 
 class Names:
-    """All caches of all regions."""
+    """Caches of all regions."""
 
     def __init__(self, regions: Sequence[RegionName], zone: ServedZone) -> None:
         self.rng = zone.rng
@@ -137,7 +139,7 @@ class Names:
         self.rng.choice(self._caches[region]).look_up(on_answer)
 
     def says_now(self, region: RegionName, gateway_id: GatewayId) -> bool:
-        """Would whoever asks the newest of all name servers be sent there?"""
+        """True if the newest record tree of all name servers sends this region's clients to the gateway."""
         trees = [each.records for each in self._servers if each.records is not None]
         newest = max(trees, key=lambda tree: tree.version, default=None)
         return newest is not None and gateway_id in answer_in(newest, region)

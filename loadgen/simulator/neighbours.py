@@ -1,8 +1,8 @@
-"""What a tenant that floods does to everybody else: the same world is played without it, with it where queues are
-shared, and with it where whoever comes first is served first. Of what the flood would do to the others' first tokens,
-no more than a stated share may be left, and less where who has more than its share leaves room.
+"""Effect of one tenant's flood on the other tenants, from three runs of the same world: without the flood, with it
+under fair queuing, and with it under first come, first served. Fair queuing may leave at most a stated share of the
+delay that the flood adds to the others' first tokens, and less where a tenant above its share leaves room for others.
 
-It plays nothing, and asks no gateway: it goes by what clients saw.
+It runs no world and asks no gateway: it compares what clients recorded.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from loadgen.simulator.checkers import Broken
 from loadgen.vocabulary import RequestEnd
 
 MOVED_MAX_SHARE: Final = 1 / 3
-"""That is stated of shared queues. Not nothing: no answer that has begun is preempted, so that one has to end first."""
+"""Maximum share stated for fair queuing. It is not zero, because an answer that has begun is not preempted and has to
+end first."""
 MOVED_MAX_SHARE_WITH_ROOM: Final = 0.15
-"""That is stated where `sharing.yields_above` has who floods leave room."""
+"""Maximum share stated where `sharing.yields_above` makes the flooding tenant leave room."""
 P99: Final = 0.99
 _SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """One tenant, beside the one that floods: 99th percentiles of its first tokens."""
+    """One tenant beside the flooding one: 99th percentiles of its times to first token."""
 
     tenant: str
     quiet_s: float
-    """Without the flood."""
+    """Percentile without the flood, in seconds."""
     fair_s: float
-    """With it, where queues are shared."""
+    """Percentile with the flood under fair queuing, in seconds."""
     first_come_s: float
-    """With it, where they are not."""
+    """Percentile with the flood under first come, first served, in seconds."""
     lost: int
-    """Requests that failed where queues are shared."""
+    """Requests that failed under fair queuing."""
 
     @property
     def moved_share(self) -> float:
-        """Of what the flood would do, what is left."""
+        """Share of the flood's delay that remains under fair queuing."""
         whole = self.first_come_s - self.quiet_s
         return (self.fair_s - self.quiet_s) / whole if whole > 0 else 0.0
 
@@ -52,7 +53,7 @@ def neighbours_of(
     first_come: Sequence[RequestRecord],
     from_ns: int = 0,
 ) -> list[Neighbour]:
-    """Each tenant but the one that floods; of what was asked after `from_ns`."""
+    """Every tenant but the flooding one, over requests sent at or after `from_ns`."""
     names = sorted({each.tenant for each in quiet} - {flooder})
     return [
         Neighbour(
@@ -67,7 +68,8 @@ def neighbours_of(
 
 
 def check_neighbours(found: Iterable[Neighbour], *, at_most: float = MOVED_MAX_SHARE, at_ns: int = 0) -> None:
-    """Raises Broken. `at_most`: what is stated of how they are shared."""
+    """Check every tenant's remaining share of the delay and its failures. `at_most`: the stated share. Raises
+    Broken."""
     for each in found:
         told = f"{each.tenant}: p99 {each.quiet_s:.3f} s without it, {each.fair_s:.3f} s beside it,"
         told += f" {each.first_come_s:.3f} s where it comes first; {each.lost} lost"

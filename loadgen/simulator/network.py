@@ -1,7 +1,7 @@
-"""The network between regions: delay, jitter, loss as retransmission, slow links, and cuts in one direction or both.
+"""Network between regions: delay, jitter, loss as retransmission, slow connections, and cuts in one or both directions.
 
-A line is one connection. It keeps order and loses nothing while it lives; across a cut it stalls, and after a while it
-breaks at both ends. Nothing here knows what is sent.
+A line is one connection. It keeps order and loses nothing while it exists; across a cut it stalls, and breaks at both
+ends after a time-out. The content is opaque here.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from loadgen.simulator.agenda import Action, Agenda
 
 _MILLISECOND_NS = 1_000_000
 _RETRANSMIT_MIN_NS = 200 * _MILLISECOND_NS
-"""The least that TCP waits for an acknowledgement before it sends again (RFC 6298 allows less than its 1 s; so do
-Linux)."""
+"""Minimum time that TCP waits for an acknowledgement before it retransmits, as in Linux (RFC 6298 permits less than its
+1 s)."""
 _RETRANSMITS_MAX = 6
 
 OnBreak = Callable[[str], None]
@@ -26,16 +26,16 @@ Way = tuple[RegionName, RegionName]
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    """What all ways have in common."""
+    """Settings common to all connections."""
 
     in_region_ns: int = 500_000
-    """A round trip inside a region."""
+    """Round trip inside a region."""
     jitter_share: float = 0.0
-    """Each delay is longer by up to this share of itself."""
+    """Maximum extension of each delay by jitter, as a share of it."""
     loss_share: float = 0.0
-    """Of packets; what a lost one carried comes later, after TCP has sent it again."""
+    """Share of packets lost; the content of a lost one arrives later, after TCP's retransmission."""
     connection_timeout_ns: int = 20_000 * _MILLISECOND_NS
-    """A line that crosses a cut breaks after this (the gateways' keep-alive interval and its timeout)."""
+    """Time after which a line that crosses a cut breaks (the gateways' keep-alive interval and its time-out)."""
 
 
 class Line:
@@ -73,40 +73,40 @@ class Line:
         self._network.carry(self, False, self._deliver_near, (action, details))
 
     def finish(self) -> None:
-        """Both ends know that all is said."""
+        """Close the line at both ends, as all messages have been exchanged."""
         self._near_open = self._far_open = False
         self._forget_if_over()
 
     def close_near(self, detail: str) -> None:
-        """The near end leaves; the far end is told, after what was sent before."""
+        """Close the near end; the far end is told, after the messages sent before."""
         if self._near_open:
             self._near_open = False
             self._network.carry(self, True, self._break_far, (detail,))
 
     def close_far(self, detail: str) -> None:
-        """The far end leaves, or was never there."""
+        """Close the far end, or refuse the connection; the near end is told, after the messages sent before."""
         if self._far_open:
             self._far_open = False
             self._network.carry(self, False, self._break_near, (detail,))
 
     def break_both(self, detail: str) -> None:
-        """Each end that is still there notices by itself that the other has fallen silent."""
+        """Break each end that is still open, as it notices the other's silence."""
         self._break_near(detail)
         self._break_far(detail)
 
-    # What the network asks for
+    # Calls of the network
 
     def hold(self, outward: bool, action: Action, details: tuple[Any, ...]) -> None:
         self._held.append((outward, action, details))
 
     def release(self) -> None:
-        """A way is open again: what was held travels now, if its own way is the one."""
+        """Send the held messages again after a cut has healed; those in a direction still cut are held again."""
         held, self._held = self._held, []
         for outward, action, details in held:
             self._network.carry(self, outward, action, details)
 
     def in_order(self, outward: bool, at_ns: int) -> int:
-        """Nothing overtakes what was sent before it."""
+        """Delivery time that keeps the order: not before that of the previous message in this direction."""
         self._last_ns[outward] = max(at_ns, self._last_ns[outward])
         return self._last_ns[outward]
 
@@ -131,18 +131,18 @@ class Line:
         self._forget_if_over()
 
     def _forget_if_over(self) -> None:
-        """Whoever held the line is let go of at once, rather than by a garbage collection."""
+        """Drop the callbacks of a closed line at once, rather than by a garbage collection."""
         if not self._near_open and not self._far_open:
             self._network.forget(self)
             self._on_near_break = self._on_far_break = _nobody
 
 
 def _nobody(_: str) -> None:
-    """At an end that is over there is nobody to tell."""
+    """Callback of a closed end; does nothing."""
 
 
 class Network:
-    """All ways between all regions, and the lines that cross them."""
+    """All connections between all regions, and the lines that cross them."""
 
     def __init__(
         self, agenda: Agenda, round_trips_ns: Mapping[Way, int], config: NetworkConfig, rng: random.Random
@@ -156,7 +156,7 @@ class Network:
         self._lines: dict[Way, dict[Line, None]] = {}
 
     def round_trip_ns(self, one: RegionName, other: RegionName) -> int:
-        """With nothing in the way."""
+        """Round trip without faults, jitter or loss."""
         if one == other:
             return self._config.in_region_ns
         return self._round_trips_ns[one, other]
@@ -170,21 +170,21 @@ class Network:
         return line
 
     def datagram(self, sender: RegionName, receiver: RegionName, action: Action, *details: Any) -> None:
-        """Something that is not worth sending again: a cut or a loss swallows it."""
+        """Send a message that is not retransmitted: it is lost by a cut or by packet loss."""
         delay_ns = self.datagram_delay_ns(sender, receiver)
         if delay_ns is not None:
             self._agenda.after(delay_ns, action, *details)
 
     def datagram_delay_ns(self, sender: RegionName, receiver: RegionName) -> int | None:
-        """How long one that is sent now takes; None if it is swallowed."""
+        """Delay of a datagram that is sent at present; None if it is lost."""
         if self.is_cut(sender, receiver) or self._chance(self._config.loss_share):
             return None
         return self._delay_ns(sender, receiver)
 
-    # What faults do
+    # Effects of faults
 
     def cut(self, sender: RegionName, receiver: RegionName) -> None:
-        """From now on nothing that the one sends reaches the other; cuts add up and heal one by one."""
+        """Cut the connection in one direction; cuts add up and heal one by one."""
         way = sender, receiver
         self._cuts[way] = self._cuts.get(way, 0) + 1
         for line in self._crossing(way):
@@ -205,7 +205,7 @@ class Network:
     def is_cut(self, sender: RegionName, receiver: RegionName) -> bool:
         return bool(self._cuts) and (sender, receiver) in self._cuts
 
-    # What lines ask for
+    # Calls of lines
 
     def carry(self, line: Line, outward: bool, action: Action, details: tuple[Any, ...]) -> None:
         sender, receiver = (line.near, line.far) if outward else (line.far, line.near)
@@ -216,7 +216,8 @@ class Network:
         self._agenda.at(line.in_order(outward, self._agenda.now_ns + delay_ns), action, *details)
 
     def fall_silent(self, line: Line) -> None:
-        """One end is gone without a word: nothing that it sent before is lost, and in the end the line breaks."""
+        """Break a line after the time-out, because one end is gone without closing it; messages it sent before are not
+        lost."""
         self._agenda.after(self._config.connection_timeout_ns, line.break_both, "the network fell silent")
 
     def forget(self, line: Line) -> None:
@@ -224,7 +225,7 @@ class Network:
         if lines is not None:
             lines.pop(line, None)
 
-    # Inside
+    # Internals
 
     def _crossing(self, way: Way) -> list[Line]:
         return [*self._lines.get(way, ()), *self._lines.get((way[1], way[0]), ())]
@@ -233,7 +234,8 @@ class Network:
         return self.is_cut(line.near, line.far) or self.is_cut(line.far, line.near)
 
     def _doom(self, line: Line) -> None:
-        """A cut in either direction stops acknowledgements, so in the end both ends give up."""
+        """Break a line after the time-out if it is still cut: a cut in either direction stops acknowledgements, so both
+        ends give up."""
         self._agenda.after(self._config.connection_timeout_ns, self._break_if_cut, line)
 
     def _break_if_cut(self, line: Line) -> None:

@@ -1,4 +1,6 @@
-"""What those who watch simulated gateways are told. They are handed in, and a gateway knows no more of them."""
+"""Interfaces of observers of simulated gateways and controllers. Observers are passed in; a gateway depends on nothing
+else of them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from gateway.ground.control.vocabulary import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class GatewaySpec:
-    """What one gateway is told when it starts."""
+    """Start parameters of one gateway."""
 
     gateway_id: GatewayId
     place: Place
@@ -29,48 +31,50 @@ class GatewaySpec:
 
 
 class GatewayObserver(Protocol):
-    """Sees every step of every gateway once and in order, before its effects are performed."""
+    """Observer of every step of every gateway, once and in order, before its effects are performed."""
 
     def on_start(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore, /) -> None:
-        """A gateway begins a life, with a fresh core and under this policy, which need not be that of its spec."""
+        """Report that a gateway begins a life, with a fresh core and under this policy, which may differ from its
+        spec's."""
         ...
 
     def on_step(self, now_ns: int, gateway_id: GatewayId, event: Event, effects: list[Effect]) -> None: ...
 
 
 class ControlObserver(Protocol):
-    """Sees every step of the controller, and what gateways get to know of it."""
+    """Observer of every step of the controllers, and of the gateways' knowledge of them."""
 
     def on_controller_start(self, now_ns: int, term: int, /) -> None:
-        """It begins a life."""
+        """Report that a controller begins a life."""
         ...
 
     def on_controller_step(self, now_ns: int, clock_ns: int, event: News, effects: list[Order], /) -> None:
-        """`clock_ns` is what the controller takes for the time."""
+        """Report a step; `clock_ns` is the time by the controller's own clock."""
         ...
 
     def on_store_taken(self, now_ns: int, process: str, /) -> None:
-        """A controller's process has come to have the store."""
+        """Report that a controller's process has taken the store."""
         ...
 
     def on_store_written(self, now_ns: int, process: str, /) -> None:
-        """What it wanted to be written is."""
+        """Report that a controller's write to the store is done."""
         ...
 
     def on_acting(self, now_ns: int, process: str, /) -> None:
-        """It takes itself for the leader, and changes something that asks for no token."""
+        """Report that a controller acts as the leader in a way that no store token guards."""
         ...
 
     def on_snapshot_sent(self, now_ns: int, snapshot: Snapshot, /) -> None: ...
 
     def on_snapshot_taken(self, now_ns: int, gateway_id: GatewayId, version: ControlVersion, /) -> None:
-        """The gateway serves by this one from now on: the last it got, or at its start the one on its disk."""
+        """Report that the gateway serves by this version from now on: the latest it received, or at its start the one
+        on disk."""
         ...
 
     def on_newer_heard(self, now_ns: int, gateway_id: GatewayId, peer: GatewayId, version: ControlVersion, /) -> None:
-        """A heartbeat says that this peer serves by this one, which is newer than the gateway's own."""
+        """Report a heartbeat by which a peer serves by this version, which is newer than the gateway's own."""
         ...
 
     def on_struck(self, now_ns: int, gateway_id: GatewayId, /) -> None:
-        """A gateway's process, or its host, is gone."""
+        """Report that a gateway's process, or its host, is gone."""
         ...

@@ -1,6 +1,7 @@
-"""Where the load of a scenario comes from, for whoever reads its results: what was made up, recorded, cut or shifted.
+"""Origins of a scenario's load, for readers of its results: synthetic, recorded, cut or shifted.
 
-It only says what a scenario holds; a curve moved to another time of day is called shifted, because nobody measured it.
+It only reports what a scenario holds; a curve moved to another time of day is called shifted, because it was not
+measured so.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _HOUR_NS = 3_600_000_000_000
 
 
 def origins_of(scenario: Scenario) -> Figures:
-    """JSON-able: the clients, and the files that they ask from."""
+    """JSON-able figures: the clients, and the files that their requests come from."""
     asking = {clients.workload for clients in scenario.clients}
     sections = {name: section for name, section in scenario.workloads.items() if name in asking}
     return {

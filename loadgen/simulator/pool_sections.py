@@ -1,8 +1,7 @@
-"""What a scenario says of pools in one of its regions. Of a disaggregated one: who reads prompts there, who writes
-answers, and what it takes to get from the one to the other; of others, how long a request they take, and which they are
-meant for.
+"""Sections of a scenario about a region's pools. A disaggregated pool has prefill workers, decode workers and a
+transfer time between them; other pools have a context length and the lengths of requests meant for them.
 
-It decides nothing.
+Values only.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ _MILLISECOND_NS = 1_000_000
 
 
 class UnifiedSection(Section):
-    """Engines that run whole requests, in a pool of their own."""
+    """Pool of engines that run whole requests."""
 
     replicas: Count
     slots: Count | None = None
-    """Requests that one of them runs at once, where that is not as many as the region's."""
+    """Requests that one engine runs at once, if that differs from the region's."""
     kv_tokens: Count | None = None
-    """Room in the KV cache of one of them, where that is less than its preset has."""
+    """KV cache of one engine in tokens, if that is less than its preset has."""
     context_tokens_max: Count | None = None
-    """What its engines take, where that is less than their preset does."""
+    """Context of its engines in tokens, if that is less than their preset has."""
     told_context_tokens_max: Count | None = None
-    """What gateways are told of that, where it is something else: a fault of whoever wrote it down."""
+    """Context that gateways are told, if it differs: a mistake in the configuration."""
     threshold_tokens: CountOrNone = 0
-    """Requests that come to no more are meant for it; 0: whatever fits."""
+    """Maximum tokens of requests that are meant for it; 0: all that fit."""
 
     def engine_of(self, engine: EngineConfig) -> EngineConfig:
         blocks = engine.kv_blocks
@@ -64,28 +63,28 @@ class UnifiedSection(Section):
 
 
 class DisaggregatedSection(Section):
-    """A pool beside the region's other replicas, all of it with one gateway."""
+    """Pool beside the region's other replicas, all of it with one gateway."""
 
     prefill: Count
     """Prefill workers: engines of the region's size."""
     decode: Count
-    """Decode workers of one group, which step in time: G."""
+    """Decode workers of one group, which step in lockstep: G."""
     groups: Count = 1
     batch: Count = 32
     """Requests that a decode worker runs at once: B."""
     connector: Connector = Connector.NIXL
     step: Duration = 20 * _MILLISECOND_NS
-    """What a step of a group takes whatever it reads, ..."""
+    """Duration of a group's step, plus `kv_token` for each KV token that its fullest worker reads."""
     kv_token: Duration = 50
-    """... and for each token whose keys and values the fullest of its workers reads."""
+    """Duration added to a step for each of those tokens."""
     transfer: Moment = 2 * _MILLISECOND_NS
-    """What it takes to bring a prompt's keys and values over, ..."""
+    """Duration of the transfer of a prompt's KV cache, plus `transfer_token` for each token."""
     transfer_token: Moment = 0
-    """... and for each of its tokens."""
+    """Duration added to a transfer for each token."""
     kv_tokens: CountOrNone = 0
-    """Room in the cache of a decode worker; 0: what an engine of the region has."""
+    """KV cache of a decode worker in tokens; 0: that of an engine of the region."""
     lease: Duration = 30_000 * _MILLISECOND_NS
-    """How long a prefill worker keeps what nobody has fetched."""
+    """Time for which a prefill worker keeps a KV cache that has not been fetched."""
 
     def room(self, engine: EngineConfig) -> int:
         return self.kv_tokens or engine.kv_tokens

@@ -1,5 +1,6 @@
-"""One region's engines as one gateway has them told: which of them have news for it. It knows neither the way nor what
-is made of it."""
+"""Probe results of one region's engines for one gateway: which of them have news for it. Transport and use of the
+results are outside this module.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from loadgen.simulator.engines import SimReplica
 
 
 class Probes:
-    """An engine has news when it changed after it was last told, or when it was told so long ago that it has to be told
-    again. A probe visits those, and not all."""
+    """Set of engines with news. An engine has news if it changed since its last report, or if that report is older than
+    `again_after_ns`. A probe visits only those."""
 
     def __init__(self, engines: Sequence[SimReplica], again_after_ns: int) -> None:
         self._engines = engines
@@ -20,29 +21,29 @@ class Probes:
         self._numbers = {engine.replica_id: number for number, engine in enumerate(engines)}
         self._changed: dict[int, None] = {}
         self._told_ns: dict[int, int] = {}
-        """By engine, when what was told of it was sampled; the earliest first."""
+        """Sample time of each engine's last report, by engine number; the earliest first."""
         self._watches = [partial(self._changed.setdefault, number) for number in range(len(engines))]
         for engine, watch in zip(engines, self._watches, strict=True):
             engine.watch(watch)
         self.forget()
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """Stop watching the engines."""
         for engine, watch in zip(self._engines, self._watches, strict=True):
             engine.unwatch(watch)
 
     def forget(self) -> None:
-        """Nothing was told to whoever is there now."""
+        """Mark every engine as unreported, because the gateway's process is a new one."""
         self._told_ns.clear()
         self._changed.update(dict.fromkeys(range(len(self._engines))))
 
     def news(self, sent_ns: int) -> tuple[ReplicaObservation, ...]:
-        """What a probe that was sent then sees now."""
+        """Observations of a probe that was sent at `sent_ns` and arrives now."""
         numbers = {*self._changed, *self._told_long_before(sent_ns)}
         return tuple(self._engines[number].observe(sent_ns) for number in sorted(numbers))
 
     def tell(self, observations: Iterable[ReplicaObservation]) -> None:
-        """These have come in, no earlier than any before them."""
+        """Record reports that have arrived; they are not older than any before them."""
         for observation in observations:
             number = self._numbers[observation.replica_id]
             self._told_ns.pop(number, None)

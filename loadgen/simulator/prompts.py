@@ -1,6 +1,7 @@
-"""Prompts as chains of block hashes, which grow without hashing again what they grew from. No request's text is kept.
+"""Prompts as chains of block hashes, which are extended without hashing their beginning again. No request's text is
+kept.
 
-One chain serves both who route by prefix and who cache it: a gateway's block is a whole number of an engine's.
+One chain serves both prefix routing and prefix caching: a gateway's block is a whole number of an engine's.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ _NAME = struct.Struct(">Q")
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A text of whole tokens: the chained names of its full blocks, packed, and what follows the last of them."""
+    """Text of whole tokens: the chained names of its full blocks, packed, and the bytes after the last of them."""
 
     block_bytes: int
     names: bytes
     tail: bytes
     seed: int
-    """What the first block is chained to: texts with another seed share nothing."""
+    """Seed of the first block's name: texts with different seeds share no name."""
 
     @property
     def size_bytes(self) -> int:
@@ -36,7 +37,7 @@ class Prompt:
         return self.size_bytes // TOKEN_BYTES
 
     def followed_by(self, text: bytes) -> Prompt:
-        """The prompt with more text at its end, filled up to whole tokens."""
+        """Prompt with more text at its end, filled up to whole tokens."""
         rest = self.tail + text.ljust(-(-len(text) // TOKEN_BYTES) * TOKEN_BYTES)
         size = self.block_bytes
         link = _NAME.unpack(self.names[-NAME_BYTES:])[0] if self.names else self.seed
@@ -45,25 +46,26 @@ class Prompt:
         return Prompt(size, self.names + packed(names), rest[full:], self.seed)
 
     def chain(self, blocks_per_hash: int, hashes_max: int) -> bytes:
-        """Packed as gateways compare prompts: one hash for so many blocks."""
+        """Packed hashes as gateways compare prompts: one hash for each `blocks_per_hash` blocks, at most
+        `hashes_max`."""
         names = memoryview(self.names).cast("Q")
         return names[blocks_per_hash - 1 :: blocks_per_hash][:hashes_max].tobytes()
 
 
 def empty_prompt(model: str, tenant: str, block_bytes: int) -> Prompt:
-    """Nothing said yet; what one tenant says to one model is told apart from everything else."""
+    """Prompt without text, with a seed of its own for each tenant and model."""
     return Prompt(block_bytes, b"", b"", xxh3_64_intdigest(f"{len(model)}:{model}{tenant}".encode()))
 
 
 def passage_prompt(empty: Prompt, passage: Passage) -> Prompt:
-    """The passage as a prompt; of its text only the end is made."""
+    """Passage as a prompt; only the end of its text is generated."""
     unit_tokens = empty.block_bytes // TOKEN_BYTES
     names = passage.names(unit_tokens, empty.seed)
     return Prompt(empty.block_bytes, packed(names), passage.text(len(names) * unit_tokens).encode(), empty.seed)
 
 
 def reply_text(request_id: str, tokens: int) -> bytes:
-    """An answer that no other request gets."""
+    """Text of an answer, unique to the request."""
     word = _NAME.pack(xxh3_64_intdigest(request_id.encode()))
     size = tokens * TOKEN_BYTES
     return (word * (size // len(word) + 1))[:size]

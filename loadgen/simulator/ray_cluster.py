@@ -1,6 +1,8 @@
-"""A Ray cluster, for grids that outgrow one machine. Ray is optional (`pip install nightside[ray]`) and loaded on use.
+"""Ray cluster as a place to run jobs, for grids too large for one machine. Ray is optional (`pip install
+nightside[ray]`) and imported on use.
 
-Our own code travels with the jobs; what it depends on has to be installed there. It knows nothing of what is played.
+Nightside's own code is shipped with the jobs; its dependencies must be installed on the cluster. The module knows
+nothing of the jobs' content.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from gateway.ground.faults import ConfigError
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("gateway", "loadgen")
 _ANSWER_S = 60
-"""Most of which a busy machine takes to start the process that asks."""
+"""Time-out of the health check in seconds; on a busy machine most of it passes while the checking process starts."""
 _EXCLUDED = ["**/__pycache__", "**/*.log"]
 
 
 class RayCluster:
-    """One connection to a cluster."""
+    """Connection to one cluster."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
@@ -43,7 +45,7 @@ class RayCluster:
         return done[0]
 
     def result(self, ticket: object) -> Any:
-        """Raises what the work raised, without the traces that Ray wraps it in."""
+        """Result of a job. Raises the exception of the job itself, without Ray's wrapper."""
         try:
             return self._ray.get(ticket)
         except self._ray.exceptions.RayTaskError as error:
@@ -55,7 +57,8 @@ class RayCluster:
 
 @contextmanager
 def connected(address: str) -> Iterator[RayCluster]:
-    """As `ray.init` takes it: `auto`, `HOST:PORT` or `ray://HOST:PORT`. Raises ConfigError."""
+    """Connect to a cluster; `address` as for `ray.init`: `auto`, `HOST:PORT` or `ray://HOST:PORT`. Raises
+    ConfigError."""
     try:
         ray = importlib.import_module("ray")
     except ModuleNotFoundError as error:
@@ -75,7 +78,7 @@ def connected(address: str) -> Iterator[RayCluster]:
 
 
 def _check_that_somebody_listens(address: str) -> None:
-    """Ray itself would wait for minutes."""
+    """Check that a cluster answers at the address, because Ray itself would wait for minutes. Raises ConfigError."""
     if address == "auto" or "://" in address:
         return
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]

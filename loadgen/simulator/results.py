@@ -1,6 +1,6 @@
-"""From a run's story to figures: what the report shows and `results.json` holds, the unit last in each name.
+"""Figures of a run, as in the report and in `results.json`; the unit comes last in each name.
 
-It only counts; what was asked during the warm-up is left out, and nothing else is.
+It only counts; requests sent during the warm-up are left out, and no others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SECOND_NS = 1_000_000_000
 
 
 def figures_of(scenario: Scenario, story: Story) -> Figures:
-    """One run in numbers."""
+    """Figures of one run."""
     window = scenario.warm_up, scenario.duration
     regions = {
         region: figures_on([each for each in story.records if each.client_region == region], window)
@@ -78,7 +78,8 @@ def _money(story: Story) -> Figures:
 
 
 def _sharing(story: Story, window: Window) -> Figures:
-    """Where there are several tenants, or classes, or something was promised: what each of them had."""
+    """Figures by tenant and by service class, where there are several of them or a first-token deadline was
+    promised."""
     asked = asked_in(story.records, window)
     classes = story.run.as_config().classes
     tenants, named = {each.tenant for each in asked}, {each.service_class for each in asked}
@@ -98,7 +99,7 @@ def _sharing(story: Story, window: Window) -> Figures:
 
 
 def goodput_of(records: Sequence[RequestRecord], first_token_max_ns: int | None) -> Figures:
-    """Of one class: how many had a whole answer, and its first token in time."""
+    """Figures of one class: requests with a complete answer, and those of them with the first token in time."""
     whole = [each for each in records if each.end is RequestEnd.COMPLETED]
     kept = [each for each in whole if is_in_time(each, first_token_max_ns)]
     refused = Counter(each.detail for each in records if each.end is RequestEnd.FAILED)
@@ -118,7 +119,8 @@ def is_in_time(record: RequestRecord, first_token_max_ns: int | None) -> bool:
 
 
 def _control(story: Story) -> Figures:
-    """With a controller: what followed each death, and whose failures clients saw in all of the run."""
+    """Figures of a run with a controller: timeline of each gateway failure, and the causes of all failures at
+    clients."""
     if story.control is None:
         return {}
     failed = Counter(each.failed_by for each in story.records if each.end is RequestEnd.FAILED)
@@ -133,7 +135,7 @@ def _control(story: Story) -> Figures:
 
 
 def document_of(scenario: Scenario, runs: Sequence[Figures]) -> Figures:
-    """What `results.json` holds."""
+    """Content of `results.json`."""
     digests = "".join(run["digest"] for run in runs)
     return {
         "scenario": scenario.name,
@@ -161,13 +163,14 @@ def _joint_digest(digests: str) -> str:
 
 
 def _prefilled(story: Story, requests: int) -> float | None:
-    """What engines had to compute of prompts: their own length, and again whatever was forgotten or sent elsewhere."""
+    """Mean prompt tokens that engines computed per request: those not cached, and those computed again after eviction,
+    or at another replica."""
     computed = sum(each.queried - each.hit for each in story.prefix_tokens.values())
     return round(computed / requests, 1) if requests else None
 
 
 def _spread(samples: dict[RegionName, list[RegionSample]], window: Window) -> Figures:
-    """How unequally engines were loaded, and how long queues were, at the sampled moments under load."""
+    """Imbalance of the engines' loads, and lengths of queues, at the sampled moments under load."""
     moments = [
         [sample for sample in at_once if window[0] <= sample.at_ns <= window[1]]
         for at_once in zip(*samples.values(), strict=True)
@@ -187,9 +190,10 @@ def _spread(samples: dict[RegionName, list[RegionSample]], window: Window) -> Fi
 
 
 def _replicas_needed(scenario: Scenario, total: Figures, regions: Mapping[RegionName, Figures]) -> Figures | None:
-    """Engines whose slots would hold what was open at the busiest moment: of all regions together, and of each alone.
+    """Engines whose slots would hold the requests in flight at the busiest moment: of all regions together, and of each
+    alone.
 
-    It counts slots, not speed. None where there are no engines.
+    It counts slots, not speed. None if there are no engines.
     """
     slots: Counter[RegionName] = Counter()
     engines: Counter[RegionName] = Counter()

@@ -1,7 +1,8 @@
-"""Replicas that come and go during a run: the very `Scaler` of live gateways says how many, one for each region, and
-here is the autoscaler that follows it, with the time that a replica takes to start.
+"""Scaling of replicas during a run: the production `Scaler` decides the number of replicas of each region, and this
+autoscaler follows it, with the time that a replica takes to start.
 
-One that is to stop gets nothing new, finishes what it has, and then goes. It is paid for from its order to its end.
+A replica that is to stop gets no new requests, finishes those it has, and then ends. It is paid for from its order to
+its end.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ _HOUR_NS = 3600 * _SECOND_NS
 _MINUTE_NS = 60 * _SECOND_NS
 _MINUTES_A_DAY = 24 * 60
 _IDLE_LOOK_NS = _SECOND_NS
-"""How often one that finishes what it has is looked at."""
+"""Interval at which a stopping replica is checked for remaining requests."""
 _STALE_LOOKS = 3
 
 
 @dataclass(slots=True, eq=False)
 class _Replica:
-    """One that may run: it is off, starting, serving or on its way out."""
+    """One possible replica: it is off, starting, serving or stopping."""
 
     spec: ReplicaSpec
     engine: SimReplica
     ordered_ns: int | None = None
-    """Since when it is paid for; None: it is off."""
+    """Time since which it is paid for; None: it is off."""
     serves: bool = False
     turn: int = 0
-    """Counts its orders: what was due for an earlier one is forgotten."""
+    """Number of orders to start or stop; actions due for an earlier order are dropped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,11 +58,11 @@ class _Region:
     key: PoolKey
     replicas: list[_Replica]
     paid_ns: int = 0
-    """Of replicas that are off again."""
+    """Paid time of replicas that are off again."""
     starts: int = 0
     stops: int = 0
     wanted: list[tuple[int, int]] = field(default_factory=list)
-    """When what is wanted changed, and to what."""
+    """Changes of the wanted number of replicas: time and number."""
 
     @property
     def name(self) -> RegionName:
@@ -69,12 +70,12 @@ class _Region:
 
     @property
     def ordered(self) -> list[_Replica]:
-        """Those that are to serve, or will."""
+        """Replicas that serve or are starting."""
         return [each for each in self.replicas if each.serves or (each.ordered_ns is not None and each.turn % 2)]
 
 
 class Autoscaler:
-    """Of one run."""
+    """Autoscaler of one run."""
 
     def __init__(
         self,
@@ -91,12 +92,12 @@ class Autoscaler:
         self._note = note
         self._regions: dict[RegionName, _Region] = {}
         self._began_ns: dict[tuple[GatewayId, RequestId], int | None] = {}
-        """Clients' requests at the gateway where they came in, and when they first ran."""
+        """Clients' requests by ingress gateway, with the time at which each first ran."""
 
-    # What it sees of gateways, as one who watches them
+    # Observation of gateways
 
     def on_start(self, spec: GatewaySpec, _: ResidencyPolicy, __: GatewayCore) -> None:
-        """A gateway's life begins: what it had is over."""
+        """Drop the requests of a gateway that begins a new life."""
         for key in [each for each in self._began_ns if each[0] == spec.gateway_id]:
             del self._began_ns[key]
 
@@ -121,10 +122,10 @@ class Autoscaler:
         elif would_have_run(end.outcome):
             region.scaler.demands[region.key].ended(None)
 
-    # What it does
+    # Scaling
 
     def manage(self, gateway: SimGateway, engines: dict[ReplicaId, SimReplica], model: str) -> None:
-        """Before the gateway starts: all but the first of its replicas are off."""
+        """Manage a gateway's replicas, before it starts: all but the first `begin` replicas are off."""
         replicas = [_Replica(spec, engines[spec.replica_id]) for spec in gateway.spec.replicas]
         pool = self._section.pool(model, len(replicas))
         scaler = Scaler(
@@ -142,14 +143,14 @@ class Autoscaler:
                 each.engine.crash()
 
     def start(self) -> None:
-        """Once gateways have started. Regions look one after another."""
+        """Begin to scale, once the gateways have started. Regions decide one after another."""
         for number, region in enumerate(self._regions.values()):
             self._assign(region)
             after_ns = self._section.interval * (number + 1) // len(self._regions)
             self._agenda.after(after_ns, self._look, region)
 
     def figures(self, until_ns: int) -> Figures:
-        """Replica-hours from the beginning to then, and how often replicas were started and stopped."""
+        """Replica-hours from the beginning to `until_ns`, and the numbers of starts and stops."""
         regions = {region.name: self._figures_of(region, until_ns) for region in self._regions.values()}
         return {
             "mode": str(self._mode),
@@ -236,5 +237,5 @@ class Autoscaler:
 
 
 def _last_to_be_missed(replica: _Replica) -> tuple[bool, int]:
-    """What has not come up yet is given back first, then what has least to do."""
+    """Sort key of replicas to stop: those that are still starting first, then those with the fewest requests."""
     return replica.serves, replica.engine.outstanding

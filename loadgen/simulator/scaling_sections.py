@@ -1,6 +1,7 @@
-"""What a scenario says of replicas that come and go during a run, and in which way a run scales them.
+"""Sections of a scenario about replicas that are started and stopped during a run, and the mode in which a run scales
+them.
 
-It checks, and decides nothing.
+Values are checked; nothing is decided.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ _DEFAULTS = ScalingSettings()
 
 
 class ScalingMode(StrEnum):
-    """Who decides how many replicas a region has."""
+    """Decision-maker for the number of replicas of a region."""
 
     NONE = "none"
-    """Nobody: all that the scenario names run all the time."""
+    """All replicas of the scenario run all the time."""
     REGION = "region"
-    """Each region for itself."""
+    """Each region decides for itself."""
     MESH = "mesh"
-    """All regions together, as gateways do that tell each other what they have to spare."""
+    """All regions decide together, like gateways that tell each other their spare capacity."""
 
 
 class ScalingSection(Section):
-    """Replicas that start and stop. A region's `replicas` are then the most that it may have."""
+    """Scaling of replicas. A region's `replicas` are then its maximum."""
 
     concurrency: Count
-    """Requests that one replica is to run at once."""
+    """Requests that one replica should run at once."""
     begin: CountOrNone = 1
     """Replicas of each region at the start."""
     replicas_min: CountOrNone = 1
     start_delay: Duration = 120 * _SECOND_NS
-    """From the order to the first probe that finds it well; it is paid for meanwhile."""
+    """Delay between the order of a replica and its first healthy probe; the replica is paid for meanwhile."""
     interval: Duration = 15 * _SECOND_NS
     window: Duration = _DEFAULTS.window_ns
     drain: Duration = _DEFAULTS.drain_ns

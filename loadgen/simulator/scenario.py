@@ -1,6 +1,6 @@
-"""A scenario: one YAML value that says who runs where, who asks for what, and what goes wrong.
+"""Scenario: one YAML value that describes regions, clients and their requests, and faults.
 
-It is read once and checked whole; durations and the sections of a run are written as in a region file. It decides
+It is read once and checked as a whole; durations and the sections of a run are written as in a region file. It decides
 nothing.
 """
 
@@ -88,7 +88,7 @@ _DAY_NS = 24 * 3600 * _SECOND_NS
 
 
 def _beside_the_scenario(given: object, info: ValidationInfo) -> object:
-    """A whole path, whoever reads the file later."""
+    """Path of a file beside the scenario, made independent of the reader's working directory."""
     folder = info.context if isinstance(info.context, Path) else Path()
     return str(folder / given) if isinstance(given, str) else given
 
@@ -106,11 +106,11 @@ _PoolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 _Preset = Annotated[str, AfterValidator(_is_preset)]
 
 
-# Who decides
+# Systems and runs
 
 
 class System(StrEnum):
-    """A way to balance: its name stands for the settings in `SYSTEMS`, which a run may override."""
+    """Load balancing system: its name stands for the settings in `SYSTEMS`, which a run may override."""
 
     NIGHTSIDE = "nightside"
     SKYWALKER = "skywalker"
@@ -127,7 +127,7 @@ class System(StrEnum):
 
     @property
     def is_global(self) -> bool:
-        """One gateway, in the balancer's region, in front of every replica."""
+        """True for one gateway, in the balancer's region, in front of every replica."""
         return self.value.startswith("global_")
 
 
@@ -152,20 +152,20 @@ SYSTEMS: dict[System, dict[str, Any]] = {
         "pushing": {"mode": "outstanding", "outstanding_max": 24},
     },
 }
-"""SkyWalker's configurations and the baselines of its §5.1. What is not said here is as in a region file that does not
-say it: to be the paper's, a run states `explore_rule: share` and `in_band_credit: null`. Those from one place push
+"""SkyWalker's configurations and the baselines of its §5.1. Settings that are absent here have a region file's
+defaults: to match the paper, a run sets `explore_rule: share` and `in_band_credit: null`. Global balancers push
 blindly; the multi-cluster gateway fills each region up to its capacity, then the next one, and pushes blindly once all
 are full."""
 
 
 class RunSection(CoreFile):
-    """One way to run the same load: a system, and what of its settings is different."""
+    """One way to serve the same load: a system, and the settings that differ from it."""
 
     name: str = ""
     system: System = System.NIGHTSIDE
     scaling: ScalingMode = ScalingMode.NONE
     exact_prefixes: bool = False
-    """Gateways know what each engine has cached, as if it told them at once: what an exact index would be worth."""
+    """Gateways know what each engine has cached, as if it told them at once: an upper bound for a prefix index."""
 
     @model_validator(mode="before")
     @classmethod
@@ -187,39 +187,39 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return both
 
 
-# Where things are
+# Regions and network
 
 
 class AdoptedSection(_Section):
-    """Replicas that a region's gateways own and that stand elsewhere."""
+    """Replicas that a region's gateways own and that stand in another region."""
 
     region: str
     replicas: _Count
 
 
 class RegionSection(_Section):
-    """One region: its law, its gateways and its engines."""
+    """One region: its jurisdiction and policies, its gateways and its engines."""
 
     jurisdiction: str
     gateways: _Count = 1
     replicas: _CountOrNone = 0
-    """Shared out among the region's gateways."""
+    """Replicas, divided among the region's gateways."""
     adopted: tuple[AdoptedSection, ...] = ()
     disaggregated: DisaggregatedSection | None = None
-    """A pool beside those, where prompts are read in one place and answered in another; it is the first gateway's."""
+    """Disaggregated pool beside those replicas; it belongs to the first gateway."""
     pools: Annotated[dict[_PoolName, UnifiedSection], Field(max_length=16)] = Field(default_factory=dict)
-    """Further engines, in pools that take requests of different lengths; shared out among the region's gateways."""
+    """Further engines, in pools that take requests of different lengths; divided among the region's gateways."""
     preset: _Preset | None = None
-    """Of its engines, where they differ from the scenario's."""
+    """Preset of its engines, if it differs from the scenario's."""
     slots: _Count | None = None
     process: Places | None = None
-    """As in a policy file; without it, everywhere in the scenario."""
+    """Places that may process its requests, as in a policy file; without it, everywhere in the scenario."""
     accept: Places | None = None
     tenants: dict[str, TenantSection] = Field(default_factory=dict)
 
 
 class NetworkSection(_Section):
-    """What all ways have in common."""
+    """Settings common to all connections."""
 
     in_region: _Duration = 500_000
     jitter_share: Annotated[float, Field(ge=0)] = 0.0
@@ -230,7 +230,7 @@ class NetworkSection(_Section):
         return NetworkConfig(self.in_region, self.jitter_share, self.loss_share, self.connection_timeout)
 
 
-# Who asks
+# Workloads and clients
 
 
 class MixtureSection(_Section):
@@ -239,16 +239,16 @@ class MixtureSection(_Section):
 
 
 class TraceSection(_Section):
-    """What was recorded somewhere, asked again; see ReplayConfig."""
+    """Recorded trace to replay; see ReplayConfig."""
 
     file: _File
-    """Beside the scenario, or a whole path."""
+    """Path of the trace, absolute or beside the scenario."""
     format: TraceFormat | None = None
-    """What the file looks like, if its first line does not say it."""
+    """Format of the file, if its first line does not show it."""
     rates: _File | None = None
-    """For ServeGen's clients: a file with their rates by hour of the day."""
+    """Path of a file with the hourly rates of ServeGen's clients."""
     rate_scale: _Positive = 1.0
-    """For ServeGen's clients: how many requests, of those that they sent."""
+    """Factor on the request rates of ServeGen's clients."""
     speed: _Positive = 1.0
     from_: _Moment = Field(default=0, alias="from")
     until: _Duration | None = None
@@ -282,7 +282,7 @@ class TraceSection(_Section):
 
 
 class WorkloadSection(_Section):
-    """One kind of programs: exactly one of these."""
+    """One kind of programs; exactly one key beside `questions` is set."""
 
     conversations: WorkloadConfig | None = None
     tree: TreeConfig | None = None
@@ -290,7 +290,7 @@ class WorkloadSection(_Section):
     mixture: tuple[MixtureSection, ...] | None = None
     trace: TraceSection | None = None
     questions: _File | None = None
-    """A file of them, beside the scenario, for a tree or for conversations."""
+    """Path of a file of questions, beside the scenario, for a tree or for conversations."""
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -301,7 +301,7 @@ class WorkloadSection(_Section):
 
     @property
     def is_plain(self) -> bool:
-        """Can be part of a mixture."""
+        """True if it can be part of a mixture."""
         return self.mixture is None and self.trace is None
 
 
@@ -309,31 +309,31 @@ class DiurnalSection(_Section):
     peak: _Positive
     trough: Annotated[float, Field(ge=0)]
     day: _Duration
-    """How long a day of 24 hours takes here."""
+    """Duration of a day of 24 hours in the run."""
     shift_hours: float = 0.0
-    """How far this region's clock is ahead of the run's."""
+    """Hours by which this region's clock is ahead of the run's."""
 
 
 class RatesSection(_Section):
-    """A rate that was recorded over days, fitted to this run."""
+    """Rate that was recorded over days, fitted to this run."""
 
     file: str | Annotated[tuple[tuple[float, Annotated[float, Field(ge=0)]], ...], Field(min_length=2)]
-    """A CSV beside the scenario, or the points themselves, in hours and requests."""
+    """CSV file beside the scenario, or the points themselves, in hours and requests."""
     day: _Duration
-    """How long a day of 24 hours takes here."""
+    """Duration of a day of 24 hours in the run."""
     peak: _Positive | None = None
-    """Requests a second at the highest point, or ..."""
+    """Requests per second at the highest point; an alternative to `mean`."""
     mean: _Positive | None = None
-    """... on average."""
+    """Requests per second on average; an alternative to `peak`."""
     from_hours: Annotated[float, Field(ge=0)] = 0.0
-    """Where in the recorded time the run begins."""
+    """Hours from the beginning of the recording to that of the run."""
     shift_hours: float = 0.0
-    """How far this region's clock is ahead of the recorded one."""
+    """Hours by which this region's clock is ahead of the recorded one."""
 
     @model_validator(mode="before")
     @classmethod
     def _read_file(cls, given: Any, info: ValidationInfo) -> Any:
-        """A file's name becomes its content, so that a scenario is one value."""
+        """Replace a file's name by its content, so that a scenario is one value."""
         if isinstance(given, dict) and isinstance(given.get("file"), str):
             folder = info.context if isinstance(info.context, Path) else Path()
             return given | {"file": _rates_in(folder / given["file"])}
@@ -357,16 +357,16 @@ class RatesSection(_Section):
 
 
 class ArrivalsSection(_Section):
-    """Open loop: users come at a rate, each with one program, however slowly answers come."""
+    """Open loop: users come at a rate, each with one program, whatever the speed of answers."""
 
     rate: _Positive | None = None
-    """A second."""
+    """Programs per second."""
     curve: tuple[tuple[_Moment, Annotated[float, Field(ge=0)]], ...] | None = None
     """Points of time and rate."""
     diurnal: DiurnalSection | None = None
     recorded: RatesSection | None = None
     variation: Annotated[float, Field(ge=0)] = 1.0
-    """Of the gaps: 1 is a Poisson process, more is burstier."""
+    """Variation of the gaps between arrivals: 1 is a Poisson process, more is burstier."""
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -378,7 +378,7 @@ class ArrivalsSection(_Section):
 
     @property
     def shift_hours(self) -> float:
-        """How far the curve was moved in time to stand for this region."""
+        """Hours by which the curve was moved to stand for this region."""
         curve = self.diurnal or self.recorded
         return curve.shift_hours if curve is not None else 0.0
 
@@ -395,28 +395,28 @@ class ArrivalsSection(_Section):
 
 
 class ClientsSection(_Section):
-    """Users in one region who ask for the same kind of things: so many at a time, as they arrive, or, with neither, as
-    a trace says."""
+    """Users in one region with the same kind of requests: a fixed number at a time, at a rate of arrivals, or, with
+    neither, at the times of a trace."""
 
     region: str
     workload: str
     tenant: str = "default"
     service_class: ServiceClass = ServiceClass.INTERACTIVE
-    """Of all that they ask."""
+    """Service class of all their requests."""
     clients: _Count | None = None
     arrivals: ArrivalsSection | None = None
     patience: _Duration | None = None
-    """Some leave before their answer is whole: this long after they asked, ..."""
+    """Time after which an impatient client leaves, if its answer is not complete."""
     impatient_share: _Share = 0.0
-    """... and so many of them."""
+    """Share of requests whose client is impatient."""
     one_user: bool = False
-    """They are one user who does so many things at once."""
+    """All programs are those of one user, who runs several at once."""
     stores_responses: bool = False
-    """Engines keep their answers, and who goes on from one names it, as with `previous_response_id`."""
+    """Engines store their responses, and a request that continues one names it, as with `previous_response_id`."""
     weight: _Positive = 1.0
-    """Which share of a trace's sessions is theirs, beside others who replay it."""
+    """Weight of their share of a trace's sessions, beside other clients who replay it."""
     shift: _Moment = 0
-    """They come so much earlier than their trace says; what falls before its beginning comes at its end."""
+    """Time by which they come earlier than their trace says; sessions before its beginning move to its end."""
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -434,7 +434,7 @@ class ClientsSection(_Section):
 
 
 class FaultSection(_Section):
-    """One fault; see FaultKind for what its words mean."""
+    """One fault; see FaultKind for the meaning of the keys."""
 
     kind: FaultKind
     target: str
@@ -460,19 +460,19 @@ class FaultSection(_Section):
 
 
 class PricesSection(_Section):
-    """A price list, and which time of the week the run is."""
+    """Price list, and the time of the week at which the run takes place."""
 
     file: str | dict[str, Any]
-    """A prices file beside the scenario, or what it holds."""
+    """Prices file beside the scenario, or its content."""
     day: _Duration | None = None
-    """How long a day of 24 hours takes here; without it, as the clients' curves say."""
+    """Duration of a day of 24 hours in the run; without it, that of the clients' curves."""
     from_hours: Annotated[float, Field(ge=0, lt=168)] = 0.0
-    """Where in the week the run begins, after a Monday's midnight in UTC."""
+    """Hours from Monday's midnight in UTC to the beginning of the run."""
 
     @model_validator(mode="before")
     @classmethod
     def _read_file(cls, given: Any, info: ValidationInfo) -> Any:
-        """A file's name becomes its content, so that a scenario is one value."""
+        """Replace a file's name by its content, so that a scenario is one value."""
         if isinstance(given, dict) and isinstance(given.get("file"), str):
             folder = info.context if isinstance(info.context, Path) else Path()
             try:
@@ -491,65 +491,65 @@ class PricesSection(_Section):
         return self
 
     def as_day(self, day_ns: int) -> PricedDay:
-        """`day_ns`: how long a day takes where the section does not say it."""
+        """Price list placed in time. `day_ns`: duration of a day if the section has none."""
         assert not isinstance(self.file, str), "files are read with the scenario"
         return PricedDay(parse_prices(self.file), self.day or day_ns, round(self.from_hours * 3600))
 
 
 class Scenario(_Section):
-    """The whole of it."""
+    """One scenario as a whole."""
 
     name: str
     about: str = ""
     seed: Annotated[int, Strict()] = 1
     duration: _Duration
-    """How long load is sent."""
+    """Time for which load is sent."""
     warm_up: _Moment = 0
-    """What was asked before this is left out of the figures."""
+    """Beginning of the run that is left out of the figures: requests sent during it do not count."""
     drain: _Duration = 60 * _SECOND_NS
-    """How long running requests may take to finish after that."""
+    """Maximum time for running requests to finish after that."""
     sample: _Duration = _SECOND_NS
-    """How often queues and loads are noted for the plots."""
+    """Interval at which queues and loads are recorded for the plots."""
     model: str = "llama-3.1-8b-instruct"
     preset: _Preset = "llama-3.1-8b-l4"
     slots: _Count | None = None
-    """Requests that an engine runs at once, where that is fewer than its preset allows."""
+    """Requests that an engine runs at once, if fewer than its preset allows."""
     kv_tokens: _Count | None = None
-    """Room in an engine's KV cache, where that is less than its preset has. It takes no request that is longer."""
+    """KV cache of an engine in tokens, if less than its preset has. Longer requests are refused."""
     queued_requests_max: _Count | None = None
-    """Of an engine; over it, it answers that it is busy."""
+    """Waiting requests of an engine, beyond which it answers that it is busy."""
     prefix_block: _Size = 256
     probe_interval: _Duration = 100_000_000
     heartbeat_batch: _Moment = 0
-    """Heartbeats that come in within this time reach a gateway's core together: with many regions much faster, and a
-    little less true to life."""
+    """Heartbeats that arrive within this time reach a gateway's core together: much faster with many regions, and a
+    little less realistic."""
     request_deadline: _Duration = 600 * _SECOND_NS
     pause_after_failure: _Duration = _SECOND_NS
     resumes: Annotated[bool, Strict()] = False
-    """Answers that break go on elsewhere, where a run's `resume` section lets them."""
+    """Continue answers that break elsewhere, if a run's `resume` section allows it."""
     balancer_region: str = ""
-    """Where a global balancer stands; the first region if none is named."""
+    """Region of a global balancer; the first region if none is named."""
     round_trips: str | tuple[tuple[str, str, _Duration], ...]
-    """A file of round trips beside the scenario, or the pairs themselves."""
+    """File of round trips beside the scenario, or the pairs themselves."""
     network: NetworkSection = NetworkSection()
     regions: Annotated[dict[str, RegionSection], Field(min_length=1)]
     workloads: Annotated[dict[str, WorkloadSection], Field(min_length=1)]
     clients: Annotated[tuple[ClientsSection, ...], Field(min_length=1)]
     controller: ControllerSection | None = None
-    """Without one, gateways have what their regions say, and clients know by themselves which gateway is up."""
+    """Controller; without one, gateways serve their regions' own replicas, and clients know which gateway is up."""
     names: NamesSection = NamesSection()
-    """How clients find a gateway, where there is a controller."""
+    """Resolution of the mesh's name by clients, if there is a controller."""
     scaling: ScalingSection | None = None
-    """Without it, and in runs that do not ask for it, all replicas run all the time."""
+    """Scaling of replicas; without it, and in runs that do not scale, all replicas run all the time."""
     faults: tuple[FaultSection, ...] = ()
     prices: PricesSection | None = None
-    """What a run would have cost is told too, and gateways know it."""
+    """Prices; with them costs are reported, and gateways know the prices."""
     runs: Annotated[tuple[RunSection, ...], Field(min_length=1)] = (RunSection(),)
 
     @model_validator(mode="before")
     @classmethod
     def _read_round_trips(cls, given: Any, info: ValidationInfo) -> Any:
-        """A file's name becomes its content, so that a scenario is one value."""
+        """Replace a file's name by its content, so that a scenario is one value."""
         if isinstance(given, dict) and isinstance(given.get("round_trips"), str):
             folder = info.context if isinstance(info.context, Path) else Path()
             return given | {"round_trips": _pairs_in(folder / given["round_trips"])}
@@ -686,13 +686,13 @@ class Scenario(_Section):
             if self.prefix_block % block_bytes:
                 yield f"prefix_block: should be a multiple of {block_bytes} B, a block of {name}"
 
-    # What it means
+    # Parts of the world
 
     def place(self, region: str) -> Place:
         return Place(RegionName(region), Jurisdiction(self.regions[region].jurisdiction))
 
     def round_trips_ns(self) -> dict[Way, int]:
-        """Both ways."""
+        """Round trips of all pairs of regions, in both directions."""
         assert not isinstance(self.round_trips, str), "files are read with the scenario"
         ways: dict[Way, int] = {}
         for one, other, round_trip_ns in self.round_trips:
@@ -700,7 +700,7 @@ class Scenario(_Section):
         return ways
 
     def fleet(self) -> dict[GatewayId, list[tuple[ReplicaSpec, EngineConfig]]]:
-        """The replicas of each gateway of the mesh."""
+        """Replicas and engine sizes of each gateway of the mesh."""
         fleet: dict[GatewayId, list[tuple[ReplicaSpec, EngineConfig]]] = {}
         for region, section in self.regions.items():
             shares = _shared_out(self._replicas_of(region, section), section.gateways)
@@ -716,7 +716,7 @@ class Scenario(_Section):
         return fleet
 
     def pools(self) -> dict[PoolName, PoolSpec]:
-        """Those of which there is more to say than their names."""
+        """Pools that have properties beside a name, by name."""
         specs = [
             section.disaggregated.pool_of(region, self._engine_of(section))
             for region, section in self.regions.items()
@@ -730,7 +730,7 @@ class Scenario(_Section):
         return {spec.name: spec for spec in specs}
 
     def decode_groups(self) -> dict[str, tuple[DecodeGroupConfig, TransferConfig]]:
-        """By the name that their workers have for them."""
+        """Settings of each decode group, by the group's name in its workers' specs."""
         return {
             spec.group: (pool.group_config(self._engine_of(section)), pool.transfer_config())
             for region, section in self.regions.items()
@@ -799,7 +799,7 @@ class Scenario(_Section):
         return MixedWorkload(parts, seed=self.seed)
 
     def workload_of(self, number: int) -> Workload:
-        """What these clients ask for. Raises ConfigError if a trace cannot be read, or holds nothing for them."""
+        """Workload of these clients. Raises ConfigError if a trace cannot be read, or holds nothing for them."""
         clients = self.clients[number]
         if self.workloads[clients.workload].trace is None:
             workload = self.workload(clients.workload)
@@ -812,7 +812,7 @@ class Scenario(_Section):
         return OneUser(workload, f"user-{number}") if clients.one_user else workload
 
     def replay(self, name: str) -> Replay:
-        """A trace, shared out among all clients who replay it. Raises ConfigError if it cannot be read."""
+        """Trace, divided among all clients who replay it. Raises ConfigError if it cannot be read."""
         section = self.workloads[name].trace
         assert section is not None, f"{name} is no trace"
         groups = (
@@ -822,7 +822,7 @@ class Scenario(_Section):
 
     @property
     def day_ns(self) -> int:
-        """How long a day of 24 hours takes here: as its clients' curves say, or as it does anywhere."""
+        """Duration of a day of 24 hours in the run: that of the first client curve with one, else 24 hours."""
         arrivals = (each.arrivals for each in self.clients if each.arrivals is not None)
         curves = (each.diurnal or each.recorded for each in arrivals)
         return next((each.day for each in curves if each is not None), _DAY_NS)
@@ -848,19 +848,19 @@ def load_scenario(
 
 
 def parse_scenario(document: Mapping[str, Any], path: Path, lines: Mapping[str, int] | None = None) -> Scenario:
-    """`path` names it in complaints, `lines` tells where each key stands there, and relative paths start beside it.
-    Raises ConfigError."""
+    """Parse a scenario. `path` names it in errors, `lines` gives the line of each key there, and relative paths start
+    beside it. Raises ConfigError."""
     return YamlFile(path, document, lines or {}).read_as(Scenario, context=path.parent)
 
 
 def check_playable(scenario: Scenario) -> None:
-    """To be sent to live endpoints a load needs no engines; to be simulated it does. Raises ConfigError."""
+    """Check that a scenario has engines to simulate; a load for live endpoints needs none. Raises ConfigError."""
     if not any(scenario.fleet().values()):
         raise ConfigError(f"{scenario.name}: regions: at least one should have `replicas` to simulate")
 
 
 def set_key(document: Any, key: str, value: Any) -> None:
-    """Set `a.0.b` in a document of mappings and lists. Raises ConfigError if there is no way to it."""
+    """Set `a.0.b` in a document of mappings and lists. Raises ConfigError if the path does not exist."""
     *way, last = key.split(".")
     place = document
     for part in way:
@@ -915,12 +915,12 @@ def _replay_as_of(
 
 @lru_cache(maxsize=4)
 def _trace_as_of(path: Path, trace_format: TraceFormat, draw: Draw | None, _changed_ns: int) -> Trace:
-    """Read once for all runs of a process, until it changes."""
+    """Read a trace once for all runs of a process, until the file changes."""
     return read_trace(path, trace_format, draw=draw)
 
 
 def questions_in(file: str) -> Questions:
-    """Raises TraceError if the file cannot be read."""
+    """Read a file of questions. Raises TraceError if it cannot be read."""
     with opened(Path(file)) as lines:
         return parse_questions(lines)
 

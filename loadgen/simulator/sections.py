@@ -1,6 +1,6 @@
-"""What the sections of a scenario are made of: kinds of values, each written as in a region file.
+"""Base class and value types of a scenario's sections; values are written as in a region file.
 
-It decides nothing.
+Values only.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class Section(BaseModel):
-    """Read once, whole, and never changed; a key that it does not know is refused."""
+    """Section that is read once, as a whole, and immutable; unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
 
     def _holds_one_of(self, *names: str) -> None:
-        """Raises ValueError for none or several of them."""
+        """Check that exactly one of these keys is set. Raises ValueError."""
         if sum(getattr(self, name) is not None for name in names) != 1:
             raise ValueError(f"should hold one of {', '.join(names)}")

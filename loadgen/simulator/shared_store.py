@@ -1,6 +1,6 @@
-"""What simulated controllers keep, and who may write there: one store, which takes no word from whoever was deposed.
+"""Store of simulated controllers, and the right to write there: a controller that was deposed cannot write.
 
-It holds what it is told by whoever has it. It decides nothing else.
+It holds what the controller that has taken it writes. It decides nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId
 
 @dataclass(slots=True)
 class Kept:
-    """What outlives a process."""
+    """State that outlives a process."""
 
     term: int = 0
     revision: int = 0
@@ -30,18 +30,18 @@ class Kept:
 
 
 class SharedStore:
-    """Of one or several controllers."""
+    """Store of one or two controllers."""
 
     def __init__(self) -> None:
         self.kept = Kept()
         self.mark = Mark(0, "", 0)
 
     def copy(self) -> Kept:
-        """As it is now, for a process to go on from."""
+        """Copy of the present state, from which a process continues."""
         return deepcopy(self.kept)
 
     def take(self, seen: Mark, key: str) -> bool:
-        """For a new term, unless something was renewed or taken since that was seen."""
+        """Take the store for a new term, unless it was renewed or taken since `seen` was read."""
         if seen != self.mark:
             return False
         self.kept.term += 1
@@ -55,7 +55,7 @@ class SharedStore:
         return True
 
     def write(self, key: str, change: Callable[[Kept], None]) -> bool:
-        """All of it, or nothing where another has the store."""
+        """Apply a change as a whole; False, and no change, if another process has the store."""
         if not self.is_held(key):
             return False
         change(self.kept)
@@ -66,6 +66,6 @@ class SharedStore:
         return self.mark.key == key
 
     def lose(self) -> None:
-        """All of it."""
+        """Lose the whole state."""
         self.kept = Kept()
         self.mark = Mark(0, "", 0)

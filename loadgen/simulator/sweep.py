@@ -1,6 +1,6 @@
-"""Plays the runs of a scenario, and of grids of scenarios, over several processes or the machines of a cluster.
+"""Execution of a scenario's runs, and of grids of scenarios, over several processes or the machines of a cluster.
 
-What it gives does not depend on how many.
+The results do not depend on their number.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _Done = TypeVar("_Done")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run of one variant of a scenario: a job for one process, wherever that runs."""
+    """One run of one variant of a scenario: a job for one process, on any machine."""
 
     number: int
-    """Its place in the grid."""
+    """Position in the grid."""
     scenario: Scenario
     run_name: str
     check: bool
 
 
 def play(cell: Cell) -> Figures:
-    """Raises Broken where the cell is checked and something does not hold."""
+    """Play a cell. Raises Broken if the cell is checked and an invariant does not hold."""
     run = next(run for run in cell.scenario.runs if run.name == cell.run_name)
     world = World(cell.scenario, run, every_invariant=cell.check)
     story = world.play()
@@ -42,18 +42,18 @@ def play(cell: Cell) -> Figures:
 
 
 def grid(sweeps: Mapping[str, Sequence[object]]) -> list[dict[str, object]]:
-    """Every combination, the last key changing fastest; one empty combination without keys."""
+    """Every combination of values, the last key changing fastest; one empty combination without keys."""
     return [dict(zip(sweeps, values, strict=True)) for values in product(*sweeps.values())]
 
 
 class Spread(Protocol):
-    """Has jobs done, and gives each with what came of it, in the order in which they finish."""
+    """Executor of jobs, which yields each job with its result, in the order of completion."""
 
     def __call__(self, work: Callable[[_Job], _Done], jobs: Iterable[_Job]) -> Iterator[tuple[_Job, _Done]]: ...
 
 
 def all_done(work: Callable[[_Job], _Done], jobs: Iterable[_Job], *, processes: int) -> Iterator[tuple[_Job, _Done]]:
-    """Each job with what came of it, in the order in which they finish."""
+    """Run the jobs in `processes` processes, and yield each with its result, in the order of completion."""
     waiting = list(jobs)
     if processes == 1 or len(waiting) == 1:
         for job in waiting:
@@ -70,16 +70,16 @@ def all_done(work: Callable[[_Job], _Done], jobs: Iterable[_Job], *, processes: 
 
 
 class Cluster(Protocol):
-    """Other machines. A ticket stands for a job that was handed to them."""
+    """Interface of a cluster of machines. A ticket identifies a submitted job."""
 
     def submit(self, work: Callable[[Any], Any], job: object) -> object: ...
 
     def first_done(self, tickets: Sequence[object]) -> object:
-        """Wait until one of them is done."""
+        """Wait until one of the jobs is done, and return its ticket."""
         ...
 
     def result(self, ticket: object) -> Any:
-        """What came of it; raises what the work raised there."""
+        """Return the result of a job, or raise what the job raised."""
         ...
 
     def cancel(self, ticket: object) -> None: ...
@@ -88,7 +88,8 @@ class Cluster(Protocol):
 def all_done_on(
     cluster: Cluster, in_flight_max: int, work: Callable[[_Job], _Done], jobs: Iterable[_Job]
 ) -> Iterator[tuple[_Job, _Done]]:
-    """As `all_done`, with so many jobs at the cluster at once. The first that fails ends all; none is left running."""
+    """Run the jobs on a cluster, at most `in_flight_max` at once, like `all_done`. The first failure cancels all
+    others."""
     waiting = iter(jobs)
     out = {cluster.submit(work, job): job for job in islice(waiting, in_flight_max)}
     try:

@@ -1,6 +1,6 @@
-"""Follows what tenants with limits have under way, at all simulated gateways together, by events and effects alone.
+"""Running requests of tenants with limits, at all simulated gateways together, followed by events and effects alone.
 
-It holds them to what docs/tenant_limits.md states, and says how near they came. It asks no core.
+It checks the limits stated in docs/tenant_limits.md, and records how near tenants came to them. It reads no core.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ REFUSALS = frozenset(
 
 @dataclass(slots=True)
 class TenantFigures:
-    """One tenant."""
+    """Record of one tenant."""
 
     running: Counter[GatewayId] = field(default_factory=Counter)
     peaks: dict[int, int] = field(default_factory=dict)
-    """By second, the most that was under way at once."""
+    """Maximum of running requests at once, by second."""
     let_in: list[int] = field(default_factory=list)
-    """When each was."""
+    """Time at which each request was admitted."""
     full_ns: int | None = None
-    """When all of the limit was under way for the first time."""
+    """Time at which the whole limit was in use for the first time."""
     refused: Counter[Outcome] = field(default_factory=Counter)
 
     @property
@@ -51,8 +51,8 @@ class TenantFigures:
 
 
 class TenantWatch:
-    """An observer of gateways. `sides`: into how many parts that do not hear each other the mesh may fall apart in this
-    run; each may have the limit."""
+    """Observer of gateways. `sides`: number of parts that do not hear each other into which the mesh may split in this
+    run; each may use the whole limit."""
 
     def __init__(self, sides: int = 1) -> None:
         self.tenants: dict[TenantName, TenantFigures] = {}
@@ -112,7 +112,7 @@ class TenantWatch:
 
 
 def bound_of(limit: int, gateways: int, floor_share: float) -> int:
-    """What may be under way while all hear each other: the limit, and the floors of all but one gateway. Written here
-    once more, and not taken from the core."""
+    """Maximum of running requests while all gateways hear each other: the limit, plus the floors of all but one
+    gateway. Restated here, independent of the core."""
     floor = int(limit * floor_share) // gateways
     return limit + (gateways - 1) * (floor or 1) if floor or limit >= gateways else 2 * limit

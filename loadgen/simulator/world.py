@@ -1,6 +1,6 @@
-"""The simulated world: one virtual clock, gateways, engines, users, the network between them, and what goes wrong.
+"""Simulated world: one virtual clock, gateways, engines, users, the network between them, and faults.
 
-It plays one run of a scenario and hands back everything that was seen. One seed, one story.
+It plays one run of a scenario and returns everything observed. Equal seeds give equal results.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SERVICE_NS = 60 * _SECOND_NS
 _HOMECOMING_NS = 60 * _SECOND_NS
 _LOOK_NS = _SECOND_NS // 10
 _LOOKS_A_SAMPLE = 10
-"""How often between two samples of the regions somebody may end the run."""
+"""Points between two samples of the regions at which the caller may end the run."""
 _DEAFENING = frozenset(
     {
         FaultKind.PARTITION,
@@ -69,22 +69,22 @@ _LOCKDOWNS = (FaultKind.LOCKDOWN, FaultKind.LOCKDOWN_CUT)
 
 @dataclass(frozen=True, slots=True)
 class RegionSample:
-    """One region at one moment."""
+    """State of one region at one moment."""
 
     at_ns: int
     queue: int
-    """Requests that wait at its gateways."""
+    """Requests waiting at the region's gateways."""
     outstanding: tuple[int, ...]
-    """At each of its engines, running or waiting."""
+    """Requests running or waiting at each of its engines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run has come."""
+    """Progress of a run."""
 
     simulated_ns: int
     ended: int
-    """Requests that their clients have an end of."""
+    """Requests that have ended for their clients."""
     open: int
 
     @property
@@ -94,7 +94,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Everything that one run gave."""
+    """Results of one run."""
 
     run: RunSection
     records: tuple[RequestRecord, ...]
@@ -102,17 +102,17 @@ class Story:
     outcomes: dict[str, int]
     samples: dict[RegionName, list[RegionSample]]
     prefix_tokens: dict[RegionName, PrefixTokens]
-    """Of each region's engines, from the end of the warm-up."""
+    """Prompt tokens queried and found in the caches of each region's engines, after the warm-up."""
     digest: str
     events: int
-    """That gateway cores took in."""
+    """Events handled by gateway cores."""
     simulated_ns: int
     control: Figures | None = None
-    """What became of each gateway that died, where there is a controller."""
+    """Timeline of each gateway failure, if there is a controller."""
     scaling: Figures | None = None
-    """What replicas that come and go came to, where they do."""
+    """Replica-hours, starts and stops, if replicas are scaled."""
     money: Figures | None = None
-    """What it would have cost, where the scenario has prices."""
+    """Costs, if the scenario has prices."""
 
 
 class World:
@@ -187,7 +187,7 @@ class World:
 
     @property
     def end_ns(self) -> int:
-        """When the run is over at the latest, before anything is checked."""
+        """Latest end of the run, before any check."""
         return self._scenario.duration + self._scenario.drain
 
     @property
@@ -195,8 +195,8 @@ class World:
         return Progress(self.now_ns, len(self._town.records), len(self._town.open_asks))
 
     def play(self, goes_on: Callable[[], bool] = lambda: True) -> Story:
-        """From the first start to the end of the drain, or until it does not go on. Raises Broken if something does
-        not hold."""
+        """Play from the first start to the end of the drain, or until `goes_on` returns False. Raises Broken if an
+        invariant does not hold."""
         with _seldom_collecting():
             self._start()
             while goes_on() and (
@@ -213,9 +213,11 @@ class World:
                 return
 
     def check_the_end(self) -> None:
-        """After `play`: all is answered, nothing is left, and whoever asks now is served. Raises Broken.
+        """Check, after `play`, that all requests have ended, nothing is left over, and new requests are served. Raises
+        Broken.
 
-        They ask in turn: an engine that may let nobody wait turns the second of two away, however idle it is.
+        The groups ask in turn: an engine with no room for waiting requests refuses the second of two, however idle it
+        is.
         """
         self._settle()
         if self.control is not None:
@@ -229,7 +231,8 @@ class World:
         self._settle()
 
     def _await_homecoming(self, control: Control) -> None:
-        """Whoever fell often is watched for long before it gets anything back."""
+        """Wait until every replica is home; a gateway that failed often is watched for long before its replicas
+        return."""
         section = self._scenario.controller
         assert section is not None
         limit_ns = self.now_ns + section.return_after_max + section.freeze_max + section.unknown_for + _HOMECOMING_NS
@@ -243,7 +246,7 @@ class World:
         owned = sum(gateway.owned_requests for gateway in self._gateways.values())
         self.watch.expect_quiet(self._engines.values(), self._town.open_asks.values(), owned, self.now_ns)
 
-    # Building
+    # Construction
 
     def _rng(self, name: str) -> random.Random:
         return random.Random(f"{self._scenario.seed}/{name}")
@@ -294,13 +297,13 @@ class World:
     def _as_one(
         self, fleet: dict[GatewayId, list[tuple[ReplicaSpec, EngineConfig]]]
     ) -> dict[GatewayId, list[tuple[ReplicaSpec, EngineConfig]]]:
-        """All replicas behind one gateway."""
+        """Fleet with all replicas behind one gateway."""
         region = self._scenario.balancer_region or next(iter(self._scenario.regions))
         first = next(gateway_id for gateway_id in fleet if _region_of(gateway_id) == region)
         return {first: [replica for owned in fleet.values() for replica in owned]}
 
     def _nearest_gateways(self, region: RegionName) -> list[list[SimGateway]]:
-        """Those at the same distance together, the nearest first."""
+        """Gateways by their distance from the region, the nearest first; those at equal distance in one list."""
         by_distance: dict[int, list[SimGateway]] = {}
         for gateway in self._gateways.values():
             by_distance.setdefault(self._network.round_trip_ns(region, gateway.region), []).append(gateway)
@@ -325,7 +328,7 @@ class World:
         )
 
     def _ingress_of(self, region: RegionName) -> SimGateway | None:
-        """The nearest gateway that is up; siblings take turns."""
+        """Nearest gateway that is up; those at equal distance take turns."""
         for near in self._ways_in[region]:
             up = [gateway for gateway in near if gateway.is_up]
             if up:
@@ -337,7 +340,7 @@ class World:
         workload = self._scenario.workload_of(number)
         return ClientGroup(number, section, workload, self._town, self._rng(f"clients {number}"))
 
-    # Playing
+    # Course of the run
 
     def _start(self) -> None:
         interval_ns = self._scenario.probe_interval
@@ -359,7 +362,7 @@ class World:
         self._sample()
 
     def _change_prices(self) -> None:
-        """Those of this time of day, and again when they are others."""
+        """Apply the prices of the present time of day, and schedule their next change."""
         if self._priced is None:
             return
         self._around.prices = self._priced.at(self.now_ns)
@@ -401,7 +404,8 @@ class World:
     # Faults
 
     def _strike(self, fault: Fault) -> None:
-        """Faults of one kind at one place may overlap: it is hit by the first and healed by the end of the last."""
+        """Begin a fault. Faults of one kind at one place may overlap: the effect lasts from the first begin to the last
+        end."""
         self.chronicle.note(self.now_ns, f"fault {fault}")
         key = fault.key
         self._active[key] += 1
@@ -425,7 +429,7 @@ class World:
             self.control.change(fault, begins)
         elif fault.kind.hits_replica:
             self._change_engine(fault, self._engines[ReplicaId(fault.target)], begins)
-        elif GatewayId(fault.target) in self._gateways:  # a global balancer stands for all of them
+        elif GatewayId(fault.target) in self._gateways:  # a global balancer replaces all gateways
             self._change_gateway(fault, self._gateways[GatewayId(fault.target)], begins)
 
     def _change_way(self, fault: Fault, begins: bool) -> None:
@@ -489,11 +493,11 @@ class World:
                 assert_never(never)
 
     def _change_lockdown(self, fault: Fault, gateway: SimGateway, begins: bool) -> None:
-        """Two kinds of the same: it is lifted when the last of either is over."""
+        """Change a gateway's lockdown. Both kinds share it: it is lifted when the last of either is over."""
         if begins or not any(self._active[kind, fault.target, fault.other] for kind in _LOCKDOWNS):
             gateway.tell(LockdownChanged(begins, cut=fault.kind is FaultKind.LOCKDOWN_CUT))
 
-    # What it gave
+    # Results
 
     def _prefix_tokens(self) -> dict[RegionName, PrefixTokens]:
         found = dict.fromkeys(self._samples, PrefixTokens())
@@ -521,7 +525,7 @@ class World:
         )
 
     def _money(self) -> Figures | None:
-        """Of the time in which load was sent; what was asked in it, whenever it ended."""
+        """Costs of the time in which load was sent, including requests that ended later."""
         if self._meter is None:
             return None
         return self._meter.figures(min(self.now_ns, self._scenario.duration), self._town.records)
@@ -529,8 +533,8 @@ class World:
 
 @contextmanager
 def _seldom_collecting() -> Iterator[None]:
-    """Finished requests leave no cycles behind, so looking for them costs a large fleet's run more than it gives: only
-    gateways that crashed do."""
+    """Make garbage collections rare: finished requests leave no cycles, so collections would cost a large fleet's run
+    more than they free; only crashed gateways leave cycles."""
     before = gc.get_threshold()
     gc.set_threshold(5_000_000, 10, 100)
     try:
@@ -544,7 +548,8 @@ def _region_of(gateway_id: GatewayId) -> str:
 
 
 def _sides(scenario: Scenario) -> int:
-    """Into how many parts that do not hear each other it may fall apart."""
+    """Maximum number of parts into which the scenario's faults may split the gateways, so that parts do not hear each
+    other."""
     if not any(fault.kind in _DEAFENING for fault in scenario.faults):
         return 1
     return sum(region.gateways for region in scenario.regions.values())
