@@ -1,6 +1,6 @@
-"""`nightside fit predictor`: fits what predicts how long requests still decode, says how good it is, and writes it.
+"""`nightside fit predictor`: fits predictors of remaining decode length, evaluates them, and writes the artifact.
 
-A gateway runs it as well, as a process of its own, where a predictor takes more than sorting.
+A gateway runs it as well, in a separate process, for predictors whose fit takes more than sorting.
 """
 
 from __future__ import annotations
