@@ -1,4 +1,4 @@
-"""`nightside results eldr`: holds expert locality against ELDR's figures, and writes its page."""
+"""`nightside results eldr`: compares expert locality with ELDR's figures, and writes its page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times decisions of one core, compiled or plain, in a process of its own: one process holds a module once."""
+"""Times decisions of one core, compiled or plain, in a process of its own, since a process loads a module only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nightside results predictors`: how good each kind of predictor is, and how often it should be asked.
+"""`nightside results predictors`: evaluates each kind of predictor, and how often it should be asked.
 
 It writes a file only where it is told to.
 """

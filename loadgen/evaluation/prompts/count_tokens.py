@@ -1,5 +1,5 @@
 """Counts the tokens of documents with tokenizers that packages carry. It runs by itself, in an environment of its own
-that has `tokenizers` and `bpe-openai`: nothing else of ours needs either.
+with `tokenizers` and `bpe-openai`, which no other module needs.
 
     python -m loadgen.evaluation.prompts.count_tokens UNPACKED_PACKAGES NAME=TOKENIZER_JSON... > documents.jsonl
 """
