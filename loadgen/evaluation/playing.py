@@ -29,7 +29,7 @@ def attempted(work: Callable[[Cell], Figures], cell: Cell) -> Figures | Failure:
     """Play one cell and return its failure as a value, so that it does not end all others."""
     try:
         return work(cell)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the page says it
+    except Exception as error:  # noqa: BLE001 - any error is shown on the page
         return Failure(f"{type(error).__name__}: {error}")
 
 

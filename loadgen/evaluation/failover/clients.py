@@ -26,7 +26,7 @@ class Asked:
     region: RegionName
     left_ns: int
     ended_ns: int | None = None
-    """None if the call had not ended when the run was over."""
+    """Time of the call's end; not set (None) if it had not ended when the run was over."""
     has_begun: bool = False
     """True once part of the answer has arrived."""
     fault: str = ""

@@ -144,7 +144,7 @@ def _judged(killed: Sequence[Outcome], outcomes: Sequence[Outcome]) -> list[str]
     alone = [each for each in killed if not each.has_sibling]
     unbegun = sum(not has_begun for each in beside for _, has_begun, _ in each.failures)
     unknown = sum(cause is Cause.OTHER for each in outcomes for cause, _, _ in each.failures)
-    unknown += sum(each.hung for each in killed)  # the host is up, so a client gets an error at once and must not hang
+    unknown += sum(each.hung for each in killed)  # refused at once by a killed process's host
     return [
         _within("replicas reassigned after a kill -9", [each.reassigned_s for each in killed], REASSIGNED_MAX_S),
         _within("the DNS answer changed after a kill -9", [each.renamed_s for each in killed], RENAMED_MAX_S),

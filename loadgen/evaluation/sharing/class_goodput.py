@@ -1,4 +1,5 @@
-"""Interactive chats beside a backlog of batch work: what of either was as promised, with classes and without."""
+"""Measures interactive chats beside a backlog of batch work: the share of each that met its promise, with service
+classes and without."""
 
 from __future__ import annotations
 
