@@ -1,7 +1,7 @@
 """Computes the figures of a report from request records, the same for simulated and live runs; units come last in
 names.
 
-Requests sent during the warm-up are left out, and no others.
+It only counts; requests sent during the warm-up are left out, and no others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BUCKETS = 24
 """Number of time buckets in which the time to first token is plotted."""
 
 Figures = dict[str, Any]
-"""JSON-able."""
+"""Figures of a run or of one of its regions; JSON-able."""
 
 Window = tuple[int, int]
 """Measured interval: from the end of the warm-up to the end of the load."""

@@ -106,7 +106,7 @@ class Program:
     opening: str
     """System prompt of the application: instructions, examples."""
     steps: tuple[Step, ...]
-    """Steps in an order in which none comes before the one it waits for."""
+    """Steps in an order in which no step stands before the one it waits for."""
     tenant: str = ""
     """Tenant named by a trace; if empty, that of the client that runs the program."""
 

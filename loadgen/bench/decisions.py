@@ -64,7 +64,7 @@ def run() -> Mapping[str, object]:
 
 
 class _Bench:
-    """One core under a steady load without queueing: requests are placed at once, and each new one follows the end of
+    """One core under a steady load without queueing: prefills end at once, and each new request follows the end of
     one."""
 
     def __init__(self, policy: PlacementPolicy, replicas: int, recorded: int) -> None:

@@ -58,7 +58,7 @@ def fitted(sizes: Sequence[float], times_us: Sequence[float]) -> Line:
 def main(device: str) -> None:
     """Print one JSON document of medians over rounds, in microseconds."""
     try:
-        import torch  # type: ignore[import-not-found]  # noqa: PLC0415 - no part of what we install
+        import torch  # type: ignore[import-not-found]  # noqa: PLC0415 - not a dependency
     except ImportError:
         click.echo("PyTorch is not installed: nothing was measured", err=True)
         sys.exit(1)

@@ -58,7 +58,8 @@ class Said:
 
 async def converse(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
     """Fill the first region, ask questions in it and in the second, and print the answers. Raises DemoFailure if an
-    answer is missing or came from an unexpected region."""
+    answer is empty, if one for the second region was generated elsewhere, or if none was generated in another
+    region."""
     busy, idle = (region.name for region in scenario.regions[:2])
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
     async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:

@@ -62,7 +62,7 @@ def lay_out(
     own_addresses: bool | None = None,
     may_listen: Callable[[str, int], bool] = is_free,
 ) -> Layout:
-    """Assign ports and addresses. `own_addresses` tells whether each gateway has its own; None detects it. `may_listen`
+    """Assign ports and addresses. `own_addresses` is whether each gateway has its own; None detects it. `may_listen`
     tests whether the system permits listening at a host and port."""
     rng = rng or random.Random()
     own = scenario.has_controller and (has_addresses_of_its_own() if own_addresses is None else own_addresses)

@@ -50,7 +50,7 @@ class Mesh:
     engines: dict[RegionName, tuple[str, ...]]
     pids: tuple[int, ...] = ()
     members: dict[GatewayId, Member] = field(default_factory=dict)
-    """All gateways."""
+    """All gateways of all regions."""
     controller_admin: str = ""
     """Empty without a controller."""
     controller: Child | None = None

@@ -79,7 +79,7 @@ def _figures(records: Sequence[RequestRecord], load_s: float, engines: Iterable[
 
 
 def as_document(report: RunReport) -> dict[str, object]:
-    """JSON-able, with the unit last in each name."""
+    """Report as a document, JSON-able, with the unit last in each name."""
     return {
         "name": report.run.name,
         "load_s": round(report.run.load_s, 3),

@@ -83,7 +83,7 @@ def eldr(
 
 def _fit(path: Path, previous: Path | None, on_progress: Any, *, workers: int, held_out: float, seed: int) -> EldrFit:
     try:
-        from gateway.fit.balanced_kmeans import TooFewPoints  # noqa: PLC0415 - not everybody who serves has it
+        from gateway.fit.balanced_kmeans import TooFewPoints  # noqa: PLC0415 - an optional extra
         from gateway.fit.eldr import EldrRules, fit_eldr  # noqa: PLC0415
         from gateway.fit.eldr_calibration import UnusableCalibration, read_calibration  # noqa: PLC0415
     except ImportError as error:

@@ -54,8 +54,8 @@ def _faults_of(scenario: Scenario, run: RunSection) -> list[str]:
 
 
 def as_demo(scenario: Scenario, folder: Path) -> DemoScenario:
-    """Scenario in the demo's form, with policies and round trips written to `folder`. `check_live` tells which ones
-    have it."""
+    """Scenario in the demo's form, with policies and round trips written to `folder`. `check_live` rejects scenarios
+    without such a form."""
     policies = folder / "policies"
     policies.mkdir(parents=True, exist_ok=True)
     for name in scenario.regions:

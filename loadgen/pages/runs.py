@@ -22,7 +22,7 @@ _LISTED_MAX = 20
 
 
 def page_of(document: Figures) -> str:
-    """A whole page."""
+    """Report page of a results document."""
     runs, regions, scene = document["runs"], _busiest(document), _scene(document)
     has_flows, has_places = (any(run[what] for run in runs) for what in ("flows", "placements"))
     return render(

@@ -129,7 +129,7 @@ class SplitSize:
 
 
 def closed_form(share: float, gain: float) -> float:
-    """α · (1 − 1/ρ)."""
+    """Share of instances saved: α · (1 − 1/ρ)."""
     return share * (1 - 1 / gain) if gain else 0.0
 
 

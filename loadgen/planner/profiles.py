@@ -58,7 +58,7 @@ class Profile:
     model: Model
     tensor_parallel: int
     memory_used_share: float
-    """u of Eq. 2."""
+    """Share of the GPU's memory that may be used: u of Eq. 2."""
     cost: LinearCost
     context_tokens_max: int
     """Context window of a pool for all requests."""

@@ -24,7 +24,7 @@ _STAMPED_SHARE = 0.9
 
 class _Line(msgspec.Struct):
     timestamp: Annotated[float, msgspec.Meta(ge=0)]
-    """Milliseconds."""
+    """Arrival time in milliseconds."""
     input_length: InputTokens
     output_length: OutputTokens
     hash_ids: list[BlockNumber]

@@ -30,7 +30,7 @@ def import_sources_only(*roots: Path) -> None:
 def main(kind: str) -> None:
     if kind == "plain":
         import_sources_only(_ROOT / "gateway", _ROOT / "loadgen")
-    from loadgen.bench.decode.ticks import Backlog  # noqa: PLC0415 - from the sources or not, as was just settled
+    from loadgen.bench.decode.ticks import Backlog  # noqa: PLC0415 - after the choice of sources above
 
     backlogs: dict[str, Backlog] = {}
     for line in sys.stdin:

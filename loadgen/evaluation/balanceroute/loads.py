@@ -113,7 +113,7 @@ def _asks_of(trace: Trace) -> list[Ask]:
     ]
 
 
-# Made up
+# Synthetic
 
 
 def _made_up(number: int) -> Callable[[Path | None], list[Ask]]:

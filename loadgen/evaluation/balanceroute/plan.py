@@ -69,7 +69,7 @@ class Comparison:
     workers: int
     runs: tuple[Run, ...] = RUNS
     quick: bool = False
-    """A small one, for tests."""
+    """True for a small comparison, for tests."""
 
     def of(self, run: Run) -> list[Setting]:
         """Settings of a run, one for each seed."""

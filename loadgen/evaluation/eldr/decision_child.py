@@ -14,9 +14,9 @@ _ROOT = Path(__file__).parents[3]
 def main(kind: str, workers: int, rounds: int) -> None:
     if kind == "plain":
         import_sources_only(_ROOT / "gateway", _ROOT / "loadgen")
-    from loadgen.evaluation.eldr.decision_costs import decision_costs  # noqa: PLC0415 - from the sources or not
+    from loadgen.evaluation.eldr.decision_costs import decision_costs  # noqa: PLC0415 - after the choice above
 
-    print(json.dumps(decision_costs(workers, rounds)))  # noqa: T201 - it is what the parent reads
+    print(json.dumps(decision_costs(workers, rounds)))  # noqa: T201 - the parent reads it
 
 
 if __name__ == "__main__":

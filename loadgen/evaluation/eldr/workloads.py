@@ -85,7 +85,7 @@ def costs_of(model: str, base_ns: int = 4_000_000) -> Costs:
 
 
 class Workload:
-    """One mix."""
+    """One mix of requests, with its calibration, its test half and its engine costs."""
 
     def __init__(self, name: str, title: str, calibration: Requests, test: Requests, costs: Costs) -> None:
         self.name = name

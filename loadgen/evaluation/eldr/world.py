@@ -104,9 +104,9 @@ class Drawn:
     shares: dict[str, float] = field(default_factory=dict)
     """Shares of the domains, in the calibration."""
     later: tuple[float, Drawn] | None = None
-    """Time in seconds from which another mix is drawn from."""
+    """Second from which requests are drawn from another mix, and that mix."""
     refit: tuple[float, Comparer, list[Nearness | None], list[Nearness | None]] | None = None
-    """Time in seconds from which another artifact is in force, with the nearness of the requests of either mix to
+    """Second from which another artifact is in force, that artifact, and the nearness of the requests of either mix to
     it."""
 
 

@@ -1,5 +1,5 @@
-"""Measures interactive chats beside a backlog of batch work: the share of each that met its promise, with service
-classes and without."""
+"""Measures interactive chats beside a backlog of batch work: chats answered in time and the backlog's throughput, with
+service classes and without."""
 
 from __future__ import annotations
 

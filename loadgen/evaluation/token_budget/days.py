@@ -34,7 +34,7 @@ ROUTINGS = ("region-local", "mesh")
 REGIONS = ("us-east-1", "eu-west-1", "ap-northeast-1")
 AHEAD_HOURS = (0.0, 6.0, 14.0)
 ROUND_TRIP_S = {(0, 1): 0.070, (0, 2): 0.149, (1, 2): 0.201}
-"""Medians, as recorded between these regions."""
+"""Median round trips in seconds, as recorded between these regions."""
 CURVE = "azure2024_digitised/code_hourly.csv"
 _DAY = 4
 """Day of the recorded week: a Tuesday."""

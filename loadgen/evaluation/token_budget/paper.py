@@ -21,7 +21,7 @@ TRANSIENT_WARM_UP = 0.2
 
 
 class PaperLoad(NamedTuple):
-    """One of its two loads."""
+    """One of the paper's two loads."""
 
     name: str
     steps: tuple[Step, ...]
