@@ -1,6 +1,7 @@
-"""From requests to figures, the same for simulated and for live ones: what a report shows, the unit last in each name.
+"""Computes the figures of a report from request records, the same for simulated and live runs; units come last in
+names.
 
-It only counts; what was asked during the warm-up is left out, and nothing else is.
+It only counts; requests sent during the warm-up are left out, and no others.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from loadgen.vocabulary import RequestEnd
 
 _SECOND_NS = 1_000_000_000
 _BUCKETS = 24
-"""Stretches of time for which the first tokens' delay is shown."""
+"""Number of time buckets in which the time to first token is plotted."""
 
 Figures = dict[str, Any]
-"""JSON-able."""
+"""Figures of a run or of one of its regions; JSON-able."""
 
 Window = tuple[int, int]
-"""What is measured: from the end of the warm-up to the end of the load."""
+"""Measured interval: from the end of the warm-up to the end of the load."""
 
 
 def figures_on(records: Sequence[RequestRecord], window: Window) -> Figures:
-    """What the clients behind these records lived through."""
+    """Figures of these records' requests as their clients measured them."""
     asked = asked_in(records, window)
     completed = [each for each in asked if each.end is RequestEnd.COMPLETED]
     answered = [each for each in asked if each.served_by is not None]
@@ -65,7 +66,7 @@ def distribution(values_ns: Iterable[int]) -> dict[str, float] | None:
 
 
 def in_flight_max(records: Iterable[RequestRecord], window: Window) -> int:
-    """The most requests that were open at once while load was measured, wherever they waited or ran."""
+    """Largest number of requests open at once during the measured interval, whether queued or running."""
     changes = [
         change
         for each in records
@@ -85,7 +86,7 @@ def hit_rate(tokens: Iterable[PrefixTokens]) -> float | None:
 
 
 def flows(records: Iterable[RequestRecord]) -> list[Figures]:
-    """Who served whom."""
+    """Requests per pair of client region and engine region."""
     counted = Counter((each.client_region, each.served_by) for each in records if each.served_by is not None)
     return [
         {"client_region": client, "engine_region": engine, "requests": count}
@@ -94,7 +95,7 @@ def flows(records: Iterable[RequestRecord]) -> list[Figures]:
 
 
 def first_tokens_over_time(region: RegionName, records: Iterable[RequestRecord], window: Window) -> Figures:
-    """How long one region's clients waited for their first token, by when they asked."""
+    """Time to first token of one region's clients, bucketed by when the requests were sent."""
     bucket_ns = max(1, window[1] // _BUCKETS)
     buckets: dict[int, list[int]] = {}
     for each in records:
@@ -107,7 +108,7 @@ def first_tokens_over_time(region: RegionName, records: Iterable[RequestRecord],
 
 
 def tokens_by(at_ns: int, *, first_token_ns: int | None, ended_ns: int, tokens: int) -> int:
-    """How many of an answer's tokens had come by then, as if they had come evenly."""
+    """Number of an answer's tokens that had arrived by `at_ns`, assuming that tokens arrive evenly after the first."""
     if ended_ns <= at_ns:
         return tokens
     if first_token_ns is None or first_token_ns > at_ns or not tokens:

@@ -1,4 +1,5 @@
-"""Lets a run be stopped by a signal, or by a failure, and still tell what it has measured. It ends nothing by force."""
+"""Lets a signal or a failure stop a run so that its measurements so far are still reported. It ends nothing by
+force."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 async def ends_by_signal(work: Coroutine[None, None, None]) -> bool:
-    """Until the work is done or a signal asks for an end, which cancels it once; True for the latter."""
+    """Run `work` to its end, or cancel it once on the first SIGINT, SIGTERM or SIGHUP; returns True if a signal ended
+    it."""
     task = asyncio.current_task()
     assert task is not None
     is_interrupted = False
@@ -38,7 +40,7 @@ async def ends_by_signal(work: Coroutine[None, None, None]) -> bool:
 
 
 def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """The failures themselves, out of all groups."""
+    """Yield the exceptions of a group and of all groups nested in it."""
     for each in group.exceptions:
         if isinstance(each, BaseExceptionGroup):
             yield from leaves(each)

@@ -1,7 +1,7 @@
-"""One request to an OpenAI-compatible endpoint and its streamed answer, read event by event.
+"""Sends one request to an OpenAI-compatible endpoint and reads its streamed answer event by event.
 
-It reads no more of an answer than is measured. It must never mend what it measures: no retry, and what is not whole is
-a failure.
+Only what is measured is read. It must never mend what it measures: it does not retry, and an incomplete answer is a
+failure.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _ERROR_TEXT_MAX = 200
 
 
 class AnswerFailure(Exception):
-    """The request failed, in words for the report."""
+    """The request failed; the message is text for the report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How an endpoint wants to be asked."""
+    """Request format that an endpoint expects."""
 
     model: ModelName
     api: Api = Api.CHAT
     include_usage: bool = True
-    """Ask for the token counts at the end of the stream; an endpoint that knows no such option may refuse it."""
+    """Ask for token counts at the end of the stream; an endpoint without that option may refuse the request."""
     ignore_eos: bool = False
-    """Ask for as many tokens as the workload says, no fewer: an extension of vLLM and SGLang."""
+    """Ask for exactly the workload's number of tokens, not fewer: an extension of vLLM and SGLang."""
 
     def body(self, messages: Sequence[Message], output_tokens: int) -> bytes:
         document: dict[str, object] = {"model": self.model, "max_tokens": output_tokens, "stream": True}
@@ -51,14 +51,14 @@ class Dialect:
         return msgspec.json.encode(document)
 
 
-# What is read of an answer; everything else in it is skipped.
+# Parts of an answer that are read; all others are skipped.
 
 
 class _Delta(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    """Thinking counts as text, under either of its names, but is no part of what is said."""
+    """Reasoning counts as text under either of its names, but is not part of the answer's content."""
 
 
 class _Choice(msgspec.Struct):
@@ -71,7 +71,7 @@ class _CachedTokens(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """What the endpoint says it has counted."""
+    """Token counts reported by the endpoint."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -93,18 +93,18 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 @dataclass(slots=True)
 class Answer:
-    """What has come back of one request so far."""
+    """State of one answer as far as it has arrived."""
 
     served_by: RegionName | None = None
     text: list[str] = field(default_factory=list)
-    """What was said, in pieces as it came."""
+    """Content of the answer, in pieces as they arrived."""
     text_events: int = 0
-    """Events that held text, thinking included."""
+    """Events that held text, reasoning included."""
     usage: Usage = field(default_factory=Usage)
 
     @property
     def output_tokens(self) -> int:
-        """As the endpoint counts them; where it does not, an event is a token."""
+        """Output tokens counted by the endpoint, or the number of text events where it reports no count."""
         return self.text_events if self.usage.completion_tokens is None else self.usage.completion_tokens
 
 
@@ -119,7 +119,7 @@ async def exchange(
 ) -> None:
     """Send one request and read its whole answer into `answer`; `on_text` is called after each event that held text.
 
-    Raises AnswerFailure, and what aiohttp raises of connections.
+    Raises AnswerFailure, and aiohttp's errors for failed connections.
     """
     async with session.post(
         url, data=body, headers={"Content-Type": "application/json"} | dict(headers), allow_redirects=False
@@ -164,7 +164,7 @@ def _shortened(text: str) -> str:
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The payloads of `data:` lines, one per event, as the chat API sends them."""
+    """Payloads of the `data:` lines, one per event, as the chat API sends them."""
     rest = b""
     async for piece in content.iter_any():
         *lines, rest = (rest + piece).split(b"\n")

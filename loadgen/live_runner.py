@@ -1,7 +1,7 @@
 """Sends a workload to OpenAI-compatible endpoints, closed or open loop, and measures what each client sees.
 
-Every request counts from the moment it was due, however late it left. It must never mend what it measures: it does not
-retry, and it drops no failure.
+Every request counts from the moment it was due, however late it was sent. The runner must never mend what it measures:
+it does not retry, and it drops no failure.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from loadgen.workload import Message, Program, Workload
 
 _SECOND_NS = 1_000_000_000
 _IDLE_CONNECTION_S = 4.0
-"""Kept open this long for the next request: a little less than the servers that close idle connections soonest."""
+"""Time that an idle connection is kept open: a little less than the keep-alive of servers that close soonest."""
 _SAMPLES_MAX = 100_000
 LEFT = "the client left"
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """So many users, each of whom starts a program when the one before is done."""
+    """Fixed number of users, each starting a program when its previous one is done."""
 
     workload: Workload
     clients: int
@@ -44,69 +44,70 @@ class OpenLoop:
     """Programs that start when they are due, however slowly answers come."""
 
     schedule: Iterable[tuple[float, Program]]
-    """Seconds since the run's start, in order, with what starts then."""
+    """Seconds since the run's start and the program that starts then, in order of time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientGroup:
-    """Users of one region, and where they send their requests."""
+    """Users of one region, and the endpoints to which they send their requests."""
 
     region: RegionName
     urls: tuple[str, ...]
-    """Without the path: `http://127.0.0.1:8080`. Requests take turns."""
+    """Base URLs without the path (`http://127.0.0.1:8080`), used in rotation."""
     load: ClosedLoop | OpenLoop
     key_of: Callable[[str], str | None] = lambda _: None
-    """The API key that goes with a tenant; with an empty name, that of the group's own."""
+    """API key of a tenant; of the group itself for an empty tenant name."""
     patience_s: float | None = None
-    """Some leave before their answer is whole: this long after they asked, ..."""
+    """Time after which an impatient user abandons a request whose answer is incomplete."""
     impatient_share: float = 0.0
-    """... and so many of them."""
+    """Share of requests whose user is impatient."""
     resolver: AbstractResolver | None = None
-    """Who says where the names in `urls` lead; None: this system's. What it says is kept by nobody but itself."""
+    """Resolver for the host names in `urls`, or None for the system's. Answers are cached only by the resolver
+    itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Who sends for how long."""
+    """Client groups, their request format, and how long they send."""
 
     groups: tuple[ClientGroup, ...]
     dialect: Dialect
     load_s: float
-    """New requests are sent this long."""
+    """Time during which new requests are sent."""
     drain_s: float
-    """Running requests may take this long to finish after that."""
+    """Time that requests still running after that may take to finish."""
     ramp_s: float = 1.0
-    """Users of a closed loop start spread over this time."""
+    """Time over which the users of a closed loop start."""
     request_timeout_s: float = 120.0
     pause_after_failure_s: float = 1.0
     in_flight_max: int = 10_000
-    """Requests open at once. One more fails without being sent, and is counted as such."""
+    """Maximum number of open requests. A further one fails without being sent, and is counted as failed."""
     sample_s: float = 1.0
-    """How often tallies are noted for the plots."""
+    """Interval at which tallies are sampled for the plots."""
     seed: int = 1
-    """Of who is impatient."""
+    """Seed that decides which users are impatient."""
     tls: SSLContext | None = None
 
 
 @dataclass(slots=True)
 class Tally:
-    """Where one region's clients stand at this moment."""
+    """Counters of one region's clients at this moment."""
 
     waiting: int = 0
-    """Requests sent, without a first token so far."""
+    """Requests sent whose first token has not arrived."""
     streaming: int = 0
     completed: int = 0
     failed: int = 0
     answered: int = 0
-    """Requests whose engine's region is known."""
+    """Requests for which the engine's region is known."""
     forwarded: int = 0
-    """Those of them that another region answered."""
+    """Answered requests whose engine is in another region than the client."""
     tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TallySample:
-    """One region at one moment."""
+    """Requests of one region waiting and streaming at one moment."""
 
     at_ns: int
     waiting: int
@@ -115,7 +116,7 @@ class TallySample:
 
 @dataclass(slots=True)
 class _Sent:
-    """One request on its way."""
+    """One request in flight."""
 
     due_ns: int
     left_ns: int
@@ -125,7 +126,7 @@ class _Sent:
 
 
 class _Errand:
-    """A program on its way: what has been answered, and whether all of it was so far."""
+    """Program being run: the replies so far, and whether any step has failed."""
 
     def __init__(self, group: ClientGroup, program: Program) -> None:
         self.group = group
@@ -136,7 +137,8 @@ class _Errand:
 
 
 class LiveRunner:
-    """One run. `tallies` can be read while it runs; `records` holds every request, whole or not, once it has ended."""
+    """One run. `tallies` can be read while it runs; `records` holds every request, complete or not, once it has
+    ended."""
 
     def __init__(
         self, plan: LoadPlan, *, clock: Clock, on_record: Callable[[RequestRecord], None] | None = None
@@ -152,7 +154,7 @@ class LiveRunner:
         self._turns = count()
         self._in_flight = 0
         self._unstarted: dict[int, tuple[RegionName, int, int]] = {}
-        """Programs that are due and whose task has not run yet: region, due time and first requests."""
+        """Programs that are due but whose task has not run yet: region, due time and number of first requests."""
         self._started_ns = clock.now_ns()
 
     @property
@@ -161,11 +163,11 @@ class LiveRunner:
 
     @property
     def load_s(self) -> float:
-        """How long load has been sent so far."""
+        """Seconds for which load has been sent so far."""
         return min(self._plan.load_s, self._elapsed_ns() / _SECOND_NS)
 
     async def run(self) -> None:
-        """Send the load and let it drain. Cancelling it is fine: what was open is recorded as unfinished."""
+        """Send the load and let it drain. Cancelling is safe: open requests are recorded as unfinished."""
         self._started_ns = self._clock.now_ns()
         try:
             async with AsyncExitStack() as stack:
@@ -224,7 +226,7 @@ class LiveRunner:
     async def _user(
         self, session: aiohttp.ClientSession, group: ClientGroup, workload: Workload, number: int, clients: int
     ) -> None:
-        """One user, until the time for new requests is over."""
+        """Run one closed-loop user until the time for new requests is over."""
         free_ns = round(self._plan.ramp_s * _SECOND_NS * number / clients)
         for program in workload.programs(f"{group.region}/{number}"):
             if not await self._until(free_ns):
@@ -240,7 +242,7 @@ class LiveRunner:
         schedule: Iterable[tuple[float, Program]],
         tasks: asyncio.TaskGroup,
     ) -> None:
-        """Start each program when it is due; those that are overdue start at once, all of them."""
+        """Start each program when it is due; overdue programs start at once, all of them."""
         for at_s, program in schedule:
             due_ns = round(at_s * _SECOND_NS)
             if not await self._until(due_ns):
@@ -256,7 +258,8 @@ class LiveRunner:
         await self._run(session, group, program, due_ns)
 
     async def _run(self, session: aiohttp.ClientSession, group: ClientGroup, program: Program, free_ns: int) -> bool:
-        """Ask for all of a program; what waits for a failed step is never asked. True when everything was answered."""
+        """Run all steps of a program; steps behind a failed one are not sent. Returns True if every step was
+        answered."""
         errand = _Errand(group, program)
         await self._follow(session, errand, program.roots(), free_ns)
         return not errand.has_failed
@@ -264,7 +267,7 @@ class LiveRunner:
     async def _follow(
         self, session: aiohttp.ClientSession, errand: _Errand, ready: Sequence[int], free_ns: int
     ) -> None:
-        """Steps that may be asked, and then whatever waits for them."""
+        """Run the steps that are ready, and then the steps that wait for them."""
         while len(ready) == 1:
             (number,) = ready
             next_ns = await self._step(session, errand, number, free_ns)
@@ -281,7 +284,7 @@ class LiveRunner:
             await self._follow(session, errand, errand.children.get(number, []), next_ns)
 
     async def _step(self, session: aiohttp.ClientSession, errand: _Errand, number: int, free_ns: int) -> int | None:
-        """When what waits for its answer may go on; None if there is none."""
+        """Run one step; returns the time from which the steps that wait for it may go on, or None if it failed."""
         step = errand.program.steps[number]
         due_ns = free_ns + round(step.think_s * _SECOND_NS)
         reply = None
@@ -295,7 +298,7 @@ class LiveRunner:
         return max(self._elapsed_ns(), due_ns + round(step.answer_s_min * _SECOND_NS))
 
     async def _until(self, due_ns: int) -> bool:
-        """Wait; False when the time for new requests is over first. What is overdue is never too late."""
+        """Sleep until `due_ns`; returns False if the time for new requests ends first. Overdue is never too late."""
         load_ns = round(self._plan.load_s * _SECOND_NS)
         left_ns = min(due_ns, load_ns) - self._elapsed_ns()
         if left_ns > 0:
@@ -310,7 +313,7 @@ class LiveRunner:
         output_tokens: int,
         due_ns: int,
     ) -> str | None:
-        """Send one request and read its whole answer; None when that failed."""
+        """Send one request and read its whole answer; returns None if it failed."""
         group, tally = errand.group, self.tallies[errand.group.region]
         sent = _Sent(due_ns, self._elapsed_ns())
         tally.waiting += 1
@@ -335,7 +338,7 @@ class LiveRunner:
         return "".join(sent.answer.text) if end is RequestEnd.COMPLETED else None
 
     def _patience_s(self, group: ClientGroup) -> float | None:
-        """None for one that stays to the end."""
+        """Time after which this request is abandoned; None if its user waits to the end."""
         if group.patience_s is None or self._rng.random() >= group.impatient_share:
             return None
         return group.patience_s
@@ -393,7 +396,7 @@ class LiveRunner:
         self._keep(record)
 
     def _record_unstarted(self) -> None:
-        """What was due when the run was stopped, and did not even leave."""
+        """Record as unfinished each request that was due when the run stopped and had not been sent."""
         now_ns = self._elapsed_ns()
         for region, due_ns, requests in self._unstarted.values():
             for _ in range(requests):

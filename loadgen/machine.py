@@ -1,4 +1,4 @@
-"""How busy this machine is while a run goes on, since a busy load generator measures itself. It only reads."""
+"""Measures CPU use of this machine during a run, since a busy load generator measures itself. It only reads."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from loadgen.report import MachineUse
 
 _PROC = Path("/proc")
 _IDLE_COLUMNS = (3, 4)
-"""idle and iowait, in the order of proc(5)."""
+"""Columns of idle and iowait, in the order of proc(5)."""
 _USER_COLUMN, _SYSTEM_COLUMN = 11, 12
-"""utime and stime, counted from behind the name of the command."""
+"""Columns of utime and stime, counted from behind the name of the command."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Time of all CPUs together since the machine started, in clock ticks."""
+    """CPU time of all CPUs together since the machine started, in clock ticks."""
 
     busy: int
     total: int
     own: int = 0
-    """Of the processes that are watched."""
+    """CPU time of the watched processes."""
 
 
 def parse_machine_stat(text: str) -> CpuTimes:
-    """The first line of /proc/stat; the columns behind the eighth are contained in others."""
+    """Parse the first line of /proc/stat; the columns behind the eighth are contained in earlier ones."""
     columns = [int(column) for column in text.partition("\n")[0].split()[1:9]]
     return CpuTimes(sum(columns) - sum(columns[index] for index in _IDLE_COLUMNS), sum(columns))
 
 
 def parse_process_stat(text: str) -> int:
-    """Ticks in /proc/PID/stat."""
+    """Parse the CPU ticks in /proc/PID/stat."""
     columns = text.rpartition(")")[2].split()
     return int(columns[_USER_COLUMN]) + int(columns[_SYSTEM_COLUMN])
 
 
 def read_cpu_times(pids: Iterable[int], proc: Path = _PROC) -> CpuTimes | None:
-    """None on a system that keeps no such files."""
+    """Read the CPU times; None on a system without /proc."""
     try:
         machine = parse_machine_stat((proc / "stat").read_text())
         own = sum(parse_process_stat((proc / str(pid) / "stat").read_text()) for pid in pids)
@@ -51,7 +51,7 @@ def read_cpu_times(pids: Iterable[int], proc: Path = _PROC) -> CpuTimes | None:
 
 @dataclass(slots=True)
 class CpuSampler:
-    """Takes a sample every second while `run` runs."""
+    """Takes a sample every `interval_s` while `run` runs."""
 
     pids: tuple[int, ...]
     interval_s: float = 1.0
@@ -67,7 +67,7 @@ class CpuSampler:
         return _busy_share(*self.samples[-2:]) if len(self.samples) > 1 else None
 
     def use(self) -> MachineUse | None:
-        """From the first sample to the last; None with fewer than two."""
+        """Use from the first sample to the last; None with fewer than two samples."""
         if len(self.samples) < 2:
             return None
         first, last = self.samples[0], self.samples[-1]

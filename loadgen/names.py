@@ -1,6 +1,5 @@
-"""Resolves the mesh's one name for a client: it asks the mesh's own name servers, says which network the client is in,
-and keeps an answer for as long as that says. It must never ask the system's resolver, nor know an address by itself.
-"""
+"""Resolves the mesh's one DNS name for a client: asks the mesh's own name servers, sends the client's network with each
+query, and caches answers for their TTL. It must never ask the system's resolver, nor know an address by itself."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from gateway.ground.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 _PATIENCE_S = 1.0
-"""With one name server, before the next one is asked."""
+"""Time-out of one name server, after which the next one is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +29,24 @@ class NameAnswer:
     addresses: tuple[str, ...]
     ttl_s: int
     why: str = ""
-    """What was said where there are no addresses."""
+    """Response code and reasons of an answer without addresses."""
 
 
 @dataclass(slots=True, eq=False)
 class NameResolver(AbstractResolver):
-    """One client's, for aiohttp or by itself."""
+    """Resolver of one client; usable by aiohttp or by itself."""
 
     servers: Sequence[tuple[str, int]]
-    """Host and port of each; the first that answers counts."""
+    """Host and port of each name server; the first one that answers counts."""
     network: str
-    """Where the client is, such as `127.77.1.0/24`; told to whoever is asked (EDNS client subnet)."""
+    """Network of the client, such as `127.77.1.0/24`, sent to the name server (EDNS client subnet)."""
     clock: Clock
     _kept: dict[str, tuple[NameAnswer, int]] = field(default_factory=dict)
-    """By name, until when it counts. Bounded by the names that are asked for: there is one."""
+    """Cached answers by name, each with its expiry. Bounded by the names that are asked for: there is one."""
 
     async def addresses(self, name: str) -> tuple[str, ...]:
-        """In the order in which to try them. Raises OSError where nobody answers, or nothing is said."""
+        """Addresses in the order in which to try them. Raises OSError if no server answers, or the answer has no
+        address."""
         kept, until_ns = self._kept.get(name, (None, 0))
         if kept is None or self.clock.now_ns() >= until_ns:
             kept = await self.ask(name)
@@ -56,10 +56,10 @@ class NameResolver(AbstractResolver):
         return kept.addresses
 
     async def ask(self, name: str) -> NameAnswer:
-        """What is said at this moment, whatever is kept. Raises OSError where nobody answers."""
+        """Ask the name servers, bypassing the cache. Raises OSError if no server answers."""
         for host, port in self.servers:
             try:
-                async with asyncio.timeout(_PATIENCE_S):  # that of dnspython may swallow a cancellation
+                async with asyncio.timeout(_PATIENCE_S):  # dnspython's own time-out may swallow a cancellation
                     response = await dns.asyncquery.udp(self._query(name), host, port=port)
             except (dns.exception.DNSException, OSError):
                 continue
@@ -71,7 +71,7 @@ class NameResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        del family  # the mesh says what there is
+        del family  # the mesh decides the address family
         return [
             ResolveResult(
                 hostname=host,
@@ -85,7 +85,7 @@ class NameResolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no socket stays open between queries."""
 
     def _query(self, name: str) -> dns.message.Message:
         address, _, bits = self.network.partition("/")
@@ -93,7 +93,7 @@ class NameResolver(AbstractResolver):
 
 
 def _words_of(response: dns.message.Message) -> str:
-    """Of one that leads nowhere: its code, and the reason that it gives (RFC 8914)."""
+    """Text for an answer without addresses: its response code, and the reasons it gives (RFC 8914)."""
     reasons = [each.text or "" for each in response.options if isinstance(each, dns.edns.EDEOption)]
     cut_short = ["cut short"] if response.flags & dns.flags.TC else []
     return ": ".join([dns.rcode.to_text(response.rcode()), *cut_short, *reasons])

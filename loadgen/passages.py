@@ -1,7 +1,7 @@
-"""Text that is known by name: numbered blocks in a row, so that prompts share exactly the blocks with which they begin.
+"""Texts named by numbers: sequences of numbered blocks, so that prompts share exactly the blocks with which they begin.
 
-A passage costs a few numbers, however long it is: whoever needs its text makes it, and whoever only compares prompts
-takes its names. Both follow from the same numbers, so they always agree.
+A passage costs a few numbers, however long it is. Code that needs the text generates it, and code that only compares
+prompts takes the block names. Both are derived from the same numbers, so they always agree.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ tip toe ton too top toy try two use van vet via war was wax way web wet who why 
 _WORDS = [f" {word}" for word in _VOCABULARY.split()[:256]]
 assert len(set(_WORDS)) == 256
 assert all(len(word) == 4 for word in _WORDS)
-"""Four bytes each, and one token of most real tokenizers."""
+"""Words of four bytes each (with the space), each one token of most real tokenizers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text of so many tokens: numbered blocks, and after them what nobody else says."""
+    """Text of a given number of tokens: numbered blocks, followed by text that no other passage contains."""
 
     space: str
-    """Where the numbers mean something: the same number in another space is another text."""
+    """Namespace of the block numbers: the same number in another space is another text."""
     runs: tuple[tuple[int, int], ...]
-    """The blocks, as ranges: the first and the last number of each."""
+    """Blocks as ranges: the first and the last number of each."""
     block_tokens: int
     tokens: int
-    """Of the whole. Less than its blocks have cuts the last one short."""
+    """Length of the whole text. A value below the blocks' sum cuts the last block short."""
     own: str = ""
-    """The name of what follows the blocks."""
+    """Name of the text that follows the blocks."""
 
     @property
     def blocks(self) -> int:
@@ -57,11 +57,11 @@ class Passage:
             yield from range(first, last + 1)
 
     def cut(self, tokens_max: int) -> Passage:
-        """Its beginning; the whole if it is no longer than that."""
+        """Passage cut to its first `tokens_max` tokens; unchanged if it is not longer."""
         return self if self.tokens <= tokens_max else replace(self, tokens=tokens_max)
 
     def scaled(self, scale: float) -> Passage:
-        """As many blocks, each of them shorter or longer, by whole tokens."""
+        """Passage with the same number of blocks, each scaled in length by whole tokens."""
         block_tokens = max(1, round(self.block_tokens * scale))
         in_blocks = min(self.tokens, self.blocks * self.block_tokens)
         whole, rest = divmod(in_blocks, self.block_tokens)
@@ -69,11 +69,11 @@ class Passage:
         return replace(self, block_tokens=block_tokens, tokens=max(1, whole * block_tokens + rest))
 
     def block_names(self, seed: int) -> list[int]:
-        """Chained 64-bit names of its blocks: name i of two passages is equal if blocks 0 to i are."""
+        """Chained 64-bit names of the blocks: name i of two passages is equal if blocks 0 to i are."""
         return self._links(seed)[:-1]
 
     def names(self, unit_tokens: int, seed: int) -> tuple[int, ...]:
-        """Chained 64-bit names of its full units: name i of two passages is equal if units 0 to i are."""
+        """Chained 64-bit names of the full units: name i of two passages is equal if units 0 to i are."""
         size, links = self.block_tokens, self._links(seed)
         own = len(links) - 1
         inside = min(self.tokens, own * size)
@@ -85,17 +85,17 @@ class Passage:
         return tuple(names)
 
     def text(self, from_token: int = 0) -> str:
-        """Four bytes a token, from this token to the end."""
+        """Text from this token to the end, four bytes per token."""
         return "".join(map(_WORDS.__getitem__, b"".join(self._draws(from_token))))
 
     def _links(self, seed: int) -> list[int]:
-        """One for each block and one for what follows them, each chained to the one before."""
+        """Hash of each block and one of the text after them, each chained to the one before."""
         link = xxh3_64_intdigest(self.space.encode(), seed)
         links = [link := xxh3_64_intdigest(_NUMBER.pack(number), link) for number in self.numbers()]
         return [*links, xxh3_64_intdigest(b"own" + self.own.encode(), link)]
 
     def _draws(self, from_token: int) -> Iterator[bytes]:
-        """One byte for each token."""
+        """Random bytes that select the words, one byte per token."""
         size = self.block_tokens
         at = from_token // size * size
         for number in islice(self.numbers(), from_token // size, None):
@@ -111,7 +111,7 @@ class Passage:
 
 
 def runs_of(numbers: list[int]) -> tuple[tuple[int, int], ...]:
-    """Numbers in a row as ranges, wherever each is one more than the one before."""
+    """Consecutive numbers combined into ranges of first and last."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and runs[-1][1] + 1 == number:

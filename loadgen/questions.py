@@ -1,6 +1,6 @@
-"""Questions that somebody wrote down: JSON lines with `question` or `turns`, or plain text, one question a line.
+"""Parses question files: JSON lines with `question` or `turns`, or plain text with one question per line.
 
-Pure: lines come in; what cannot be read is counted.
+Pure: lines come in; unreadable lines are counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from loadgen.traces.rows import RowFault, Unreadable
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Each is one or more turns that belong together."""
+    """Questions of a file, each with one or more turns, and its unreadable lines."""
 
     asked: tuple[tuple[str, ...], ...]
     unreadable: Unreadable
@@ -27,7 +27,7 @@ class _Line(msgspec.Struct):
 
 
 def parse_questions(lines: Iterable[str]) -> Questions:
-    """GSM8K has `question`, MT-Bench has `turns`."""
+    """Parse the lines. GSM8K has `question`, MT-Bench has `turns`."""
     unreadable = Unreadable()
     decoder = msgspec.json.Decoder(_Line)
     asked = []

@@ -1,4 +1,4 @@
-"""What a run gives: its requests as their clients measured them, what else was counted, and percentiles of it.
+"""Holds a run's results: request records as their clients measured them, other counters, and percentiles of values.
 
 It only counts what it is given: it must know no clock, no socket and no file.
 """
@@ -25,30 +25,30 @@ class RequestRecord:
     client_region: RegionName
     end: RequestEnd
     sent_ns: int
-    """When it was due; whoever waits for it has waited since then, however late it left."""
+    """Time at which the request was due; waiting counts from then, however late it was sent."""
     ended_ns: int
     first_token_ns: int | None = None
     served_by: RegionName | None = None
-    """The region whose engine answered."""
+    """Region whose engine answered."""
     output_tokens: int = 0
     tokens_in_time: int = 0
-    """Those that arrived while load was still being sent."""
+    """Output tokens that arrived while load was still being sent."""
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     detail: str = ""
     lag_ns: int = 0
-    """How much later than due it left, since whoever sends was busy."""
+    """Delay between the due time and the actual sending, caused by a busy load generator."""
     tries: int = 1
-    """How often its client sent it."""
+    """Number of times that the client sent the request."""
     failed_by: str = ""
-    """Of one that failed: whose failure it was, where that is told apart."""
+    """Component that caused the failure of a failed request, where the run distinguishes causes."""
     tenant: str = ""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixTokens:
-    """What engines counted: prompt tokens looked up, and found, in their prefix caches."""
+    """Prompt tokens that engines looked up in their prefix caches, and those that they found there."""
 
     queried: int = 0
     hit: int = 0
@@ -62,13 +62,13 @@ class PrefixTokens:
 
 @dataclass(frozen=True, slots=True)
 class MachineUse:
-    """How busy the whole machine was, 0 to 1 of all its CPUs."""
+    """CPU use of the whole machine, from 0 to 1 of all its CPUs."""
 
     mean_share: float
     peak_share: float
-    """Of the busiest sample."""
+    """CPU use of the busiest sample."""
     own_share: float | None = None
-    """What the run's own processes took of it on average, if that could be told."""
+    """Mean share of the CPUs that the run's own processes used, if known."""
 
     def as_document(self) -> dict[str, float | None]:
         shares = {"mean_share": self.mean_share, "peak_share": self.peak_share, "own_share": self.own_share}
@@ -89,7 +89,7 @@ class Percentiles:
 
 
 def percentiles(values: Iterable[int]) -> Percentiles | None:
-    """None when there are no values."""
+    """Percentiles of the values; None when there are no values."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -98,14 +98,14 @@ def percentiles(values: Iterable[int]) -> Percentiles | None:
 
 
 def times_per_token_ns(completed: Iterable[RequestRecord]) -> Iterator[int]:
-    """From the first token to the end, for each token after the first; of answers that had several."""
+    """Mean time per token after the first, from the first token to the end, of each answer with several tokens."""
     for each in completed:
         if each.first_token_ns is not None and each.output_tokens > 1:
             yield (each.ended_ns - each.first_token_ns) // (each.output_tokens - 1)
 
 
 def quantile(values: Sequence[_Number], share: float) -> _Number:
-    """The nearest rank of some values."""
+    """Nearest-rank quantile of the values."""
     return sorted(values)[_rank(share, len(values))]
 
 
@@ -114,6 +114,6 @@ def _rank(share: float, count: int) -> int:
 
 
 def in_milliseconds(values: Percentiles, digits: int) -> dict[str, float]:
-    """`p10` to `p99`, and `mean`."""
+    """Percentiles as a document with the keys `p10` to `p99` and `mean`."""
     named = {field.name.removesuffix("_ns"): getattr(values, field.name) for field in fields(values)}
     return {name: round(value_ns / _MILLISECOND_NS, digits) for name, value_ns in named.items()}

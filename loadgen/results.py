@@ -1,4 +1,4 @@
-"""What a run leaves behind, simulated or live: `results.json`, `report.html`, and a table on the terminal.
+"""Writes and prints a run's results, simulated or live: `results.json`, `report.html`, and tables on the terminal.
 
 It shows what the document holds, and computes nothing.
 """
@@ -28,7 +28,7 @@ def write_results(folder: Path, document: Figures) -> None:
 
 
 def summary_table(title: str, rows: Iterable[tuple[str, Figures]]) -> Table:
-    """One line for each run: its name, and the figures of all regions together."""
+    """Table with one row per run: its name, and the figures of all regions together."""
     table = Table(title=title, title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
     table.add_column(_COLUMNS[0], overflow="fold")
     for heading in _COLUMNS[1:]:
@@ -39,7 +39,7 @@ def summary_table(title: str, rows: Iterable[tuple[str, Figures]]) -> Table:
 
 
 def in_short(runs: Sequence[Figures]) -> Iterator[str]:
-    """One sentence for each figure by which runs are compared, as on the page; none where there is one run alone."""
+    """One sentence per figure by which runs are compared, as on the page; empty for a single run."""
     if len(runs) > 1:
         for each in verdicts(runs):
             beside = f"; {', '.join(each.others)}" if each.others else ""
@@ -47,8 +47,8 @@ def in_short(runs: Sequence[Figures]) -> Iterator[str]:
 
 
 def failovers_table(name: str, control: Figures) -> Table:
-    """One line for each gateway that died: what followed, in seconds from its death; below, whose failures clients
-    saw."""
+    """Table with one row per failed gateway: the failover's stages in seconds from its death. The caption counts failed
+    requests by cause."""
     failed = ", ".join(f"{count} {kind}" for kind, count in control["failed_by"].items() if count) or "nothing"
     table = Table(title=f"{name}: deaths", caption=f"failed: {failed}", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
     table.add_column("gateway", overflow="fold")
@@ -61,7 +61,7 @@ def failovers_table(name: str, control: Figures) -> Table:
 
 
 def money_table(runs: Sequence[Figures]) -> Table:
-    """One line for each run and region, and each run and tenant: what it would have cost."""
+    """Table of costs, with one row per run and region and one per run and tenant."""
     first = runs[0]["money"]
     title = f"{first['currency']}, by price list {first['price_list']}, for {first['days']:g} days"
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1))

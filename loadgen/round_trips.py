@@ -1,4 +1,4 @@
-"""How far regions are from each other: a table of round trips, read from a file.
+"""Reads the table of network round trips between regions from a file.
 
 It must know nothing of how, or whether, anything is sent.
 """
@@ -25,7 +25,8 @@ class RoundTripTable:
         return tuple(sorted({region for pair in self.seconds for region in pair}))
 
     def round_trip_s(self, one: RegionName, other: RegionName) -> float:
-        """Zero within a region; KeyError for a pair that the table does not hold."""
+        """Round trip between two regions: zero within a region. Raises KeyError for a pair that the table does not
+        hold."""
         return 0.0 if one == other else self.seconds[frozenset((one, other))]
 
 
@@ -34,7 +35,7 @@ def read_round_trips(path: Path) -> RoundTripTable:
 
 
 def parse_round_trips(text: str) -> RoundTripTable:
-    """Read lines of `region,region,milliseconds`; `#` begins a comment. ValueError names the line that is wrong."""
+    """Parse lines of `region,region,milliseconds`; `#` begins a comment. Raises ValueError naming the faulty line."""
     seconds: dict[frozenset[RegionName], float] = {}
     for row in csv.reader(StringIO(_without_comments(text))):
         pair, round_trip_s = _parse_row(row)

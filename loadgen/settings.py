@@ -1,4 +1,4 @@
-"""How a command line changes a scenario: `KEY=VALUE`, with values as a YAML file would have them.
+"""Parses the settings by which a command line changes a scenario: `KEY=VALUE`, with values written as in a YAML file.
 
 It reads text and nothing else.
 """
@@ -9,7 +9,7 @@ import click
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Raises UsageError."""
+    """Split `KEY=VALUE` into key and text. Raises UsageError."""
     key, separator, value = text.partition("=")
     if not separator or not key:
         raise click.UsageError(f"{text!r} is not KEY=VALUE")
@@ -17,13 +17,13 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def setting(text: str) -> tuple[str, object]:
-    """Raises UsageError."""
+    """Parse `KEY=VALUE` into key and scalar value. Raises UsageError."""
     key, value = pair(text)
     return key, scalar(value)
 
 
 def scalar(text: str) -> object:
-    """A number is a number, as in the file; `on` and `off` are words."""
+    """Parse a scalar: numbers, `true`, `false` and `null` as in YAML; `on` and `off` stay words."""
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):

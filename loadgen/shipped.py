@@ -16,12 +16,12 @@ SAMPLE_TRACE = _HERE / "traces/sample.jsonl"
 
 
 def scenarios() -> dict[str, Path]:
-    """By name, in alphabetical order."""
+    """Paths of the scenarios by name, in alphabetical order."""
     return {path.stem: path for path in sorted(SCENARIOS.glob("*.yaml"))}
 
 
 class ShippedPath(click.Path):
-    """A file, or the name of one that comes along; where there are both, the file."""
+    """Parameter type for a file or the name of a shipped one; an existing file wins."""
 
     def __init__(self, kind: str, shipped: Mapping[str, Path], *, takes_folders: bool = False) -> None:
         super().__init__(exists=True, dir_okay=takes_folders, path_type=Path)

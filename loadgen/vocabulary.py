@@ -1,4 +1,4 @@
-"""The words of a run, simulated or live: which call a request is made with, how it ended. It decides nothing."""
+"""Terms of a run, simulated or live: the API call of a request, and how a request ended. It decides nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Api(StrEnum):
-    """Which call a request is made with."""
+    """API call with which a request is made."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -17,10 +17,10 @@ class Api(StrEnum):
 
 
 class RequestEnd(StrEnum):
-    """How a request ended, as its client saw it."""
+    """End of a request, as its client saw it."""
 
     COMPLETED = "completed"
     FAILED = "failed"
-    """Refused, broken off or garbled; the record's `detail` says how."""
+    """Refused, broken off or garbled; the record's `detail` gives the reason."""
     UNFINISHED = "unfinished"
-    """Still waiting or streaming when the run was over."""
+    """Still waiting or streaming when the run ended."""

@@ -1,4 +1,5 @@
-"""Distance between regions, on one machine: TCP proxies that delay each direction, and can be cut and healed.
+"""Emulates the network between regions on one machine: TCP proxies that delay each direction, and can be cut and
+healed.
 
 It stands in for the network only. It must never look into the bytes it carries, reorder them or lose them.
 """
@@ -18,7 +19,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 class _Direction:
-    """The path from one region to another; all connections across it share its delay and its state."""
+    """One direction of the path between two regions; all connections across it share its delay and its state."""
 
     def __init__(self, delay_s: float, in_flight_bytes_max: int) -> None:
         self.delay_s = delay_s
@@ -54,7 +55,7 @@ class _Pipe:
         direction.pipes.add(self)
 
     def put(self, data: bytes) -> None:
-        """Send bytes on their way; empty bytes stand for the end of the connection."""
+        """Queue bytes for delivery; empty bytes stand for the end of the connection."""
         if self not in self._direction.pipes:
             return
         self._parcels.append((self._loop.time() + self._direction.delay_s, data))
@@ -65,7 +66,7 @@ class _Pipe:
             self._arm()
 
     def deliver(self) -> None:
-        """Write what is due, unless the way is cut or the receiver is slow."""
+        """Write the bytes that are due, unless the path is cut or the receiver is slow."""
         self._disarm()
         now_s = self._loop.time()
         while self._may_write() and self._parcels and self._parcels[0][0] <= now_s:
@@ -77,7 +78,7 @@ class _Pipe:
         self._arm()
 
     def drop(self) -> None:
-        """The receiver is gone: nothing more can arrive."""
+        """Discard all queued bytes, since the receiver is gone."""
         self._disarm()
         self._parcels.clear()
         self._direction.pipes.discard(self)
@@ -96,7 +97,7 @@ class _Pipe:
 
 
 class _End(asyncio.Protocol):
-    """One socket of a proxied connection. It reads nothing until its pipes are laid."""
+    """One socket of a proxied connection. It reads nothing until its pipes are connected."""
 
     def __init__(self) -> None:
         self.is_full = False
@@ -105,7 +106,8 @@ class _End(asyncio.Protocol):
         self._outgoing: _Pipe | None = None
         self._incoming: _Pipe | None = None
         self._early: list[bytes] = []
-        """What came before the pipes were laid: early Pythons 3.11 read although reading was paused at once."""
+        """Bytes read before the pipes were connected: early releases of Python 3.11 read although reading was paused at
+        once."""
 
     def lay(self, *, outgoing: _Pipe, incoming: _Pipe) -> None:
         self._outgoing, self._incoming = outgoing, incoming
@@ -161,7 +163,7 @@ class _End(asyncio.Protocol):
             self._transport.resume_reading()
 
     def abort(self) -> None:
-        """Close at once, with whatever is unsent."""
+        """Close at once, discarding unsent bytes."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -171,7 +173,7 @@ class _End(asyncio.Protocol):
 
 
 class _Caller(_End):
-    """The socket of whoever dialled."""
+    """Socket of the connecting client."""
 
     def __init__(self, wan: Wan, route: _Route) -> None:
         super().__init__()
@@ -185,7 +187,7 @@ class _Caller(_End):
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """From a caller's region to one port in another region."""
+    """Route from a caller's region to one port in another region."""
 
     there: _Direction
     back: _Direction
@@ -193,9 +195,9 @@ class _Route:
 
 
 class Wan:
-    """The network between regions. A cut holds bytes back instead of losing them, as TCP does until it gives up.
+    """Network between regions. A cut holds bytes back instead of losing them, as TCP does until it gives up.
 
-    A sender with `in_flight_bytes_max` on the way across one connection is not read from until some of them arrive.
+    A sender with more than `in_flight_bytes_max` bytes in flight on one connection is not read from until some arrive.
     """
 
     def __init__(self, table: RoundTripTable, *, in_flight_bytes_max: int = 16 * 2**20) -> None:
@@ -213,11 +215,11 @@ class Wan:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Take no more connections and drop all there are."""
+        """Take no more connections and drop all existing ones."""
         self._is_closed = True
         for listening in (each for server in self._servers for each in server.sockets):
             asyncio.get_running_loop().remove_reader(listening.fileno())
-        await asyncio.sleep(0)  # what a close overtakes while it is being accepted, asyncio of Python 3.11 forgets
+        await asyncio.sleep(0)  # asyncio of Python 3.11 loses a connection that is being accepted during the close
         for server in self._servers:
             server.close()
         for task in self._dials:
@@ -228,7 +230,8 @@ class Wan:
             await end.until_lost()
 
     async def route(self, caller: RegionName, callee: RegionName, port: int) -> int:
-        """A loopback port through which the caller's region reaches `port` in the callee's region."""
+        """Open a loopback port through which the caller's region reaches `port` in the callee's region; returns its
+        number."""
         route = _Route(self._direction(caller, callee), self._direction(callee, caller), port)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: _Caller(self, route), _LOOPBACK, 0)
@@ -247,7 +250,7 @@ class Wan:
         self._direction(other, one).heal()
 
     def dial(self, caller: _End, route: _Route) -> None:
-        """Lay the way for a caller who has just connected."""
+        """Connect the route for a caller that has just connected."""
         self._ends.add(caller)
         if self._is_closed:
             caller.abort()
@@ -257,7 +260,7 @@ class Wan:
         task.add_done_callback(self._dials.discard)
 
     def _direction(self, source: RegionName, destination: RegionName) -> _Direction:
-        """KeyError when the table has no such pair."""
+        """State of one direction. Raises KeyError when the table has no such pair."""
         key = (source, destination)
         if key not in self._directions:
             delay_s = self._table.round_trip_s(source, destination) / 2
@@ -265,7 +268,8 @@ class Wan:
         return self._directions[key]
 
     async def _connect(self, caller: _End, route: _Route) -> None:
-        """The caller's system believes it is connected at once; its first bytes pay for the handshake's round trip."""
+        """Connect to the callee after one round trip: the caller's system connects to the proxy at once, so its first
+        bytes pay for the handshake."""
         callee = _End()
         self._ends.add(callee)
         await asyncio.sleep(route.there.delay_s + route.back.delay_s)

@@ -1,7 +1,7 @@
-"""What users ask, drawn from a seed: conversations with growing histories, trees of thoughts, bursts, and when they
-arrive.
+"""Generates what users ask, from a seed: conversations with growing histories, trees of thoughts, bursts, and arrival
+times.
 
-It says what is sent, how long people think and at which rate they come; it must know no clock, no socket and no event
+It says what is sent, how long users think and at which rate they arrive; it must know no clock, no socket and no event
 loop.
 """
 
@@ -37,7 +37,7 @@ _WORDS = _VOCABULARY.split()
 
 
 Questions = Sequence[tuple[str, ...]]
-"""From a file, each with its turns; without any, they are made up."""
+"""Questions of a file, each with its turns; empty if questions are generated."""
 
 
 class Message(TypedDict):
@@ -65,13 +65,13 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadConfig:
-    """The shape of the conversations (SkyWalker §5.1, multi-turn); a word is about one and a half tokens."""
+    """Shape of the conversations (SkyWalker §5.1, multi-turn); a word is about one and a half tokens."""
 
     applications: int = 4
-    """Each has a system prompt that all its users share."""
+    """Number of applications; each has a system prompt that all its users share."""
     system_prompt_words: int = 300
     profile_words: int = 60
-    """What an application remembers of a user: the same in all of the user's conversations."""
+    """Words of a user's profile in the system prompt, the same in all of the user's conversations."""
     turns: Spread = Spread(median=4, sigma=0.5, minimum=1, maximum=10)
     question_words: Spread = Spread(median=40, sigma=0.7, minimum=4, maximum=300)
     output_tokens: Spread = Spread(median=60, sigma=0.4, minimum=16, maximum=150)
@@ -83,39 +83,38 @@ class Step:
     """One request of a program, and what to expect of its answer."""
 
     text: str
-    """What it adds to everything said before it."""
+    """Text that the step adds to the messages before it."""
     output_tokens: int
     after: int | None = None
-    """The earlier step whose answer it waits for and goes on from; None goes on from the opening."""
+    """The earlier step whose answer this one waits for and continues; None continues from the opening."""
     think_s: float = 0.0
-    """How long whoever asks takes before asking, once it could."""
+    """Think time between the moment at which the step could be sent and its sending."""
     passage: Passage | None = None
-    """All that is asked, in place of everything said before it: what a trace recorded."""
+    """Whole recorded prompt of a trace, used in place of the accumulated messages."""
     answer_s_min: float = 0.0
-    """What waits for the answer waits at least so long from the question."""
+    """Minimum time from sending until the steps that wait for the answer may start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What one user asks for as a whole: steps that share their beginnings. Those that wait for nothing else run at
-    once."""
+    """Unit of one user's work: steps that share their beginnings. Steps that wait for no other run at once."""
 
     program_id: str
     user_id: str
     session_key: str
-    """Keeps its requests together under consistent hashing."""
+    """Key that keeps the program's requests together under consistent hashing."""
     opening: str
-    """What the application says before the user: a system prompt, instructions, examples."""
+    """System prompt of the application: instructions, examples."""
     steps: tuple[Step, ...]
-    """None comes before the one it waits for."""
+    """Steps in an order in which no step stands before the one it waits for."""
     tenant: str = ""
-    """Who asks, where a trace says so; else whoever runs the program."""
+    """Tenant named by a trace; if empty, that of the client that runs the program."""
 
     def roots(self) -> list[int]:
         return [number for number, step in enumerate(self.steps) if step.after is None]
 
     def children(self) -> dict[int, list[int]]:
-        """By step, the steps that wait for it."""
+        """Steps that wait for each step."""
         found: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
             if step.after is not None:
@@ -123,7 +122,7 @@ class Program:
         return found
 
     def messages(self, number: int, replies: Mapping[int, str]) -> list[Message]:
-        """What is sent for a step, given the answers to the steps that it goes on from."""
+        """Messages sent for a step, given the answers to the steps that it continues."""
         path = [self.steps[number]]
         if (recorded := path[0].passage) is not None:
             return [Message(role="user", content=recorded.text())]
@@ -140,19 +139,19 @@ class Program:
 
 
 class Workload(Protocol):
-    """Whatever can say what a user wants next."""
+    """Source of users' programs."""
 
     def programs(self, user_id: str) -> Iterator[Program]:
-        """One user's programs, without end; for one seed the same, however fast the answers come."""
+        """One user's programs, without end; the same for one seed, however fast the answers come."""
         ...
 
 
 @runtime_checkable
 class Recorded(Workload, Protocol):
-    """A workload that also knows when its programs once came."""
+    """Workload whose programs have recorded arrival times."""
 
     def recorded(self) -> Iterator[tuple[float, Program]]:
-        """Seconds from the beginning, in order, each with what came then."""
+        """Seconds from the beginning and the program that arrived then, in order of time."""
         ...
 
 
@@ -163,12 +162,12 @@ class Turn:
     question: str
     output_tokens: int
     think_s: float
-    """How long the user thinks before asking."""
+    """Time that the user thinks before asking."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A user's questions to one application; each goes out with everything said before it."""
+    """Questions of one user to one application; each is sent with the whole conversation before it."""
 
     conversation_id: str
     user_id: str
@@ -177,7 +176,7 @@ class Conversation:
     turns: tuple[Turn, ...]
 
     def program(self) -> Program:
-        """The same as a chain of steps."""
+        """Conversation as a chain of steps."""
         steps = (
             Step(turn.question, turn.output_tokens, number - 1 if number else None, turn.think_s)
             for number, turn in enumerate(self.turns)
@@ -185,7 +184,7 @@ class Conversation:
         return Program(self.conversation_id, self.user_id, self.user_id, self.system_prompt, tuple(steps))
 
     def messages(self, replies: Sequence[str]) -> list[Message]:
-        """What is sent for the next turn, after these replies to the turns before it."""
+        """Messages sent for the next turn, given the replies to the turns before it."""
         assert len(replies) < len(self.turns), "every turn has been answered"
         said = [Message(role="system", content=self.system_prompt)]
         for turn, reply in zip(self.turns, replies, strict=False):
@@ -196,7 +195,7 @@ class Conversation:
 
 
 class MultiTurnWorkload:
-    """Users and their conversations: for one seed a user says the same things, however fast the answers come."""
+    """Users and their conversations; a user's texts depend on the seed alone, however fast the answers come."""
 
     def __init__(self, config: WorkloadConfig, *, seed: int, questions: Questions = ()) -> None:
         self._config = config
@@ -205,7 +204,7 @@ class MultiTurnWorkload:
         self._prompts = [self._system_prompt(application) for application in range(config.applications)]
 
     def conversations(self, user_id: str) -> Iterator[Conversation]:
-        """One user's conversations, without end. Between two of them a user is no more than a name and a number."""
+        """One user's conversations, without end. Between conversations a user is no more than a name and a number."""
         return (self._conversation(user_id, number) for number in count(1))
 
     def programs(self, user_id: str) -> Iterator[Program]:
@@ -224,7 +223,7 @@ class MultiTurnWorkload:
         )
 
     def _turns(self, rng: random.Random) -> tuple[Turn, ...]:
-        """A question with several turns is a conversation of its own."""
+        """Draw a conversation's turns; a question with several turns is a conversation of its own."""
         asked = rng.choice(self._questions) if self._questions else ()
         if len(asked) > 1:
             return tuple(self._turn(rng, question) for question in asked)
@@ -252,18 +251,18 @@ class MultiTurnWorkload:
 
 @dataclass(frozen=True, slots=True)
 class TreeConfig:
-    """Tree of Thoughts (SkyWalker §5.1): with depth 4, two branches make 15 requests and four make 85."""
+    """Shape of Tree of Thoughts (SkyWalker §5.1): with depth 4, two branches make 15 requests and four make 85."""
 
     branches: int = 2
     depth: int = 4
     instruction_words: int = 220
-    """Shared by all trees: the task and its examples."""
+    """Words of the instruction shared by all trees: the task and its examples."""
     question_words: Spread = Spread(median=45, sigma=0.35, minimum=15, maximum=150)
     thought_words: int = 12
-    """How a node asks for its next thought."""
+    """Words of the prompt with which a node asks for its next thought."""
     output_tokens: Spread = Spread(median=80, sigma=0.4, minimum=24, maximum=240)
     pause_s: Spread = Spread(median=0.2, sigma=0.3, minimum=0.05, maximum=1)
-    """Between two trees of a user."""
+    """Pause between two trees of a user."""
 
     @property
     def requests(self) -> int:
@@ -271,7 +270,7 @@ class TreeConfig:
 
 
 class TreeOfThoughts:
-    """Each question is solved by a tree of requests; a node starts when its parent has answered."""
+    """Workload in which a tree of requests solves each question; a node starts when its parent has answered."""
 
     def __init__(self, config: TreeConfig, *, seed: int, questions: Questions = ()) -> None:
         self._config = config
@@ -301,18 +300,18 @@ class TreeOfThoughts:
 
 @dataclass(frozen=True, slots=True)
 class BurstConfig:
-    """A user who asks for much at once, and then for nothing for a while."""
+    """Shape of bursts: a user sends many requests at once, and then pauses."""
 
     requests: int = 32
     document_words: int = 400
-    """What all requests of one burst are about."""
+    """Words of the document that all requests of one burst share."""
     question_words: Spread = Spread(median=25, sigma=0.5, minimum=4, maximum=120)
     output_tokens: Spread = Spread(median=60, sigma=0.4, minimum=16, maximum=150)
     pause_s: Spread = Spread(median=15, sigma=0.3, minimum=5, maximum=60)
 
 
 class Bursts:
-    """One user's requests all come at once, on one document, under one session key."""
+    """Workload in which one user's requests all arrive at once, on one document, under one session key."""
 
     def __init__(self, config: BurstConfig, *, seed: int) -> None:
         self._config = config
@@ -334,7 +333,7 @@ class Bursts:
 
 
 class MixedWorkload:
-    """A user whose next program is of one kind or another."""
+    """Workload that draws each of a user's programs from one of several workloads."""
 
     def __init__(self, parts: Sequence[tuple[float, Workload]], *, seed: int) -> None:
         assert parts, "a mixture has parts"
@@ -351,7 +350,7 @@ class MixedWorkload:
 
 
 class OneUser:
-    """Everything that is asked comes from one user: whatever the workload, it has one session key."""
+    """Workload whose requests all have one user's session key."""
 
     def __init__(self, workload: Workload, session_key: str) -> None:
         self._workload = workload
@@ -361,12 +360,12 @@ class OneUser:
         return (replace(program, session_key=self._session_key) for program in self._workload.programs(user_id))
 
 
-# When users come, in open loop.
+# Arrival times of users in open loop.
 
 
 @dataclass(frozen=True, slots=True)
 class RateCurve:
-    """Arrivals a second over time: straight lines between points, level before the first and after the last."""
+    """Arrivals per second over time: linear between points, constant before the first and after the last."""
 
     points: tuple[tuple[float, float], ...]
     """(seconds, rate), in order of time."""
@@ -405,8 +404,8 @@ def diurnal(*, peak: float, trough: float, day_s: float, shift_hours: float, day
 
 
 def arrivals(curve: RateCurve, rng: random.Random, *, until_s: float, variation: float = 1.0) -> Iterator[float]:
-    """Times of arrival. Gaps are Gamma-distributed with this coefficient of variation before the curve stretches them:
-    1 is a Poisson process, more is burstier, 0 is a metronome."""
+    """Arrival times. Gaps are Gamma-distributed with this coefficient of variation before the curve stretches them: 1
+    is a Poisson process, more is burstier, 0 is a metronome."""
     work, at_s = 0.0, 0.0
     for start_s, end_s, start_rate, end_rate in _pieces(curve, until_s):
         slope = (end_rate - start_rate) / (end_s - start_s)
@@ -427,14 +426,14 @@ def arrivals(curve: RateCurve, rng: random.Random, *, until_s: float, variation:
 
 
 def _pieces(curve: RateCurve, until_s: float) -> Iterator[tuple[float, float, float, float]]:
-    """The curve from 0 to the end as straight pieces: from, to, and the rate at each."""
+    """Straight pieces of the curve from 0 to the end: from, to, and the rate at each."""
     corners = [0.0, *(at_s for at_s, _ in curve.points if 0 < at_s < until_s), until_s]
     for start_s, end_s in pairwise(corners):
         yield start_s, end_s, curve.rate_at(start_s), curve.rate_at(end_s)
 
 
 def _unit_gap(rng: random.Random, variation: float) -> float:
-    """A gap of mean 1."""
+    """Gap between arrivals with mean 1."""
     if variation == 0:
         return 1.0
     shape = 1 / variation**2
@@ -442,7 +441,7 @@ def _unit_gap(rng: random.Random, variation: float) -> float:
 
 
 def _time_for(work: float, rate: float, slope: float) -> float:
-    """How long a rate that changes by `slope` takes to add up to `work`."""
+    """Time until a rate that changes by `slope` adds up to `work`."""
     if abs(slope) < 1e-12:
         return work / rate
     root = math.sqrt(max(0.0, rate * rate + 2 * slope * work))

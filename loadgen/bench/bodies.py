@@ -1,7 +1,7 @@
-"""How long the worst bodies that a client can send hold up the event loop: each as large as one may be.
+"""Measures how long the worst request bodies block the event loop, each as large as permitted.
 
-What reads them keeps the interpreter to itself until it is done, so that a thread would not help. Inflating does not:
-what counts there is the one step that the loop takes by itself.
+Parsing holds the interpreter lock until it is done, so a thread would not help. Decompression releases it; there, only
+the one step that runs on the loop counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gateway.request.media import MediaTokens
 _SETTINGS = HttpSettings(GatewayId("gw"), Place(RegionName("us-east-1"), Jurisdiction("US")))
 _CALLER = Caller(RequestId("r"), TenantName("default"), ("", ""))
 _CONTENTS = ContentReader(ContentConfig, lambda _: True, MediaTokens())
-"""Every model's pools are told apart by tokens."""
+"""Reader that examines every model's bodies, as where pools are distinguished by token counts."""
 _ROUNDS = 3
 _MILLISECOND_NS = 1_000_000
 
@@ -43,7 +43,7 @@ def run() -> Mapping[str, object]:
 
 
 def _bodies(size: int) -> list[tuple[str, str, bytes]]:
-    """Those that come as far as the loop."""
+    """Bodies that are parsed on the event loop, by name and path."""
     xargs = json.dumps({f"{number:07}": 1 for number in range(size // 13)}).encode()
     line = b'{"type":"text","text":"x-anthropic-billing-header: 1"}'
     picture = b'{"type":"image_url","image_url":{"url":"data:image/png;base64,%b"}}'
@@ -77,7 +77,7 @@ def _filled(piece: bytes, size: int = 250 * 1024) -> bytes:
 
 
 def _read(path: str, body: bytes) -> None:
-    with suppress(ClientFault):  # that takes as long
+    with suppress(ClientFault):  # a refused body takes as long
         read_request(path, body, _CALLER, _SETTINGS, contents=_CONTENTS)
 
 

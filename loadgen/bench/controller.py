@@ -1,7 +1,7 @@
-"""What the controller's core costs, by number of replicas and regions: each thing it hears in steady state, a gateway's
-death, and its own recovery from what was written down; and how long a gateway's snapshot is.
+"""Measures the controller core's costs by number of replicas and regions: each event in steady state, the death of a
+gateway, recovery from stored state, and the size of a gateway's snapshot.
 
-Every gateway hears every other one, as in a mesh where all is well. Medians of several rounds.
+Every gateway receives every other gateway's heartbeats, as in a healthy mesh. Figures are medians of several rounds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.ground.control.codec import said_by_controller
 from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
 
 SIZES = ((10, 3), (1_000, 3), (10_000, 3), (10, 100), (1_000, 100), (10_000, 100))
-"""Replicas, and regions."""
+"""Pairs of replicas and regions."""
 _ROUNDS = 3
 _SECOND_NS = 1_000_000_000
 _JURISDICTIONS = ("EU", "JP", "US")
@@ -35,7 +35,7 @@ def run() -> Mapping[str, object]:
 
 
 def figure_at(figure: str, replicas: int, regions: int) -> str:
-    """What a figure is called for a mesh of this size."""
+    """Name of a figure for a mesh of this size."""
     return f"{figure}_at_{replicas}_replicas_in_{regions}_regions"
 
 
@@ -58,7 +58,7 @@ def _measure(replicas: int, regions: int) -> dict[str, float]:
 
 
 class _Mesh:
-    """One gateway a region, each with its share of the replicas, and a core that hears them all."""
+    """One gateway per region, each with its share of the replicas, and a core that receives events of all."""
 
     def __init__(self, replicas: int, regions: int) -> None:
         self._gateways = tuple(_gateway(number) for number in range(regions))
@@ -75,28 +75,28 @@ class _Mesh:
         self._begin()
 
     def heard_s(self) -> float:
-        """A report of one gateway on all the others."""
+        """Seconds per report of one gateway on all its peers."""
         reports = [events.PeersHeard(each.gateway_id, self._peers_of(each)) for each in self._gateways]
         return _took(lambda: [self._tell(each) for each in reports]) / len(reports)
 
     def probed_s(self) -> float:
-        """A probe that was answered."""
+        """Seconds per successful probe."""
         probes = [events.GatewayProbed(each.gateway_id, True) for each in self._gateways]
         return _took(lambda: [self._tell(each) for each in probes]) / len(probes)
 
     def death_s(self) -> float:
-        """Everything from a broken stream to the last order about it, in steady state."""
+        """Seconds from a gateway's broken stream to the last effect of its death, in steady state."""
         dead = self._gateways[0].gateway_id
         return _took(lambda: self._kill(dead))
 
     def recovery_s(self) -> float:
-        """A controller that begins anew, until everybody has told what it is and was told what it has."""
+        """Seconds from the restart of a controller until all gateways have connected and reported."""
         owners = tuple(self._core.owners.items())
         self._core = ControllerCore()
         return _took(lambda: self._begin(owners))
 
     def largest_snapshot(self) -> Snapshot:
-        """Of the gateway that has most, after its neighbour's death."""
+        """Snapshot of the gateway with the most replicas, after a gateway's death."""
         core = self._core
         owned: dict[GatewayId, list[ReplicaId]] = {}
         for replica_id, owner in core.owners.items():
@@ -143,7 +143,7 @@ class _Mesh:
         )
 
     def _tell(self, event: events.Event) -> list[effects.Effect]:
-        """As its driver does, which asks each time when to wake it."""
+        """Handle one event as the driver does, which asks for the next wake-up after each."""
         self._now_ns += 1_000_000
         told = self._core.handle(event, self._now_ns)
         self._core.next_wakeup_ns()
@@ -157,7 +157,7 @@ def _gateway(number: int) -> GatewayEntry:
 
 
 def _document(replica_id: ReplicaId, place: Place) -> str:
-    """As a region file describes one."""
+    """Replica document as a region file describes it."""
     return json.dumps(
         {
             "id": replica_id,

@@ -1,8 +1,7 @@
-"""How many requests a second one gateway core decides, by number of replicas and with a long queue.
+"""Measures how many requests per second one gateway core decides, by number of replicas and with a long queue.
 
-A request here is its whole life in the core: arrival, placement, first token, end, with probes in between; prompts
-are 32 KB
-conversations that share prefixes, under the default policy.
+A request here is its whole life in the core: arrival, placement, first token, end, with probes in between; prompts are
+32 KB conversations that share prefixes, under the default policy.
 """
 
 from __future__ import annotations

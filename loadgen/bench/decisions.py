@@ -1,7 +1,8 @@
-"""What one decision costs a gateway core, in microseconds: a request comes, and is sent somewhere.
+"""Measures the cost of one placement decision of a gateway core, in microseconds.
 
-The paper's rule and the default side by side, with few replicas and with many, with and without the record of whom else
-they looked at. All of them in turn in one run, so that their ratios hold whatever else the machine does.
+The paper's rule and the default are measured side by side, with few replicas and with many, with and without the record
+of the other targets considered. All variants take turns in one run, so that their ratios hold whatever else the machine
+does.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from loadgen.bench.core import BLOCK_BYTES, CONVERSATIONS, FAR_NS, MODEL, PLACE,
 _POLICIES = (PlacementPolicy.PREFIX, PlacementPolicy.COST)
 _REPLICAS = (2, 16, 128)
 _RECORDED = (0, 5)
-"""`considered_max`: none, and what it is by default."""
+"""Values of `considered_max`: none, and the default."""
 _PEERS = tuple(
     vocabulary.PeerSpec(
         vocabulary.GatewayId(f"gw-{region}"),
@@ -63,7 +64,8 @@ def run() -> Mapping[str, object]:
 
 
 class _Bench:
-    """One core under a steady load, where nobody has to wait: prompts are read at once, and answers go on."""
+    """One core under a steady load without queueing: prefills end at once, and each new request follows the end of
+    one."""
 
     def __init__(self, policy: PlacementPolicy, replicas: int, recorded: int) -> None:
         self._rng = random.Random(7)
@@ -83,7 +85,7 @@ class _Bench:
             self._ask()
 
     def round(self) -> float:
-        """Microseconds for one decision, on average."""
+        """Mean microseconds per decision."""
         spent_s = 0.0
         for number in range(_REQUESTS):
             if number % 100 == 0:

@@ -1,7 +1,8 @@
 """`nightside bench`: runs the benches beside this module and prints their figures. It judges none of them.
 
 A bench is a module here with a function `run()`, which returns the figures it measured by name, the unit last in each.
-`decode`, `relay` and `scale`, packages, are commands of their own: one needs other projects' relays, all need minutes.
+The packages `decode`, `relay` and `scale` are commands of their own: one needs other projects' relays, all need
+minutes.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ _PARTS = "parts"
 
 
 class Bench(Protocol):
-    """What a bench module offers."""
+    """Interface of a bench module."""
 
     def run(self) -> Figures: ...
 
 
 _NO_BENCHES = {"main", "moe_layer"}
-"""The latter is run by itself, where a GPU is."""
+"""Modules that are not benches; `moe_layer` is run by itself on a machine with a GPU."""
 
 
 def bench_names() -> list[str]:
-    """Every bench beside this module, in the order in which they run."""
+    """Names of the benches beside this module, in the order in which they run."""
     modules = pkgutil.iter_modules(loadgen.bench.__path__)
     return sorted(module.name for module in modules if module.name not in _NO_BENCHES and not module.ispkg)
 
@@ -59,7 +60,7 @@ def as_table(figures: Figures) -> str:
 
 
 def print_tables(benches: Mapping[str, Bench]) -> None:
-    """Each bench's figures as soon as it has run."""
+    """Print each bench's figures as soon as it has run."""
     for name, module in benches.items():
         click.echo(f"{name}\n{as_table(module.run())}")
 
@@ -69,7 +70,7 @@ def print_json(benches: Mapping[str, Bench]) -> None:
 
 
 class _BenchGroup(click.Group):
-    """Words that name no command of its own are names of benches, and none at all mean all of them."""
+    """Command group in which words that name no command are names of benches, and no words mean all benches."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         asks_for_command = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)

@@ -1,9 +1,9 @@
-"""Measures on a GPU what expert locality is modelled by: how long one mixture-of-experts layer takes by batch and by
-distinct experts (ELDR's Fig. 2), and how long attention takes to read a batch's keys and values. Run it by itself where
-PyTorch and a GPU are: `python -m loadgen.bench.moe_layer`.
+"""Measures on a GPU the constants of the expert locality model: the time of one mixture-of-experts layer by batch and
+by distinct experts (ELDR's Fig. 2), and the time that attention takes to read a batch's keys and values. Run it by
+itself on a machine with PyTorch and a GPU: `python -m loadgen.bench.moe_layer`.
 
-It prints JSON: device, date, versions, every median, and the constants that `loadgen/evaluation/eldr` would take. Where
-there is no GPU it says so, and exits with 1: a CPU's times would say nothing of one.
+It prints JSON: device, date, versions, every median, and the constants that `loadgen/evaluation/eldr` takes. Without a
+GPU it says so and exits with 1, since a CPU's times predict none of a GPU's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WARM_UPS, _ROUNDS = 10, 50
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """Qwen3-30B-A3B's, of one layer."""
+    """Shape of one layer of Qwen3-30B-A3B."""
 
     hidden: int = 2048
     intermediate: int = 768
@@ -40,7 +40,7 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Least squares: time = intercept + slope · size."""
+    """Least-squares fit: time = intercept + slope · size."""
 
     intercept_us: float
     slope_us: float
@@ -58,7 +58,7 @@ def fitted(sizes: Sequence[float], times_us: Sequence[float]) -> Line:
 def main(device: str) -> None:
     """Print one JSON document of medians over rounds, in microseconds."""
     try:
-        import torch  # type: ignore[import-not-found]  # noqa: PLC0415 - no part of what we install
+        import torch  # type: ignore[import-not-found]  # noqa: PLC0415 - not a dependency
     except ImportError:
         click.echo("PyTorch is not installed: nothing was measured", err=True)
         sys.exit(1)
@@ -89,8 +89,8 @@ def main(device: str) -> None:
 
 
 def _layer_times(torch: Any, device: str, shape: LayerShape) -> dict[tuple[int, int], float]:
-    """A batch's tokens spread over so many experts: of each, the two products of the gated feed-forward network, over
-    the tokens that picked it. The batch is padded by expert, as grouped kernels do."""
+    """Times of one layer by batch and number of active experts: for each expert, the two products of the gated
+    feed-forward network over the tokens that picked it. The batch is padded by expert, as grouped kernels do."""
     size = shape.experts, 2 * shape.intermediate, shape.hidden
     up = torch.randn(size, device=device, dtype=torch.bfloat16)
     down = torch.randn((shape.experts, shape.hidden, shape.intermediate), device=device, dtype=torch.bfloat16)
@@ -110,7 +110,7 @@ def _layer_times(torch: Any, device: str, shape: LayerShape) -> dict[tuple[int, 
 
 
 def _attention_times(torch: Any, device: str, shape: LayerShape) -> dict[tuple[int, int], float]:
-    """One token of each request, over so many of its keys and values."""
+    """Times of attention by batch and context: one token of each request over that many keys and values."""
     found = {}
     for batch in BATCHES:
         for tokens in CONTEXTS:
@@ -126,7 +126,7 @@ def _attention_times(torch: Any, device: str, shape: LayerShape) -> dict[tuple[i
 
 
 def _median_us(torch: Any, run: Callable[[], None]) -> float:
-    """Between two events on the device, one run at a time."""
+    """Median time between two events on the device, one run at a time."""
     for _ in range(_WARM_UPS):
         run()
     took: list[float] = []

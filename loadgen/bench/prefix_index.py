@@ -1,7 +1,7 @@
-"""What the prefix index costs: time per prompt, memory per block, and how it behaves when it is full.
+"""Measures the prefix index: time per prompt, memory per block, and its behaviour when it is full.
 
-The yardstick runs beside it: a trie with one dict and one set of targets per block, without any bound. It prints
-figures and judges none.
+The reference beside it is a trie with one dict and one set of targets per block, without any bound. It prints figures
+and judges none.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gateway.core.vocabulary import PREFIX_HASH_BYTES
 
 _PROMPT_BYTES = 32 * 1024
 _SYSTEM_PROMPT_SHARE = 4
-"""A system prompt is a quarter of a whole prompt."""
+"""Divisor of the prompt size: a system prompt is a quarter of a whole prompt."""
 _SYSTEM_PROMPTS = 4
 _TURNS = 6
 _CONVERSATIONS = 400
 _CONVERSATIONS_MANY = 20_000
 _STAYS = 0.9
-"""How often the next turn of a conversation goes to the target of the turn before."""
+"""Probability that the next turn of a conversation goes to the same target as the turn before."""
 _AVAILABLE = 0.9
 _BYTES_MAX = 2**34
 _TTL_NS = 2**62
@@ -35,7 +35,7 @@ _TTL_NS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure, and the same of the yardstick where it has one."""
+    """One figure, and the reference's value where it has one."""
 
     case: str
     figure: str
@@ -63,7 +63,7 @@ class Sent:
     chain: bytes
     slot: int
     is_timed: bool
-    """Whole prompts are; the earlier turns that lead to one only fill the index."""
+    """True for whole prompts; the earlier turns that lead to one only fill the index."""
 
 
 class Index(Protocol):
@@ -91,7 +91,7 @@ class _Block:
 
 
 class Naive:
-    """One trie node per block, which knows no order of age and forgets nothing."""
+    """Reference index with one trie node per block, which tracks no age and evicts nothing."""
 
     def __init__(self, available: list[int]) -> None:
         self._root = _Block()
@@ -135,7 +135,7 @@ def _disjoint(case: Case) -> Iterator[Sent]:
 
 
 def _conversations(case: Case) -> Iterator[Sent]:
-    """Conversations that start from one of a few system prompts and take turns; the last turn's prompts are whole."""
+    """Conversations that start from one of a few system prompts and take turns; prompts of the last turn are timed."""
     rng = random.Random(1)
     system_blocks = case.blocks // _SYSTEM_PROMPT_SHARE
     systems = [rng.randbytes(system_blocks * PREFIX_HASH_BYTES) for _ in range(_SYSTEM_PROMPTS)]
@@ -215,7 +215,7 @@ def alone(case: Case) -> Iterator[Row]:
 
 
 def at_its_bound(case: Case) -> Iterator[Row]:
-    """The same prompts into an index with room for all of them, and into one with room for a tenth."""
+    """Insert the same prompts into an index with room for all of them, and into one with room for a tenth."""
     available = available_of(case)
     roomy = Ours(available)
     roomy_us = timed(case, roomy).insert_us
@@ -238,7 +238,7 @@ def _largest_size(case: Case, bytes_max: int) -> int:
 
 
 def hashing(block_bytes: int) -> Row:
-    """From the bytes of a prompt to its chain, which a request pays once before it is matched."""
+    """Time from a prompt's bytes to its chain, which each request pays once before matching."""
     text = random.Random(3).randbytes(_PROMPT_BYTES)
     times = list[int]()
     for _ in range(500):
@@ -249,7 +249,7 @@ def hashing(block_bytes: int) -> Row:
 
 
 def measure() -> list[Row]:
-    """Every figure. All of one row come from the same run on the same machine."""
+    """Every figure. The values of one row come from the same run on the same machine."""
     rows = [hashing(block_bytes) for block_bytes in (64, 128)]
     for shape in ("conversations", "disjoint"):
         for block_bytes in (128, 64):
@@ -262,7 +262,7 @@ def measure() -> list[Row]:
 
 
 def run() -> dict[str, object]:
-    """The figures by name, for `nightside bench`."""
+    """Figures by name, for `nightside bench`."""
     figures: dict[str, object] = {}
     for row in measure():
         figures[f"{row.case}_{row.figure}"] = row.value

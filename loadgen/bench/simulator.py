@@ -1,6 +1,7 @@
-"""How many requests a second the simulator plays, by number of replicas, in regions of sixteen with their own users.
+"""Measures how many requests per second the simulator plays, by number of replicas, in regions of sixteen with their
+own users.
 
-Load grows with the fleet, so a rate that falls with it would show a cost that grows faster than it must.
+Load grows with the fleet, so a falling rate shows a cost that grows faster than the fleet.
 """
 
 from __future__ import annotations
@@ -57,5 +58,5 @@ def _scenario(replicas: int, load_s: int) -> Scenario:
 
 
 def _clients(number: int, replicas: int) -> int:
-    """One region in three has far more than its share."""
+    """Number of users: one region in three has far more than its share."""
     return replicas * _CLIENTS_A_REPLICA * (2 if number % 3 == 0 else 1) // (1 if number % 3 == 0 else 2)

@@ -1,5 +1,5 @@
-"""What it costs a request to show a token of an issuer: one that was verified before, and one that is new, by how it is
-signed. A key of ours stands beside it. Nobody is asked for anything."""
+"""Measures the cost of checking an issuer's token: one verified before, and a new one for each signature algorithm. An
+API key is measured beside them. No network requests are made."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KEYS: dict[str, RSAKey | ECKey | OKPKey] = {
 
 
 def run() -> Mapping[str, object]:
-    """Microseconds of CPU for one, the median of a few rounds."""
+    """Microseconds of CPU per check, the median of a few rounds."""
     figures: dict[str, object] = {"key_us": _us(_of_key(), _REMEMBERED)}
     for algorithm in _KEYS:
         texts = iter([_token(algorithm, number) for number in range(_FRESH * (_ROUNDS + 1))])
@@ -80,7 +80,7 @@ def _subject_of(_: IssuerConfig, claims: Mapping[str, Any]) -> str:
 
 
 def _token(algorithm: str, number: int) -> str:
-    """About as large as those of the large providers."""
+    """Token about as large as those of the large providers."""
     now_s = Clock().wall_ns() // 1_000_000_000
     claims = {
         "iss": _URL,

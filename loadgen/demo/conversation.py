@@ -1,6 +1,6 @@
-"""The demo with real engines: one busy region, a few questions, and who answered them, in real words.
+"""Runs the demo with real engines: one busy region, a few questions, and the answers with the region of their engine.
 
-It measures nothing. It must never call it a success when nobody was answered from another region.
+It measures nothing. It must never report success when no request was answered from another region.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BUSY_S = 20.0
 _ANSWER_S = 120.0
 _POLL_S = 0.05
 _STANDS_S = 1.5
-"""Of an engine none of whose answers has ended yet, a queue counts once it has stood still for a second."""
+"""Wait until the queue counts: an engine none of whose answers has ended counts as blocked after one second."""
 _SHOWN_MAX = 240
 _KEEP_BUSY = (
     "Write a long story about a lighthouse keeper.",
@@ -43,7 +43,7 @@ _LONG_TOKENS, _SHORT_TOKENS = 200, 60
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One question and what came back."""
+    """One question and its answer."""
 
     client: RegionName
     question: str
@@ -57,7 +57,9 @@ class Said:
 
 
 async def converse(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
-    """Make the first region busy, ask there and in the second, and print it all. DemoFailure if it went otherwise."""
+    """Fill the first region, ask questions in it and in the second, and print the answers. Raises DemoFailure if an
+    answer is empty, if one for the second region was generated elsewhere, or if none was generated in another
+    region."""
     busy, idle = (region.name for region in scenario.regions[:2])
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
     async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
@@ -114,7 +116,7 @@ def _shortened(text: str) -> str:
 
 
 class _Clients:
-    """They know nothing but the address of the gateway of their region."""
+    """Clients that know only the address of their region's gateway."""
 
     def __init__(self, session: aiohttp.ClientSession, model: str, mesh: Mesh) -> None:
         self._session = session
@@ -146,10 +148,10 @@ class _Clients:
         return Said(region, question, "".join(words), engine, (first_ns - asked_ns) * _NS)
 
     async def until_full(self, region: RegionName) -> None:
-        """Until the region's gateway sees no replica of its own that would take a request."""
+        """Wait until the region's gateway has no available replica of its own. Raises DemoFailure on time-out."""
         try:
             async with asyncio.timeout(_BUSY_S):
-                while await self._has_room(region):  # noqa: ASYNC110 - another process, which tells us nothing
+                while await self._has_room(region):  # noqa: ASYNC110 - another process, which sends no event
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise DemoFailure(f"{region} was not busy after {_BUSY_S:.0f} s") from None
@@ -161,7 +163,7 @@ class _Clients:
 
 
 async def _words(stream: aiohttp.StreamReader) -> AsyncIterator[str]:
-    """The text in a stream of chat events. DemoFailure for an error among them."""
+    """Text in a stream of chat events. Raises DemoFailure for an error event."""
     async for line in stream:
         payload = line.removeprefix(b"data:").strip()
         if payload == line.strip() or payload == b"[DONE]":

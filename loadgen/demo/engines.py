@@ -1,4 +1,5 @@
-"""All of the demo's engines in one process, so that they cost one interpreter: `python -m loadgen.demo.engines`."""
+"""Runs all of the demo's engines in one process, so that they need one interpreter: `python -m
+loadgen.demo.engines`."""
 
 from __future__ import annotations
 

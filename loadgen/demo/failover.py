@@ -1,6 +1,6 @@
-"""The demo's last run: a gateway is killed halfway and begun again, and what clients saw is told beside what was done.
+"""Runs the demo's failover: kills a gateway, restarts it, and compares the clients' failures with the mesh's actions.
 
-Every failed request is told with its cause. It must never call one explained that is not.
+Every failed request is reported with its cause. It must never call one explained that is not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HOME_WITHIN_S = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """A death and a return, by the clock of the run's client: its start is 0."""
+    """Death and return of a gateway, in nanoseconds since the start of the client's run."""
 
     gateway: GatewayId
     death: Death
@@ -41,8 +41,8 @@ class Failover:
 
 
 async def kill_and_return(mesh: Mesh, region: RegionName, clock: Clock, *, kill_s: float, return_s: float) -> Failover:
-    """The region's first gateway dies and returns so many seconds from now; the return waits for what follows from the
-    death."""
+    """Kill the region's first gateway after `kill_s` and restart it after `return_s`, or once the effects of its death
+    have been observed, if that is later."""
     began_ns = clock.now_ns()
     member = mesh.first_of(region)
     async with aiohttp.ClientSession() as session:
@@ -62,7 +62,7 @@ async def kill_and_return(mesh: Mesh, region: RegionName, clock: Clock, *, kill_
 
 
 def _shifted(failover: Failover, began_ns: int) -> Failover:
-    """Counted from then."""
+    """Failover with its times counted from `began_ns`."""
 
     def since(moment_ns: int | None) -> int | None:
         return None if moment_ns is None else moment_ns - began_ns
@@ -81,10 +81,10 @@ def _shifted(failover: Failover, began_ns: int) -> Failover:
 class FailoverReport:
     run: RunResult
     failover: Failover | None
-    """None: the run was over before."""
+    """Absent (None) if the run ended before the failover did."""
 
     def failures(self, region: RegionName | None = None) -> Counter[Cause]:
-        """By cause, of one region's clients or of all."""
+        """Failed requests by cause, of one region's clients or of all."""
         return Counter(cause for client, cause, _ in self._failed() if region in (None, client))
 
     def problems(self) -> Iterator[str]:
@@ -100,7 +100,8 @@ class FailoverReport:
                 yield f"{name}: it was not seen that {word}"
 
     def moments(self) -> list[tuple[str, int | None]]:
-        """What was seen, and how long after the kill, or after the gateway was begun again."""
+        """Observed events, and their nanoseconds since the kill or since the gateway's restart; None for one not
+        observed."""
         if self.failover is None:
             return []
         failover, seen, home = self.failover, self.failover.seen, self.failover.home
@@ -128,7 +129,7 @@ def _since(began_ns: int) -> Callable[[int | None], int | None]:
 
 
 def seen_by_clients(report: FailoverReport) -> RenderableType:
-    """A row for each region's clients."""
+    """Table with one row per region of clients."""
     run = report.run
     table = Table(title="what clients saw", title_style="bold", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("clients in", no_wrap=True)
@@ -144,7 +145,7 @@ def seen_by_clients(report: FailoverReport) -> RenderableType:
 
 
 def why_lost(report: FailoverReport) -> Iterator[str]:
-    """Of each region that lost any, how many by which cause, in a sentence."""
+    """One sentence for each region that lost requests, with the number of requests per cause."""
     for region in report.run.regions:
         causes = report.failures(region)
         lost = causes[Cause.IN_FLIGHT] + causes[Cause.CACHED]

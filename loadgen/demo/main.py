@@ -1,5 +1,5 @@
-"""`nightside demo`: three regions on this machine under a skewed load: with forwarding, without it, and while a
-gateway dies.
+"""`nightside demo`: three regions on this machine under a skewed load: with forwarding, without it, and while a gateway
+dies.
 
 It reports what it measured and nothing else, and leaves no process behind.
 """
@@ -62,11 +62,11 @@ from loadgen.workload import MultiTurnWorkload
 
 EXIT_PROBLEM = 1
 _DEATH_LOAD = 1.3
-"""How much longer the load of the last run is, so that clients see the return too."""
+"""Factor by which the load of the last run is longer, so that clients see the gateway's return too."""
 
 
 class Demo:
-    """Brings the scenario to life; everything that came of it is in `story`, however it ended."""
+    """Runs the scenario; all results are in `story`, however the demo ended."""
 
     def __init__(self, scenario: DemoScenario, folder: Path, console: Console) -> None:
         self.story = Story(scenario)
@@ -75,7 +75,8 @@ class Demo:
         self._console = console
 
     async def compare(self) -> None:
-        """The same load twice, each time on regions that were just started."""
+        """Run the same load with and without forwarding, each time on freshly started regions, and then the
+        failover."""
         print_intro(self._console, self._scenario, read_round_trips(ROUND_TRIPS_FILE))
         for name, overflow in ((MESH_RUN, OverflowMode.ON), (ALONE_RUN, OverflowMode.OFF)):
             async with asyncio.TaskGroup() as tasks, self._regions(name, overflow, tasks) as mesh:
@@ -85,7 +86,7 @@ class Demo:
                 await self._lose_one(mesh, tasks)
 
     async def _lose_one(self, mesh: Mesh, tasks: asyncio.TaskGroup) -> None:
-        """The load once more, longer, while a gateway is killed halfway and returns."""
+        """Run a longer load while a gateway is killed halfway and returns."""
         load_s, seen = self._scenario.load_s, self.story
         region = RegionName(self._scenario.killed)
         pids = [each.child.pid for each in mesh.members.values() if each.region == region]
@@ -105,12 +106,12 @@ class Demo:
                 seen.death = replace(seen.death, failover=dying.result())
 
     async def converse(self) -> None:
-        """A few questions to real engines, and who answered them."""
+        """Ask real engines a few questions and print the region of each answer's engine."""
         async with asyncio.TaskGroup() as tasks, self._regions(MESH_RUN, OverflowMode.ON, tasks) as mesh:
             await converse(self._console, self._scenario, mesh)
 
     async def serve(self, kill: RegionName | None = None) -> None:
-        """Stay up, without load, until interrupted. A gateway that dies is begun again."""
+        """Stay up, without load, until interrupted. A gateway that dies is restarted."""
         async with (
             asyncio.TaskGroup() as tasks,
             self._regions(MESH_RUN, OverflowMode.ON, tasks, may_gateways_die=True) as mesh,
@@ -120,7 +121,7 @@ class Demo:
             served = {} if watch is None else await watch.replicas_of(mesh.members.values())
             keeper = Keeper(served, watch, Clock(), self._say)
             print_serving(self._console, self._scenario, mesh)
-            async with asyncio.TaskGroup() as keepers:  # of its own: it ends before gateways are stopped
+            async with asyncio.TaskGroup() as keepers:  # a group of its own, which ends before the gateways are stopped
                 for member in mesh.members.values():
                     keepers.create_task(keeper.keep(member))
                 if kill is not None:
@@ -131,7 +132,7 @@ class Demo:
         self._console.print(Text(line), soft_wrap=True)
 
     def close(self) -> int:
-        """Tell the story, and keep the logs only if something went wrong; returns the exit code."""
+        """Print the story, and keep the logs only if there were problems; returns the exit code."""
         print_story(self._console, self.story)
         if self.story.problems():
             self._console.print(Text(f"Logs and region files: {self._folder}"), soft_wrap=True)
@@ -162,8 +163,8 @@ class Demo:
         keep: Callable[[RunResult], None],
         dying: Collection[int] = (),
     ) -> None:
-        """Send the load; whatever was measured is kept, also when we are stopped. Processes of `dying` are left out of
-        what is known of the CPU."""
+        """Send the load; measurements are kept even if it is interrupted. Processes of `dying` are left out of the CPU
+        use."""
         runner = LiveRunner(self._plan(mesh, load_s), clock=Clock())
         cpu = CpuSampler((os.getpid(), *(pid for pid in mesh.pids if pid not in dying)))
         background = [tasks.create_task(cpu.run()), tasks.create_task(Screen(self._console, name, runner, cpu).run())]
@@ -193,7 +194,7 @@ class Demo:
 
 
 def _clients(region: RegionScenario, mesh: Mesh, workload: MultiTurnWorkload) -> ClientGroup:
-    """They know the one name and what it says where they are; where there is none, their gateway."""
+    """Clients of a region: they resolve the mesh's one name, or use their region's gateway where there is no name."""
     load = ClosedLoop(workload, region.clients)
     if mesh.name is None:
         return ClientGroup(region.name, (mesh.gateways[region.name],), load)
@@ -202,7 +203,7 @@ def _clients(region: RegionScenario, mesh: Mesh, workload: MultiTurnWorkload) ->
 
 
 async def run_to_its_end(story: Story, work: Coroutine[None, None, None]) -> None:
-    """Until the work is done, fails, or a signal asks for an end; never raises for any of these."""
+    """Run `work` until it is done, fails, or is ended by a signal; never raises for any of these."""
     story.is_interrupted = await ends_by_signal(_noting_failure(story, work))
 
 
@@ -214,12 +215,13 @@ async def _noting_failure(story: Story, work: Coroutine[None, None, None]) -> No
 
 
 def page_of(mesh: Mesh) -> str:
-    """The controller's, where there is one: it shows all of them."""
+    """URL of the status page: the controller's, which shows all gateways, or else the first gateway's."""
     return f"{mesh.controller_admin or next(iter(mesh.admins.values()))}/"
 
 
 def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
-    """Where everything is, and how to try it. Not wrapped: it is meant for pasting."""
+    """Print the addresses of all processes and commands for trying them. Lines are not wrapped, so that they can be
+    pasted."""
     first = scenario.regions[0].name
     url = mesh.gateways[first]
     lines = [
@@ -304,7 +306,8 @@ def demo(
 
 
 def with_killed(scenario: DemoScenario, region: str) -> DemoScenario:
-    """Raises UsageError for a region that is none of the demo's."""
+    """Scenario with this region's gateway as the one to kill. Raises UsageError for a region that the demo does not
+    have."""
     names = [each.name for each in scenario.regions]
     if region not in names:
         raise click.UsageError(f"--kill: {region} is no region of the demo ({', '.join(names)})")
@@ -319,7 +322,7 @@ def serve_regions(scenario: DemoScenario, *, folder: Path, kill: RegionName | No
 
 
 def converse_once(scenario: DemoScenario, *, folder: Path) -> int:
-    """Ask real engines a few questions and print what they say; returns the exit code."""
+    """Ask real engines a few questions and print their answers; returns the exit code."""
     show = Demo(scenario, folder, Console(highlight=False))
     asyncio.run(run_to_its_end(show.story, show.converse()))
     exit_code = show.close()
@@ -327,7 +330,7 @@ def converse_once(scenario: DemoScenario, *, folder: Path) -> int:
 
 
 def compare_runs(scenario: DemoScenario, *, folder: Path, as_json: bool = False) -> int:
-    """Send the load with forwarding and without, and tell what came of it; returns the exit code."""
+    """Run the load with and without forwarding, and print or return the comparison; returns the exit code."""
     show = Demo(scenario, folder, Console(stderr=as_json))
     asyncio.run(run_to_its_end(show.story, show.compare()))
     exit_code = show.close()

@@ -1,4 +1,5 @@
-"""The demo's gateways as processes that may be killed and begun again, and waiting until everybody is there."""
+"""Gateways of the demo as processes that can be killed and restarted, and functions that wait until processes are
+ready."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class Member:
     def __init__(
         self, seat: Seat, start: Callable[[], AbstractAsyncContextManager[Child]], stack: AsyncExitStack
     ) -> None:
-        """It is stopped when `stack` closes."""
+        """Describe the gateway; a process that is started later stops when `stack` closes."""
         self.gateway_id: GatewayId = seat.gateway_id
         self.region: RegionName = seat.region.name
         self.host = seat.ports.host
@@ -40,30 +41,31 @@ class Member:
         return self._child
 
     async def start(self) -> None:
-        """Also after it was killed."""
+        """Start the gateway; also restarts it after it was killed."""
         self._child = await self._stack.enter_async_context(self._start())
 
     async def until_ready(self) -> None:
         await until_ready(self.child, [f"{self.admin}/ready"])
 
     async def state(self, session: aiohttp.ClientSession) -> dict[str, Any] | None:
-        """What it says of itself; None while it does not answer."""
+        """State reported by the gateway's admin API; None while it does not answer."""
         return await state_at(session, self.admin)
 
 
 async def until_ready(child: Child, urls: Iterable[str]) -> None:
-    """Wait until all of them answer 200."""
+    """Wait until all URLs answer 200. Raises DemoFailure on time-out."""
     try:
         async with asyncio.timeout(_READY_S), aiohttp.ClientSession() as session:
             for url in urls:
-                while not await _answers(session, url):  # noqa: ASYNC110 - another process, which tells us nothing
+                while not await _answers(session, url):  # noqa: ASYNC110 - another process, which sends no event
                     await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise DemoFailure(f"{child.name} was not ready after {_READY_S:.0f} s\n{log_tail(child.log)}") from None
 
 
 async def until_attached(controller: Child, admin: str, gateways: Collection[GatewayId]) -> None:
-    """Wait until the controller has all of them up, each has taken what it was told, and the name leads to each."""
+    """Wait until the controller reports all gateways as up, each has applied its instructions, and the name leads to
+    each."""
     try:
         async with asyncio.timeout(_READY_S), aiohttp.ClientSession() as session:
             while not _all_attached(await state_at(session, admin), gateways):  # noqa: ASYNC110
@@ -74,8 +76,8 @@ async def until_attached(controller: Child, admin: str, gateways: Collection[Gat
 
 
 async def until_met(members: Collection[Member]) -> None:
-    """Wait until each gateway has heard from every other one that an engine is free there: who asks before that is
-    served at home, whatever is idle elsewhere."""
+    """Wait until each gateway has heard from every peer that a replica is available there: a request sent earlier is
+    served in its own region even if replicas elsewhere are idle."""
     try:
         async with asyncio.timeout(_READY_S), aiohttp.ClientSession() as session:
             for member in members:
@@ -93,7 +95,7 @@ def _has_met_all(state: dict[str, Any] | None) -> bool:
 
 
 async def state_at(session: aiohttp.ClientSession, admin: str) -> dict[str, Any] | None:
-    """What a gateway or a controller says of itself; None while it does not answer."""
+    """State reported by the admin API of a gateway or controller; None while it does not answer."""
     try:
         async with session.get(f"{admin}/admin/state", timeout=aiohttp.ClientTimeout(total=_ANSWER_S)) as response:
             state: dict[str, Any] = await response.json()

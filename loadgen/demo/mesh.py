@@ -1,4 +1,4 @@
-"""Brings up the demo's regions on loopback: engines, gateways, their controller, and the distance between them.
+"""Brings up the demo's regions on loopback: engines, gateways, their controller, and the network delays between them.
 
 It sends no load.
 """
@@ -31,34 +31,34 @@ _ANSWER_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The mesh's one name, and who answers for it."""
+    """The mesh's one DNS name, and the name servers that answer for it."""
 
     url: str
-    """Of every gateway, by that name."""
+    """URL that leads to any of the gateways by name."""
     servers: tuple[tuple[str, int], ...]
     networks: dict[RegionName, str]
-    """Where each region's clients are."""
+    """Network of each region's clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """The running regions: where their gateways and engines are."""
+    """The running regions, with the addresses of their gateways and engines."""
 
     gateways: dict[RegionName, str]
-    """URLs for clients, of the first gateway of each."""
+    """URLs for clients, of the first gateway of each region."""
     admins: dict[RegionName, str]
     engines: dict[RegionName, tuple[str, ...]]
     pids: tuple[int, ...] = ()
     members: dict[GatewayId, Member] = field(default_factory=dict)
-    """All gateways."""
+    """All gateways of all regions."""
     controller_admin: str = ""
     """Empty without a controller."""
     controller: Child | None = None
     name: Named | None = None
-    """None without a controller, and on a system where all gateways share one address."""
+    """Absent (None) without a controller, and on a system where all gateways share one address."""
 
     def first_of(self, region: RegionName) -> Member:
-        """The region's first gateway."""
+        """First gateway of the region."""
         return next(each for each in self.members.values() if each.region == region)
 
 
@@ -71,8 +71,8 @@ async def running_mesh(
     *,
     may_gateways_die: bool = False,
 ) -> AsyncIterator[Mesh]:
-    """All regions, ready for requests; their files and logs are in `folder`. A process that dies fails `tasks`, but for
-    gateways that may."""
+    """Run all regions, ready for requests; their files and logs are in `folder`. A process that dies fails `tasks`,
+    except gateways when `may_gateways_die`."""
     async with AsyncExitStack() as stack:
         wan = await stack.enter_async_context(Wan(read_round_trips(scenario.round_trips_file)))
         layout = lay_out(scenario)
@@ -114,7 +114,7 @@ async def running_mesh(
 async def running_engines(
     scenario: DemoScenario, layout: Layout, folder: Path, tasks: asyncio.TaskGroup
 ) -> AsyncIterator[Child]:
-    """All engines of all regions, in one process, ready for requests. It fails `tasks` if it dies."""
+    """Run all engines of all regions in one process, ready for requests. Its death fails `tasks`."""
     log = folder / "engines.log"
     slots = {port: region.slots for region in scenario.regions for port in layout.engines[region.name]}
     if scenario.llamacpp is not None:
@@ -138,7 +138,7 @@ def urls_of_engines(layout: Layout) -> dict[RegionName, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What starting each of the processes needs."""
+    """Inputs for starting each of the processes."""
 
     scenario: DemoScenario
     overflow: OverflowMode
@@ -165,7 +165,7 @@ class _Start:
         return running_child("the controller", arguments, self.folder / "controller.log", self.tasks)
 
     def gateway(self, seat: Seat) -> AbstractAsyncContextManager[Child]:
-        """Its file has been written."""
+        """Start a gateway whose configuration file has been written."""
         arguments = ["nightside", "gateway", "run", str(self.file_of(seat))]
         log = self.folder / f"{_named_after(seat)}.log"
         name, is_vital = f"the gateway {seat.gateway_id}", not self.may_gateways_die
@@ -196,7 +196,7 @@ class _Start:
         )
 
     async def _way(self, seat: Seat, other: Seat) -> int:
-        """The port through which one gateway reaches another, as far away as it is."""
+        """Port through which one gateway reaches another, with the network delay between their regions."""
         if seat.region == other.region:
             return other.ports.peers
         return await self.wan.route(seat.region.name, other.region.name, other.ports.peers)
@@ -207,7 +207,7 @@ def _named_after(seat: Seat) -> str:
 
 
 def _named(layout: Layout) -> Named | None:
-    """None where an address is no gateway's own."""
+    """Name of the mesh; None where gateways have no addresses of their own."""
     if not layout.networks or layout.controller is None:
         return None
     servers = [(LOOPBACK, layout.controller.dns), *((seat.ports.host, seat.ports.dns) for seat in layout.seats)]
@@ -215,7 +215,7 @@ def _named(layout: Layout) -> Named | None:
 
 
 async def read_prefix_tokens(engines: Mapping[RegionName, Iterable[str]]) -> dict[RegionName, PrefixTokens]:
-    """What the engines of each region have counted since they started; a region that does not answer is left out."""
+    """Prefix cache counters of each region's engines since they started; a region that does not answer is left out."""
     tokens: dict[RegionName, PrefixTokens] = {}
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S), raise_for_status=True) as session:
         for region, urls in engines.items():

@@ -1,4 +1,4 @@
-"""The demo's child processes, each with a log: started, watched, stopped on every way out. None outlives the demo."""
+"""Child processes of the demo, each with a log: started, watched, stopped on every way out. None outlives the demo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OUR_MODULES = (sys.executable, "-m")
 
 
 class DemoFailure(Exception):
-    """The demo cannot go on; the text says why, for whoever started it."""
+    """The demo cannot go on; the message gives the reason for the user."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,17 +34,17 @@ class Child:
         return self._process.pid
 
     async def watch(self) -> None:
-        """Returns once the child was stopped; DemoFailure when it ends by itself."""
+        """Wait for the child's end; returns if it was stopped, and raises DemoFailure if it ended by itself."""
         status = await self._process.wait()
         if not self._is_stopping:
             raise DemoFailure(f"{self.name} ended by itself with status {status}\n{log_tail(self.log)}")
 
     async def ended(self) -> int:
-        """Wait until it has, whatever ended it. Gives its status."""
+        """Wait for the process to end, for any reason; returns its status."""
         return await self._process.wait()
 
     async def stop(self, grace_s: float) -> None:
-        """Ask it to end, then make it, also when we are cancelled meanwhile."""
+        """Send SIGTERM, and SIGKILL after `grace_s`, also when cancelled meanwhile."""
         self._is_stopping = True
         self._signal(signal.SIGTERM)
         try:
@@ -56,20 +56,20 @@ class Child:
         await self._process.wait()
 
     async def kill(self) -> None:
-        """As if it crashed: it is asked nothing. Its end fails nobody."""
+        """Send SIGKILL, as a crash would end the process. The end does not fail the demo."""
         self._is_stopping = True
         self._signal(signal.SIGKILL)
         await self._process.wait()
 
     def halt(self) -> None:
-        """It does nothing any more, and its host answers for it: until `go_on`, or the end."""
+        """Stop the process (SIGSTOP) while its host still accepts connections, until `go_on` or the end."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        """To the child and whatever it may have started."""
+        """Send a signal to the child and its own children."""
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
@@ -86,8 +86,8 @@ async def running_child(
     grace_s: float = 5.0,
     is_vital: bool = True,
 ) -> AsyncIterator[Child]:
-    """A Python module, or whatever `runner` runs, with these arguments, its output going to the end of `log`. A
-    premature end fails `tasks`, if it `is_vital`."""
+    """Run a Python module, or the program of `runner`, with these arguments; its output is appended to `log`. A
+    premature end fails `tasks` if `is_vital`."""
     command = [*OUR_MODULES, "loadgen.demo.tether", str(os.getpid()), *runner, *arguments]
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
@@ -104,6 +104,6 @@ async def running_child(
 
 
 def log_tail(log: Path) -> str:
-    """The last lines of a log, under its name."""
+    """Last lines of a log, under its name."""
     lines = log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:] or ["(empty)"]
     return "\n".join([f"{log}:", *(f"  {line[:_LOG_LINE_MAX]}" for line in lines)])

@@ -1,4 +1,5 @@
-"""Says in words what two runs showed. Every claim is computed from the figures; where they show nothing, it says so."""
+"""Describes the comparison of two runs in words. Every claim is computed from the figures; the absence of a difference
+is stated too."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from loadgen.figures import Figures
 from loadgen.pages.markdown import listed
 
 BUSY_MACHINE_SHARE = 0.6
-"""Above this the machine's own queueing shows in the latencies."""
+"""CPU share above which the machine's own queueing shows in the latencies."""
 _SAME_WITHIN = 0.02
 _FACTOR_FROM = 1.5
 _SMALL_SAMPLE = 100
@@ -36,12 +37,12 @@ def read_comparison(mesh: RunReport, alone: RunReport) -> str:
 
 
 def read_caveats(reports: Sequence[RunReport]) -> str:
-    """What makes the figures less than they seem; empty when nothing does."""
+    """Caveats about the figures; empty if there are none."""
     return " ".join(_caveats(reports))
 
 
 def read_forwarding(report: RunReport) -> str:
-    """How many requests each region sent to which other one."""
+    """Number of requests that each region sent to each other region."""
     sent = {region: _sent_by(region, report) for region in report.regions}
     senders = [f"{region} sent {listed(moves)}" for region, moves in sent.items() if moves]
     others = [region for region, moves in sent.items() if not moves]

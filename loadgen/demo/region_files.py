@@ -1,4 +1,4 @@
-"""Writes the files of the demo's gateways and of its controller, and finds ports and addresses for all of them."""
+"""Writes the configuration files of the demo's gateways and controller, and finds their ports and addresses."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from loadgen.demo.scenario import CONNECTOR, RegionScenario
 
 LOOPBACK = "127.0.0.1"
 ZONE = "llm.demo.test"
-"""The demo's one name."""
+"""The demo's one DNS name."""
 CONTROLLER = "demo-controller"
 TRUST_DOMAIN = "demo.test"
 POOL = "shared"
-"""Of engines that share their work."""
+"""Pool of prefill and decode workers."""
 _PORTS = range(20_000, 30_000)
-"""Below the ports that systems hand out to outgoing connections, so that none of those gets in between."""
+"""Ports below those that systems assign to outgoing connections, which would otherwise take them in between."""
 _ANSWERS_PER_S = 100_000
-"""All of the demo's clients ask from one network."""
+"""DNS rate limit, raised because all of the demo's clients ask from one network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,29 +34,29 @@ class GatewayPorts:
     peers: int
     admin: int
     host: str = LOOPBACK
-    """Where clients come; the rest is always on the one loopback address."""
+    """Address on which clients connect; all other ports are on the one loopback address."""
     dns: int = 0
-    """0: it answers for no name."""
+    """Zero for a gateway that does not answer DNS queries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Controlled:
-    """What ties a gateway to the demo's controller."""
+    """Settings that attach a gateway to the demo's controller."""
 
     controller: str
-    """Where it listens for gateways."""
+    """Address on which the controller listens for gateways."""
     tls: Mapping[str, str]
     """The gateway's certificate, for peers and controllers."""
     state: Path
 
 
 def has_addresses_of_its_own() -> bool:
-    """Whether this system has more loopback addresses than one, as Linux has."""
+    """True if this system has several loopback addresses, as Linux has."""
     return is_free(host_of(0), 0)
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether this system lets us listen there; port 0: at that address at all."""
+    """True if the system permits listening at the host and port; port 0 tests the address alone."""
     with suppress(OSError), socket.socket() as probe:
         probe.bind((host, port))
         return True
@@ -64,12 +64,12 @@ def is_free(host: str, port: int) -> bool:
 
 
 def host_of(number: int) -> str:
-    """The address of one gateway; its network is that of its region's clients."""
+    """Address of one gateway; its network is that of its region's clients."""
     return f"127.77.{1 + number}.1"
 
 
 def network_of(number: int) -> str:
-    """Where the clients of a region are said to be."""
+    """Network that stands for a region's clients."""
     return f"127.77.{1 + number}.0/24"
 
 
@@ -79,7 +79,7 @@ def free_ports(
     hosts: Sequence[str] = (LOOPBACK,),
     may_listen: Callable[[str, int], bool] = is_free,
 ) -> list[int]:
-    """Ports on which nobody listens at this moment, at any of these addresses."""
+    """Ports on which no process listens at this moment, at any of these addresses."""
     ports: list[int] = []
     for port in rng.sample(_PORTS, len(_PORTS)):
         if len(ports) == count:
@@ -91,12 +91,12 @@ def free_ports(
 
 
 def gateway_id(region: RegionName, number: int = 0) -> GatewayId:
-    """The first of a region goes by the region's name alone."""
+    """Id of a gateway; the first of a region has the region's name alone."""
     return GatewayId(f"gw-{region}" if number == 0 else f"gw-{region}-{1 + number}")
 
 
 def write_table(regions: Sequence[RegionScenario]) -> None:
-    """The table of regions, beside their policies, which name it; replicas of each stand on this machine."""
+    """Write the table of regions beside the policies, which name it; replicas of each region are on this machine."""
     table = {
         str(each.name): {"jurisdiction": str(each.place.jurisdiction), "replicas": ["127.0.0.0/8"]} for each in regions
     }
@@ -118,8 +118,9 @@ def region_file(
     number: int = 0,
     controlled: Controlled | None = None,
 ) -> str:
-    """One gateway's configuration. `peers` says through which local port each other gateway is reached, `number` which
-    of its region's gateways this is. `roles` are those of the engines, which share their work if there are several."""
+    """One gateway's configuration. `peers` gives the local port through which each other gateway is reached, `number`
+    the gateway's number in its region. `roles` are those of the engines, which form a disaggregated pool if there are
+    several."""
     name = gateway_id(region.name, number)
     replicas: list[dict[str, object]] = [
         {"id": f"{name.removeprefix('gw-')}-{number}", "url": url, "models": [str(model)], "dialect": dialect}
@@ -157,7 +158,7 @@ def region_file(
 
 
 def _sharing(replicas: Sequence[dict[str, object]], roles: Sequence[ReplicaRole], slots: int) -> dict[str, object]:
-    """Puts each replica into the one pool, and says what that is."""
+    """Put each replica into the one pool; returns the pool's configuration."""
     for replica, role in zip(replicas, roles, strict=True):
         replica |= {"pool": POOL, "role": str(role)}
     pool = {"name": POOL, "kind": "disaggregated", "connector": str(CONNECTOR), "decode_batch_max": slots}
@@ -198,8 +199,8 @@ def controller_file(
     client_port: int,
     regions: Path,
 ) -> str:
-    """The controller's configuration, with all decisions at their defaults. `name_servers` are the addresses of those
-    besides it that answer for the name."""
+    """The controller's configuration, with all decisions at their defaults. `name_servers` are the addresses of further
+    servers that answer for the name."""
     servers = [LOOPBACK, *name_servers]
     document = {
         "controller": CONTROLLER,

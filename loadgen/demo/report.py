@@ -1,4 +1,4 @@
-"""From a demo's requests to its figures: per region and in all, as a table and as JSON.
+"""Computes the demo's figures from its requests: per region and in total, as a table and as JSON.
 
 It only counts what it is given, and must never leave a failure out.
 """
@@ -25,29 +25,29 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Everything one run gave."""
+    """Results of one run."""
 
     name: str
     regions: tuple[RegionName, ...]
     load_s: float
-    """How long load was sent, or until the run was stopped."""
+    """Time for which load was sent, up to the end of the load or the interruption."""
     records: tuple[RequestRecord, ...]
     prefix_tokens: dict[RegionName, PrefixTokens]
     machine: MachineUse | None = None
     is_partial: bool = False
-    """It was stopped before its time."""
+    """True if the run was stopped before its time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
     run: RunResult
     regions: dict[RegionName, Figures]
-    """What the clients of each region lived through; prefix hits are of its engines, whoever asked them."""
+    """Figures of each region's clients; prefix hits are those of the region's engines, for requests of all regions."""
     total: Figures
     answered: dict[tuple[RegionName, RegionName], int]
     """Requests per (client's region, engine's region)."""
     failures: dict[str, int]
-    """How often each kind of failure happened."""
+    """Number of failures per kind."""
 
 
 def report_on(run: RunResult) -> RunReport:
@@ -67,7 +67,7 @@ def _region_figures(run: RunResult, region: RegionName) -> Figures:
 
 
 def _figures(records: Sequence[RequestRecord], load_s: float, engines: Iterable[PrefixTokens]) -> Figures:
-    """Tokens are counted as they came."""
+    """Figures of the records, with tokens counted at their arrival."""
     answered = [each for each in records if each.served_by is not None]
     local = sum(each.served_by == each.client_region for each in answered)
     tokens = sum(each.tokens_in_time for each in records)
@@ -79,7 +79,7 @@ def _figures(records: Sequence[RequestRecord], load_s: float, engines: Iterable[
 
 
 def as_document(report: RunReport) -> dict[str, object]:
-    """JSON-able, with the unit last in each name."""
+    """Report as a document, JSON-able, with the unit last in each name."""
     return {
         "name": report.run.name,
         "load_s": round(report.run.load_s, 3),
@@ -95,11 +95,11 @@ def as_document(report: RunReport) -> dict[str, object]:
     }
 
 
-# As a table: one block per region, the runs side by side within it.
+# The table has one block per region, with the runs side by side in it.
 
 
 def table_of(reports: Sequence[RunReport]) -> RenderableType:
-    """Region by region, the same figure of every run next to each other."""
+    """Table of regions, with the same figure of every run side by side."""
     assert reports, "a table needs a run"
     grid = Table.grid(padding=(0, 2))
     blocks = [_label_block()]

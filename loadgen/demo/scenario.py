@@ -1,4 +1,4 @@
-"""What the demo shows: three regions, their engines, and a load of which one region has far more than its share."""
+"""Defines the demo's scenario: three regions, their engines, and a load that falls mostly on one region."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from loadgen.workload import WorkloadConfig
 
 FOLDER = Path(__file__).parent
 TABLE = "regions.yaml"
-"""Beside the policies."""
+"""File of the region table, beside the policies."""
 MODEL = ModelName("llama-3.1-8b-instruct")
 CONNECTOR = Connector.NIXL
-"""By which engines that share their work hand it over."""
+"""Connector by which prefill workers hand the KV cache to decode workers."""
 ROUND_TRIPS_FILE = FOLDER / "round_trips.csv"
 LLAMACPP_SERVER = FOLDER / "llamacpp_server.py"
 
@@ -24,13 +24,13 @@ class RegionScenario:
     clients: int
     engines: int = 4
     slots: int = 12
-    """Requests that each of them runs at once: fewer than its memory would allow, so that some dozens of clients fill a
+    """Requests that each engine runs at once: fewer than its memory would allow, so that some dozens of clients fill a
     region and one small machine can carry them all."""
     policies: Path = FOLDER / "policies"
     prefill_engines: int = 0
-    """How many of them only read prompts, for the others that write answers; 0: each does both."""
+    """Engines that are prefill workers, the others being decode workers; 0 makes every engine do both."""
     gateways: int = 1
-    """They share the engines."""
+    """Gateways of the region, which share its engines."""
     location: tuple[float, float] = (0.0, 0.0)
     """Latitude and longitude, in degrees."""
 
@@ -44,7 +44,7 @@ class RegionScenario:
 
     @property
     def table_file(self) -> Path:
-        """The regions that there are."""
+        """File of the region table."""
         return self.policies / TABLE
 
 
@@ -67,32 +67,31 @@ class DemoScenario:
     drain_s: float = 16.0
     seed: int = 1
     llamacpp: Path | None = None
-    """The Python of an environment with llama.cpp and a small model, whose real servers take the place of emulated
-    engines."""
+    """Python of an environment with llama.cpp and a small model, whose real servers replace the emulated engines."""
     round_trips_file: Path = ROUND_TRIPS_FILE
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     has_controller: bool = True
     """Gateways attach to a controller, and clients know the one name alone."""
     killed: str = "ap-northeast-1"
-    """Whose gateway is killed in the last run: its replicas may be served from the United States, and its clients'
-    requests anywhere."""
+    """Region whose gateway is killed in the last run: its replicas may be served from the United States, and its
+    clients' requests anywhere."""
 
 
 def disaggregated_scenario() -> DemoScenario:
-    """Europe's engines share their work, one reads prompts and three write answers; those of the others do both. What
-    is too much for the United States lands on either kind."""
+    """Scenario in which Europe has one prefill worker and three decode workers, and the engines of the other regions do
+    both. Overflow from the United States lands on either kind."""
     base = DemoScenario()
     us, eu, jp = base.regions
     return replace(base, regions=(us, replace(eu, prefill_engines=1), jp))
 
 
 def large_scenario() -> DemoScenario:
-    """One engine in each region, of as many slots as the four of the others' together."""
+    """Scenario with one engine in each region, of as many slots as the four of the default scenario together."""
     base = DemoScenario()
     return replace(base, regions=tuple(replace(each, engines=1, slots=4 * each.slots) for each in base.regions))
 
 
 def real_scenario(python: Path) -> DemoScenario:
-    """Two regions with one small real engine each, which writes one answer at a time."""
+    """Scenario with two regions of one small real engine each, which runs one request at a time."""
     us, eu, _ = (replace(region, engines=1, slots=1) for region in DemoScenario().regions)
     return replace(DemoScenario(), regions=(us, eu), model=ModelName("smollm2-135m-instruct"), llamacpp=python)

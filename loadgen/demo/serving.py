@@ -1,7 +1,7 @@
-"""Keeps the demo's gateways up for `nightside demo --serve`: one that dies is told, what follows from its death is
-shown, and it is begun again.
+"""Keeps the demo's gateways up for `nightside demo --serve`: reports each death and its effects, and restarts the
+gateway.
 
-It sends no load. It must never hide that a gateway could not be begun again.
+It sends no load. It must never hide that a restart failed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from loadgen.demo.watch import Homecoming, Sightings
 
 _SECOND_NS = 1_000_000_000
 DOWN_S = 5.0
-"""A gateway stays dead for no less, so that the others can be tried meanwhile."""
+"""Minimum time that a gateway stays dead, so that the others can be tried meanwhile."""
 
 
 class Sees(Protocol):
-    """What a `Watch` sees."""
+    """Observations of a `Watch`."""
 
     async def death(self, lost: Mapping[GatewayId, frozenset[str]], within_s: float) -> Sightings: ...
     async def homecoming(self, member: Member, lost: frozenset[str], within_s: float) -> Homecoming: ...
 
 
 class Keeper:
-    """Of one mesh."""
+    """Restarts the dead gateways of one mesh."""
 
     def __init__(
         self,
@@ -41,7 +41,8 @@ class Keeper:
         *,
         down_s: float = DOWN_S,
     ) -> None:
-        """`served` is what each gateway serves while all are up; `sees` is None where there is no name to watch."""
+        """`served` lists the replicas of each gateway while all are up; `sees` is None where there is no name to
+        watch."""
         self._served = served
         self._sees = sees
         self._clock = clock
@@ -49,7 +50,7 @@ class Keeper:
         self._down_s = down_s
 
     async def keep(self, member: Member) -> Never:
-        """Raises DemoFailure where the gateway cannot be begun again."""
+        """Restart the gateway each time it dies. Raises DemoFailure if it does not become ready again."""
         while True:
             status = await member.child.ended()
             died_ns = self._clock.now_ns()

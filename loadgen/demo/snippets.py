@@ -1,4 +1,4 @@
-"""What `nightside demo --serve` prints for trying out a gateway: each piece works when pasted as it stands."""
+"""Commands that `nightside demo --serve` prints for trying a gateway: each works when pasted unchanged."""
 
 from __future__ import annotations
 

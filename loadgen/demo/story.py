@@ -1,4 +1,4 @@
-"""What came of a demo, and how it is told: the intro, the tables, the reading, the problems, and all of it as JSON.
+"""Collects and prints a demo's results: the intro, the tables, the comparison, the problems, and all of it as JSON.
 
 It must never call a run good that had a failure in it.
 """
@@ -31,12 +31,12 @@ NO_ADDRESSES = (
     "are told ports instead of one name."
 )
 NO_TENANT = TenantName("")
-"""The demo's policies make no difference between tenants."""
+"""Empty tenant: the demo's policies make no difference between tenants."""
 
 
 @dataclass(slots=True)
 class Story:
-    """Filled while the demo runs, told when it is over, however it ended."""
+    """Results, filled while the demo runs and printed when it is over, however it ended."""
 
     scenario: DemoScenario
     results: list[RunResult] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Story:
         return [report_on(result) for result in self.results]
 
     def problems(self) -> list[str]:
-        """Everything that should not have happened, in words. None means success."""
+        """Faults of the demo, in words. An empty list means success."""
         reports = self.reports()
         found = [problem for report in reports for problem in self._problems_of(report)]
         if self.death is not None:
@@ -111,7 +111,7 @@ def _policies(scenario: DemoScenario) -> dict[RegionName, ResidencyPolicy]:
 
 
 def _closed_regions(scenario: DemoScenario) -> list[RegionName]:
-    """Regions of the demo that may send nothing to another one."""
+    """Regions of the demo that may not forward to any other region."""
     policies = _policies(scenario)
     places = [region.place for region in scenario.regions]
     return [

@@ -1,6 +1,7 @@
-"""Runs a command that cannot outlive whoever started it: `python -m loadgen.demo.tether COMMAND ARGUMENT ...`.
+"""Runs a command that ends with its parent process: `python -m loadgen.demo.tether PARENT_PID COMMAND ARGUMENT ...`.
 
-It becomes the command; nothing of itself is left running. Only Linux has the means; elsewhere the command just runs.
+It becomes the command by exec, so no process of its own remains. On Linux the kernel sends SIGTERM when the parent
+dies; elsewhere the command is run without that. The command is not run if PARENT_PID is not the parent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Sees what follows from a gateway's death and from its return: at the gateways that are left, and at a name server.
+"""Observes the effects of a gateway's death and return, at the remaining gateways and at a name server.
 
-It looks again and again from outside, as an operator could. It must never take part: whoever it asks decides nothing by
-it.
+It polls from outside, as an operator could. It must never take part: no observed process changes its decisions by it.
 """
 
 from __future__ import annotations
@@ -23,53 +22,53 @@ from loadgen.names import NameResolver
 _SECOND_NS = 1_000_000_000
 _LOOK_S = 0.05
 TTL_S = 5
-"""Of the name's answers, by the controller's defaults."""
+"""TTL of the name's DNS answers, by the controller's defaults."""
 _LATE_S = 1.0
-"""What looking, resolving and connecting may add to that."""
+"""Time that polling, resolving and connecting may add to the TTL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
-    """When each thing was first seen, by the clock; None: not within the time there was."""
+    """Time at which each event was first seen, by the clock; None: not within the time allowed."""
 
     unforwarded_ns: int | None
-    """Every gateway that is left has found the connection broken, and forwards nothing there."""
+    """Every remaining gateway has found the connection to the dead one broken, and forwards nothing to it."""
     reassigned_ns: int | None
-    """Gateways that are left have all of its replicas."""
+    """Remaining gateways have all of the dead one's replicas."""
     renamed_ns: int | None
-    """The name leads its region's clients to somebody else."""
+    """The name leads the dead gateway's region's clients to another gateway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Homecoming:
     home_ns: int | None
-    """It has its replicas again, and nobody else has."""
+    """The returned gateway has its replicas again, and no other gateway has them."""
     renamed_ns: int | None
     """The name leads its region's clients to it again."""
 
 
 class Cause(StrEnum):
-    """Why a request failed, as far as a death explains it."""
+    """Cause of a failed request, as far as a gateway's death explains it."""
 
     IN_FLIGHT = "in_flight"
-    """On the dead process."""
+    """The request was in flight on the dead process."""
     CACHED = "cached_answer"
-    """Sent to the dead one's address, by what the name had said."""
+    """The request was sent to the dead gateway's address because of a cached DNS answer."""
     OTHER = "unexplained"
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """What is known of one, by the clock of whoever sent requests."""
+    """Death of a gateway, by the clock of the client that sent the requests."""
 
     hosts: frozenset[str]
     killed_ns: int
     dead_ns: int
-    """It has ended by now; the kill was between these two."""
+    """Time by which the process had ended; the kill was between `killed_ns` and this."""
     renamed_ns: int | None
 
     def cause_of(self, left_ns: int, ended_ns: int, detail: str) -> Cause:
-        """Of a failure, by when its request left and what its client says of it."""
+        """Cause of a failure, from the time at which its request was sent and the client's error text."""
         if left_ns <= self.dead_ns and ended_ns >= self.killed_ns:
             return Cause.IN_FLIGHT
         is_refused = any(f"'{host}'" in detail for host in self.hosts)
@@ -80,7 +79,7 @@ class Death:
 
 
 class Watch:
-    """Of one running mesh that has a name."""
+    """Observer of one running mesh that has a name."""
 
     def __init__(self, mesh: Mesh, session: aiohttp.ClientSession, clock: Clock) -> None:
         assert mesh.name is not None, "what the name says is watched"
@@ -90,11 +89,11 @@ class Watch:
         self._clock = clock
 
     async def replicas_of(self, members: Iterable[Member]) -> dict[GatewayId, frozenset[str]]:
-        """What each serves now."""
+        """Replicas that each gateway serves at this moment."""
         return {each.gateway_id: await self._served(each) for each in members}
 
     async def death(self, lost: Mapping[GatewayId, frozenset[str]], within_s: float) -> Sightings:
-        """`lost` is what each of the dead has served."""
+        """Times of a death's effects. `lost` holds the replicas that each dead gateway served."""
         left = [each for name, each in self._members.items() if name not in lost]
         dead = [self._members[name] for name in lost]
         wanted = frozenset().union(*lost.values())
@@ -128,7 +127,7 @@ class Watch:
     async def _first(self, holds: Callable[[], Awaitable[bool]], within_s: float) -> int | None:
         try:
             async with asyncio.timeout(within_s):
-                while not await holds():  # noqa: ASYNC110 - other processes, which tell us nothing
+                while not await holds():  # noqa: ASYNC110 - other processes, which send no event
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
             return None
@@ -158,7 +157,7 @@ class Watch:
         return True
 
     async def _told(self, member: Member) -> tuple[str, ...]:
-        """What clients of its region are told at this moment, by the controller."""
+        """Addresses that the controller returns at this moment to clients of the gateway's region."""
         resolver = NameResolver(self._name.servers[:1], self._name.networks[member.region], self._clock)
         try:
             return (await resolver.ask(ZONE)).addresses

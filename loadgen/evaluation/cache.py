@@ -1,6 +1,6 @@
-"""Remembers what came of each cell, under what it was made of: the whole scenario, the files it reads, and the code.
+"""Caches the figures of each cell under its inputs: the whole scenario, the files it reads, and the code.
 
-A cell that is found is not played again; nothing that has changed is ever found.
+A cached cell is not played again; a cell with any changed input is never found.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _FILES_OF_TRACE = ("file", "rates")
 
 
 class CellCache:
-    """One file a cell, written whole or not at all, so that a run which was stopped goes on where it was."""
+    """One file per cell, written whole or not at all, so that a stopped run can be continued."""
 
     def __init__(self, folder: Path, code: str) -> None:
         self._folder = folder
         self._code = code
 
     def key_of(self, cell: Cell) -> str:
-        """The same for cells that are the same, whichever experiment they belong to."""
+        """Key of a cell; equal cells have equal keys, in any experiment."""
         document = cell.document()
         recorded = _take_recorded(document, cell.path.parent)
         scenario = parse_scenario(document, cell.path).model_dump(mode="json", exclude={"name", "about"})
@@ -38,7 +38,7 @@ class CellCache:
         return blake2b(text.encode(), digest_size=20).hexdigest()
 
     def find(self, key: str) -> Figures | None:
-        """What came of it; None if it was never played, or its file cannot be read."""
+        """Figures of a key; None if it was never played, or its file cannot be read."""
         try:
             found = json.loads(self._file(key).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -57,14 +57,14 @@ class CellCache:
 
 
 def code_version() -> str:
-    """Of all sources that figures depend on, and of the Python that runs them: its chance may change between versions.
-    A change to how figures are shown loses nothing."""
+    """Version of all sources that figures depend on, and of the Python that runs them, whose random numbers may change
+    between versions. A change to the display of figures invalidates nothing."""
     return f"{sys.implementation.cache_tag} {version_of(play.__module__)}"
 
 
 def _take_recorded(document: dict[str, Any], folder: Path) -> list[object]:
-    """What a scenario reads from files, taken out of it: where they lie is not what they hold, and parsing them takes
-    longer than all the rest."""
+    """Remove the file references from a scenario and return digests of the files: the key depends on their contents,
+    not on their paths, and parsing them takes longer than all the rest."""
     found: list[object] = []
     for name, workload in sorted(document["workloads"].items()):
         if (questions := workload.pop("questions", None)) is not None:
@@ -77,7 +77,8 @@ def _take_recorded(document: dict[str, Any], folder: Path) -> list[object]:
 
 
 def _take_recorded_clients(document: dict[str, Any]) -> list[object]:
-    """Those who come when a trace says so: nothing else knows when, and the trace is out."""
+    """Replace the client groups whose arrival times come from a trace, and return them: without the trace, which has
+    been removed, their sections are not valid."""
     found: list[object] = []
     for number, section in enumerate(document["clients"]):
         if "clients" not in section and "arrivals" not in section:

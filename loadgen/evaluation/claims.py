@@ -1,6 +1,6 @@
-"""What the paper claims beside what we measured, each as a range of ratios, and what follows from the two.
+"""Compares the paper's claims with measured values, each as a range of ratios, and derives the verdicts.
 
-It judges by arithmetic alone; where we fall short it says by how much.
+It judges by arithmetic alone; a shortfall is stated with its size.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from loadgen.evaluation.numbers import Middle
 from loadgen.pages.markdown import NOTHING
 
 CLOSE = 0.01
-"""What is nearer than this is the same: about what another seed changes."""
+"""Relative difference below which values count as equal: about the effect of another seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One figure of the paper, and the medians of ours that stand for it."""
+    """One figure of the paper, and the measured medians that correspond to it."""
 
     what: str
     low: float
     high: float
-    """What the paper reports: one value, or a range."""
+    """Range that the paper reports; both ends are equal for a single value."""
     pairs: Sequence[Middle | None]
-    """None where one has no figures: its runs were not played, or did nothing."""
+    """Medians per pair; None for a pair without figures: its runs were not played, or had no throughput."""
     more_is_better: bool = True
     is_share: bool = False
     """Shown as a percentage."""
     is_input: bool = False
-    """Shows how like the paper's our workload is, and is nothing to be good at."""
+    """True for figures that describe how similar the workload is to the paper's, and are not judged."""
     why: str = ""
-    """What explains a shortfall, from our own figures."""
+    """Explanation of a shortfall, from the measured figures."""
 
     @property
     def ours(self) -> list[Middle]:
@@ -52,8 +52,8 @@ class Claim:
 
     @property
     def reached(self) -> int:
-        """How many of ours are no more than `CLOSE` worse than the weakest end of what the paper reports. Nothing is
-        held against its strongest."""
+        """Number of pairs that are at most `CLOSE` worse than the weaker end of the paper's range. The stronger end is
+        not compared."""
         if self.more_is_better:
             return sum(each.median >= self.low * (1 - CLOSE) for each in self.ours)
         return sum(each.median <= self.high * (1 + CLOSE) for each in self.ours)
@@ -64,7 +64,7 @@ class Claim:
 
     @property
     def is_reached(self) -> bool:
-        """Only where every pair was played."""
+        """True if all pairs were played and reached the claim."""
         return not self.is_input and self.is_whole and not self.is_short
 
     @property

@@ -1,4 +1,4 @@
-"""Experiments as data: scenarios with something changed, runs, and seeds; their product is the cells to be played.
+"""Describes experiments as data: scenarios with changes, runs, and seeds; their product is the cells to be played.
 
 It plays nothing and draws nothing.
 """
@@ -22,7 +22,7 @@ Changes = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One scenario as an experiment has it played: one row of a table, or one place on an axis."""
+    """One changed scenario of an experiment: one row of a table, or one place on an axis."""
 
     name: str
     scenario: str
@@ -37,7 +37,7 @@ class Experiment:
     name: str
     points: tuple[Point, ...]
     runs: tuple[Changes, ...]
-    """As in a scenario, each with a name."""
+    """Runs as in a scenario, each with a name."""
     seeds: tuple[int, ...]
 
     @property
@@ -73,14 +73,14 @@ class Cell:
         return SCENARIOS / self.point.scenario
 
     def document(self) -> dict[str, Any]:
-        """Its scenario as it would be written; a fresh one each time."""
+        """Scenario document of the cell; a fresh copy each time."""
         document = deepcopy(_document_in(self.path))
         for key, value in {**self.point.changes, "seed": self.seed, "runs": [dict(self.run)]}.items():
             set_key(document, key, deepcopy(value))
         return document
 
     def scenario(self) -> Scenario:
-        """Raises ConfigError."""
+        """Scenario of the cell. Raises ConfigError."""
         scenario = parse_scenario(self.document(), self.path)
         check_playable(scenario)
         return scenario
@@ -88,7 +88,7 @@ class Cell:
 
 @cache
 def _document_in(path: Path) -> dict[str, Any]:
-    """Reading YAML takes longer than all the rest."""
+    """Scenario document, cached because parsing YAML takes longer than all other steps."""
     return dict(read_yaml(path).mapping())
 
 

@@ -1,6 +1,6 @@
-"""Which files a cell reads, and whether they are still what they were when its key was taken.
+"""Determines the files that a cell reads, and whether they have changed since its key was taken.
 
-It looks at them from outside and reads none: that would take longer than the cell.
+It compares their metadata and reads no contents: that would take longer than the cell.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from pathlib import Path
 from loadgen.evaluation.experiments import Cell
 
 _KEYS_OF_FILES = frozenset({"file", "rates", "questions", "round_trips"})
-"""Wherever they stand in a scenario."""
+"""Keys of file names, at any place in a scenario."""
 Stamp = tuple[int, int] | None
-"""When a file was last written, in nanoseconds, and its size; None where there is none."""
+"""Modification time of a file in nanoseconds, and its size; None for a missing file."""
 
 
 def files_of(cell: Cell) -> list[Path]:
-    """The scenario itself, and whatever it names."""
+    """The scenario file, and all files that it names."""
     return [cell.path, *(cell.path.parent / name for name in _named_in(cell.document()))]
 
 
@@ -30,7 +30,7 @@ def stamp_of(file: Path) -> Stamp:
 
 
 def changed(stamps: Mapping[Path, Stamp]) -> list[str]:
-    """The names of the files that are no longer what they were."""
+    """Names of the files that have changed."""
     return [file.name for file, stamp in stamps.items() if stamp_of(file) != stamp]
 
 

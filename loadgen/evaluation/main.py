@@ -1,6 +1,6 @@
 """`nightside results`: plays an evaluation, in virtual time or live, and writes its page and its plots.
 
-It only finds files, plays and writes; every figure and every sentence comes from elsewhere.
+It only finds files, plays and writes; every figure and every sentence is made elsewhere.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def results() -> None:
 def skywalker(
     *, traces: Path | None, full: bool, out: Path | None, cache_folder: Path, jobs: int | None, only: tuple[str, ...]
 ) -> None:
-    """Everything of SkyWalker's evaluation, in OUT/skywalker.md.
+    """All of SkyWalker's evaluation, in OUT/skywalker.md.
 
     Cells that were played before, of the same code and the same files, are not played again: stop it and go on at will.
 
@@ -99,7 +99,7 @@ def skywalker(
     "--rounds", type=click.IntRange(1, 20), default=3, show_default=True, help="How often each case is played."
 )
 def failover(*, out: Path, rounds: int) -> None:
-    """What clients see when gateways die, measured live with the OpenAI SDK, in OUT/failover.md.
+    """Measure live, with the OpenAI SDK, what clients see when gateways die, in OUT/failover.md.
 
     Exit codes: 0 everything was played, 1 something could not be, 2 the command was used wrongly.
     """
@@ -131,7 +131,8 @@ results.add_command(eldr)
 
 
 def _others(folder: Path) -> dict[str, Figures]:
-    """By slot, what was measured elsewhere; nothing where it was not. Raises ClickException where it is no JSON."""
+    """Measurements of other commands, by slot; absent ones are left out. Raises ClickException for a file that is not
+    JSON."""
     found: dict[str, Figures] = {}
     for slot in SLOTS:
         file = folder / f"{slot}.json"

@@ -1,4 +1,4 @@
-"""What seeds give together: medians with their spread, ratios of runs that asked for the same, and both as words.
+"""Combines the figures of several seeds: medians with their spread, ratios of runs with equal requests, and their text.
 
 It only counts.
 """
@@ -18,7 +18,7 @@ Measure = Callable[[Figures], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Middle:
-    """The median of some seeds, and how far they went."""
+    """Median of some seeds, and the range of their values."""
 
     median: float
     low: float
@@ -29,28 +29,28 @@ class Middle:
 
 
 def middle_of(values: Iterable[float | None]) -> Middle | None:
-    """None where no seed has a value."""
+    """Median and range of the values; None where no seed has a value."""
     present = [value for value in values if value is not None]
     return Middle(median(present), min(present), max(present)) if present else None
 
 
 def inverse(middle: Middle) -> Middle:
-    """Of a ratio: the other way round."""
+    """Inverse of a ratio."""
     return Middle(_over(middle.median), _over(middle.high), _over(middle.low))
 
 
 def _over(ratio: float) -> float:
-    """Whoever did nothing at all makes the others infinitely better."""
+    """Inverse of a ratio; infinite for zero, the ratio of a run without any throughput."""
     return 1 / ratio if ratio else inf
 
 
 def quotient(one: float, other: float) -> float | None:
-    """None where the other did nothing: there is nothing to hold against it."""
+    """Ratio of two values; None where the divisor is zero, since a run without throughput permits no comparison."""
     return one / other if other else None
 
 
 def mean_ratio(ratios: Sequence[float]) -> float:
-    """Of several workloads: the geometric mean, in which half as good and twice as good make 1."""
+    """Geometric mean of several workloads' ratios, in which a half and a double cancel out."""
     return geometric_mean(ratios) if all(ratios) else 0.0
 
 
@@ -59,23 +59,23 @@ def measured(runs: Sequence[Figures], measure: Measure) -> Middle | None:
 
 
 def ratio(runs: Sequence[Figures], base: Sequence[Figures], measure: Measure) -> Middle | None:
-    """Of each seed's run to the base's run with the same seed: what both were asked is the same."""
+    """Median ratio over the seeds, each of a run to the base's run with the same seed, which has the same requests."""
     pairs = [(_value(run, measure), _value(other, measure)) for run, other in zip(runs, base, strict=True)]
     return middle_of([None if one is None or other is None else quotient(one, other) for one, other in pairs])
 
 
 def _value(run: Figures, measure: Measure) -> float | None:
-    """None where the run was not played."""
+    """Value of a run; None where the run was not played."""
     return measure(run) if run else None
 
 
 def total(key: str) -> Measure:
-    """A figure of all clients together."""
+    """Measure of a figure of all clients together."""
     return lambda run: run["total"][key]
 
 
 def seconds(kind: str, quantile: str) -> Measure:
-    """A quantile of all clients' times, in seconds."""
+    """Measure of a quantile of all clients' times, in seconds."""
 
     def measure(run: Figures) -> float | None:
         found = run["total"][kind]
@@ -113,11 +113,11 @@ def middle_box(runs: Sequence[Figures], kind: str) -> dict[str, float] | None:
     return {name: median(box[name] for box in boxes) / 1000 for name in _BOX}
 
 
-# Written, with a dash for what has no figures
+# Text of figures, with a dash for missing ones
 
 
 def number(middle: Middle | None, digits: int = 2) -> str:
-    """A median, with how far the seeds went."""
+    """A median, with the range of the seeds."""
     return NOTHING if middle is None else middle.shown(digits)
 
 
@@ -127,7 +127,7 @@ def times(middle: Middle | None, digits: int = 2) -> str:
 
 
 def spread_times(middle: Middle | None, digits: int = 2) -> str:
-    """A median ratio, with how far the seeds went."""
+    """A median ratio, with the range of the seeds."""
     return NOTHING if middle is None else f"× {middle.shown(digits)}"
 
 
@@ -136,7 +136,7 @@ def percent(middle: Middle | None, digits: int = 1) -> str:
 
 
 def seconds_of(middle: Middle | None) -> str:
-    """Three figures that count."""
+    """Median in seconds, with three significant digits."""
     if middle is None:
         return NOTHING
     return f"{middle.median:.2f}" if middle.median < 10 else f"{middle.median:.1f}"

@@ -1,4 +1,4 @@
-"""Plays one cell. Its figures may depend on all that this module imports, however far: `cache` goes by that."""
+"""Plays one cell. Its figures may depend on all modules that this one imports, directly or not: `cache` hashes them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from loadgen.simulator.results import figures_of
 from loadgen.simulator.world import World
 
 _LEFT_OUT = ("placements", "series")
-"""Of a run's figures: large, and no page shows them."""
+"""Keys of a run's figures that are large and shown on no page."""
 
 
 def play(cell: Cell) -> Figures:
-    """Raises ConfigError."""
+    """Figures of the cell. Raises ConfigError."""
     scenario = cell.scenario()
     figures = figures_of(scenario, World(scenario, scenario.runs[0]).play())
     return {key: value for key, value in figures.items() if key not in _LEFT_OUT}

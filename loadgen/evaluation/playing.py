@@ -1,7 +1,7 @@
-"""Plays the cells that are not remembered, over several processes, and remembers each as soon as it is done: unless a
-file that it read has changed since its key was taken.
+"""Plays the cells that are not cached, over several processes, and caches each as soon as it is done, unless a file
+that it read has changed since its key was taken.
 
-What it gives does not depend on how many, nor on where it was stopped before.
+The results do not depend on the number of processes, nor on earlier interruptions.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from loadgen.simulator.sweep import all_done
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A cell that gave no figures, and what was said instead."""
+    """A cell that gave no figures, and the error."""
 
     reason: str
 
 
 def attempted(work: Callable[[Cell], Figures], cell: Cell) -> Figures | Failure:
-    """One cell that cannot be played must not take all the others with it."""
+    """Play one cell and return its failure as a value, so that it does not end all others."""
     try:
         return work(cell)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the page says it
+    except Exception as error:  # noqa: BLE001 - any error is shown on the page
         return Failure(f"{type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What came of all cells, by where they stand in their experiments."""
+    """Figures of all cells, by their places in their experiments."""
 
     figures: Mapping[tuple[str, str, str, int], Figures]
     failures: Mapping[str, str] = field(default_factory=dict)
-    """By the cell's title, why it has no figures."""
+    """Reasons why cells have no figures, by the cells' titles."""
 
     def of(self, experiment: Experiment, point: str, run: str) -> list[Figures]:
-        """One for each seed, in their order; an empty one where a cell gave none."""
+        """Figures of each seed, in order; empty for a cell that failed."""
         return [self.figures.get((experiment.name, point, run, seed), {}) for seed in experiment.seeds]
 
 
@@ -54,8 +54,8 @@ def play_all(
     on_progress: Callable[[int, int], None] = lambda _done, _all: None,
     work: Callable[[Cell], Figures] = play,
 ) -> Results:
-    """`on_progress` is told how many of how many cells are done; equal cells of two experiments are played once, and
-    what failed is tried again by the next run."""
+    """Play the cells. `on_progress` is given the numbers of finished and of all cells; equal cells of two experiments
+    are played once, and failed ones are tried again by the next run."""
     places: dict[str, list[Cell]] = {}
     stamps = {file: stamp_of(file) for cell in cells for file in files_of(cell)}
     for cell in cells:

@@ -1,4 +1,4 @@
-"""Plays cells and tells how far it is: a bar on a terminal, and lines in a log."""
+"""Plays cells and shows the progress: a bar on a terminal, and lines in a log."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from loadgen.evaluation.experiments import Cell
 from loadgen.evaluation.playing import Results, play_all
 
 _SPEED_OVER_S = 600.0
-"""Cells are very unequal: only over many of them is there a speed to tell."""
+"""Window of the speed estimate: cells are so unequal that only many of them give a speed."""
 _LINES = 40
-"""In a log, over a whole run."""
+"""Number of lines in a log, over a whole run."""
 
 
 def played(cells: list[Cell], cache: CellCache, processes: int) -> Results:
-    """Raises ConfigError."""
+    """Play the cells with progress shown. Raises ConfigError."""
     with progress_shown() as told:
         return play_all(cells, cache, processes=processes, on_progress=told)
 
 
 @contextmanager
 def progress_shown() -> Iterator[Callable[[int, int], None]]:
-    """Whoever plays cells tells it how many of how many are done."""
+    """Show progress; yields a callback that takes the numbers of finished and of all cells."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                TextColumn("left:"), TimeRemainingColumn())  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), speed_estimate_period=_SPEED_OVER_S) as progress:
@@ -49,7 +49,7 @@ class _Told:
 
     def __call__(self, done: int, total: int) -> None:
         if self._task is None:
-            # What was remembered is there from the start: it tells nothing of how fast the rest will be.
+            # Cached cells count as done from the start, so that they do not distort the speed.
             self._task = self._progress.add_task("cells", total=total, completed=done)
         self._progress.update(self._task, completed=done)
         if not self._progress.console.is_terminal and done >= self._line_at:

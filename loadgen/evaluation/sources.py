@@ -1,4 +1,5 @@
-"""Which of our files a module runs on: its own, and those of all that it imports. It reads them and runs nothing."""
+"""Finds the project's files on which a module depends: its own, and those of all modules that it imports. It reads them
+and runs none."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def version_of(module: str, root: Path = _ROOT) -> str:
-    """A digest of all its sources."""
+    """Digest of all sources of a module."""
     digest = blake2b(digest_size=20)
     for file in sources_of(module, root):
         digest.update(file.relative_to(root).as_posix().encode() + b"\0")
@@ -20,8 +21,8 @@ def version_of(module: str, root: Path = _ROOT) -> str:
 
 
 def sources_of(module: str, root: Path = _ROOT) -> list[Path]:
-    """The files beneath `root` from which it is made, in the order of their names. What a function imports when it
-    runs, or only for its types, counts as well: rather too much than too little."""
+    """Files beneath `root` that make up the module, in the order of their names. Imports inside functions, and imports
+    for types only, count as well: a superset is safe."""
     found: dict[str, Path | None] = {}
     waiting = [module]
     while waiting:
@@ -36,13 +37,13 @@ def sources_of(module: str, root: Path = _ROOT) -> list[Path]:
 
 
 def _file_of(name: str, root: Path) -> Path | None:
-    """None for what is not ours, and for names that are no modules."""
+    """File of a module; None for modules of other projects, and for names that are no modules."""
     place = root.joinpath(*name.split("."))
     return next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
 
 
 def _imported_by(file: Path) -> Iterator[str]:
-    """`from a import b` may mean the module `a.b`."""
+    """Names imported by a file; `from a import b` may mean the module `a.b`."""
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)

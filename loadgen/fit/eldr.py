@@ -1,6 +1,7 @@
-"""`nightside fit eldr`: fits what tells whose experts a request is near to, says how good that is, and writes it down.
+"""`nightside fit eldr`: fits the clusters that map a request to the decode worker of its experts, evaluates the fit and
+writes the artifact.
 
-A gateway runs it as well, as a process of its own, once it has other decode workers.
+A gateway runs it as well, in a separate process, when its set of decode workers changes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _NICENESS = 10
 _SECOND_NS = 1_000_000_000
 _POINTS_MAX = 600
-"""Of the report's picture."""
+"""Points in the report's picture."""
 
 
 @click.command()
@@ -82,7 +83,7 @@ def eldr(
 
 def _fit(path: Path, previous: Path | None, on_progress: Any, *, workers: int, held_out: float, seed: int) -> EldrFit:
     try:
-        from gateway.fit.balanced_kmeans import TooFewPoints  # noqa: PLC0415 - not everybody who serves has it
+        from gateway.fit.balanced_kmeans import TooFewPoints  # noqa: PLC0415 - an optional extra
         from gateway.fit.eldr import EldrRules, fit_eldr  # noqa: PLC0415
         from gateway.fit.eldr_calibration import UnusableCalibration, read_calibration  # noqa: PLC0415
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""`nightside fit predictor`: fits what predicts how long requests still decode, says how good it is, and writes it.
+"""`nightside fit predictor`: fits predictors of remaining decode length, evaluates them, and writes the artifact.
 
-A gateway runs it as well, as a process of its own, where a predictor takes more than sorting.
+A gateway runs it as well, in a separate process, for predictors whose fit takes more than sorting.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _history(history: Path | None, trace: Path | None, described: dict[str, Any]
 
 def _fit(snapshot: Snapshot, on_progress: Any, *, kind: str, key_kind: str, horizon: int, held_out: float) -> Fit:
     try:
-        from gateway.fit.fitting import FitRules, fit_predictor  # noqa: PLC0415 - not everybody who serves has it
+        from gateway.fit.fitting import FitRules, fit_predictor  # noqa: PLC0415 - an optional extra
         from gateway.fit.trees import TooLittle  # noqa: PLC0415
     except ImportError as error:
         raise click.ClickException(f"{error}: fitting needs the extra `fit` (pip install 'nightside[fit]')") from error

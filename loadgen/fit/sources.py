@@ -1,6 +1,6 @@
-"""Histories of decode workers: one that a gateway wrote, or what a recorded load would have made of one.
+"""Builds histories of decode workers: one that a gateway wrote, or one derived from a recorded load.
 
-It reads, and supposes no more than it says.
+It reads, and assumes no more than it reports.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from loadgen.traces.rows import Trace
 
 _SECOND_NS = 1_000_000_000
 TOKEN_S = 0.03
-"""What a token takes, where only the beginning of a request was recorded."""
+"""Seconds per token for traces that record only the start of a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One of a load, before it is known what else ran beside it."""
+    """One request of a load, before the requests that ran beside it are known."""
 
     at_s: float
     prompt_key: int
@@ -37,7 +37,7 @@ class Request:
 
 
 def history_from(path: Path) -> Snapshot:
-    """Raises StateUnusable, also for a file that is not there."""
+    """Read a gateway's history. Raises StateUnusable, also for a missing file."""
     snapshot = read_history(path)
     if snapshot is None:
         raise StateUnusable(f"{path}: there is no such file")
@@ -45,8 +45,8 @@ def history_from(path: Path) -> Snapshot:
 
 
 def history_of_trace(trace: Trace, *, token_s: float = TOKEN_S, requests_max: int = LENGTHS_MAX) -> Snapshot:
-    """As if each request had been admitted when it came, and had taken this long for a token: so who ended before whom
-    was admitted is supposed. What came first is taken where there is more. Raises TraceError."""
+    """Build a history as if each request had been admitted at its arrival and took `token_s` per token, so the order of
+    ends and admissions is assumed. Only the first `requests_max` requests by time are used. Raises TraceError."""
     by_time = sorted(trace.rows, key=lambda row: row.at_s)[:requests_max]
     requests = [
         Request(row.at_s, passage_key(row.passage), min(row.passage.tokens, TOKENS_MAX), row.output_tokens)
@@ -58,7 +58,7 @@ def history_of_trace(trace: Trace, *, token_s: float = TOKEN_S, requests_max: in
 
 
 def history_of(requests: Iterable[Request], *, token_s: float = TOKEN_S) -> Snapshot:
-    """In the order in which they came; of those that end at the same time, the first comes first."""
+    """Ended requests in their order of ending; those that end at the same time are in order of arrival."""
     running: list[tuple[float, int, Request, int]] = []
     ended: list[Ended] = []
 
@@ -81,7 +81,7 @@ def _ended(request: Request, after: int, end_s: float) -> Ended:
 
 
 def passage_key(passage: Passage) -> int:
-    """Of a prompt that is known by its blocks; one that says something of its own at its end is like no other."""
+    """Key of a prompt that is known by its blocks; UNKNOWN_PROMPT for one with text of its own at its end."""
     if not passage.runs or (passage.own and passage.blocks * passage.block_tokens < passage.tokens):
         return UNKNOWN_PROMPT
     named = f"{passage.space}/{passage.runs}/{passage.tokens}"

@@ -1,7 +1,7 @@
-"""Does the simulator say what happens? One scenario, simulated and played live several times each, figure by figure.
+"""Compares the simulator with reality: one scenario, simulated and played live several times each, figure by figure.
 
-The one number that the simulator is given from outside, what an HTTP hop costs, is measured on an idle mesh, with other
-requests than those of the scenario; nothing is fitted to the answer.
+The simulator's one measured input, the cost of an HTTP hop, is measured on an idle mesh with requests that are not the
+scenario's; nothing is fitted to the answer.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from loadgen.vocabulary import Api
 from loadgen.workload import Message
 
 BUSY_SHARE = 0.6
-"""Of the machine; above it a live run measures the machine too, is marked, and counts for nothing."""
+"""CPU share of the machine above which a live run is marked as busy and excluded, since it measures the machine too."""
 GAP_MAX = 0.10
 _SECOND_NS = 1_000_000_000
 _HOPS = 2
-"""From a client to a gateway, and from there to an engine."""
+"""Hops of a request: from the client to a gateway, and from there to an engine."""
 _PROBES = 24
 _PROBE_PAUSE_S = 0.05
 _IN_FLIGHT_MAX = 1000
@@ -48,7 +48,7 @@ _IN_FLIGHT_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure that both have."""
+    """Figure that simulated and live runs both have."""
 
     name: str
     of: Callable[[Figures], float | None]
@@ -65,26 +65,26 @@ METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What a first token takes on an idle mesh, of requests that share nothing."""
+    """Time to first token on an idle mesh, of requests that share no prefix."""
 
     modelled_ns: int
-    """Of the engine model by itself, for the same prompts."""
+    """Time of the engine model alone, for the same prompts."""
     engine_ns: int
-    """Measured at an engine, the median ..."""
+    """Median measured directly at an engine."""
     gateway_deciles_ns: tuple[int, ...]
-    """... and through the gateway in front of it, from the first decile to the ninth."""
+    """Deciles measured through the gateway in front of the engine, from the first to the ninth."""
 
     @property
     def hops_ns(self) -> list[int]:
-        """What a hop adds, as widely as it was measured: the simulator's `network.in_region`."""
+        """Time added by one hop, for each measured decile: the simulator's `network.in_region`."""
         return [max(1, (each_ns - self.modelled_ns) // _HOPS) for each_ns in self.gateway_deciles_ns]
 
 
 class Agreement:
-    """The whole comparison. `document` tells what has been measured so far, however it ended."""
+    """The whole comparison. `document` returns the measurements so far, however the comparison ended."""
 
     def __init__(self, path: Path, changes: Mapping[str, object], folder: Path, console: Console) -> None:
-        """Raises ConfigError."""
+        """Load the scenario. Raises ConfigError."""
         self._path = path
         self._changes = dict(changes)
         self._scenario = load_scenario(path, changes)
@@ -96,7 +96,7 @@ class Agreement:
         self._live: list[Figures] = []
 
     async def compare(self, live_runs: int) -> None:
-        """Simulating would hold up what runs live, so it comes when nothing does."""
+        """Play the live runs, then simulate: simulating earlier would slow the live runs down."""
         for number in range(live_runs):
             await self._play_live(number, live_runs)
             if not self._simulated and self._overhead is not None:
@@ -129,8 +129,8 @@ class Agreement:
 
 
 def simulated(path: Path, changes: Mapping[str, object], run: RunSection, overhead: Overhead) -> list[Figures]:
-    """The scenario once for each decile of what a hop was measured to cost: as live, a trifle of time decides who goes
-    first, and one story alone would say nothing of how far that leads."""
+    """Simulate the scenario once for each measured decile of a hop's cost: as in live runs, tiny differences in time
+    change the order of requests, and a single simulation would hide how far the figures spread."""
     variants = [
         dict(changes) | {"network.in_region": f"{max(1, hop_ns // 1000)}us"}
         for hop_ns in dict.fromkeys(overhead.hops_ns)
@@ -139,12 +139,12 @@ def simulated(path: Path, changes: Mapping[str, object], run: RunSection, overhe
     return [figures_of(scenario, World(scenario, run).play()) for scenario in scenarios]
 
 
-# What a hop costs
+# Cost of a hop
 
 
 async def measured_overhead(scenario: Scenario, mesh: Mesh) -> Overhead:
-    """One request at a time, straight to an engine and through its gateway in turn. Each has words of its own from the
-    first on, so that nothing is found in a cache."""
+    """Measure one request at a time, directly at an engine and through its gateway in turn. Each prompt differs from
+    the first word on, so that no prefix cache has a hit."""
     region = next(iter(mesh.gateways))
     gateway, engine = mesh.gateways[region], mesh.engines[region][0]
     dialect = Dialect(ModelName(scenario.model))
@@ -175,7 +175,7 @@ async def _probe(session: aiohttp.ClientSession, url: str, dialect: Dialect, wor
 
 
 def first_token_ns(config: EngineConfig, prompt_tokens: int) -> int:
-    """How long an idle engine of the model takes."""
+    """Nanoseconds that the model of an idle engine takes to the first token."""
     model = EngineModel(config)
     model.submit(EngineRequest("probe", prompt_tokens, 2), 0)
     while (at_ns := model.next_change_ns()) is not None:
@@ -184,14 +184,14 @@ def first_token_ns(config: EngineConfig, prompt_tokens: int) -> int:
     raise AssertionError("the model gave no token")
 
 
-# Figure by figure
+# Comparison figure by figure
 
 
 def agreement_document(
     scenario: Scenario, overhead: Overhead | None, simulated: Sequence[Figures], live: Sequence[Figures]
 ) -> Figures:
-    """JSON-able. Figures are those of the live runs that had the machine for themselves: the others measured the
-    machine too. Without such a run there is nothing to compare."""
+    """Results of the comparison, JSON-able. The figures are those of live runs on a machine that was not busy, since
+    the others measured the machine too. Without such a run there is no comparison."""
     quiet = [run for run in live if not is_busy(run)]
     settings = _settings(scenario.runs[0])
     return {
@@ -219,13 +219,13 @@ def agreement_document(
 
 
 def _settings(run: RunSection) -> Figures:
-    """Of every run, live and simulated: defaults change, and figures outlive them."""
+    """Placement and pushing settings of every run, live and simulated, recorded because defaults change over time."""
     config = run.as_config()
     return {"placement": asdict(config.placement), "pushing": asdict(config.pushing)}
 
 
 def _in_words(settings: Figures) -> str:
-    """Those of them that defaults differ in from the paper's."""
+    """Settings, as text, whose defaults differ from the paper's."""
     placement, pushing = settings["placement"], settings["pushing"]
     credit = "no in-band credit" if pushing["in_band_credit"] is None else f"in_band_credit {pushing['in_band_credit']}"
     return (
@@ -235,7 +235,7 @@ def _in_words(settings: Figures) -> str:
 
 
 def is_busy(run: Figures) -> bool:
-    """Nobody knows how busy a machine was that does not tell: it counts as busy."""
+    """True if the machine was busy, or if its CPU use is unknown."""
     return run["machine_cpu"] is None or run["machine_cpu"]["mean_share"] > BUSY_SHARE
 
 
@@ -271,7 +271,7 @@ def _row(metric: Metric, simulated: Sequence[Figures], live: Sequence[Figures]) 
 
 
 def gap_between(simulated: float, live: float) -> float | None:
-    """How much more the simulator says, as a share of what was measured; None where nothing was."""
+    """Relative difference of the simulated from the live value; None where the live value is zero."""
     if simulated == live:
         return 0.0
     return round(simulated / live - 1, 4) if live else None
@@ -286,5 +286,5 @@ def _machine(run: Figures) -> Figures:
 
 
 def _short(run: Figures) -> Figures:
-    """Without what is only drawn."""
+    """Figures without the series that are only drawn."""
     return {key: value for key, value in run.items() if key not in ("series", "placements")}

@@ -1,4 +1,4 @@
-"""`nightside agreement`: plays one scenario live and simulated on this machine and compares.
+"""`nightside agreement`: plays one scenario live and simulated on this machine and compares the figures.
 
 It only shows and writes.
 """
@@ -80,7 +80,7 @@ def agreement(
 
 
 def exit_code(document: Figures) -> int:
-    """What the help says."""
+    """Exit code, as described in the command's help."""
     if not document["quiet_runs"]:
         return EXIT_UNKNOWN
     return 0 if all(row["agrees"] for row in document["metrics"]) else EXIT_APART

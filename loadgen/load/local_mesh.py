@@ -1,6 +1,6 @@
-"""Brings a scenario to life on this machine: its engines emulated, its gateways as processes, the distances in between.
+"""Runs a scenario's mesh on this machine: engines emulated, gateways as processes, and network delays between them.
 
-What it cannot bring to life it refuses, rather than playing something else.
+A scenario that cannot be run live is refused; it must never play a different one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _MILLISECOND_NS = 1_000_000
 async def local_mesh(
     scenario: Scenario, run: RunSection, folder: Path, tasks: asyncio.TaskGroup
 ) -> AsyncIterator[Mesh]:
-    """Raises ConfigError for what cannot be brought to life; a process that dies fails `tasks`."""
+    """Run the scenario's mesh. Raises ConfigError for a scenario that cannot be run live; a process that dies fails
+    `tasks`."""
     check_live(scenario, run)
     config = run.as_config()
     async with running_mesh(as_demo(scenario, folder), config.placement.overflow, folder, tasks) as mesh:
@@ -34,7 +35,7 @@ async def local_mesh(
 
 
 def check_live(scenario: Scenario, run: RunSection) -> None:
-    """Raises ConfigError for what cannot be brought to life."""
+    """Check that the scenario can be run live. Raises ConfigError."""
     if faults := _faults_of(scenario, run):
         raise ConfigError("\n".join(faults))
 
@@ -53,7 +54,8 @@ def _faults_of(scenario: Scenario, run: RunSection) -> list[str]:
 
 
 def as_demo(scenario: Scenario, folder: Path) -> DemoScenario:
-    """As the demo has it, with policies and distances written to `folder`. `check_live` says what can be so."""
+    """Scenario in the demo's form, with policies and round trips written to `folder`. `check_live` rejects scenarios
+    without such a form."""
     policies = folder / "policies"
     policies.mkdir(parents=True, exist_ok=True)
     for name in scenario.regions:

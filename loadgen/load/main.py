@@ -1,6 +1,6 @@
 """`nightside load`: sends a scenario's load to live endpoints, region by region, and reports as the simulator does.
 
-Whatever happens, what was measured until then is told.
+Measurements made before a failure or an interruption are always reported.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _tls(ca_file: Path | None) -> ssl.SSLContext | None:
 
 
 async def send(plan: LoadPlan, console: Console, *, name: str) -> LiveRun:
-    """The whole run, or what a signal leaves of it; a table shows how it goes on, on a terminal only."""
+    """Send the whole load, or until a signal ends it; on a terminal, a table shows the progress."""
     runner = LiveRunner(plan, clock=Clock())
     cpu = CpuSampler((os.getpid(),))
 
@@ -157,7 +157,7 @@ async def send(plan: LoadPlan, console: Console, *, name: str) -> LiveRun:
 
 
 def why_nothing(run: Figures) -> str:
-    """Why no answer was measured; empty where some was."""
+    """Reason why no answer was measured; empty if one was."""
     total = run["total"]
     if total["completed"]:
         return ""
@@ -192,7 +192,7 @@ def _print(document: Figures, out: Path | None) -> None:
 
 
 def _caveats(run: Figures) -> list[str]:
-    """What makes the figures less than they seem."""
+    """Caveats about the figures: an early end, a busy machine, late sending."""
     words = []
     if run["partial"]:
         words.append(f"Stopped after {run['load_s']:g} s of load; what was open then counts as unfinished.")

@@ -1,4 +1,4 @@
-"""What came of a live run, in the shape of a simulated one: what cannot be seen from outside is null.
+"""Builds a live run's figures in the form of a simulated run's; values that cannot be observed from outside are null.
 
 It only counts.
 """
@@ -42,16 +42,16 @@ _UNSEEN = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """Everything that one live run gave."""
+    """Results of one live run."""
 
     name: str
     records: Sequence[RequestRecord]
     samples: Mapping[RegionName, Sequence[TallySample]]
     load_ns: int
-    """How long load was sent, or until the run was stopped."""
+    """Time for which load was sent, up to the end of the load or the interruption."""
     is_partial: bool = False
     machine: MachineUse | None = None
-    """The machine that sent."""
+    """CPU use of the sending machine."""
 
 
 def live_figures(scenario: Scenario, run: LiveRun) -> Figures:
@@ -85,7 +85,7 @@ def live_figures(scenario: Scenario, run: LiveRun) -> Figures:
 
 
 def live_document(scenario: Scenario, runs: Sequence[Figures]) -> Figures:
-    """What `results.json` holds."""
+    """Contents of `results.json`."""
     return {
         "scenario": scenario.name,
         "about": scenario.about,
@@ -99,7 +99,7 @@ def live_document(scenario: Scenario, runs: Sequence[Figures]) -> Figures:
 
 
 def _window(scenario: Scenario, run: LiveRun) -> Window:
-    """A run that was stopped before its warm-up was over is shown whole."""
+    """Measured interval; the whole run if it was stopped during its warm-up."""
     start_ns = scenario.warm_up if run.load_ns > scenario.warm_up else 0
     return start_ns, max(run.load_ns, start_ns + 1)
 

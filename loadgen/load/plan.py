@@ -1,4 +1,4 @@
-"""From a scenario to a live run: which of its users send where, with which key. What only a simulation can do is named.
+"""Turns a scenario into a live run's plan: the endpoints and keys of its users. Simulation-only parts are listed.
 
 It sends nothing.
 """
@@ -25,14 +25,14 @@ from loadgen.workload import Program, Recorded, Workload, arrivals
 _SECOND_NS = 1_000_000_000
 _EVERYBODY = "*"
 HERE = "here"
-"""Where clients are that the scenario puts nowhere."""
+"""Region of clients for which the scenario names none."""
 
 Urls = Mapping[RegionName, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """API keys by who shows them: `REGION/TENANT`, `REGION`, or `*` for everybody else."""
+    """API keys by owner: `REGION/TENANT`, `REGION`, or `*` for all other clients."""
 
     by_owner: Mapping[str, str] = field(default_factory=dict)
 
@@ -43,14 +43,14 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a live run has and a simulated one does not."""
+    """Settings of a live run that a simulated one does not have."""
 
     in_flight_max: int
     tls: SSLContext | None = None
 
 
 def urls_by_region(given: Sequence[str], scenario: Scenario) -> dict[RegionName, tuple[str, ...]]:
-    """From `REGION=URL` or `URL`, which is for every region that has none of its own. Raises ConfigError."""
+    """Endpoints per region, from `REGION=URL`, or `URL` for every region without one of its own. Raises ConfigError."""
     asking = list(dict.fromkeys(clients.region for clients in scenario.clients))
     found: dict[str, list[str]] = {region: [] for region in asking}
     for_all: list[str] = []
@@ -80,7 +80,8 @@ def _region_and_url(text: str) -> tuple[str | None, str]:
 
 
 def read_keys(given: Sequence[str], file: Path | None, scenario: Scenario) -> Keys:
-    """From `OWNER=KEY`, and a YAML file of `OWNER: KEY`. No complaint repeats a key. Raises ConfigError."""
+    """Read keys from `OWNER=KEY` and from a YAML file of `OWNER: KEY`. No error message repeats a key. Raises
+    ConfigError."""
     by_owner: dict[str, str] = {}
     for owner, key in (read_yaml(file).mapping() if file else {}).items():
         if not isinstance(key, str):
@@ -101,7 +102,8 @@ def read_keys(given: Sequence[str], file: Path | None, scenario: Scenario) -> Ke
 
 
 def plan_of(scenario: Scenario, urls: Urls, keys: Keys, dialect: Dialect, limits: Limits) -> LoadPlan:
-    """Raises ConfigError if the users of a closed loop alone are more than may be in flight."""
+    """Plan of the run. Raises ConfigError if the users of a closed loop alone exceed the limit of requests in
+    flight."""
     users = sum(clients.clients or 0 for clients in scenario.clients)
     if users > limits.in_flight_max:
         raise ConfigError(f"--connections-max: {limits.in_flight_max} is less than the scenario's {users} clients")
@@ -146,15 +148,15 @@ def _load(scenario: Scenario, number: int, section: ClientsSection) -> ClosedLoo
 def _schedule(
     region: str, section: ArrivalsSection, workload: Workload, rng: random.Random, until_s: float
 ) -> Iterator[tuple[float, Program]]:
-    """The very arrivals and programs that the simulator has for this seed."""
+    """Arrivals and programs identical to the simulator's for this seed."""
     times = arrivals(section.as_curve(), rng, until_s=until_s, variation=section.variation)
     for number, at_s in enumerate(times):
         yield at_s, next(workload.programs(f"{region}/{number}"))
 
 
 def without_a_fleet(document: dict[str, Any], path: Path) -> None:
-    """Whoever sends to what is there need not say what that is: regions, engines and distances are for simulations. It
-    completes what the file leaves out, and leaves faults for whoever checks it."""
+    """Complete a scenario document that leaves out regions, engines and distances, which only simulations need. Faults
+    in the document are left for its validation."""
     document.setdefault("name", path.stem)
     clients = document.get("clients")
     asking = [each for each in clients if isinstance(each, dict)] if isinstance(clients, list) else []
@@ -168,7 +170,7 @@ def without_a_fleet(document: dict[str, Any], path: Path) -> None:
 
 
 def only_simulated(scenario: Scenario) -> list[str]:
-    """What of a scenario a live run leaves out, in words."""
+    """Parts of a scenario that a live run leaves out, as text."""
     left_out = []
     if scenario.faults:
         left_out.append(f"{len(scenario.faults)} faults")

@@ -1,4 +1,4 @@
-"""Shows a live run while it goes on: a live table on a terminal, a line now and then elsewhere. It only reads."""
+"""Shows the progress of a live run: a live table on a terminal, a line at intervals elsewhere. It only reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Sample:
 
 
 class Screen:
-    """One run on the screen."""
+    """Progress display of one run."""
 
     def __init__(self, console: Console, title: str, runner: LiveRunner, cpu: CpuSampler) -> None:
         self._console = console
@@ -40,7 +40,7 @@ class Screen:
         self._samples: deque[_Sample] = deque(maxlen=1 + max(1, round(_RATE_WINDOW_S / self._interval_s)))
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Update the display until cancelled."""
         if not self._console.is_terminal:
             await self._print_lines()
             return

@@ -1,7 +1,7 @@
-"""The pictures of all pages, as SVG: rows of boxes and bars, and lines; on log scales, or on scales from zero.
+"""Draws the pictures of all pages as SVG: rows of boxes and bars, and lines; on log scales, or on scales from zero.
 
-It draws what it is given, in the colours of `drawing.css`, and decides only where things go. Every picture says in
-words what it shows, for those who do not see it.
+It draws what it is given, in the colours of `drawing.css`, and decides only positions. Every picture describes its
+contents in words, for screen readers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from markupsafe import Markup
 COLOURS = 9
 _DASHES = ("", "6 3", "2 3")
 POINTS_MAX = 500
-"""Of one line: more than a plot has pixels."""
+"""Maximum number of points of one line, more than a plot has pixels."""
 _POINTS_OF_ALL_MAX = 60_000
 _POINTS_MIN = 40
 
@@ -26,7 +26,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What stands in an SVG, and what it is about; nothing, where it only repeats the words beside it."""
+    """SVG elements of a picture and their description; the description is empty where adjacent text says the same."""
 
     width: float
     height: float
@@ -35,12 +35,13 @@ class Picture:
 
 
 def sample(number: int) -> Picture:
-    """A piece of one line, for the key of several plots."""
+    """Short piece of one line, for the key of several plots."""
     return Picture(26, 10, "", _line(1, 5, 25, 5, stroke_width=3, **_pen(number)))
 
 
 def _mark(tag: str, inside: str | None = None, /, **attributes: object) -> Markup:
-    """One element, with all that it holds escaped. Tenths of a pixel are enough; `stroke_width` is `stroke-width`."""
+    """One element, with all its contents escaped. Numbers have one decimal, in pixels; `stroke_width` becomes
+    `stroke-width`."""
     written = Markup("").join(
         Markup(' {}="{}"').format(name.strip("_").replace("_", "-"), _written(value))
         for name, value in attributes.items()
@@ -67,7 +68,7 @@ def _colour(number: int) -> str:
 
 
 def _pen(number: int) -> dict[str, str]:
-    """A colour, and a dash where colours begin again."""
+    """Colour, and a dash once the colours repeat."""
     dash = _DASHES[number // COLOURS % len(_DASHES)]
     return {"stroke": _colour(number)} | ({"stroke_dasharray": dash} if dash else {})
 
@@ -77,7 +78,7 @@ def _pen(number: int) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Where an axis starts, where a value lies on it, and which values stand beside it."""
+    """Start of an axis, the position of each value on it, and its ticks."""
 
     start: float
     place: Callable[[float], float]
@@ -90,7 +91,7 @@ def from_zero(high: float, start: float, end: float) -> Scale:
 
 
 def ticks_to(top: float) -> list[float]:
-    """From zero, in round steps, to the first that holds `top`: at most six of them."""
+    """Ticks from zero, in round steps, to the first that is at least `top`: at most six."""
     if top <= 0:
         return [0.0, 1.0]
     step = 10.0 ** math.floor(math.log10(top))
@@ -100,7 +101,8 @@ def ticks_to(top: float) -> list[float]:
 
 
 def logarithmic(low: float, high: float, start: float, end: float) -> Scale:
-    """From a 1, 2 or 5 to the next that holds all, so that equal values do not divide by zero."""
+    """Logarithmic scale from a 1, 2 or 5 to a later 1, 2 or 5 that encloses all values, so that equal values do not
+    divide by zero."""
     steps = [step * 10.0**exponent for exponent in range(-6, 10) for step in (1, 2, 5)]
     first = max((step for step in steps if step <= low), default=steps[0])
     last = min((step for step in steps if step >= high and step > first), default=steps[-1])
@@ -113,7 +115,7 @@ def logarithmic(low: float, high: float, start: float, end: float) -> Scale:
 
 
 def _log_ticks(first: float, last: float) -> list[float]:
-    """The more decades share the width, the fewer."""
+    """Ticks of a log scale, sparser with more decades."""
     steps: tuple[float, ...] = (1,) if last / first > 1000 else (1, 2, 5) if last / first > 5 else tuple(range(1, 10))
     decades = range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1)
     values = [step * 10.0**exponent for exponent in decades for step in steps]
@@ -125,12 +127,13 @@ def _log_ticks(first: float, last: float) -> list[float]:
 Box = Mapping[str, float]
 """p10, p25, p50, p75, p90 and mean, in the panel's unit."""
 _HALF = 8.0
-"""Of a box's or a bar's height."""
+"""Half of a box's or a bar's height."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """25 to 75 %, with whiskers at 10 and 90 %, a line at the median, and a triangle at the mean; on a log scale."""
+    """Box from 25 to 75 %, whiskers at 10 and 90 %, a line at the median, and a triangle at the mean; on a log
+    scale."""
 
     title: str
     unit: str
@@ -141,7 +144,7 @@ class Boxes:
         return f"{self.unit}, log scale"
 
     def scale(self, left: float, right: float) -> Scale | None:
-        """None where no row has anything; the same in every kind of panel."""
+        """Scale of the panel; None where every row is empty. The same in every kind of panel."""
         present = [box for box in self.rows if box]
         if not present:
             return None
@@ -149,7 +152,7 @@ class Boxes:
         return logarithmic(min(box["p10"] for box in present), high, left, right)
 
     def words(self, row: int) -> str:
-        """What the row shows; nothing where it shows nothing."""
+        """Description of a row; empty for an empty row."""
         box = self.rows[row]
         return f"median {box['p50']:.3g} {self.unit}" if box else ""
 
@@ -173,7 +176,7 @@ class Boxes:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """As long as their values, which stand beside them."""
+    """Bars as long as their values, with the numbers beside them."""
 
     title: str
     rows: Sequence[float | None]
@@ -187,9 +190,9 @@ class Bars:
         present = [value for value in self.rows if value is not None]
         if not present:
             return None
-        right -= 44.0  # for the value beside the longest
+        right -= 44.0  # room for the value beside the longest bar
         if self.is_log:
-            return logarithmic(min(present) / 2, max(present), left, right)  # half: so that the shortest is seen
+            return logarithmic(min(present) / 2, max(present), left, right)  # half, so that the shortest bar is visible
         return from_zero(max(present), left, right)
 
     def words(self, row: int) -> str:
@@ -216,7 +219,7 @@ Panel = Boxes | Bars
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Where rows lie, and their names: before them, or above them where the width is for one panel."""
+    """Layout of rows and of their names: left of the rows, or above them where the width is for one panel."""
 
     left: float
     panel: float
@@ -224,11 +227,11 @@ class _Rows:
     row: float
     name_x: float
     name_up: float
-    """How far above the middle of its row a name stands."""
+    """Distance of a name above the middle of its row."""
 
 
 _GAP = 44.0
-"""Between panels: what stands below the end of one and the start of the next has room."""
+"""Gap between panels, with room for the labels at the end of one and the start of the next."""
 _ABOVE = _Rows(left=14, panel=612, top=12, row=52, name_x=14, name_up=20)
 
 
@@ -238,7 +241,7 @@ def _before(names: Sequence[str]) -> _Rows:
 
 
 def rows(about: str, names: Sequence[str], panels: Sequence[Panel], *, names_above: bool = False) -> Picture:
-    """A row for each name, with its box or bar in every panel."""
+    """Picture with a row for each name, with its box or bar in every panel."""
     layout = _ABOVE if names_above else _before(names)
     middles = [layout.top + layout.row * (number + 0.5) for number in range(len(names))]
     bottom = layout.top + layout.row * len(names) + 4
@@ -275,19 +278,20 @@ def _said(panel: Panel, names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A named curve, its points from left to right."""
+    """Named curve, its points from left to right."""
 
     name: str
     points: Sequence[Point]
 
 
 def points_max(lines: int) -> int:
-    """How many points each of so many lines may have, so that a page stays small."""
+    """Maximum number of points per line, so that a page with this many lines stays small."""
     return max(_POINTS_MIN, min(POINTS_MAX, _POINTS_OF_ALL_MAX // max(lines, 1)))
 
 
 def thinned(line: Line, points: int, *, peaks: bool) -> Line:
-    """At most so many points, each for an equal stretch of the line: its highest value, or its mean."""
+    """Line reduced to at most `points` points, each the maximum (`peaks`) or the mean of an equal stretch of the
+    line."""
     if len(line.points) <= points:
         return line
     size = math.ceil(len(line.points) / points)
@@ -312,8 +316,8 @@ def _levels(scale: Scale, left: float, right: float) -> list[Markup]:
 def lines(
     title: str, curves: Sequence[Line], x_name: str, y_name: str, x_words: Callable[[float], str] = "{:g}".format
 ) -> Picture:
-    """Curves over a scale from zero, with a dot for each point; only the title where there are none. `x_words` says
-    what stands beneath each."""
+    """Curves over a scale from zero, with a dot for each point; only the title where there are none. `x_words` labels
+    the x axis."""
     left, top, right, bottom = 56.0, 44.0, 700.0, 300.0
     heading = _text(8, 18, title, class_="title")
     marked = sorted({x for curve in curves for x, _ in curve.points})
@@ -350,7 +354,7 @@ def _highest(curves: Sequence[Line]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What all plots over time have in common."""
+    """Properties that all plots over time share."""
 
     end_s: float
     warm_up_s: float
@@ -358,7 +362,7 @@ class Scene:
 
 
 def over_time(about: str, curves: Sequence[Line], top: float, scene: Scene) -> Picture:
-    """A small plot of lines that share a scale from zero to `top`, over what went wrong meanwhile."""
+    """Small plot of lines that share a scale from zero to `top`, with the faults in the background."""
     left, right, ceiling, floor = 40.0, 334.0, 8.0, 106.0
 
     def across(at_s: float) -> float:
@@ -381,7 +385,7 @@ def over_time(about: str, curves: Sequence[Line], top: float, scene: Scene) -> P
 
 
 def clock(at_s: float, end_s: float) -> str:
-    """In seconds; in minutes or hours where a run lasts so long."""
+    """Time in seconds, or in minutes or hours for a long run."""
     if end_s < 600:
         return f"{at_s:g} s"
     return f"{at_s / 60:.3g} min" if end_s < 7200 else f"{at_s / 3600:.3g} h"
@@ -391,7 +395,7 @@ def clock(at_s: float, end_s: float) -> str:
 
 
 def cloud(title: str, groups: Sequence[Line], marked: Sequence[Point]) -> Picture:
-    """Points of a plane whose axes mean nothing by themselves, each group in a colour; `marked` ones as crosses."""
+    """Points of a plane whose axes have no meaning by themselves, each group in a colour; `marked` ones as crosses."""
     left, top, right, bottom = 20.0, 36.0, 620.0, 436.0
     heading = _text(8, 18, title, class_="title")
     points = [point for group in groups for point in group.points] + list(marked)

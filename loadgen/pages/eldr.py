@@ -1,6 +1,5 @@
-"""The page of one fit of expert locality: how well signatures predict which experts requests share while they decode,
-by what they are made of and of how many layers; and what the clusters look like. It shows the document it is given.
-"""
+"""Page of one fit of expert locality: how well signatures predict which experts requests share during decode, by kind
+of signature and number of layers; and the clusters. It shows the document it is given."""
 
 from __future__ import annotations
 

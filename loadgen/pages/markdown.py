@@ -1,4 +1,4 @@
-"""Tables and lists of pages that are Markdown. It lays out what it is given."""
+"""Formats tables and lists of Markdown pages. It lays out what it is given."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NOTHING = "–"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first column to the left, figures to the right."""
+    """Table with the first column aligned left and figures aligned right."""
     assert all(len(row) == len(head) for row in rows), "every row has every column"
     rule = [":--", *["--:"] * (len(head) - 1)]
     lines = [f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)]
@@ -16,7 +16,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """a, b and c."""
+    """Words joined as "a, b and c"."""
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} and {words[-1]}"

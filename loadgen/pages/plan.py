@@ -1,6 +1,5 @@
-"""A fleet's plan as a page: what one pool takes and what two take, at every threshold, by formula and as played. It
-shows the document that it is given, and nothing that is not in it.
-"""
+"""Page of a fleet's plan: the needs of one pool and of two, at every threshold, by formula and as simulated. It shows
+the document that it is given, and nothing that is not in it."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ def plan_page(document: Figures) -> str:
 
 
 def savings_picture(fleets: Sequence[Figures]) -> Picture:
-    """Savings against the threshold, beside one pool of the same kind of slots."""
+    """Picture of savings against the threshold, relative to one pool with the same kind of slots."""
     curves = []
     for fleet in fleets:
         for key, how in (("savings_share", "by formula"), ("verified_savings_share", "as played")):
@@ -70,7 +69,7 @@ def in_k(power: float) -> str:
 
 
 def facts(document: Figures) -> list[str]:
-    """What the plan rests on, in sentences."""
+    """Assumptions of the plan, in sentences."""
     profile, load, slo, trial = (document[key] for key in ("profile", "load", "slo", "trial"))
     price = profile["price"]
     told = [
@@ -147,7 +146,7 @@ _POOL_HEADS = ("window", "slots", "requests/s", "μ by formula", "carried as pla
 
 
 def pools_table(fleet: Figures) -> Table:
-    """Of one pool for everybody, and of the best split."""
+    """Table of the single pool, and of the best split."""
     parts = [Part("one pool", [_pool_row(fleet["homogeneous"]["pool"])])]
     parts += [
         Part(f"split at {each['threshold_tokens']:,}", [_pool_row(each["short"]), _pool_row(each["long"])])
@@ -183,7 +182,7 @@ def region_table(fleet: Figures) -> Table | None:
 
 
 def price_table(fleet: Figures) -> Table | None:
-    """What each design costs over a day; None where no prices were given."""
+    """Costs of each design over a day; None where no prices were given."""
     designs = {name: told for name, told in (fleet["regions"] or {}).items() if told and "day" in told}
     if not designs:
         return None
@@ -218,7 +217,7 @@ def percent(value: float | None) -> str:
 
 
 def money(usd: float | None) -> str:
-    """What has no price is never a zero."""
+    """Amount of money as text; a missing price is never shown as zero."""
     if usd is None:
         return MISSING
     return f"{usd / 1e6:,.2f} M$" if usd >= 1e6 else f"{usd:,.0f} $"

@@ -1,6 +1,5 @@
-"""The page of one fitted predictor: what it was fitted to, its scores beside what one gets without it, and how far its
-probabilities can be taken at their word. It shows the document that it is given, and nothing that is not in it.
-"""
+"""Page of one fitted predictor: its data, its scores beside those of trivial predictions, and the calibration of its
+probabilities. It shows the document that it is given, and nothing that is not in it."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ def predictor_page(document: Figures) -> str:
 
 
 def reliability(bins: list[Figures]) -> Picture:
-    """In percent: said from left to right, and what came of it upwards. On the diagonal they agree."""
+    """Reliability diagram in percent: predicted probability to the right, observed share upwards. The diagonal is
+    perfect."""
     said = Line("as it came", [(round(100 * each["said"]), 100 * each["left"]) for each in bins])
     return lines(
         "Who left within the horizon, by what was said of them",

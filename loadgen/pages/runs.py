@@ -1,6 +1,6 @@
-"""The report as one HTML file that needs no network: what was run, which run did best, plots, and tables.
+"""Report as one HTML file that needs no network: the scenario, the best run by each measure, plots, and tables.
 
-It shows what `results.json` holds, and nothing that is not in it; `docs/report.md` says what each figure is.
+It shows what `results.json` holds, and nothing that is not in it; `docs/report.md` explains each figure.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from loadgen.pages.templates import render
 from loadgen.pages.verdict import POINTS_WITHIN, SAME_WITHIN, verdicts
 
 _REGIONS_MAX = 12
-"""Drawn."""
+"""Maximum number of regions that are drawn."""
 _FAULTS_DRAWN_MAX = 200
 _LISTED_MAX = 20
 
 
 def page_of(document: Figures) -> str:
-    """A whole page."""
+    """Report page of a results document."""
     runs, regions, scene = document["runs"], _busiest(document), _scene(document)
     has_flows, has_places = (any(run[what] for run in runs) for what in ("flows", "placements"))
     return render(
@@ -57,11 +57,11 @@ def page_of(document: Figures) -> str:
 
 
 def sweep_page(title: str, cells: Sequence[tuple[str, Figures]]) -> str:
-    """A grid of runs as one table."""
+    """Page of a grid of runs, as one table."""
     return render("sweep.html", title=title, table=tables.sweep(cells))
 
 
-# What was run
+# Description of the runs
 
 
 def _facts(document: Figures) -> list[str]:
@@ -78,7 +78,7 @@ def _facts(document: Figures) -> list[str]:
 
 
 def _sender(run: Figures) -> str:
-    """How far a live run's figures may be those of the machine that sent it."""
+    """Notes on how far the load generator's machine affects a live run's figures."""
     words = []
     if run.get("machine_cpu") is not None:
         words.append(f"The machine that sent was {run['machine_cpu']['mean_share'] * 100:.0f} % busy.")
@@ -94,7 +94,7 @@ def _counted(count: int, thing: str) -> str:
 
 
 def _faults(faults: Sequence[Figures]) -> list[str]:
-    """One line for each, with all the times at which it strikes."""
+    """One line per kind of fault, with all the times at which it strikes."""
     times: dict[str, list[str]] = {}
     for each in faults:
         times.setdefault(each["fault"], []).append(f"{each['from_s']:g} to {each['to_s']:g} s")
@@ -107,7 +107,7 @@ def _some(words: Sequence[str]) -> str:
 
 
 class _Asked(NamedTuple):
-    """What was recorded, and what of it is not as it was."""
+    """Recorded source of a run, and its differences from the recording."""
 
     line: str
     unreadable: int = 0
@@ -116,7 +116,7 @@ class _Asked(NamedTuple):
 
 
 def _asked(origins: Figures | None) -> list[_Asked]:
-    """Only what was recorded needs to be said: from which file, and what of it is missing."""
+    """Recorded sources only: their files, and the rows that are missing."""
     if origins is None:
         return []
     lines = [(_trace_line(each), each) for each in origins["traces"]]
@@ -161,7 +161,7 @@ def _trace_line(trace: Figures) -> str:
 
 
 class _Kind(NamedTuple):
-    """One of the times that a request takes."""
+    """One of the durations measured per request."""
 
     title: str
     about: str
@@ -184,7 +184,7 @@ _DISTRIBUTIONS = (
 
 
 class _Distribution(NamedTuple):
-    """A box for each run, with a table of its figures; neither, where nothing was answered."""
+    """A box for each run, with a table of its figures; both None where no request was answered."""
 
     title: str
     about: str
@@ -210,7 +210,7 @@ class _Plot(NamedTuple):
     values: str
     factor: float
     peaks: bool
-    """What a long run keeps: the highest of each stretch, or its mean."""
+    """Keep the maximum of each stretch when a long run is thinned; otherwise the mean."""
 
 
 _PLOTS = (
@@ -228,7 +228,7 @@ def _known_series(runs: Sequence[Figures]) -> set[str]:
 
 
 def _series(document: Figures, regions: Sequence[str], scene: Scene) -> list[tuple[str, Sequence[tuple[str, Picture]]]]:
-    """By title, a picture for each region; none where all are zero throughout."""
+    """Pictures by title, one for each region; a plot whose values are all zero has none."""
     runs = document["runs"]
     known, points = _known_series(runs), points_max(len(runs) * len(regions) * len(_PLOTS))
     return [(plot.title, _pictures(plot, runs, regions, scene, points)) for plot in _PLOTS if plot.values in known]
@@ -237,7 +237,7 @@ def _series(document: Figures, regions: Sequence[str], scene: Scene) -> list[tup
 def _pictures(
     plot: _Plot, runs: Sequence[Figures], regions: Sequence[str], scene: Scene, points: int
 ) -> list[tuple[str, Picture]]:
-    """One for each region, all with one scale, so that they can be compared."""
+    """Pictures of one plot, one for each region, all with one scale for comparison."""
     curves = {region: [_curve(plot, run, region, points) for run in runs] for region in regions}
     top = max((value for each in curves.values() for line in each for _, value in line.points), default=0)
     if not top:
@@ -252,7 +252,7 @@ def _curve(plot: _Plot, run: Figures, region: str, points: int) -> Line:
 
 
 def _busiest(document: Figures) -> list[str]:
-    """So many regions as one can look at, in the document's order."""
+    """Busiest regions, as many as fit a page, in the document's order."""
     first = document["runs"][0]["regions"]
     ranked = sorted(document["regions"], key=lambda region: -first[region]["requests"])[:_REGIONS_MAX]
     return [region for region in document["regions"] if region in ranked]

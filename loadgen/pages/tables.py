@@ -1,6 +1,6 @@
-"""The tables of a report: which figures stand in them, in which order, and how each is written.
+"""Defines the tables of a report: which figures they hold, in which order, and how each is written.
 
-What has no value is called not measured, or is a dash where there was nothing to measure; it is never a zero.
+A missing value is shown as not measured, or as a dash where there was nothing to measure; it is never a zero.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _RANKS = ("p10", "p25", "p50", "p75", "p90", "p99", "mean")
 class Cell(NamedTuple):
     text: str
     note: str = ""
-    """Beside it, smaller."""
+    """Smaller text beside the value."""
     is_unseen: bool = False
     heat: float | None = None
-    """How strongly it is coloured."""
+    """Intensity of the background colour, from 0 to 1."""
 
 
 class Row(NamedTuple):
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Table:
     label: str
-    """For those who hear it."""
+    """Label for screen readers."""
     heads: Sequence[str]
     parts: Sequence[Part]
     caption: str = ""
@@ -129,14 +129,14 @@ _OF_A_VARIANT = tuple(column for _, columns in _PARTS for column in columns)
 
 
 def distribution(title: str, unit: str, rows: Mapping[str, Mapping[str, float]]) -> Table:
-    """The figures of a box plot."""
+    """Table of the figures of a box plot."""
     caption = f"{title}, {unit}"
     shown = [Row(name, [Cell(_three_digits(box[rank])) for rank in _RANKS]) for name, box in rows.items()]
     return _plain(caption, ["run", *_RANKS], shown, caption=caption)
 
 
 def overview(runs: Sequence[Figures]) -> Table:
-    """A row for each figure, a column for each run; beside those that make a ratio, that ratio to the first run."""
+    """Table with a row for each figure and a column for each run; speeds also have their ratio to the first run."""
     about = "All regions together" + (f"; × is beside {runs[0]['name']}" if len(runs) > 1 else "")
     parts = [
         Part(title, [Row(column.title, [_compared(run, runs[0], column) for run in runs]) for column in columns])
@@ -159,7 +159,7 @@ def _cell(total: Figures, column: _Column) -> Cell:
 
 
 def by_region(document: Figures) -> Table:
-    """A part for each region, in it a row for each run."""
+    """Table with a part for each region, in it a row for each run."""
     parts = [
         Part(
             region,
@@ -176,7 +176,7 @@ def regions_left_out(document: Figures) -> int:
 
 
 def sweep(cells: Sequence[tuple[str, Figures]]) -> Table:
-    """Each row named after its variant and run."""
+    """Table of a sweep, each row named after its variant and run."""
     rows = [
         Row(f"{name} {run['name']}", [_cell(run["total"], column) for column in _OF_A_VARIANT])
         for name, document in cells
@@ -186,7 +186,7 @@ def sweep(cells: Sequence[tuple[str, Figures]]) -> Table:
 
 
 def flow(run: Figures, regions: Sequence[str]) -> Table:
-    """Who served whom: a row for each client's region, a column for each engine's."""
+    """Table of requests with a row for each client's region and a column for each engine's."""
     counted = {(each["client_region"], each["engine_region"]): each["requests"] for each in run["flows"]}
     totals: Counter[str] = Counter()
     for (client, _), count in counted.items():
@@ -203,7 +203,7 @@ def _flow_cell(count: int, total: int) -> Cell:
 
 
 def reasons(runs: Sequence[Figures]) -> Table:
-    """Which rule sent requests where: those that stayed, those that were forwarded, and refusals."""
+    """Table of attempts by placement rule: those that stayed, those that were forwarded, and refusals."""
     counted = {run["name"]: _attempts(run) for run in runs}
     totals = {run["name"]: sum(each["attempts"] for each in run["placements"]) for run in runs}
     rows = [
@@ -230,7 +230,7 @@ def _share_cell(count: int, total: int) -> Cell:
 
 
 def failures(runs: Sequence[Figures]) -> Table | None:
-    """How requests failed, as their clients saw it; None where none did."""
+    """Failures as clients saw them, with a column for each run; None where no request failed."""
     details = sorted({detail for run in runs for detail in run["total"]["failures"]})[:_FAILURES_MAX]
     rows = [Row(each, [Cell(_COUNT(run["total"]["failures"].get(each, 0))) for run in runs]) for each in details]
     return _plain("What failed", ["as clients saw it", *(run["name"] for run in runs)], rows) if rows else None

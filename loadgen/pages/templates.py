@@ -1,6 +1,6 @@
-"""The one template engine of all pages. Whatever a template is given is escaped, unless it is markup by its type.
+"""The one template engine of all pages. All values are escaped, except markup by type.
 
-Templates lay out; what they show is decided and counted before. A name that a template lacks is an error.
+Templates only lay out; figures and texts are computed before. A name that a template lacks is an error.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def render(template: str, **values: object) -> str:
 
 
 def picture_file(picture: Picture) -> str:
-    """A picture as a file of its own, which follows its reader's light or dark scheme."""
+    """Picture as a file of its own, which follows its reader's light or dark scheme."""
     return render("picture.svg", picture=picture)
 
 
 @cache
 def _environment() -> Environment:
-    """Imported with the first page: a run that draws none does not wait for it."""
+    """Environment that is imported with the first page, so that a run without pages does not wait for it."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
 
     return Environment(

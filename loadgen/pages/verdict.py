@@ -1,7 +1,8 @@
-"""What a report says first: which run did best, by how much, for throughput, first tokens, prefix hits and failures.
+"""Computes the verdicts that open a report: the best run and its lead, for throughput, first tokens, prefix hits and
+failures.
 
-It compares figures and draws no further conclusion; what differs little is called the same. A run that loses more than
-1 % of its requests is never the quickest beside one that does not: those that it did not serve have no first token.
+It compares figures and draws no further conclusion; small differences count as the same. A run that loses more than 1 %
+of its requests is never the quickest beside one that does not, since lost requests have no first token.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from loadgen.figures import Figures
 SAME_WITHIN = 0.02
 POINTS_WITHIN = 0.005
 LOST_MAX = 0.01
-"""Of a run's requests, failed or unfinished: who loses more is left out of what only answered requests have, if another
-run counts."""
+"""Share of failed or unfinished requests above which a run is excluded from measures of answered requests, unless every
+run is above it."""
 _TIMES_FROM = 2.0
 
 
@@ -25,13 +26,13 @@ class Measure:
 
     title: str
     value_of: Callable[[Figures], float | None]
-    """Of a run's total."""
+    """Value of the figure, from a run's total."""
     shown: Callable[[float], str]
     more_is_better: bool
     is_share: bool = False
     """Compared by percentage points, not by ratio."""
     is_of_answered: bool = False
-    """It knows nothing of requests that were lost."""
+    """True for figures that cover answered requests only, so that lost requests do not count."""
 
     def counts(self, total: Figures) -> bool:
         return not self.is_of_answered or (_lost(total) or 0.0) <= LOST_MAX
@@ -54,15 +55,15 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one measure says of all runs."""
+    """Result of one measure over all runs."""
 
     title: str
     answer: str
     """The best figure."""
     best: str
-    """Whose it is."""
+    """Name of the run with the best figure."""
     others: tuple[str, ...]
-    """How the next best and the last stand to it."""
+    """Differences of the next best and of the last run from the best."""
 
 
 def verdicts(runs: Sequence[Figures]) -> list[Verdict]:
@@ -87,12 +88,12 @@ def _verdict(measure: Measure, runs: Sequence[Figures]) -> Verdict:
 
 
 def _of_one(title: str) -> str:
-    """Without the superlative, where there is nothing to compare with."""
+    """Title of a measure without its superlative, for a single run."""
     return title.removeprefix("Lowest ") if title.startswith("Lowest ") else title.split(" ", 1)[1].capitalize()
 
 
 def _known(measure: Measure, runs: Sequence[Figures]) -> list[tuple[str, float]]:
-    """By name, what was measured."""
+    """Known values by run name."""
     found = [(run["name"], measure.value_of(run["total"])) for run in runs]
     return [(name, value) for name, value in found if value is not None]
 
@@ -123,7 +124,7 @@ def _lost(total: Figures) -> float | None:
 
 
 def _hits(total: Figures) -> float | None:
-    """Where engines cannot be asked, what answers say."""
+    """Prefix hit rate of the engines, or of the answers' usage where engines report none."""
     rate: float | None = total["cached_share"] if total["prefix_hit_rate"] is None else total["prefix_hit_rate"]
     return rate
 

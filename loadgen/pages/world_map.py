@@ -1,5 +1,5 @@
 """Makes the coastline of the operators' page from Natural Earth's land at 1:110 million, as `land-110m.json` of the npm
-package `world-atlas` has it in TopoJSON. Run once, by hand, when the map is to change:
+package `world-atlas` has it in TopoJSON. Run it by hand to change the map:
 
     python -m loadgen.pages.world_map land-110m.json > gateway/ground/page/assets/world.js
 
@@ -21,7 +21,7 @@ Point = tuple[float, float]
 Ring = list[Point]
 
 _SOUTH = -60.0
-"""What lies wholly beyond it is left out: nobody runs engines there."""
+"""Latitude below which land is left out: no engines run there."""
 _HEADER = """\
 // The coastlines of the world, in degrees east and north. Made by loadgen/pages/world_map.py from land-110m.json of the
 // npm package world-atlas {version} (ISC), which is Natural Earth's land at 1:110m (public domain).
@@ -32,7 +32,7 @@ _LINE = 118
 
 
 def rings_of(topology: dict[str, Any], name: str = "land") -> Iterator[Ring]:
-    """Each closed line of one object."""
+    """Closed rings of one object."""
     arcs = [list(_arc(topology, arc)) for arc in topology["arcs"]]
     for geometry in _geometries(topology["objects"][name]):
         polygons = geometry["arcs"] if geometry["type"] == "MultiPolygon" else [geometry["arcs"]]
@@ -53,7 +53,7 @@ def _geometries(thing: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _arc(topology: dict[str, Any], steps: Iterable[Sequence[int]]) -> Iterator[Point]:
-    """Quantised, each point told as the way from the one before."""
+    """Points of a quantised arc, in which each point is stored as the difference from the one before."""
     (scale_x, scale_y), (shift_x, shift_y) = topology["transform"]["scale"], topology["transform"]["translate"]
     x = y = 0
     for dx, dy in steps:
@@ -62,7 +62,7 @@ def _arc(topology: dict[str, Any], steps: Iterable[Sequence[int]]) -> Iterator[P
 
 
 def unwrapped(ring: Ring) -> Ring:
-    """One that crosses the 180th meridian goes on beyond it, and does not come back from the other end of the world."""
+    """Ring whose longitudes continue beyond the 180th meridian instead of jumping to the other end of the world."""
     points, turns = [ring[0]], 0.0
     for (before, _), (x, y) in pairwise(ring):
         turns += 360.0 * ((before - x > 180) - (x - before > 180))
@@ -73,7 +73,7 @@ def unwrapped(ring: Ring) -> Ring:
 
 
 def simplified(ring: Ring, tolerance: float) -> Ring:
-    """By Douglas and Peucker: no point that is left out is farther than this from what is drawn."""
+    """Ring simplified by Douglas and Peucker: no omitted point is farther than `tolerance` from the drawn line."""
     kept = {0, len(ring) - 1}
     middle = max(range(len(ring)), key=lambda index: _squared(ring[0], ring[index]))
     spans = [(0, middle), (middle, len(ring) - 1)]
@@ -109,7 +109,7 @@ def area_of(ring: Ring) -> float:
 
 
 def path_of(rings: Iterable[Ring]) -> str:
-    """SVG's path data, in tenths of a degree, each point as the way from the one before."""
+    """SVG path data, in tenths of a degree, each point as the difference from the one before."""
     return "".join(_closed(ring) for ring in rings)
 
 

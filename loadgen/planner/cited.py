@@ -1,4 +1,4 @@
-"""Profiles that come with the planner, each with where its figures are from. Values only; users add their own in a
+"""Profiles that come with the planner, each with the sources of its figures. Values only; users add their own in a
 file."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`nightside plan`: what a model's fleet costs as one pool and as two, before anything is changed.
+"""`nightside plan`: computes the cost of a model's fleet as one pool and as two, without changing any.
 
-It finds files, plans and shows; every figure comes from elsewhere.
+It finds files, plans and shows; every figure is computed elsewhere.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def _duration(unit_ns: float) -> Callable[..., float]:
 
 
 def _region(text: str) -> tuple[str, float, float]:
-    """`us-east-1=400` or `us-east-1=400@-5`: requests a second at its peak, and how far its clock is ahead."""
+    """Parse `us-east-1=400` or `us-east-1=400@-5`: peak requests per second, and the hours that the region's clock is
+    ahead."""
     name, _, rest = text.partition("=")
     peak, _, ahead = rest.partition("@")
     try:
@@ -113,7 +114,7 @@ def plan_command(
     a small trace that comes with this program.
 
     Formulas come first; then a slice of each pool is played with the engine model, and instances are counted from what
-    it carries within the objectives, with nobody preempted.
+    it carries within the objectives, with no request preempted.
 
     Exit codes: 0 it was planned, 1 a file cannot be used or nothing fits, 2 the command was used wrongly.
     """

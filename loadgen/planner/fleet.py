@@ -1,7 +1,7 @@
-"""How many instances a load takes, by formula: the token-budget paper's closed form, its corrected fleet formula (Eq.
-8) and its service times (Appendix A). Arithmetic only; `verified.py` plays what this says.
+"""Computes by formula how many instances a load needs: the token-budget paper's closed form, its corrected fleet
+formula (Eq. 8) and its service times (Appendix A). Arithmetic only; `verified.py` simulates the result.
 
-A formula knows means. It knows nothing of queues but a factor of headroom, and nothing of an engine's shared prefill
+The formulas use means. They model queueing only by a headroom factor, and do not model an engine's shared prefill
 budget: see `Work`.
 """
 
@@ -18,28 +18,29 @@ from loadgen.planner.profiles import Profile
 HEADROOM = {"all": 1.08, "short": 1.05, "long": 1.02}
 """β of Appendix A, by pool: room for queueing."""
 DEVIATIONS = 3.0
-"""Of what sequences hold together, above the mean, that paged slots leave room for."""
+"""Standard deviations above the mean of the sequences' joint KV cache use for which paged slots leave room."""
 _SECOND_NS = 1e9
 
 
 class Seats(StrEnum):
-    """How many sequences an instance runs at once."""
+    """Method of counting the sequences that an instance runs at once."""
 
     RESERVED = "reserved"
-    """As many as whole windows fit into the KV cache (Eq. 2): nobody is ever preempted. It is how the paper counts."""
+    """Number of whole windows that fit into the KV cache (Eq. 2), so that no request is ever preempted. The paper's
+    method."""
     PAGED = "paged"
-    """As many as what they are likely to hold fits: a sequence takes blocks as it grows, which is what vLLM does."""
+    """Number of sequences whose likely KV cache use fits: a sequence takes blocks as it grows, as in vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a mean request takes of an engine, and what it holds meanwhile."""
+    """Work of a mean request on an engine, and its use of the KV cache."""
 
     iterations: float
-    """In which it has a part: each chunk of its prompt, each token of its answer."""
+    """Iterations that the request takes part in: one per chunk of its prompt and per token of its answer."""
     prompt_tokens: float
     held_tokens: float
-    """Of the KV cache, over the time that it is in the batch."""
+    """KV cache tokens held, averaged over the time in the batch."""
     held_deviation: float
 
 
@@ -60,13 +61,13 @@ def _held(shape: Shape) -> float:
 
 
 def _held_square(shape: Shape) -> float:
-    """From the prompt to the whole, evenly."""
+    """Mean square of the tokens held, which grow evenly from the prompt to the total."""
     low, high = shape.prompt_tokens, shape.total_tokens
     return (low * low + low * high + high * high) / 3
 
 
 def slots_of(profile: Profile, context_tokens: int, work: Work, seats: Seats) -> int:
-    """0 where not even one window fits."""
+    """Slots of an instance; 0 where not even one window fits."""
     reserved = profile.slots_at(context_tokens)
     if seats is Seats.RESERVED or reserved == 0:
         return reserved
@@ -77,8 +78,8 @@ def slots_of(profile: Profile, context_tokens: int, work: Work, seats: Seats) ->
 
 
 def throughput(profile: Profile, slots: int, work: Work) -> float:
-    """μ: requests a second of one instance whose slots are all taken. With prefill that costs nothing by the token it
-    is n / E[S] of Appendix A."""
+    """μ: requests per second of one instance whose slots are all taken. With a prefill cost of zero per token it is n /
+    E[S] of Appendix A."""
     if slots == 0:
         return 0.0
     cost = profile.cost
@@ -96,12 +97,12 @@ class PoolSize:
     context_tokens: int
     slots: int
     share: float
-    """Of all requests."""
+    """Share of all requests."""
     rate_per_s: float
     throughput_per_s: float
-    """Of an instance with all slots taken: μ."""
+    """Throughput μ of an instance with all slots taken."""
     instances: int | None
-    """None: not even one request of this window fits into an instance."""
+    """Number of instances; None if not even one request of this window fits into an instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +113,11 @@ class SplitSize:
     short: PoolSize
     long: PoolSize
     gain: float | None
-    """ρ: the short pool's throughput over that of an instance for everybody."""
+    """ρ: the short pool's throughput per instance over that of an instance for all requests."""
 
     @property
     def closed_form(self) -> float | None:
-        """Eq. 7: savings if the long pool were as fast as one for everybody."""
+        """Eq. 7: savings if the long pool were as fast as one for all requests."""
         return None if self.gain is None else closed_form(self.short.share, self.gain)
 
     @property
@@ -128,13 +129,13 @@ class SplitSize:
 
 
 def closed_form(share: float, gain: float) -> float:
-    """α · (1 − 1/ρ)."""
+    """Share of instances saved: α · (1 − 1/ρ)."""
     return share * (1 - 1 / gain) if gain else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """A load on a profile, and how its instances' slots are counted."""
+    """A load on a profile, and the method of counting its instances' slots."""
 
     profile: Profile
     lengths: Lengths
@@ -145,7 +146,7 @@ class Sizing:
         return self._pool("all", self.profile.context_tokens_max, self.lengths, 1.0)
 
     def split(self, threshold_tokens: int) -> SplitSize:
-        """The short pool's window is the threshold."""
+        """Two pools; the short pool's window is the threshold."""
         short_lengths, long_lengths = self.lengths.cut(threshold_tokens)
         share = self.lengths.share_up_to(threshold_tokens)
         short = self._pool("short", threshold_tokens, short_lengths, share)
@@ -155,7 +156,7 @@ class Sizing:
         return SplitSize(threshold_tokens, short, long, gain)
 
     def _pool(self, name: str, context_tokens: int, lengths: Lengths | None, share: float) -> PoolSize:
-        """Of what goes to this pool, which may be nothing."""
+        """Size of the pool for these lengths; `lengths` is None for a pool without requests."""
         if lengths is None:
             return PoolSize(name, context_tokens, self.profile.slots_at(context_tokens), 0.0, 0.0, 0.0, 0)
         work = work_of(lengths, self.profile.prefill_chunk_tokens)
@@ -166,16 +167,16 @@ class Sizing:
 
 
 def savings(instances: int | None, of: int | None) -> float | None:
-    """None where one of them cannot be had."""
+    """Share of instances saved; None where one of the two numbers is unavailable."""
     return None if instances is None or not of else 1 - instances / of
 
 
 def thresholds_below(context_tokens: int, least: int = 1_024) -> list[int]:
-    """Powers of two that leave something to the long pool."""
+    """Powers of two that leave requests to the long pool."""
     return [2**power for power in range(least.bit_length() - 1, 25) if 2**power < context_tokens]
 
 
 def fewest(sizes: Iterable[tuple[int, int | None]]) -> int | None:
-    """The threshold with the fewest instances, of equal ones the smallest; None where none can be had."""
+    """The threshold with the fewest instances, of equal ones the smallest; None where no threshold has a number."""
     possible = [(instances, threshold) for threshold, instances in sizes if instances is not None]
     return min(possible)[1] if possible else None

@@ -1,8 +1,7 @@
-"""Requests' lengths from the histograms that gateways keep of them: how long prompts are, and prompts with their
-answers.
+"""Derives request lengths from gateways' histograms of prompt tokens and total tokens.
 
-A histogram knows buckets and a sum, and two of them know nothing of each other; what is supposed in between is said.
-Text in, lengths out.
+A histogram has buckets and a sum, and two of them share no information on pairs; the assumptions between them are
+listed. Text in, lengths out.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _BEND_MAX = 8.0
 
 
 class HistogramError(ValueError):
-    """Pages that say nothing of the model that is asked for."""
+    """The pages hold no counts of the requested model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +34,10 @@ class Counted:
 
 @dataclass(slots=True)
 class _Histogram:
-    """Of several gateways together."""
+    """Histogram of several gateways together."""
 
     up_to: dict[float, float] = field(default_factory=dict)
-    """Requests by bucket, each up to its bound and those below."""
+    """Requests by bucket, each cumulative up to its bound."""
     total: float = 0.0
 
     @property
@@ -47,7 +46,7 @@ class _Histogram:
 
 
 def lengths_from_pages(pages: Sequence[str], model: str | None = None) -> Counted:
-    """Raises HistogramError."""
+    """Lengths from gateways' metrics pages. Raises HistogramError."""
     found: dict[tuple[str, str], _Histogram] = {}
     for page in pages:
         _take(page, found)
@@ -98,7 +97,7 @@ def _shape(total: int, prompt: int) -> Shape:
 
 
 def _quantiles(histogram: _Histogram, draws: int) -> list[float]:
-    """So many values, evenly spread over what was counted."""
+    """Values at evenly spaced ranks of the histogram."""
     buckets = _buckets(histogram)
     mean = histogram.total / histogram.count
     low, high = 1 / _BEND_MAX, _BEND_MAX
@@ -111,8 +110,8 @@ def _quantiles(histogram: _Histogram, draws: int) -> list[float]:
 
 
 def _buckets(histogram: _Histogram) -> list[tuple[float, float, float]]:
-    """Of each that holds somebody: from, to, and the requests up to it. What is beyond the last bound lies just above
-    it, as far as anybody knows."""
+    """Buckets that hold requests: from, to, and the cumulative count. Requests beyond the last bound are assumed to lie
+    between it and its double."""
     found, low, before = [], 0.0, 0.0
     for bound, count in sorted(histogram.up_to.items()):
         high = bound if bound != float("inf") else 2 * low
@@ -123,7 +122,7 @@ def _buckets(histogram: _Histogram) -> list[tuple[float, float, float]]:
 
 
 def _spread(buckets: list[tuple[float, float, float]], count: float, draws: int, bend: float) -> list[float]:
-    """A larger bend makes values smaller within their buckets."""
+    """Values at even ranks for a given bend; a larger bend makes values smaller within their buckets."""
     values, place, before = [], 0, 0.0
     for number in range(draws):
         wanted = (number + 0.5) / draws * count

@@ -1,6 +1,5 @@
-"""How long requests are: prompts and answers together, each with how often it comes. It draws and counts; it reads no
-file and plans nothing.
-"""
+"""Represents request lengths: pairs of prompt and answer tokens, each with its weight. It draws and counts; it reads no
+file and plans nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 SHAPES_MAX = 20_000
-"""Of a recorded load with more requests, every so manieth is taken."""
+"""Maximum number of shapes; a larger recorded load is sampled at equal steps."""
 
 
 class Shape(NamedTuple):
-    """What one request asks of an engine."""
+    """Tokens that one request asks of an engine."""
 
     prompt_tokens: int
     output_tokens: int
@@ -30,7 +29,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Lengths:
-    """Shapes in the order of their totals, and the weight of each: it need not be a whole number."""
+    """Shapes in order of total tokens, each with a weight that need not be a whole number."""
 
     shapes: Sequence[Shape]
     weights: Sequence[float]
@@ -42,7 +41,7 @@ class Lengths:
 
     @cached_property
     def _up_to(self) -> list[float]:
-        """The weights, added up."""
+        """Cumulative weights."""
         return list(accumulate(self.weights))
 
     @cached_property
@@ -58,12 +57,12 @@ class Lengths:
         return self._totals[-1]
 
     def share_up_to(self, total_tokens: int) -> float:
-        """F: how much of all requests is no longer than that."""
+        """F: share of all requests with at most `total_tokens`."""
         count = bisect_right(self._totals, total_tokens)
         return self._up_to[count - 1] / self.weight if count else 0.0
 
     def cut(self, total_tokens: int) -> tuple[Lengths | None, Lengths | None]:
-        """Those up to it, and those beyond; None where there are none."""
+        """Requests up to `total_tokens`, and those above; None for an empty part."""
         count = bisect_right(self._totals, total_tokens)
         return self._part(0, count), self._part(count, len(self.shapes))
 
@@ -74,7 +73,7 @@ class Lengths:
         return sum(of(shape) * weight for shape, weight in zip(self.shapes, self.weights, strict=True)) / self.weight
 
     def quantile(self, share: float) -> int:
-        """The total that so many requests are no longer than."""
+        """Total tokens that this share of the requests does not exceed."""
         place = bisect_right(self._up_to, share * self.weight)
         return self._totals[min(place, len(self._totals) - 1)]
 
@@ -84,7 +83,7 @@ class Lengths:
 
 
 def lengths_of(weighted: Iterable[tuple[Shape, float]]) -> Lengths:
-    """In any order; a shape that comes twice is one. Raises ValueError where there is none."""
+    """Lengths from weighted shapes in any order; equal shapes are merged. Raises ValueError without a usable shape."""
     together: dict[Shape, float] = {}
     for shape, weight in weighted:
         if shape.prompt_tokens > 0 and shape.output_tokens > 0 and weight > 0:
@@ -96,23 +95,24 @@ def lengths_of(weighted: Iterable[tuple[Shape, float]]) -> Lengths:
 
 
 def recorded(shapes: Sequence[Shape]) -> Lengths:
-    """Each request once; of very many, evenly spread ones. Raises ValueError where none can be used."""
+    """Lengths of recorded requests, each once; very many are sampled evenly. Raises ValueError where none can be
+    used."""
     step = -(-len(shapes) // SHAPES_MAX) or 1
     return lengths_of((shape, 1.0) for shape in shapes[::step])
 
 
 class Step(NamedTuple):
-    """So much of all requests has a total up to `tokens`, and more than the step before."""
+    """Share of all requests whose total lies above the step before and up to `tokens`."""
 
     tokens: float
     share: float
 
 
 def from_steps(steps: Sequence[Step], output_share: tuple[float, float], *, seed: int, draws: int) -> Lengths:
-    """Totals uniform within each step from the one before (the first from 1), and of each an answer whose share is
+    """Totals uniform within each step from the one before (the first from 1), and for each an answer whose share is
     drawn from a normal distribution (mean, deviation) and kept within 2 and 95 %: token-budget paper, Appendix A.
 
-    Draws are spread evenly over each step and over that distribution, so that few of them do.
+    Draws are spread evenly over each step and over that distribution, so that few draws suffice.
     """
     rng = random.Random(f"{seed}/lengths")
     answer_shares = NormalDist(*output_share)
@@ -132,7 +132,7 @@ def from_steps(steps: Sequence[Step], output_share: tuple[float, float], *, seed
 
 
 def paired(prompts: Callable[[float], float], answers: Callable[[float], float], *, seed: int, draws: int) -> Lengths:
-    """Of two quantile functions, drawn independently: where only the marginals are known."""
+    """Lengths from two quantile functions, drawn independently, for sources that have only the marginals."""
     rng = random.Random(f"{seed}/paired")
     places = [(number + 0.5) / draws for number in range(draws)]
     others = places[:]
@@ -144,7 +144,7 @@ def paired(prompts: Callable[[float], float], answers: Callable[[float], float],
 
 
 def quantiles_of(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:
-    """Of a cumulative curve, (value, share up to it) in order: straight lines between its points."""
+    """Quantile function of a cumulative curve of (value, share up to it) in order, linear between its points."""
     values, shares = [value for value, _ in points], [share for _, share in points]
 
     def at(share: float) -> float:

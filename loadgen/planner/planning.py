@@ -1,6 +1,5 @@
-"""Puts a plan together: fleets by formula for one pool and for two at each threshold, the same played with the engine
-model, and what they cost. Its document is all that is shown anywhere; nothing is rounded away in it.
-"""
+"""Computes a plan: fleets by formula for one pool and for two at each threshold, the same simulated with the engine
+model, and their costs. Its document is all that is shown anywhere; no value in it is rounded."""
 
 from __future__ import annotations
 
@@ -25,21 +24,21 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is to be planned for."""
+    """Inputs of a plan."""
 
     rate_per_s: float
     thresholds: tuple[int, ...]
     seats: tuple[Seats, ...] = (Seats.RESERVED, Seats.PAGED)
     slo: Slo = field(default_factory=Slo)
     trial: Trial | None = field(default_factory=Trial)
-    """None: formulas alone."""
+    """Extent of the simulation; None for formulas alone."""
     regions: tuple[RegionLoad, ...] = ()
     prices: PriceList | None = None
-    """With regions: what their fleets cost over a day is told too."""
+    """Prices; with regions, the plan also has the fleets' costs over a day."""
 
 
 class Pool(NamedTuple):
-    """One pool to be played; of one threshold or none."""
+    """One pool to be simulated, of one threshold or of none."""
 
     seats: Seats
     threshold: int | None
@@ -61,7 +60,7 @@ def plan(
     processes: int = 1,
     on_progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Figures:
-    """Raises NothingFits."""
+    """Plan document. Raises NothingFits."""
     served, _too_long = source.lengths.cut(profile.context_tokens_max)
     if served is None:
         raise NothingFits(f"every request of {source.name} is longer than {profile.context_tokens_max:,} tokens")
@@ -83,7 +82,7 @@ def plan(
     }
 
 
-# Played
+# Simulation
 
 
 def _verified(
@@ -129,7 +128,7 @@ def _play(job: _Job) -> Carried:
     return carried(engine, job.lengths, job.size.throughput_per_s, job.slo, job.trial)
 
 
-# Told
+# Document
 
 
 def _fleet(profile: Profile, lengths: Lengths, ask: Ask, seats: Seats, verified: Verified) -> Figures:
@@ -153,7 +152,7 @@ def _fleet(profile: Profile, lengths: Lengths, ask: Ask, seats: Seats, verified:
 
 
 _WORTH_IT = 0.02
-"""Below it, a second pool costs more care than it saves."""
+"""Share of savings below which a second pool is not worth its operation."""
 
 
 def _advice(saved: float | None, best: int | None) -> str:
@@ -185,7 +184,8 @@ def _split_figures(sizing: Sizing, threshold: int, verified: Verified, whole: Fi
 
 
 def _pool_figures(size: PoolSize, found: Carried | None) -> Figures:
-    """`verified_instances` is None where nothing was played, or nothing met the objectives."""
+    """Figures of one pool; `verified_instances` is None without a simulation, or if no simulated rate met the
+    objectives."""
     verified: int | None = None
     if size.share == 0:
         verified = 0
@@ -218,7 +218,7 @@ def _sum(pools: Sequence[Figures], key: str) -> int | None:
 
 
 def _region_figures(ask: Ask, everybody: Figures, chosen: Figures | None) -> Figures | None:
-    """Of what was played where it was, else by formula."""
+    """Fleets by region, from simulated rates where available, else by formula."""
     if not ask.regions:
         return None
     designs: dict[str, list[Figures]] = {"homogeneous": [everybody]}

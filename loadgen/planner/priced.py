@@ -1,7 +1,7 @@
-"""What a plan's fleets cost over a day, region by region, at a price list's hours. Arithmetic only.
+"""Computes the cost of a plan's fleets over a day, region by region, with a price list's hours. Arithmetic only.
 
-Every instance counts as one replica. What is reserved is paid around the clock for its region's peak; what is paid by
-use is as many instances as each quarter of an hour needs.
+Every instance counts as one replica. Reserved instances are paid around the clock for their region's peak; on-demand
+instances are those that each quarter of an hour needs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from loadgen.planner.regions import PoolNeed, RegionLoad
 
 _DAY_S = 24 * 3600
 _MONDAY_S = 4 * _DAY_S
-"""1970 began on a Thursday."""
+"""Seconds from 1970-01-01, a Thursday, to the first Monday."""
 _SATURDAY_S = _MONDAY_S + 5 * _DAY_S
 _MILLIGRAMS = 1_000_000
-"""In a kilogram."""
+"""Milligrams per kilogram."""
 
 _Counts = Mapping[str, Mapping[str, int]]
 """Instances by region and pool."""
@@ -32,8 +32,8 @@ def priced_regions(
     needs: Sequence[PoolNeed],
     by_region: _Counts,
 ) -> Figures:
-    """For a weekday and for a day of a weekend: money and carbon by region, and together. A region that the list has
-    nothing on is told, and left out."""
+    """Money and carbon of a weekday and of a weekend day, by region and in total. Regions missing in the price list are
+    listed and left out."""
     return {
         "currency": prices.currency,
         "price_list": prices.digest,

@@ -1,4 +1,4 @@
-"""A user's own profiles, read from a YAML file and checked once. Every fault names its key and line; nothing is
+"""Reads a user's own profiles from a YAML file and checks them once. Every fault names its key and line; nothing is
 guessed."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Part(BaseModel):
 
 
 class _PriceKeys(_Part):
-    """A price without where it is from would be made up, so all three are needed."""
+    """Price with its source and date; all three are required, so that no price is without a source."""
 
     usd_per_hour: _Positive
     source: _Words
@@ -108,6 +108,6 @@ class _File(_Part):
 
 
 def read_profiles(path: Path) -> dict[str, Profile]:
-    """By name. Raises FileError."""
+    """Profiles by name. Raises FileError."""
     found = read_yaml(path, bytes_max=_FILE_BYTES_MAX).read_as(_File)
     return {name: keys.profile(name) for name, keys in found.profiles.items()}

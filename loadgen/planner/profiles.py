@@ -1,8 +1,8 @@
-"""What serves a model: how much of a GPU's memory is left for the KV cache, how many sequences that holds, how long an
-iteration takes, and what an hour costs. Values and arithmetic only: nothing is measured here.
+"""Describes the instances that serve a model: GPU memory left for the KV cache, sequences that fit, time per iteration,
+and price per hour. Values and arithmetic only: nothing is measured here.
 
-Equations are those of the token-budget paper (arXiv 2604.09613, §1.1 and Appendix A). What a profile says itself goes
-before what they give, and is told as an override.
+Equations are those of the token-budget paper (arXiv 2604.09613, §1.1 and Appendix A). A profile's explicit values take
+precedence over the equations and are reported as overrides.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HOURS_A_YEAR = 8_760
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Of one GPU for an hour, in US dollars, and who said so when."""
+    """Price of one GPU for an hour in US dollars, with its source and date."""
 
     usd_per_hour: float
     source: str
@@ -31,12 +31,12 @@ class Gpu:
     name: str
     memory_bytes: float
     price: Price | None = None
-    """None: nobody has said it; it is shown as missing."""
+    """Price of the GPU; a missing one (None) is shown as missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """As one GPU of an instance sees it."""
+    """Model as one GPU of an instance sees it."""
 
     name: str
     layers: int
@@ -44,7 +44,7 @@ class Model:
     head_dim: int
     kv_value_bytes: int
     weights_bytes: float
-    """On each GPU."""
+    """Weights on each GPU."""
     activations_bytes: float = 0.0
 
 
@@ -58,27 +58,27 @@ class Profile:
     model: Model
     tensor_parallel: int
     memory_used_share: float
-    """u of Eq. 2."""
+    """Share of the GPU's memory that may be used: u of Eq. 2."""
     cost: LinearCost
     context_tokens_max: int
-    """What a pool for all requests is configured for."""
+    """Context window of a pool for all requests."""
     prefill_chunk_tokens: int = 512
     sequences_max: int = 256
-    """In a batch, however much room there is."""
+    """Maximum number of sequences in a batch, whatever the memory."""
     kv_blocks: int | None = None
-    """In place of what Eq. 1 and 2 give."""
+    """KV blocks, overriding Eq. 1 and 2."""
     slots: Mapping[int, int] = field(default_factory=dict)
-    """By context window, in place of what the room gives."""
+    """Slots by context window, overriding the number that fits."""
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """On each GPU (Eq. 1, for one token): a head is never cut in parts."""
+        """Bytes per token on each GPU (Eq. 1, for one token): a head is never divided."""
         heads = max(1, self.model.kv_heads // self.tensor_parallel)
         return 2 * self.model.layers * heads * self.model.head_dim * self.model.kv_value_bytes
 
     @property
     def kv_tokens_computed(self) -> int:
-        """What memory leaves room for (Eq. 2's numerator over Eq. 1): 0 where weights take all of it."""
+        """Tokens that fit into memory (Eq. 2's numerator over Eq. 1); 0 where weights take all of it."""
         left = self.gpu.memory_bytes * self.memory_used_share - self.model.weights_bytes - self.model.activations_bytes
         return max(0, int(left // self.kv_bytes_per_token))
 
@@ -87,7 +87,7 @@ class Profile:
         return self.kv_tokens_computed if self.kv_blocks is None else self.kv_blocks * BLOCK_TOKENS
 
     def slots_computed(self, context_tokens: int) -> int:
-        """Eq. 2, without what the profile says itself."""
+        """Slots by Eq. 2, without the profile's overrides."""
         return min(self.sequences_max, self.kv_tokens_computed // context_tokens)
 
     def slots_at(self, context_tokens: int) -> int:
@@ -98,7 +98,7 @@ class Profile:
         return reserved if told is None else told
 
     def overrides(self, contexts: Iterable[int]) -> list[str]:
-        """What is not as Eq. 1 and 2 have it, in words."""
+        """Values that differ from Eq. 1 and 2, as text."""
         found = []
         if self.kv_blocks is not None:
             found.append(
@@ -112,7 +112,7 @@ class Profile:
         return found
 
     def engine(self, context_tokens: int, slots: int) -> EngineConfig:
-        """One instance of a pool of this window, with so many slots."""
+        """Engine configuration of one instance of a pool with this window and this many slots."""
         return EngineConfig(
             cost=self.cost,
             kv_blocks=self.kv_tokens // BLOCK_TOKENS,
@@ -124,6 +124,6 @@ class Profile:
         )
 
     def yearly_usd(self, instances: int) -> float | None:
-        """Of all GPUs of so many instances; None where nobody has said what one costs."""
+        """Yearly price of all GPUs of the instances; None where the price of a GPU is unknown."""
         price = self.gpu.price
         return None if price is None else instances * self.tensor_parallel * price.usd_per_hour * HOURS_A_YEAR

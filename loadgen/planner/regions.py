@@ -1,6 +1,6 @@
-"""The same load seen by region: a fleet for each region's own peak, and one for the peak of all of them together.
+"""Sizes fleets by region: a fleet for each region's own peak, and one for the peak of all regions together.
 
-Arithmetic only. A region's hours are somebody's curve, moved by its clock where that was said.
+Arithmetic only. A region's hours are a given curve, shifted by its clock where `ahead_hours` says so.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _STEPS_AN_HOUR = 4
 
 @dataclass(frozen=True, slots=True)
 class RegionLoad:
-    """What one region is asked for over a day."""
+    """Load of one region over a day."""
 
     name: str
     rates_per_s: tuple[float, ...]
-    """By quarter of an hour."""
+    """Rates per quarter of an hour."""
 
     @property
     def peak_per_s(self) -> float:
@@ -29,7 +29,7 @@ class RegionLoad:
 
 
 def region_load(name: str, peak_per_s: float, ahead_hours: float = 0.0, day: Points | None = None) -> RegionLoad:
-    """Without a day its peak holds all day."""
+    """Load of a region with this peak; constant without a daily curve."""
     steps = HOURS * _STEPS_AN_HOUR
     if day is None:
         return RegionLoad(name, (peak_per_s,) * steps)
@@ -39,7 +39,7 @@ def region_load(name: str, peak_per_s: float, ahead_hours: float = 0.0, day: Poi
 
 @dataclass(frozen=True, slots=True)
 class PoolNeed:
-    """What a pool's instance carries, and which share of all requests it gets."""
+    """Rate that one instance of a pool carries, and the pool's share of all requests."""
 
     name: str
     share: float
@@ -51,9 +51,9 @@ class RegionFleets:
     """Instances by pool."""
 
     by_region: Mapping[str, Mapping[str, int]]
-    """For each region's own peak."""
+    """Instances for each region's own peak."""
     pooled: Mapping[str, int]
-    """For the highest sum of all regions."""
+    """Instances for the highest sum of all regions."""
 
     @property
     def local_instances(self) -> int:
@@ -73,7 +73,7 @@ def region_fleets(loads: Sequence[RegionLoad], pools: Sequence[PoolNeed]) -> Reg
 
 
 def together_per_s(loads: Sequence[RegionLoad]) -> float:
-    """The highest sum of all; 0 of none."""
+    """Highest sum of all regions' rates; 0 without regions."""
     return max(map(sum, zip(*(load.rates_per_s for load in loads), strict=True)), default=0.0)
 
 

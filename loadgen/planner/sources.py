@@ -1,6 +1,6 @@
-"""Where a plan's requests come from: a recorded load, two cumulative curves, or what live gateways have counted.
+"""Reads a plan's requests: a recorded load, two cumulative curves, or live gateways' counts.
 
-It reads, and says with each source what had to be supposed. It plans nothing.
+It reads, and lists the assumptions of each source. It plans nothing.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _SCHEMES = ("http://", "https://")
 
 
 class SourceError(Exception):
-    """A source that cannot be used, in words for whoever named it."""
+    """A source cannot be used; the message is text for the user who named it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Requests to plan for, and what is known of how they came about."""
+    """Requests to plan for, and notes on their origin."""
 
     name: str
     lengths: Lengths
     requests: int
-    """Recorded or counted; of curves 0."""
+    """Number recorded or counted; 0 for curves."""
     rate_per_s: float | None = None
-    """As recorded; None where the source does not say."""
+    """Recorded rate; None where the source has none."""
     notes: tuple[str, ...] = ()
 
 
@@ -44,7 +44,7 @@ WHOLE_PROMPTS = "prompts are read whole: what a prefix cache would save is not c
 
 
 def from_trace(path: Path, draw: Draw | None = None) -> Source:
-    """Raises SourceError."""
+    """Source from a trace. Raises SourceError."""
     try:
         trace = read_trace(path, draw=draw)
     except TraceError as error:
@@ -62,7 +62,7 @@ def from_trace(path: Path, draw: Draw | None = None) -> Source:
 
 
 def from_curves(prompts: Path, answers: Path) -> Source:
-    """Of two CSV files with a line of titles: tokens, and the share of requests with so many or fewer. Raises
+    """Source from two CSV files with a header: tokens, and the share of requests with that many or fewer. Raises
     SourceError."""
     curves = [quantiles_of(cumulative(path)) for path in (prompts, answers)]
     lengths = paired(curves[0], curves[1], seed=_SEED, draws=DRAWS)
@@ -71,7 +71,7 @@ def from_curves(prompts: Path, answers: Path) -> Source:
 
 
 def cumulative(path: Path) -> list[tuple[float, float]]:
-    """In order, with shares that never fall. Raises SourceError."""
+    """Points of a cumulative curve in order, with shares that never fall. Raises SourceError."""
     try:
         with opened(path) as lines:
             return _points(lines, path)
@@ -97,7 +97,7 @@ def _points(lines: Iterable[str], path: Path) -> list[tuple[float, float]]:
 
 
 def from_gateways(places: Sequence[str], model: str | None) -> Source:
-    """Of gateways' metrics pages, each a URL or a file. Raises SourceError."""
+    """Source from gateways' metrics pages, each a URL or a file. Raises SourceError."""
     try:
         counted = lengths_from_pages([_page(place) for place in places], model)
     except HistogramError as error:

@@ -1,5 +1,6 @@
-"""Plays a slice of a pool with the engine model until its objectives are just met: what an instance carries in the
-steady state. Requests come as a Poisson process and go to the instance with the fewest; the first third is not counted.
+"""Simulates a slice of a pool with the engine model to find the highest rate that one instance carries within the
+objectives in the steady state. Requests arrive as a Poisson process and go to the instance with the fewest; the first
+third is not counted.
 
 Virtual time, seeded, and bounded in requests and in rounds: the same call gives the same answer.
 """
@@ -22,39 +23,40 @@ _LATE_SHARE_MAX = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Each of them for all but so many requests; beside them nobody may be preempted or rejected."""
+    """Latency objectives, each missed by at most `late_share` of the requests; no request may be preempted or
+    rejected."""
 
     ttft_s: float = 2.0
     tpot_ms: float = 80.0
     late_share: float = 0.01
-    """Of all: what a 99th percentile lets pass."""
+    """Share of all requests that may miss an objective, as for a 99th percentile."""
 
     def for_part(self, share: float) -> Slo:
-        """For one of two pools, with this share of all requests: half of those that may be late may be late here, but
-        no more than a tenth of its own."""
+        """Objectives of one of two pools with this share of all requests: half of the requests that may be late may be
+        late in this pool, but at most a tenth of its own."""
         return replace(self, late_share=min(_LATE_SHARE_MAX, self.late_share / 2 / share))
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How much is played."""
+    """Extent of the simulation."""
 
     seed: int = 1
     instances: int = 4
-    """A slice: a larger pool queues no more than that."""
+    """Size of the slice: a larger pool queues no more than that."""
     requests_min: int = 1_500
     requests_max: int = 6_000
     rounds: int = 6
-    """Of halving the distance between a rate that is met and one that is not."""
+    """Rounds of bisection between a rate that meets the objectives and one that does not."""
 
     def requests(self, slots: int) -> int:
-        """So that all slots are taken and left six times (Little's law), within the bounds."""
+        """Number of requests that fills all slots six times (Little's law), within the bounds."""
         return min(self.requests_max, max(self.requests_min, 6 * self.instances * slots))
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What the slice's requests lived through."""
+    """Latencies of the slice's requests, and their failures."""
 
     requests: int
     ttft_p50_s: float
@@ -62,13 +64,14 @@ class Played:
     tpot_p50_ms: float
     tpot_p99_ms: float
     late_share: float
-    """Whose first token came after the objective."""
+    """Share of requests whose first token came after the objective."""
     slow_share: float
-    """Whose further tokens took longer than theirs."""
+    """Share of requests whose further tokens took longer than the objective."""
     preemptions: int
     rejections: int
     is_cut_short: bool = False
-    """It was past hope before all had come: times are those of whom it had served."""
+    """True if the simulation ended early because the objectives were missed: times are those of the requests served by
+    then."""
 
     def meets(self, slo: Slo) -> bool:
         return not self.why_not(slo)
@@ -88,13 +91,13 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """The highest rate of one instance at which all objectives were met, and how it was then."""
+    """Highest rate of one instance at which all objectives were met, and the latencies at that rate."""
 
     rate_per_s: float
-    """0: none was found."""
+    """Zero if no rate was found."""
     played: Played | None
     limited_by: str
-    """What was missed just above it."""
+    """Objective that was missed just above the rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +116,11 @@ class _Asked:
 
 @dataclass(slots=True)
 class Times:
-    """What all counted requests of a slice lived through, one by one."""
+    """Latencies of each counted request of a slice."""
 
     slo: Slo
     to_the_end: bool
-    """Whatever is missed."""
+    """Continue even if the objectives are missed."""
     late_max: float
     ttft_ns: list[int] = field(default_factory=list)
     tpot_ns: list[float] = field(default_factory=list)
@@ -133,7 +136,7 @@ class Times:
 
 
 class _Instance:
-    """One engine, and who is there."""
+    """One engine and its requests in progress."""
 
     def __init__(self, config: EngineConfig, tally: Times) -> None:
         self._model = EngineModel(config)
@@ -185,7 +188,7 @@ class _Instance:
 
 
 def poisson(lengths: Lengths, rate_per_s: float, requests: int, seed: int) -> Iterator[Arrival]:
-    """Of one seed the same requests at every rate, closer together."""
+    """Poisson arrivals. A seed gives the same requests at every rate, only closer together."""
     rng = random.Random(f"{seed}/planner")
     at_s = 0.0
     for _ in range(requests):
@@ -197,7 +200,7 @@ WARM_UP_SHARE = 1 / 3
 
 
 def play(config: EngineConfig, arrivals: Iterator[Arrival], requests: int, instances: int, slo: Slo) -> Played:
-    """It stops as soon as the objectives cannot be met any more."""
+    """Simulate the arrivals; stops as soon as the objectives cannot be met any more."""
     return summary(times(config, arrivals, requests, instances, slo=slo, to_the_end=False))
 
 
@@ -246,7 +249,8 @@ def _ranked(values: Sequence[float], share: float) -> float:
 
 
 def carried(config: EngineConfig, lengths: Lengths, highest_per_s: float, slo: Slo, trial: Trial) -> Carried:
-    """Between a hundredth of what a formula promises and all of it; in rounds, so within some percent."""
+    """Highest rate that meets the objectives, between a hundredth of the formula's rate and all of it; found by
+    bisection, so within some percent."""
     requests = trial.requests(config.sequences_max)
 
     def at(rate_per_s: float) -> Played:

@@ -1,7 +1,7 @@
-"""Traces of agentic sessions: one JSON object a line, with ranges of 64-token blocks that mean something in a session.
+"""Parses traces of agentic sessions: one JSON object a line, with ranges of 64-token blocks numbered within a session.
 
-An agent's next request waits for its last answer, and a sub-agent's first for an answer of its session. Pure: lines
-in, rows out.
+An agent's next request waits for its last answer, and a sub-agent's first request for an answer of its session. Pure:
+lines in, rows out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Line(msgspec.Struct):
 
 
 def parse_agentic(lines: Iterable[str]) -> Trace:
-    """Where a session does not say how long its user thought, the time between two requests says it."""
+    """Parse the lines. A think time that a session does not record is the time between two requests."""
     sessions: dict[str, list[_Line]] = {}
     decoder = msgspec.json.Decoder(_Line)
     read, unreadable = parsed(lines, lambda text, _: _checked(decoder.decode(text)))
@@ -72,7 +72,7 @@ def _rows(said: Sequence[_Line]) -> Iterable[TraceRow]:
 
 
 def _caller(said: Sequence[_Line], number: int) -> int:
-    """Whose answer a sub-agent's first request waits for: the last that had come by then."""
+    """Row whose answer a sub-agent's first request waits for: the last one answered by then."""
     ended = [
         earlier for earlier in range(number) if said[earlier].at_s + (said[earlier].api_s or 0.0) <= said[number].at_s
     ]

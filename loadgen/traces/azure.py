@@ -1,6 +1,6 @@
-"""Azure's inference traces: a CSV with the time, the tokens of the input and those of the output of each request.
+"""Parses Azure's inference traces: CSV with the time, the input tokens and the output tokens of each request.
 
-They say nothing of prefixes: every input is its own text. Pure: lines in, rows out.
+The traces have no information on prefixes: every input is its own text. Pure: lines in, rows out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _row(line: str, _number: int) -> TraceRow | None:
 
 
 def _seconds(text: str) -> float:
-    """Since 1970. Azure writes seven digits of a second."""
+    """Seconds since 1970. Azure writes seven digits of a second."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
         raise RowFault(f"{text!r} is no time")

@@ -1,4 +1,4 @@
-"""What the fields of a line of a trace can hold; a line that holds anything beyond that is taken to be broken."""
+"""Defines the permitted values of a trace line's fields; a line with other values counts as broken."""
 
 from __future__ import annotations
 

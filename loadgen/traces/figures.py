@@ -1,4 +1,4 @@
-"""What a trace holds, in numbers: how many requests, how long, and how much of their inputs repeats. It only counts."""
+"""Counts the contents of a trace: requests, lengths, and the share of input that repeats. It only counts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _COMMON_BLOCKS_MAX = 32
 
 
 def trace_figures(trace: Trace) -> dict[str, Any]:
-    """JSON-able. What repeats are blocks with which an earlier input began, as a cache without bounds would find them;
-    the second share of them leaves out those with which half of all inputs begin."""
+    """Figures of a trace, JSON-able. Repeated input is counted in the leading blocks that an unbounded prefix cache
+    would hold; the second share leaves out the blocks with which half of all inputs begin."""
     rows = trace.rows
     sessions = {row.session for row in rows}
     starts_s = [row.at_s for row in rows if row.after is None]
@@ -44,7 +44,8 @@ def trace_figures(trace: Trace) -> dict[str, Any]:
 
 
 def _repeated_shares(passages: Sequence[Passage]) -> tuple[float, float]:
-    """Of all input tokens, those in blocks that came before after the same blocks."""
+    """Share of all input tokens in blocks that occurred earlier after the same blocks; with and without common
+    beginnings."""
     seen: set[int] = set()
     first_blocks: Counter[int] = Counter()
     repeats: list[tuple[int, int, list[int]]] = []

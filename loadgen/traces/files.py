@@ -1,4 +1,4 @@
-"""Opens traces: plain or compressed, told apart by what they hold. It decides nothing about what is in them."""
+"""Opens trace files, plain or compressed, and detects their format. It decides nothing about their contents."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ _TELLTALES = {
     "blk": TraceFormat.AGENTIC,
     "input_tokens": TraceFormat.NIGHTSIDE,
 }
-"""A key that only this format's lines have."""
+"""Key that occurs only in lines of the format."""
 
 
 class TraceError(Exception):
-    """A file that cannot be read as a trace, in words for whoever named it."""
+    """The file cannot be read as a trace; the message is text for the user who named it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What of a described service is asked for, where a file lists no requests: so much of its day, and how often."""
+    """Requests to draw from a service description that lists none: the part of its day, and a factor on its rates."""
 
     rates: Path | None = None
-    """A CSV of rates by client and hour of the day, where the clients' own files hold none."""
+    """CSV of rates by client and hour of the day, for clients whose own files hold none."""
     seed: int = 1
     from_s: float = 0.0
     until_s: float | None = None
@@ -66,7 +66,7 @@ class Draw:
 
 
 OnProgress = Callable[[int], object]
-"""Hears now and then how many lines of the file have been read."""
+"""Callback that is given the number of lines read, at intervals."""
 
 
 def read_trace(
@@ -76,7 +76,7 @@ def read_trace(
     draw: Draw | None = None,
     on_progress: OnProgress | None = None,
 ) -> Trace:
-    """Raises TraceError where there is nothing to replay."""
+    """Read a trace. Raises TraceError where it has no row to replay."""
     trace_format = trace_format or guessed_format(path)
     if trace_format is TraceFormat.SERVEGEN:
         trace = _drawn_from(path, draw or Draw())
@@ -90,7 +90,7 @@ def read_trace(
 
 
 def guessed_format(path: Path) -> TraceFormat:
-    """From the first line that says it."""
+    """Format of a trace, from its first line that is not empty. Raises TraceError for an empty file."""
     if path.is_dir() or path.name.endswith((".tar", ".tar.gz", ".tgz")):
         return TraceFormat.SERVEGEN
     with opened(path) as lines:
@@ -102,7 +102,7 @@ def guessed_format(path: Path) -> TraceFormat:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Iterable[str]]:
-    """Its lines; what is not UTF-8 is replaced. Raises TraceError, also while it is read."""
+    """Open a file as lines; bytes that are not UTF-8 are replaced. Raises TraceError, also while it is read."""
     try:
         with _text_of(path) as text:
             yield iter(lambda: text.readline(_LINE_BYTES_MAX), "")
@@ -168,7 +168,7 @@ def _drawn_from(path: Path, draw: Draw) -> Trace:
 
 
 def _clients_in(path: Path, rates_path: Path | None, unreadable: Unreadable) -> list[ServiceClient]:
-    """Those of whom both rates and token counts are known; the others are counted as unreadable."""
+    """Clients with both rates and token counts; the others are counted as unreadable."""
     datasets: dict[str, str] = {}
     rates: dict[str, tuple[RateWindow, ...]] = {}
     for number, kind, text in _chunks(path):

@@ -45,7 +45,7 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | 
 
 
 def _reads_a_trace(command: _Command) -> _Command:
-    """The arguments that both commands have."""
+    """Add the arguments that both commands have."""
     for decorate in (
         click.argument("file", type=TRACE),
         click.option(

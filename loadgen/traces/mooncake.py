@@ -1,6 +1,6 @@
-"""Mooncake traces: one JSON object a line, with a time in milliseconds and ids of blocks of 512 tokens.
+"""Parses Mooncake traces: one JSON object a line, with a time in milliseconds and ids of blocks of 512 tokens.
 
-Equal ids stand for equal blocks after equal blocks, so prefixes come out as they were. Pure: lines in, rows out.
+Equal ids stand for equal blocks after equal blocks, so shared prefixes are kept. Pure: lines in, rows out.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _STAMPED_SHARE = 0.9
 
 class _Line(msgspec.Struct):
     timestamp: Annotated[float, msgspec.Meta(ge=0)]
-    """Milliseconds."""
+    """Arrival time in milliseconds."""
     input_length: InputTokens
     output_length: OutputTokens
     hash_ids: list[BlockNumber]
 
 
 def parse_mooncake(lines: Iterable[str]) -> Trace:
-    """Requests are told to be of one session when they share the second block: the first is everybody's."""
+    """Parse the lines. Requests that share their second block form a session, since all requests share the first."""
     decoder = msgspec.json.Decoder(_Line)
     rows, unreadable = parsed(lines, lambda line, _: _row(decoder.decode(line)))
     rows = [
@@ -55,7 +55,7 @@ def _row(line: _Line) -> TraceRow:
 
 
 def _are_stamped(rows: list[TraceRow]) -> bool:
-    """Whether nearly all times are whole multiples of the stamp."""
+    """True if nearly all times are whole multiples of the stamp."""
     near = sum(abs(row.at_s - _stamp(row) * _STAMP_S) <= _STAMP_SLACK_S for row in rows)
     return near > _STAMPED_SHARE * len(rows)
 

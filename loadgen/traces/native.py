@@ -1,6 +1,6 @@
-"""Nightside's own format for traces: one JSON object a line, as `docs/workloads.md` describes it.
+"""Reads and writes Nightside's own trace format: one JSON object a line, as `docs/workloads.md` describes it.
 
-Everything that another trace says can be said in it. Pure: lines in, rows and lines out.
+The format can express every other trace. Pure: lines in, rows and lines out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class _Session:
-    """Which of a session's rows have which id."""
+    """Row number of each id in a session."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -59,7 +59,7 @@ def parse_native(lines: Iterable[str]) -> Trace:
 
 
 def native_lines(trace: Trace) -> Iterator[bytes]:
-    """The trace in this format, each line with its end."""
+    """Lines of the trace in this format, each with its line end."""
     counted: dict[str, int] = {}
     for row in trace.rows:
         passage = row.passage

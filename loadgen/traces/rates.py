@@ -1,6 +1,7 @@
-"""Request rates that were recorded over days, fitted to a run. Pure: lines in, a curve out.
+"""Parses request rates recorded over days and fits them to a run. Pure: lines in, a curve out.
 
-A curve that is one region's, moved to another's time of day, is that region's no longer: whoever shifts one says so.
+A curve shifted to another region's time of day does not describe that region's users; any use of `shift_hours` must
+report it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ _UNITS = (("minute", 1 / 60), ("hour", 1.0), ("day", _DAY_HOURS))
 
 
 def parse_rates(lines: Iterable[str]) -> Points:
-    """A CSV with a line of titles: one column for the time, or two for day and hour; the next one is the rate. Times
-    are in seconds unless their title says minute, hour or day. Raises RowFault, naming the line: a curve with a hole
-    in it would be another curve."""
+    """Parse a CSV with a header: one column for the time, or two for day and hour; the next one is the rate. Times are
+    in seconds unless their title says minute, hour or day. Raises RowFault naming the line: a curve with a hole in it
+    would be another curve."""
     rows = csv.reader(line for line in lines if line.strip())
     titles = [title.strip().lower() for title in next(rows, [])]
     hours_each = [_hours(titles[0])] if titles else []
@@ -46,7 +47,8 @@ def fitted(
     peak: float | None = None,
     mean: float | None = None,
 ) -> RateCurve:
-    """The curve from this hour on, a day of it squeezed into `day_s`, as high as asked for; at its end it begins again.
+    """Curve from hour `from_hours` on, with one day squeezed into `day_s` and scaled to the given peak or mean. It
+    repeats.
 
     `shift_hours` is how far the region's clock is ahead.
     """

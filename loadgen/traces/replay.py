@@ -1,6 +1,7 @@
-"""From a trace to programs that users run: which part of it, how fast, how long its texts, and who asks from where.
+"""Turns a trace into programs that users run: which part of it, its speed, its text lengths, and the region of each
+user.
 
-Pure, and the same for simulated and for live users; whatever it leaves out or cuts short it counts.
+Pure, and the same for simulated and for live users; all rows that it leaves out or shortens are counted.
 """
 
 from __future__ import annotations
@@ -20,38 +21,38 @@ _WHOLE = 2.0**64
 
 
 class Pace(StrEnum):
-    """What a session's next request waits for."""
+    """Event that a session's next request waits for."""
 
     ANSWERS = "answers"
-    """The answer that it gets now; then its user thinks as long as recorded."""
+    """The answer in this run; the user then thinks for the recorded time."""
     RECORDED = "recorded"
-    """The same, but no answer counts as given before the recorded time of one has gone by."""
+    """The answer in this run, and at least the recorded duration of the answer; then the recorded think time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayConfig:
-    """Which part of a trace is replayed, and how."""
+    """Part of a trace to replay, and its changes."""
 
     speed: float = 1.0
-    """How much faster than recorded: times, pauses and answers are divided by it."""
+    """Speed-up over the recording: times, pauses and answers are divided by it."""
     from_s: float = 0.0
     until_s: float | None = None
-    """What starts in this part of the trace's own time is replayed."""
+    """End of the replayed part, in the trace's own time; programs that start in the part are replayed."""
     sample: float = 1.0
-    """Which share of the sessions, each of them whole."""
+    """Share of the sessions that is replayed, each of them whole."""
     requests_max: int | None = None
     input_tokens_max: int | None = None
-    """What is longer is cut at its end."""
+    """Maximum input length; longer inputs are cut at their end."""
     output_tokens_max: int | None = None
     scale_tokens: float = 1.0
-    """How long inputs and outputs are, of what they were; the number of blocks stays."""
+    """Factor on the lengths of inputs and outputs; the number of blocks stays."""
     pause_s_max: float | None = None
     pace: Pace = Pace.ANSWERS
 
 
 @dataclass(slots=True)
 class ReplayCounts:
-    """What became of the rows."""
+    """Number of rows by what happened to them."""
 
     rows: int = 0
     unreadable: int = 0
@@ -59,7 +60,7 @@ class ReplayCounts:
     sampled_out: int = 0
     over_requests_max: int = 0
     elsewhere: int = 0
-    """Recorded in a region that nobody here replays."""
+    """Rows recorded in a region that has no group in this replay."""
     replayed: int = 0
     inputs_cut: int = 0
     input_tokens_cut: int = 0
@@ -74,14 +75,14 @@ class Group:
 
     region: str
     weight: float = 1.0
-    """Its share of the sessions, beside the other groups'."""
+    """Weight of the group's share of the sessions, relative to the other groups."""
     shift_s: float = 0.0
-    """Its users come so much earlier than recorded; what falls before the beginning comes at the end."""
+    """Time by which the group's users arrive earlier than recorded; arrivals before the beginning move to the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What came at once: one row and all that waited for it."""
+    """Rows that arrived as one unit: one row and all rows that waited for it, directly or not."""
 
     at_s: float
     session: str
@@ -90,7 +91,7 @@ class _Piece:
 
 
 class Replay:
-    """A trace, cut to measure and shared out among groups of users. One seed, one replay."""
+    """A trace, shortened as configured and divided among groups of users. One seed, one replay."""
 
     def __init__(
         self, trace: Trace, config: ReplayConfig, *, seed: int, groups: Sequence[Group] = (Group("anywhere"),)
@@ -110,7 +111,7 @@ class Replay:
         return GroupReplay(self, self._shared[number], number)
 
     def due(self, piece: _Piece, group: int) -> float:
-        """When it comes, in seconds from the beginning of the replay."""
+        """Arrival time of a piece, in seconds from the beginning of the replay."""
         at_s = (piece.at_s - self._config.from_s) / self._config.speed
         shift_s = self._groups[group].shift_s
         return (at_s - shift_s) % self._span_s if shift_s and self._span_s else at_s
@@ -152,7 +153,8 @@ class Replay:
             self._shared[number].append(replace(piece, rows=tuple(map(self._measured, piece.rows))))
 
     def _group_of(self, piece: _Piece) -> int | None:
-        """A session stays together; where a trace names regions, it stays there."""
+        """Group of a piece's session, or None; a session stays in one group, and in its region where a trace names
+        regions."""
         region = piece.rows[0].region
         able = [(number, group.weight) for number, group in enumerate(self._groups) if region in ("", group.region)]
         point = self._draw("group", piece.session) * sum(weight for _, weight in able)
@@ -163,7 +165,7 @@ class Replay:
         return able[-1][0] if able else None
 
     def _draw(self, kind: str, name: str) -> float:
-        """From 0 to 1, the same for the same name."""
+        """Draw a number from 0 to 1, the same for the same name."""
         return xxh3_64_intdigest(f"{kind}/{name}".encode(), self._seed & (2**64 - 1)) / _WHOLE
 
     # Cutting
@@ -192,14 +194,15 @@ class Replay:
         return Step("", row.output_tokens, row.after, row.think_s, passage, api_s)
 
     def _placed(self, row: TraceRow, program_id: str) -> Passage:
-        """Another seed gives other text; a session whose blocks are its own shares nothing when it comes again."""
+        """Passage in this replay's namespace: another seed gives other text, and a session with blocks of its own
+        shares nothing between its repetitions."""
         passage = row.passage
         where = f"own {program_id}" if passage.space == row.session else f"all {passage.space}"
         return replace(passage, space=f"{self._seed} {where}", own=f"{program_id} {passage.own}")
 
 
 class GroupReplay:
-    """What one group's users replay: when it came, or one session after another."""
+    """Rows that one group's users replay, at recorded times or one session after another."""
 
     def __init__(self, replay: Replay, pieces: list[_Piece], group: int) -> None:
         self._replay = replay
@@ -211,13 +214,13 @@ class GroupReplay:
         return sum(len(piece.rows) for piece in self._pieces)
 
     def recorded(self) -> Iterator[tuple[float, Program]]:
-        """In order of time."""
+        """Programs with their arrival times, in order of time."""
         due = [(self._replay.due(piece, self._group), piece) for piece in self._pieces]
         for at_s, piece in sorted(due, key=lambda pair: pair[0]):
             yield at_s, self._replay.program(piece, f"recorded-{self._group}", f"{piece.session}.{piece.number}")
 
     def programs(self, user_id: str) -> Iterator[Program]:
-        """In an order of the user's own, and from the beginning when all have been."""
+        """Programs in an order drawn for the user, repeated without end."""
         assert self._pieces, "there is something to replay"
         rng = self._replay.rng(user_id)
         number = 0
@@ -228,7 +231,7 @@ class GroupReplay:
 
 
 def _pieces(rows: Iterable[TraceRow]) -> list[_Piece]:
-    """In order of time."""
+    """Pieces in order of time."""
     sessions: dict[str, list[TraceRow]] = {}
     for row in rows:
         sessions.setdefault(row.session, []).append(row)
@@ -237,7 +240,8 @@ def _pieces(rows: Iterable[TraceRow]) -> list[_Piece]:
 
 
 def _pieces_of(said: list[TraceRow]) -> Iterator[_Piece]:
-    """What waits for nothing begins a piece; what waits is of the piece of what it waits for."""
+    """Group a session's rows into pieces: a row that waits for none begins a piece, the others join that of the row
+    they wait for."""
     places: list[tuple[int, int]] = []
     roots: dict[int, list[TraceRow]] = {}
     for number, row in enumerate(said):

@@ -1,4 +1,4 @@
-"""What all traces come down to: rows of what was asked and when, and a count of those that could not be read.
+"""Defines the form that all traces are parsed into: rows with inputs and times, and a count of unreadable rows.
 
 Pure: lines come in, rows go out. No row is dropped without being counted.
 """
@@ -20,7 +20,7 @@ _REASON_LENGTH_MAX = 200
 
 
 class TraceFormat(StrEnum):
-    """How a trace is written down."""
+    """File format of a trace."""
 
     MOONCAKE = "mooncake"
     AGENTIC = "agentic"
@@ -30,7 +30,7 @@ class TraceFormat(StrEnum):
 
 
 class RowFault(ValueError):
-    """Why a row cannot be used."""
+    """Reason why a row cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +38,26 @@ class TraceRow:
     """One request as it was recorded."""
 
     at_s: float
-    """From the beginning of the trace, or of its session where a trace does not know more."""
+    """Seconds from the beginning of the trace, or of its session where a trace does not record more."""
     session: str
-    """Whose requests belong together: a user, a conversation or a client."""
+    """Session to which requests belong: a user, a conversation or a client."""
     passage: Passage
-    """Its whole input."""
+    """Whole input of the request."""
     output_tokens: int
     after: int | None = None
-    """The row of its session, counted from 0, whose answer it waited for; None came at its own time."""
+    """Row of its session, counted from 0, whose answer the request waited for; None for one that arrived at its own
+    time."""
     think_s: float = 0.0
-    """From that answer to this request."""
+    """Time between that answer and this request."""
     api_s: float = 0.0
-    """How long its answer took then."""
+    """Recorded duration of the answer."""
     region: str = ""
     tenant: str = ""
 
 
 @dataclass(slots=True)
 class Unreadable:
-    """How many rows could not be read, and why the first of them."""
+    """Number of unreadable rows, and the reasons for the first of them."""
 
     count: int = 0
     first: list[str] = field(default_factory=list)
@@ -69,17 +70,18 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """All that was read."""
+    """Rows that were read, and a count of those that were not."""
 
     format: TraceFormat
     rows: list[TraceRow]
     unreadable: Unreadable
     notes: tuple[str, ...] = ()
-    """What had to be supposed."""
+    """Assumptions made while reading."""
 
 
 def parsed(lines: Iterable[str], parse: Callable[[str, int], _Row | None]) -> tuple[list[_Row], Unreadable]:
-    """Every line that can be read, with its number; None stands for a line that is no row, such as a header."""
+    """Rows of all readable lines, parsed with their line numbers; None stands for a line that is no row, such as a
+    header."""
     rows: list[_Row] = []
     unreadable = Unreadable()
     for number, line in enumerate(lines, 1):
@@ -96,7 +98,7 @@ def parsed(lines: Iterable[str], parse: Callable[[str, int], _Row | None]) -> tu
 
 
 def check_blocks(runs: Iterable[tuple[int, int]], block_tokens: int, tokens: int) -> None:
-    """Raises RowFault for ranges of blocks, first and last, that no input of so many tokens can have."""
+    """Check ranges of blocks, first and last. Raises RowFault for ranges that no input of `tokens` tokens can have."""
     blocks = 0
     for first, last in runs:
         if last < first:

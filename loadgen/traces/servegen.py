@@ -1,7 +1,7 @@
-"""ServeGen's clients: when and how much each of a service's clients asks, as rates and token counts by time of day.
+"""Parses ServeGen's clients: the request rates and token counts of each of a service's clients by time of day.
 
-They describe a service and list no request, so requests are drawn from them, by a seed. Pure: texts in, rows out.
-Source: ServeGen, arXiv 2505.09999. Inputs and outputs are drawn by themselves: only their marginals are known.
+The files describe a service and list no request, so requests are drawn from them, by a seed. Pure: texts in, rows out.
+Source: ServeGen, arXiv 2505.09999. Inputs and outputs are drawn independently: only their marginals are known.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OWN_BLOCK_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class RateWindow:
-    """From here on, so many requests a second, with gaps that vary so much (1 is a Poisson process)."""
+    """Requests per second from `from_s` on, and the coefficient of variation of their gaps (1 is a Poisson process)."""
 
     from_s: float
     rate: float
@@ -34,7 +34,7 @@ class RateWindow:
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """How many tokens, and how likely that many or fewer are."""
+    """Token counts with their cumulative likelihoods."""
 
     tokens: Sequence[int]
     up_to: Sequence[float]
@@ -61,7 +61,7 @@ class ServiceClient:
 
 
 def parse_datasets(texts: Mapping[str, str], unreadable: Unreadable) -> dict[str, tuple[TokenWindow, ...]]:
-    """`chunk-N-dataset.json` by client: token counts, from each of some seconds of the day on."""
+    """Parse `chunk-N-dataset.json` by client: token counts from each of some seconds of the day on."""
     found = {}
     for client, text in texts.items():
         windows = []
@@ -80,7 +80,7 @@ def parse_datasets(texts: Mapping[str, str], unreadable: Unreadable) -> dict[str
 
 
 def parse_windows(lines: Iterable[str], client: str, unreadable: Unreadable) -> tuple[RateWindow, ...]:
-    """`chunk-N-trace.csv`: of each line the first three columns, which are seconds, rate and variation."""
+    """Parse `chunk-N-trace.csv`: the first three columns of each line are seconds, rate and variation."""
     windows = []
     for number, cells in enumerate(csv.reader(line for line in lines if line.strip()), 1):
         try:
@@ -94,7 +94,7 @@ def parse_windows(lines: Iterable[str], client: str, unreadable: Unreadable) -> 
 
 
 def parse_hours_of_day(lines: Iterable[str], unreadable: Unreadable) -> dict[str, tuple[RateWindow, ...]]:
-    """A CSV with a line for each client and a rate for each hour of the day: `client, …, h00, …, h23`."""
+    """Parse a CSV with a line for each client and a rate for each hour of the day: `client, …, h00, …, h23`."""
     rows = csv.DictReader(line for line in lines if line.strip())
     hours = [f"h{hour:02}" for hour in range(24)]
     if missing := {"client", *hours} - set(rows.fieldnames or ()):
@@ -112,7 +112,7 @@ def parse_hours_of_day(lines: Iterable[str], unreadable: Unreadable) -> dict[str
 def drawn(
     clients: Sequence[ServiceClient], *, seed: int, from_s: float, until_s: float, scale: float, unreadable: Unreadable
 ) -> Trace:
-    """Requests of this part of the day, `scale` times as many as recorded."""
+    """Draw requests for this part of the day, `scale` times as many as recorded."""
     rows = [row for client in clients for row in _requests(client, seed, from_s, until_s, scale)]
     rows.sort(key=lambda row: row.at_s)
     notes = (
@@ -142,13 +142,13 @@ def _requests(client: ServiceClient, seed: int, from_s: float, until_s: float, s
 
 
 def _window_at(windows: Sequence[TokenWindow], at_s: float) -> TokenWindow:
-    """The last that has begun; before the first, the first."""
+    """Last window that has begun; before the first, the first."""
     begun = [window for window in windows if window.from_s <= at_s]
     return begun[-1] if begun else windows[0]
 
 
 def _is_idle(fields: Mapping[str, str]) -> bool:
-    """Nothing was asked in that part of the day."""
+    """True for a part of the day without requests."""
     return bool(fields) and all(text.replace(" ", "") == "{}" for text in fields.values())
 
 
@@ -159,7 +159,7 @@ def _token_window(from_s: str, fields: Mapping[str, str]) -> TokenWindow:
 
 
 def _token_counts(text: str) -> TokenCounts:
-    """Written as a Python mapping: `{45: 0.0097, 46: 0.0117}`."""
+    """Parse token counts written as a Python mapping: `{45: 0.0097, 46: 0.0117}`."""
     pairs = [pair.split(":") for pair in text.strip().strip("{}").split(",") if pair.strip()]
     likely = [(int(float(tokens)), float(share)) for tokens, share in pairs]
     if not likely or any(share < 0 for _, share in likely) or sum(share for _, share in likely) <= 0:

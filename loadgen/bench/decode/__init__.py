@@ -1,1 +1,1 @@
-"""`nightside bench decode`: what a tick of the decode tier costs."""
+"""`nightside bench decode`: the cost of a tick of the decode tier."""

@@ -1,7 +1,7 @@
-"""One of the two that are measured in turn: the core as it is compiled, or the same sources, plain.
+"""Measures one of two variants that take turns: the core as it is compiled, or the same sources, uncompiled.
 
-A process of its own, since one process holds a module once. It reads cells, a line of JSON each, and answers with what
-each tick took.
+Each runs in a process of its own, since one process loads a module only once. It reads cells, a line of JSON each, and
+answers with the times of each tick.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ROOT = Path(__file__).parents[3]
 
 
 def import_sources_only(*roots: Path) -> None:
-    """Whatever is imported below these folders from now on is read from its source, a compiled one beside it or not."""
+    """Make later imports below these folders read the source files, even beside a compiled module."""
     finder = FileFinder.path_hook((SourceFileLoader, SOURCE_SUFFIXES))
 
     def below_roots(path: str) -> object:
@@ -30,7 +30,7 @@ def import_sources_only(*roots: Path) -> None:
 def main(kind: str) -> None:
     if kind == "plain":
         import_sources_only(_ROOT / "gateway", _ROOT / "loadgen")
-    from loadgen.bench.decode.ticks import Backlog  # noqa: PLC0415 - from the sources or not, as was just settled
+    from loadgen.bench.decode.ticks import Backlog  # noqa: PLC0415 - after the choice of sources above
 
     backlogs: dict[str, Backlog] = {}
     for line in sys.stdin:

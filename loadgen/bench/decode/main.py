@@ -1,7 +1,7 @@
-"""`nightside bench decode`: what a tick of the decode tier costs, by policy, workers, requests that wait, and stage.
+"""`nightside bench decode`: the cost of a tick of the decode tier, by policy, workers, waiting requests and stage.
 
-Where the core is compiled, the compiled one and its plain sources are measured in turn in one run, in a process each.
-Times are CPU time: what else the machine does changes them little. It judges none of them.
+A compiled core and its plain sources are measured in turn in one run, in a process each. Times are CPU time, which
+other load on the machine changes little. It judges none of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Cell:
     workers: int
     waiting: int
     free_slots: int = 0
-    """So many are free at each tick; 0: what has become free since the one before, one to eight."""
+    """Slots that are free at each tick; 0 leaves those freed since the previous tick, one to eight."""
     ticks: int = 200
 
     def name(self) -> str:
@@ -44,8 +44,8 @@ class Cell:
 
 
 def cells(ticks: int) -> list[Cell]:
-    """Workers grow beside a pool as usual, the pool grows beside most workers, and once so many slots are free that
-    they are filled one by one."""
+    """Cells of the measurement: growing workers at the usual backlog, a growing backlog at the most workers, and one
+    case with many free slots that are filled one by one."""
     found = []
     for policy in _POLICIES:
         found += [Cell(policy, workers, _USUAL_WAITING, ticks=ticks) for workers in _WORKERS]
@@ -57,7 +57,7 @@ def cells(ticks: int) -> list[Cell]:
 
 
 class Child:
-    """One core, in a process of its own."""
+    """One core in a process of its own."""
 
     def __init__(self, kind: str, stack: ExitStack) -> None:
         command = [sys.executable, "-m", "loadgen.bench.decode.child", kind]
@@ -83,7 +83,7 @@ class Child:
 
 
 def measure(kinds: Iterable[str], chosen: Sequence[Cell], rounds: int) -> dict[str, dict[Cell, Samples]]:
-    """What every tick took, by core and cell: rounds of each core in turn."""
+    """Times of every tick, by core and cell, measured in rounds of each core in turn."""
     with ExitStack() as stack:
         children = {kind: Child(kind, stack) for kind in kinds}
         taken: dict[str, dict[Cell, Samples]] = {kind: {cell: [] for cell in chosen} for kind in children}
@@ -100,14 +100,14 @@ def percentile(numbers: Iterable[float], share: float) -> float:
 
 
 def exponent(points: Mapping[int, float]) -> float:
-    """Of the power that fits best: the slope in logarithms, by least squares."""
+    """Exponent of the best-fitting power law: the slope in logarithms, by least squares."""
     xs, ys = [log(x) for x in points], [log(y) for y in points.values()]
     x_mean, y_mean = fmean(xs), fmean(ys)
     return sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True)) / sum((x - x_mean) ** 2 for x in xs)
 
 
 def figures_of(taken: Mapping[Cell, Samples]) -> dict[str, dict[str, float]]:
-    """By cell: milliseconds of a tick, at the median and at p99, and the median of each stage."""
+    """Milliseconds of a tick per cell, at the median and at p99, and the median of each stage."""
     found: dict[str, dict[str, float]] = {}
     for cell, samples in taken.items():
         ticks = [each["tick"] for each in samples]
@@ -124,7 +124,7 @@ def figures_of(taken: Mapping[Cell, Samples]) -> dict[str, dict[str, float]]:
 
 
 def growth_of(taken: Mapping[Cell, Samples]) -> dict[str, float]:
-    """How the median grows: with workers, and with those that wait."""
+    """Exponents of the median's growth with the number of workers and of waiting requests."""
     median = {cell: percentile([each["tick"] for each in samples], 0.5) for cell, samples in taken.items()}
     few = {cell: ms for cell, ms in median.items() if not cell.free_slots}
     found = {}

@@ -23,12 +23,12 @@ _FREED_MAX = 8
 _FAR_NS = 1 << 60
 _INTERVAL_NS = 10_000_000
 _STEP_TICKS = 5
-"""A decode step takes as long as so many ticks."""
+"""Ticks per decode step."""
 _SPEC = PoolSpec(PoolName("bench"), PoolKind.DISAGGREGATED, Connector.NIXL, _BATCH)
 
 
 class Lengths(Predictor):
-    """Survival in one array: what the deployed kind asks for, without a history to read."""
+    """Predictor backed by one sorted array: the calculation of the deployed kind, without a history to read."""
 
     def __init__(self, rng: random.Random) -> None:
         self._sorted = np.sort(np.array([rng.lognormvariate(5.6, 1.0) for _ in range(10_000)]))
@@ -44,8 +44,8 @@ class Lengths(Predictor):
 
 
 class Backlog:
-    """So many workers, and so many requests that wait whatever is admitted. Before a tick one to eight slots get free,
-    or so many as make `free_slots`."""
+    """Fixed number of workers and of waiting requests, refilled after admissions. Before each tick one to eight slots
+    are freed, or as many as make `free_slots`."""
 
     def __init__(self, policy: DecodePolicyName, workers: int, waiting: int, free_slots: int = 0) -> None:
         self._rng = random.Random(7)
@@ -67,7 +67,7 @@ class Backlog:
         self._add(waiting)
 
     def tick(self) -> dict[str, float]:
-        """Milliseconds of CPU by stage, and `admitted`."""
+        """Run one tick; returns milliseconds of CPU by stage, and `admitted`."""
         self._now_ns += _INTERVAL_NS
         self._ticks += 1
         free = self._tier.figures(self._now_ns).free_slots

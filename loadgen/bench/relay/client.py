@@ -1,7 +1,7 @@
 """The bench's client: connections that send prepared requests, check each answer and note when it began.
 
-It shares a core with the engines, so it does nothing that is not needed. A wrong answer ends the measurement: a relay
-is not fast that loses events.
+It shares a core with the engines, so it does only the necessary work. A wrong answer ends the measurement: a relay that
+loses events must not be rated as fast.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ _CONNECT_MAX_S = 10.0
 
 
 class WrongAnswer(Exception):
-    """A relay did not give its client what the engine said."""
+    """A relay's answer differs from the engine's."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a load has seen so far."""
+    """Counters of a load."""
 
     answers: int = 0
     events: int = 0
     first_byte_s: list[float] = field(default_factory=list)
-    """From the request's first byte to the first of the answer's body."""
+    """Seconds from the start of the request to the first byte of the answer's body."""
     longest_pause_s: float | None = None
-    """Between two pieces of any answer, where somebody wants to know: who sets it to 0 asks from then on."""
+    """Longest pause between two pieces of any answer; None while not measured. Setting it to 0 starts the
+    measurement."""
 
 
 def now_s() -> float:
@@ -51,7 +52,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, tally: Tally) -> None:
         self.is_open = False
         self.began = asyncio.Event()
-        """The answer's body has begun, or there will be none."""
+        """Set when the answer's body has begun, or when the answer has failed."""
         self._tally = tally
         self._transport: asyncio.WriteTransport | None = None
         self._parser = httptools.HttpResponseParser(self)
@@ -70,7 +71,7 @@ class Connection(asyncio.Protocol):
         await self._answer
 
     def send(self, wanted: Wanted) -> None:
-        """Send the request and do not wait for anything."""
+        """Send the request without waiting for the answer."""
         assert self._transport is not None
         self._wanted = wanted
         self.began.clear()
@@ -81,13 +82,13 @@ class Connection(asyncio.Protocol):
         self._transport.write(wanted.payload)
 
     def raise_if_over(self) -> None:
-        """Raises WrongAnswer when the answer has ended, or cannot go on, though it should still be on its way."""
+        """Raise WrongAnswer when the answer has ended or failed although it should still be streaming."""
         if self._answer is not None and self._answer.done():
             self._answer.result()
             raise WrongAnswer("the answer ended too early")
 
     def close(self) -> None:
-        """Whatever was to come is not waited for."""
+        """Abort the connection and cancel the pending answer."""
         if self._answer is not None:
             self._answer.cancel()
         if self._transport is not None:
@@ -126,7 +127,7 @@ class Connection(asyncio.Protocol):
             self._tally.longest_pause_s = max(longest_s, self._heard_s - heard_s)
 
     def stop_reading(self) -> None:
-        """Whatever still comes stays where it is."""
+        """Stop reading, so that the rest of the answer stays in the buffers."""
         cast(asyncio.ReadTransport, self._transport).pause_reading()
 
     def on_message_complete(self) -> None:
@@ -168,7 +169,7 @@ async def connect(port: int, tally: Tally) -> Connection:
 
 
 async def ask_once(port: int, wanted: Wanted) -> None:
-    """One request on a connection of its own. Raises WrongAnswer, OSError and TimeoutError."""
+    """Send one request on a connection of its own. Raises WrongAnswer, OSError and TimeoutError."""
     connection = await connect(port, Tally())
     try:
         async with asyncio.timeout(_ANSWER_MAX_S):
@@ -178,7 +179,7 @@ async def ask_once(port: int, wanted: Wanted) -> None:
 
 
 class _Line:
-    """One user's connection, opened again where the relay closed it."""
+    """One user's connection, opened again after the relay closed it."""
 
     def __init__(self, port: int, tally: Tally) -> None:
         self._port = port
@@ -197,7 +198,8 @@ class _Line:
 
 @asynccontextmanager
 async def closed_loop(port: int, wanted: Sequence[Wanted], users: int, *, max_s: float) -> AsyncIterator[Tally]:
-    """So many users who each send their next request as soon as the last one is answered, until the context is left."""
+    """Run `users` users, each sending its next request as soon as the last one is answered, until the context is
+    left."""
     tally = Tally()
     upcoming = cycle(wanted)
     is_over = False
@@ -221,7 +223,7 @@ async def closed_loop(port: int, wanted: Sequence[Wanted], users: int, *, max_s:
 async def open_streams(
     port: int, wanted: Sequence[Wanted], streams: int, *, ramp_s: float, rng: random.Random, max_s: float
 ) -> AsyncIterator[Tally]:
-    """So many streams that begin within `ramp_s`; leaving the context waits for their ends."""
+    """Run `streams` streams that begin within `ramp_s`; leaving the context waits for their ends."""
     tally = Tally()
 
     async def read(delay_s: float, each: Wanted) -> None:
@@ -241,7 +243,7 @@ async def open_streams(
 async def arrivals(
     port: int, wanted: Sequence[Wanted], *, requests_per_s: float, count: int, rng: random.Random, max_s: float
 ) -> Tally:
-    """Requests that come when they come, whether or not those before them are answered."""
+    """Send requests at their arrival times (open loop), whether or not earlier ones are answered."""
     tally = Tally()
     idle: list[_Line] = []
     lines: list[_Line] = []
@@ -278,7 +280,7 @@ class HeldStreams:
         self.tally = Tally()
 
     async def grow_to(self, streams: int, *, max_s: float) -> None:
-        """Returns once each has had its first token."""
+        """Open streams up to this number; returns once each has had its first token."""
         async with asyncio.timeout(max_s):
             while len(self._connections) < streams:
                 connection = await connect(self._port, self.tally)
@@ -289,7 +291,7 @@ class HeldStreams:
                 connection.raise_if_over()
 
     async def begin(self, streams: int, *, max_s: float) -> None:
-        """So many that are asked for and never read."""
+        """Open this many streams without reading their answers."""
         async with asyncio.timeout(max_s):
             for _ in range(streams):
                 connection = await connect(self._port, self.tally)

@@ -1,7 +1,7 @@
 """The bench's engines: several ports of one process that answer as vLLM would, at a pace that the bench sets.
 
-`python -m loadgen.bench.relay.engine COUNT` prints its ports as a JSON list. It is cheap above all: it shares a core
-with the client, and must never be what a relay waits for.
+`python -m loadgen.bench.relay.engine COUNT` prints its ports as a JSON list. It must be cheap, since it shares a core
+with the client and a relay must never wait for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from loadgen.engine.model import EngineModel
 from loadgen.engine.presets import LLAMA_31_8B_L4
 
 PACE_PATH = b"/pace"
-"""POST it the pause between two tokens, in microseconds, before a measurement."""
+"""Path that takes a POST of the pause between two tokens, in microseconds, before a measurement."""
 _HEAD_END = b"\r\n\r\n"
 _LENGTH = b"content-length:"
 _BACKLOG = 4096
@@ -30,7 +30,7 @@ _BACKLOG = 4096
 
 @dataclass(slots=True)
 class Pages:
-    """What every engine shows of itself, and how fast it speaks."""
+    """Pages that every engine serves, and the pause between tokens."""
 
     metrics: bytes
     gap_s: float = 0.0
@@ -54,7 +54,7 @@ class Pages:
 
 
 class EngineConnection(asyncio.Protocol):
-    """Reads requests one after the other and plays an answer to each."""
+    """Reads requests one after the other and streams an answer to each."""
 
     def __init__(self, pages: Pages, loop: asyncio.AbstractEventLoop) -> None:
         self._pages = pages
@@ -97,7 +97,8 @@ class EngineConnection(asyncio.Protocol):
                 self._write(self._pages.answer)
 
     def _stream(self, ask: wire.Ask) -> None:
-        """The role comes with the first token, as it does from vLLM, whose answer begins when that is there."""
+        """Stream an answer. The role is sent with the first token, as vLLM does, whose answer begins with that
+        token."""
         if ask.tokens >= wire.BURST_TOKENS:
             self._write(wire.STREAM_HEAD + wire.http_chunk(wire.ROLE_EVENT) + _TOKEN_CHUNK * ask.tokens)
             self._end(ask)
@@ -141,7 +142,7 @@ def _content_length(head: bytes) -> int:
 
 
 def metrics_page() -> bytes:
-    """What vLLM shows of an engine that has just started and has nothing to do."""
+    """Metrics page of a vLLM engine that has just started and is idle."""
     text = Exposition(wire.MODEL, LLAMA_31_8B_L4, created=0.0).render(
         (EngineModel(LLAMA_31_8B_L4).load(), RequestMetrics(LLAMA_31_8B_L4.context_tokens_max))
     )
@@ -149,7 +150,7 @@ def metrics_page() -> bytes:
 
 
 async def serve(count: int) -> None:
-    """Until the process is stopped."""
+    """Serve until the process is stopped."""
     loop = asyncio.get_running_loop()
     pages = Pages(metrics_page())
     servers = [

@@ -1,4 +1,4 @@
-"""What the bench's readings say: medians, spreads, and ratios taken within one round. Pure."""
+"""Computes the bench's figures from its readings: medians, spreads, and ratios taken within one round. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from enum import StrEnum
 from loadgen.evaluation.numbers import Middle, middle_of
 
 DIRECT = "direct"
-"""No relay at all: what clients and engines need by themselves."""
+"""Name for measurements without a relay: the cost of clients and engines alone."""
 
 
 class Figure(StrEnum):
-    """What is measured, the unit last."""
+    """Measured figure, the unit last."""
 
     CPU_PER_REQUEST = "cpu_per_request_us"
     CPU_PER_LONG_REQUEST = "cpu_per_8kb_request_us"
@@ -36,7 +36,7 @@ _ADDED = {Figure.TTFT_P50: Figure.ADDED_TTFT_P50, Figure.TTFT_P99: Figure.ADDED_
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One figure of one relay in one round; of one of its processes where `part` names it."""
+    """One figure of one relay in one round, or of the process named by `part`."""
 
     round_number: int
     relay: str
@@ -54,7 +54,7 @@ def by_round(readings: Iterable[Reading], relay: str, figure: Figure, part: str 
 
 
 def with_added(readings: Sequence[Reading]) -> list[Reading]:
-    """And what each relay adds to the time to the first token, against no relay in the same round."""
+    """Readings, extended by the time that each relay adds to the first token, against no relay in the same round."""
     added: list[Reading] = []
     for each in readings:
         base = by_round(readings, DIRECT, each.figure).get(each.round_number)
@@ -64,7 +64,7 @@ def with_added(readings: Sequence[Reading]) -> list[Reading]:
 
 
 def ratio(readings: Sequence[Reading], figure: Figure, relay: str, base: str) -> Middle | None:
-    """How many times `base`, round by round; None where they never met."""
+    """Ratio of a relay's figure to that of `base`, round by round; None without a round in which both were measured."""
     bases = by_round(readings, base, figure)
     values = by_round(readings, relay, figure)
     return middle_of(value / bases[number] for number, value in values.items() if bases.get(number))
@@ -75,7 +75,7 @@ def parts_of(readings: Iterable[Reading], relay: str) -> list[str]:
 
 
 def as_document(readings: Sequence[Reading]) -> Mapping[str, object]:
-    """Medians and spreads by relay and figure, for machines."""
+    """Medians and spreads by relay and figure, JSON-able."""
     document: dict[str, dict[str, object]] = {}
     for each in readings:
         values = middle_of(by_round(readings, each.relay, each.figure, each.part).values())

@@ -1,4 +1,4 @@
-"""What the bench reads of this machine: the CPU time and the memory of a process and its children, and what it runs on.
+"""Reads from this machine the CPU time and the memory of a process tree, and the machine's description.
 
 Linux only, from /proc. It changes nothing.
 """
@@ -18,12 +18,12 @@ _PROCESS_CLOCK = 2
 
 
 def parse_parent(stat: str) -> int:
-    """The parent's PID in /proc/PID/stat, whatever the command is called."""
+    """Parse the parent's PID in /proc/PID/stat; the command's name may hold any character."""
     return int(stat.rpartition(")")[2].split()[1])
 
 
 def parse_pss_kib(rollup: str) -> int:
-    """Proportional set size in /proc/PID/smaps_rollup. Raises ValueError where there is none."""
+    """Parse the proportional set size in /proc/PID/smaps_rollup. Raises ValueError if it is missing."""
     for line in rollup.splitlines():
         name, _, rest = line.partition(":")
         if name == "Pss":
@@ -56,13 +56,13 @@ def _parents(proc: Path) -> Iterable[tuple[int, int]]:
         if folder.name.isdigit():
             try:
                 yield int(folder.name), parse_parent((folder / "stat").read_text())
-            except OSError:  # it ended meanwhile
+            except OSError:  # the process ended meanwhile
                 continue
 
 
 def cpu_ns(pids: Iterable[int]) -> int:
-    """CPU time of the processes with all their threads, also those that ended. /proc counts it in hundredths of a
-    second only. Raises OSError when one is gone."""
+    """CPU time of the processes with all their threads, including ended ones. /proc counts it only in hundredths of a
+    second. Raises OSError when a process is gone."""
     return sum(time.clock_gettime_ns((~pid << 3) | _PROCESS_CLOCK) for pid in pids)
 
 

@@ -1,4 +1,4 @@
-"""`nightside bench relay`: what a gateway costs beside other relays, on the same engines and requests.
+"""`nightside bench relay`: the cost of a gateway compared with other relays, on the same engines and requests.
 
 It starts everything itself, on two cores of this machine, and leaves nothing behind.
 """
@@ -71,7 +71,7 @@ from loadgen.demo.processes import log_tail
 from loadgen.interrupts import leaves
 
 _LEVEL = 1.03
-"""No more, as far as rounds on one machine can tell."""
+"""Ratio that counts as equal cost, given the spread of rounds on one machine."""
 AIMS = (
     Aim(Figure.CPU_PER_CHUNK, 1.2, ENVOY.name),
     Aim(Figure.CPU_PER_REQUEST, 1.0, VLLM_ROUTER.name),
@@ -95,7 +95,7 @@ _NOTES = "relay_notes.md"
 
 @dataclass(slots=True)
 class Plan:
-    """What was asked for."""
+    """Settings of one run of the bench."""
 
     effort: Effort
     measures: Sequence[MeasureName]
@@ -109,7 +109,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Run:
-    """Goes through the rounds; what came of it is in `readings` and `faults`, however it ended."""
+    """Runs the rounds; results are in `readings` and `faults`, however the run ended."""
 
     plan: Plan
     folder: Path
@@ -117,10 +117,10 @@ class Run:
     readings: list[Reading] = field(default_factory=list)
     faults: dict[str, str] = field(default_factory=dict)
     load_before: float = field(default_factory=lambda: os.getloadavg()[0])
-    """Of the machine in the last minute. What else runs here is measured along."""
+    """Load average of the machine over the minute before the run; other load here distorts the figures."""
 
     async def measure(self) -> None:
-        """Every relay in every round, in an order that turns, each time started anew. Raises BenchFailure."""
+        """Measure every relay in every round, in a rotating order, each time freshly started. Raises BenchFailure."""
         os.sched_setaffinity(0, {self.plan.load_core})
         rng = random.Random(self.plan.seed)
         async with running_engines(_ENGINES, self.plan.load_core, self.folder) as engines:
@@ -155,7 +155,7 @@ class Run:
 
     @asynccontextmanager
     async def _running(self, relay: Relay, bench: Bench, folder: Path) -> AsyncIterator[Subject]:
-        """The relay, once it has answered a request. Raises BenchFailure with the end of its log."""
+        """Start the relay and wait until it has answered a request. Raises BenchFailure with the end of its log."""
         plan = self.plan
         setting = Setting(folder, bench.engines, plan.relay_core, plan.rivals, plan.sibling_core, bench.rng)
         ready = await asyncio.to_thread(relay.prepare, setting)
@@ -195,15 +195,15 @@ def _is_measured(measure: MeasureName, relay: Relay, *, is_all: bool) -> bool:
 
 
 def _turned(relays: Sequence[Relay], by: int) -> list[Relay]:
-    """Another one first in each round, so that none always follows the same."""
+    """Relays rotated by `by`, so that none always follows the same one."""
     start = by % len(relays) if relays else 0
     return [*relays[start:], *relays[:start]]
 
 
 @asynccontextmanager
 async def _attached(ready: Ready, folder: Path) -> AsyncIterator[None]:
-    """A gateway that has a controller serves by its snapshot before anything is measured, and is still attached
-    afterwards. Raises BenchFailure."""
+    """Wait until the gateway is attached to its controller and serves by its snapshot, and check afterwards that it
+    still is. Does nothing for a relay without a controller. Raises BenchFailure."""
     if not ready.attached_at:
         yield
         return
@@ -229,7 +229,7 @@ def _log_tails(ready: Ready, folder: Path) -> str:
 
 
 def missing_relays(plan: Plan) -> dict[str, str]:
-    """The relays that are not installed, and why not."""
+    """Relays that are not installed, and the reasons."""
     return {
         relay.name: why_missing(relay, plan.rivals)
         for relay in plan.relays
@@ -297,7 +297,7 @@ def _show(console: Console, title: str, rows: Sequence[Sequence[str]]) -> None:
 
 
 def show(console: Console, story: Story) -> None:
-    """Everything on the page but the conditions."""
+    """Print all tables and faults of the page, without the conditions."""
     _show(console, "Median (low–high)", page.table(story))
     _show(console, "Ratios", page.ratio_rows(story))
     _show(console, "Aims", page.aim_rows(story))
@@ -309,7 +309,7 @@ def show(console: Console, story: Story) -> None:
 
 
 def _cores() -> tuple[int, int, int]:
-    """For relays, for the load, and for a second sibling. Raises UsageError."""
+    """Cores for relays, for the load, and for a second sibling. Raises UsageError."""
     cores = usable_cores()
     if len(cores) < 2:
         raise click.UsageError("two cores are needed, one for the relay and one for engines and client")
@@ -396,7 +396,7 @@ def _plan(
 
 
 def _command_line(asked: Mapping[str, Any]) -> str:
-    """As somebody would type it to get the same figures."""
+    """Command line that repeats the run."""
     words = ["--quick"] if asked["quick"] else []
     words += [f"--only '{name}'" for name in asked["names"]] + [f"--measure {name}" for name in asked["measures"]]
     words += [f"--rounds {asked['rounds']}"] if asked["rounds"] else []
@@ -406,14 +406,14 @@ def _command_line(asked: Mapping[str, Any]) -> str:
 
 
 def write_page(output: Path, story: Story) -> None:
-    """With what people wrote about it, which stands beside it."""
+    """Write the page, including the notes from the file beside it."""
     notes = output.parent / _NOTES
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(page.page_of(story, notes.read_text() if notes.exists() else ""))
 
 
 def document_of(story: Story) -> dict[str, object]:
-    """For machines: medians and spreads, every reading, and what it was measured on."""
+    """Results as JSON: medians and spreads, every reading, and the machine."""
     return {
         "machine": story.machine,
         "relays": dict(story.relays),

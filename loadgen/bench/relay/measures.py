@@ -1,4 +1,4 @@
-"""The measurements: each puts one load on one running relay and reads what it cost. They compare nothing."""
+"""The measurements: each puts one load on one running relay and reads its cost. They compare nothing."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _SLACK_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long is measured, and how much at once."""
+    """Durations and sizes of the measurements."""
 
     rounds: int = 5
     warm_s: float = 1.0
     window_s: float = 4.0
     stream_window_s: float = 8.0
     ramp_s: float = 2.0
-    """Streams begin over this long, each at its own moment."""
+    """Time over which streams begin, each at its own moment."""
     settle_s: float = 1.0
-    """Between the last that was begun and a look at memory."""
+    """Pause between the start of the last stream and the reading of memory."""
     streams: int = 200
     arrivals: int = 600
     arrivals_per_s: float = 50.0
     stalled: int = 1000
-    """Open streams of which one in a hundred is not read."""
+    """Open streams, one in a hundred of which is not read by its client."""
     large_body_bytes: int = 32 * 1024 * 1024
     held: tuple[int, int] = (200, 1000)
-    """Open streams at which memory is read."""
+    """Numbers of open streams at which memory is read."""
 
 
 QUICK = Effort(rounds=1, warm_s=0.7, window_s=1.5, stream_window_s=3.0, arrivals=200, held=(200, 600))
@@ -61,7 +61,7 @@ class Subject:
     port: int
     key: str | None
     processes: Mapping[str, int]
-    """Its processes by name; empty where there is no relay."""
+    """PIDs of the relay's processes by name; empty where there is no relay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What measurements share."""
+    """Settings and engines that the measurements share."""
 
     effort: Effort
     engines: Sequence[int]
@@ -84,7 +84,7 @@ class Bench:
         return wire.requests(texts, stream_tokens=stream_tokens, host=f"{HOST}:{subject.port}", key=subject.key)
 
     async def pace(self, gap_s: float) -> None:
-        """Of all engines, from now on."""
+        """Set the pause between tokens of all engines."""
         body = str(round(gap_s * 1e6)).encode()
         head = b"POST %s HTTP/1.1\r\nhost: %s\r\ncontent-length: %d\r\n\r\n" % (PACE_PATH, HOST.encode(), len(body))
         async with asyncio.timeout(_SLACK_S):
@@ -96,7 +96,7 @@ class Bench:
 
 
 class _Meter:
-    """CPU time of a relay's processes since it was made."""
+    """CPU time of a relay's processes since the meter was made."""
 
     def __init__(self, subject: Subject) -> None:
         self._trees = {name: machine.process_tree(pid) for name, pid in subject.processes.items()}
@@ -107,7 +107,7 @@ class _Meter:
         return {name: machine.cpu_ns(pids) for name, pids in self._trees.items()}
 
     def values(self, figure: Figure, *, per: float, scale: float) -> list[Value]:
-        """CPU time of all processes for each of `per` things, and of each process where there are several."""
+        """CPU time of all processes per unit of `per`, and of each process where there are several."""
         used_ns = {name: now - self._started_ns[name] for name, now in self._now_ns().items()}
         if not used_ns or not per:
             return []
@@ -126,7 +126,7 @@ _MICROSECONDS = 1e-3
 
 @asynccontextmanager
 async def _answered(bench: Bench, subject: Subject, size_bytes: int, users: int) -> AsyncIterator[tuple[_Meter, int]]:
-    """Entered once a warmed-up closed loop has run for a window: what metered that, and how many answers came in it."""
+    """Run a warmed-up closed loop for a window; yields the window's meter and the number of answers in it."""
     effort = bench.effort
     wanted = bench.requests(subject, size_bytes)
     max_s = effort.warm_s + effort.window_s + _SLACK_S
@@ -150,7 +150,7 @@ async def measure_requests(bench: Bench, subject: Subject) -> list[Value]:
 
 
 async def measure_saturation(bench: Bench, subject: Subject) -> list[Value]:
-    """Requests a second when nobody pauses; without a relay, what the rest of the bench is able to do."""
+    """Requests per second of clients that never pause; without a relay, the capacity of the bench itself."""
     async with _answered(bench, subject, _SHORT_PROMPT_BYTES, USERS_AT_SATURATION) as (meter, answers):
         elapsed_s, used_s = meter.elapsed_s(), meter.used_s()
     rate = [Value(Figure.REQUESTS_PER_S, answers / elapsed_s)]
@@ -173,7 +173,8 @@ async def measure_chunks(bench: Bench, subject: Subject) -> list[Value]:
 
 
 async def measure_stalled(bench: Bench, subject: Subject) -> list[Value]:
-    """The same with many streams, of which one in a hundred is of a client that reads nothing of a long answer."""
+    """CPU per streamed chunk with many streams, of which one in a hundred has a client that reads nothing of a long
+    answer."""
     effort = bench.effort
     stream_s = 2 * effort.ramp_s + effort.warm_s + effort.stream_window_s + bench.effort.settle_s
     wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, round(stream_s * _STALLED_TOKENS_PER_S))
@@ -199,8 +200,8 @@ async def measure_stalled(bench: Bench, subject: Subject) -> list[Value]:
 
 
 async def measure_large_body(bench: Bench, subject: Subject) -> list[Value]:
-    """What bodies of 32 MB cost that come one after the other beside steady streams, and for how long they hold these
-    up: the longest pause in any stream, less the engines' own."""
+    """CPU per body of 32 MB, sent one after the other beside steady streams, and the longest pause that they cause in
+    any stream, less the engines' own pace."""
     effort = bench.effort
     stream_s = effort.ramp_s + effort.warm_s + 2 * effort.stream_window_s + bench.effort.settle_s
     wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, round(stream_s * TOKENS_PER_S))
@@ -227,7 +228,7 @@ async def measure_large_body(bench: Bench, subject: Subject) -> list[Value]:
 
 
 async def measure_first_token(bench: Bench, subject: Subject) -> list[Value]:
-    """Time to the first token of short streams that come at a modest rate, from engines that do not wait."""
+    """Time to the first token of short streams that arrive at a modest rate, from engines that do not wait."""
     effort = bench.effort
     wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, 8)
     await bench.pace(0.005)
@@ -247,7 +248,7 @@ async def _arrive(bench: Bench, subject: Subject, wanted: Sequence[wire.Wanted],
 
 
 async def measure_memory(bench: Bench, subject: Subject) -> list[Value]:
-    """Memory per open stream: what it grows by from some streams to many, all of them waiting for their next token."""
+    """Memory per open stream: the growth from some streams to many, all of them waiting for their next token."""
     low, high = bench.effort.held
     wanted = bench.requests(subject, _USUAL_PROMPT_BYTES, 2)
     await bench.pace(_HOLD_S)
@@ -267,14 +268,14 @@ async def measure_memory(bench: Bench, subject: Subject) -> list[Value]:
 
 
 async def measure_idle(bench: Bench, subject: Subject) -> list[Value]:
-    """What the relay does when nobody asks it for anything, in hundredths of a core."""
+    """CPU of the relay without requests, in hundredths of a core."""
     meter = _Meter(subject)
     await asyncio.sleep(bench.effort.window_s)
     return meter.values(Figure.IDLE_CPU, per=meter.elapsed_s(), scale=1e-7)
 
 
 class MeasureName(StrEnum):
-    """What can be asked for by name."""
+    """Measurements that can be selected by name."""
 
     IDLE = "idle"
     REQUESTS = "requests"
@@ -296,21 +297,22 @@ MEASURES: Mapping[MeasureName, Callable[[Bench, Subject], Awaitable[list[Value]]
     MeasureName.FIRST_TOKEN: measure_first_token,
     MeasureName.MEMORY: measure_memory,
 }
-"""In this order."""
+"""Measurements in the order in which they run."""
 OF_A_FRESH_RELAY = (MeasureName.MEMORY,)
-"""What thousands of streams have left behind would hide what some hundreds take."""
+"""Measurements on a freshly started relay: memory left by thousands of earlier streams would hide that of some
+hundreds."""
 
 WITHOUT_RELAY = (MeasureName.SATURATION, MeasureName.FIRST_TOKEN)
-"""What is also measured without a relay."""
+"""Measurements that are also taken without a relay."""
 OF_PAIRS = (MeasureName.STALLED, MeasureName.LARGE_BODY)
 OF_SIBLINGS = (MeasureName.SATURATION,)
 OF_SETTINGS = (MeasureName.REQUESTS,)
-"""Of the plain gateway, set otherwise, where all is measured: what comes first, since the others depend on what a
+"""Measurements of the plain gateway's variants in a full run: only the first one, since later ones depend on what the
 gateway did before."""
 
 
 async def ask_until_ready(subject: Subject, bench: Bench, *, wait_max_s: float) -> None:
-    """Returns once a request has been answered. Raises TimeoutError with what was answered last."""
+    """Wait until a request has been answered. Raises TimeoutError with the last answer."""
     (wanted, *_) = bench.requests(subject, _SHORT_PROMPT_BYTES)
     last: Exception | None = None
     try:

@@ -1,6 +1,7 @@
-"""Tells what the bench measured: as rows for a terminal, and as a page of Markdown. It judges only by aims it is given.
+"""Presents the bench's figures as rows for a terminal and as a page of Markdown. It judges only by the aims it is
+given.
 
-The page is made anew each time; what people write about it stands in a file of its own and is put in as it is.
+The page is rewritten each time; notes by people are in a file of their own and are inserted unchanged.
 """
 
 from __future__ import annotations
@@ -44,24 +45,24 @@ SETTING_FIGURES = (Figure.CPU_PER_REQUEST, Figure.CPU_PER_LONG_REQUEST, Figure.C
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What the gateway should reach: an absolute value, or a ratio to another relay."""
+    """Target value of a figure for the gateway: an absolute value, or a ratio to another relay."""
 
     figure: Figure
     at_most: float
     base: str | None = None
     of: str = ""
-    """Another relay of ours than the plain one."""
+    """Variant of the gateway that the aim is about; empty for the plain one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Everything that one run of the bench has to tell."""
+    """Results of one run of the bench, with its conditions."""
 
     readings: Sequence[Reading]
     relays: Mapping[str, str]
-    """Each relay by name, and what was switched on."""
+    """Description of each relay's configuration, by name."""
     faults: Mapping[str, str]
-    """Why a relay is not there, or not in every figure."""
+    """Reason per relay that is missing, or missing in some figures."""
     machine: Mapping[str, object]
     conditions: Sequence[str]
     command: str
@@ -69,21 +70,21 @@ class Story:
     ours: str
     aims: Sequence[Aim] = field(default_factory=tuple)
     siblings: str = ""
-    """The relay of two processes, if it was measured."""
+    """Name of the relay of two processes, if it was measured."""
     siblings_note: str = ""
     set_otherwise: Sequence[str] = ()
-    """Ours with another setting: told apart from the other relays, in a table of their own."""
+    """Variants of the gateway with another setting, shown in a table of their own."""
 
 
 def number(value: float) -> str:
-    """Three digits that matter."""
+    """Value with three significant digits."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def cell(summary: Middle | None) -> str:
-    """The median, and the spread where rounds differ."""
+    """Median, with the spread where rounds differ."""
     if summary is None:
         return NOTHING
     text = number(summary.median)
@@ -91,7 +92,7 @@ def cell(summary: Middle | None) -> str:
 
 
 def table(story: Story) -> list[list[str]]:
-    """A head and a row for each figure: its median with the spread, relay by relay."""
+    """Header and a row for each figure: its median with the spread, relay by relay."""
     columns = [*_columns(story), *([DIRECT] if _has_any(story, DIRECT) else [])]
     rows = [["", *columns]]
     for figure, title in TITLES.items():
@@ -102,7 +103,7 @@ def table(story: Story) -> list[list[str]]:
 
 
 def _columns(story: Story) -> list[str]:
-    """The relays that stand beside each other."""
+    """Relays shown as columns of the main table."""
     apart = {story.siblings, *story.set_otherwise}
     return [name for name in story.relays if name not in apart and _has_any(story, name)]
 
@@ -116,7 +117,7 @@ def _has_any(story: Story, relay: str) -> bool:
 
 
 def ratio_rows(story: Story) -> list[list[str]]:
-    """Ours against each other relay, and each relay of ours against the plain one."""
+    """Ratios of the gateway to each other relay, and of each variant of the gateway to the plain one."""
     others = [name for name in _columns(story) if name != story.ours]
     rows = [["", *(_ratio_title(story, name) for name in others)]]
     for figure in RATIOS:
@@ -140,7 +141,7 @@ def _ratio(story: Story, figure: Figure, name: str) -> Middle | None:
 
 
 def aim_rows(story: Story) -> list[list[str]]:
-    """Each aim, what was measured, and whether that is enough; none for what was not measured."""
+    """Each aim with its measured value and whether it is reached; aims without a measurement are left out."""
     rows = [["aim", "measured", "reached"]]
     for aim in story.aims:
         measured = (
@@ -164,7 +165,7 @@ def _unit(figure: Figure) -> str:
 
 
 def part_rows(story: Story) -> list[list[str]]:
-    """What each process of a relay costs, where it has several."""
+    """Cost of each process of a relay, for relays with several."""
     rows = [["relay", "process", "figure", "value"]]
     for relay in story.relays:
         for part in parts_of(story.readings, relay):
@@ -176,7 +177,7 @@ def part_rows(story: Story) -> list[list[str]]:
 
 
 def sibling_rows(story: Story) -> list[list[str]]:
-    """One process against two."""
+    """Figures of one process and of two siblings, and their ratio."""
     if not _has_any(story, story.siblings):
         return []
     rows = [["", "one process", "two siblings", "two / one"]]
@@ -188,7 +189,7 @@ def sibling_rows(story: Story) -> list[list[str]]:
 
 
 def setting_rows(story: Story) -> list[list[str]]:
-    """A row for each setting: its figures, and each as a ratio to the gateway as it comes."""
+    """Row for each variant: its figures, and their ratios to the plain gateway."""
     measured = [name for name in story.set_otherwise if _has_any(story, name)]
     figures = [each for each in SETTING_FIGURES if any(_summary(story, name, each) for name in measured)]
     if not figures:
@@ -204,7 +205,7 @@ def setting_rows(story: Story) -> list[list[str]]:
 
 
 def page_of(story: Story, notes: str = "") -> str:
-    """The whole page. `notes` is put before the conditions, as it is."""
+    """The whole page. `notes` is put before the conditions, unchanged."""
     return "\n\n".join(each.strip() for each in _sections(story, notes) if each.strip()) + "\n"
 
 

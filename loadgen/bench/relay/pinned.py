@@ -1,4 +1,4 @@
-"""Runs a command on one core, from which it cannot stray, and which cannot outlive whoever started it.
+"""Runs a command pinned to one core, ended with its parent process.
 
 `python -m loadgen.bench.relay.pinned CORE PARENT_PID COMMAND ARGUMENT ...`
 """

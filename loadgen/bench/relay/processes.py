@@ -18,12 +18,12 @@ _GRACE_S = 3.0
 
 
 class BenchFailure(Exception):
-    """The bench, or one relay's part in it, cannot go on; the text says why."""
+    """The bench, or one relay's part in it, cannot go on; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One process: what it is called in figures, what it runs, on which core."""
+    """One process: its name in figures, its arguments, and its core."""
 
     name: str
     arguments: Sequence[str]
@@ -32,7 +32,7 @@ class Command:
 
 @asynccontextmanager
 async def running(command: Command, log: Path, *, is_piped: bool = False) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The process until the context is left. What it prints goes to the log, unless it is piped to us."""
+    """Run the process until the context is left. Its output goes to the log, unless it is piped to the caller."""
     pinned = [sys.executable, "-m", "loadgen.bench.relay.pinned", str(command.core), str(os.getpid())]
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
@@ -52,7 +52,7 @@ async def running(command: Command, log: Path, *, is_piped: bool = False) -> Asy
 
 @asynccontextmanager
 async def running_engines(count: int, core: int, folder: Path) -> AsyncIterator[list[int]]:
-    """Engines in one process; gives their ports. Raises BenchFailure."""
+    """Run engines in one process; yields their ports. Raises BenchFailure."""
     log = folder / "engines.log"
     command = Command("engines", [sys.executable, "-m", "loadgen.bench.relay.engine", str(count)], core)
     async with running(command, log, is_piped=True) as process:

@@ -1,6 +1,6 @@
 """The relays that the bench compares: how each is configured and started. All get the same engines and requests.
 
-Each runs as its makers ship it, on one core; what is switched on besides is said in `what`, which is printed.
+Each runs as its makers ship it, on one core; further settings are listed in `what`, which is printed.
 """
 
 from __future__ import annotations
@@ -27,44 +27,45 @@ _CONTROLLER = "controller-1"
 _REGIONS = {"near": "us-east-1", "far": "us-west-2"}
 _TABLE = dict.fromkeys(_REGIONS.values(), "US")
 _UNREACHED = "1000000000"
-"""A limit that is kept and counted, and that no bench reaches."""
+"""Limit that is enforced and counted, but never reached by the bench."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a relay is given: where to write its files, which engines to use, where it may run."""
+    """Inputs of a relay: the folder for its files, the engines, and the cores it may run on."""
 
     folder: Path
     engines: Sequence[int]
     core: int
     rivals: Path
-    """The environment that the other relays are installed in."""
+    """Environment in which the other relays are installed."""
     second_core: int
-    """Where a second sibling runs."""
+    """Core of a second sibling."""
     rng: random.Random
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A relay that can be started: its processes in order, where clients go, and what they show."""
+    """A relay that can be started: its processes in order, the port for clients, and their API key."""
 
     commands: Sequence[Command]
     port: int
     key: str | None = None
     beside: Sequence[Command] = ()
-    """What it is told by; started first, elsewhere, and no part of what it costs."""
+    """Processes that the relay depends on, such as a controller; started first, on another core, and not counted in its
+    cost."""
     attached_at: str = ""
-    """The admin address of a gateway that has to be attached to a controller all the while."""
+    """Admin address of a gateway that must stay attached to a controller during the measurements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relay:
     name: str
     what: str
-    """What is switched on, in words."""
+    """Description of the settings, in words."""
     prepare: Callable[[Setting], Ready]
     package: str | None = None
-    """On PyPI; None for ours."""
+    """Package on PyPI; None for Nightside's relays."""
 
 
 def _nightside(*arguments: str) -> list[str]:
@@ -72,7 +73,7 @@ def _nightside(*arguments: str) -> list[str]:
 
 
 def _run(*arguments: str) -> str:
-    """A command of ours that prepares files. Raises BenchFailure."""
+    """Run a Nightside command that prepares files. Raises BenchFailure."""
     done = subprocess.run(_nightside(*arguments), capture_output=True, text=True, timeout=60)  # noqa: S603
     if done.returncode:
         raise BenchFailure(f"nightside {' '.join(arguments)}: {done.stderr.strip()}")
@@ -93,7 +94,7 @@ def _write_policy(folder: Path, region: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Gateway:
-    """One gateway of ours: its place in the mesh and its ports."""
+    """One Nightside gateway: its place in the mesh and its ports."""
 
     name: str
     region: str
@@ -119,7 +120,7 @@ def _region_file(
     reuse_port: bool = False,
     exchange: bool = True,
 ) -> dict[str, object]:
-    """The least that a region needs, with keys and a policy, and mutual TLS where there are peers."""
+    """Minimal configuration of a region, with keys and a policy, and mutual TLS where there are peers."""
     file: dict[str, object] = {
         "gateway": gateway.name,
         "region": gateway.region,
@@ -150,7 +151,7 @@ def _mesh_tls(name: str) -> dict[str, str]:
 
 
 def _commands(folder: Path, files: Mapping[_Gateway, dict[str, object]]) -> list[Command]:
-    """Writes everything that these gateways read."""
+    """Write all files that these gateways read; returns the commands that start them."""
     if len(files) > 1:
         names = [f"--gateway={each.name}:{each.region}" for each in files]
         _run("dev-certs", str(folder / "certs"), f"--trust-domain={_TRUST_DOMAIN}", *names)
@@ -169,7 +170,7 @@ def _prepare_nightside(setting: Setting, **sections: object) -> Ready:
 
 
 def _prepare_attached(setting: Setting) -> Ready:
-    """The same gateway, told what it serves by a controller that has a core of the load's."""
+    """One gateway whose assignment comes from a controller on the load's core."""
     (gateway,) = _gateways(setting, {"gateway": _REGIONS["near"]}, [setting.core])
     grpc, admin = free_ports(2, setting.rng)
     certs = setting.folder / "certs"
@@ -199,7 +200,7 @@ def _prepare_attached(setting: Setting) -> Ready:
 
 
 def _prepare_forward(setting: Setting, *, exchange: bool = True) -> Ready:
-    """Clients come to a region without engines; everything is forwarded to one that has them."""
+    """Two gateways: clients send to a region without engines, which forwards everything to one that has them."""
     near, far = both = _gateways(setting, _REGIONS, [setting.core, setting.core])
     files = {
         far: _region_file(far, both, setting.engines, exchange=exchange),
@@ -209,7 +210,7 @@ def _prepare_forward(setting: Setting, *, exchange: bool = True) -> Ready:
 
 
 def _prepare_traced(setting: Setting, *, share: float) -> Ready:
-    """The same gateway, which sends traces to a process that takes them and does no more."""
+    """One gateway that exports traces to a collector that discards them."""
     (gateway,) = _gateways(setting, {"gateway": _REGIONS["near"]}, [setting.core])
     (port,) = free_ports(1, setting.rng)
     tracing = {"endpoint": f"http://{HOST}:{port}", "sampled_share": share}
@@ -246,7 +247,8 @@ def _prepare_envoy(setting: Setting) -> Ready:
 
 
 def _prepare_envoy_pair(setting: Setting) -> Ready:
-    """Clients come to one, which sends all to the other over mutual TLS and HTTP/2; that one has the engines."""
+    """Two Envoys: clients send to one, which sends everything over mutual TLS and HTTP/2 to the other, which has the
+    engines."""
     near, far = free_ports(2, setting.rng)
     certs = setting.folder / "certs"
     names = [f"--gateway={name}:{region}" for name, region in _REGIONS.items()]
@@ -266,7 +268,7 @@ def _envoy(setting: Setting, name: str, file: Mapping[str, object]) -> Command:
 
 
 def _envoy_tls(certs: Path, name: str) -> dict[str, object]:
-    """Shown to the other, and believed of it."""
+    """TLS settings: the certificate that is presented, and the roots that the other's must chain to."""
     own = {
         part: {"filename": str(certs / f"{name}.peers.{ending}")}
         for part, ending in (("certificate_chain", "pem"), ("private_key", "key"))
@@ -285,8 +287,8 @@ def envoy_file(
     certs_served: Mapping[str, object] | None = None,
     certs_dialled: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
-    """A listener, a router and a round robin over the engines: the least that Envoy can do. With certificates it is
-    one of two that speak HTTP/2 over mutual TLS with each other."""
+    """Envoy's minimal configuration: a listener, a router and a round robin over the engines. With certificates it is
+    one of two Envoys that speak HTTP/2 over mutual TLS with each other."""
     types = "type.googleapis.com/envoy.extensions.filters"
     router = {"@type": f"{types}.http.router.v3.Router"}
     manager = {
@@ -356,7 +358,8 @@ def _envoy_address(port: int) -> dict[str, object]:
 
 
 def router_arguments(path: str, urls: Sequence[str], *, port: int, prometheus: int) -> list[str]:
-    """vllm-router or sglang-router in front of these engines, with its cache-aware policy, else as it comes."""
+    """Arguments of vllm-router or sglang-router in front of these engines: its cache-aware policy, else its
+    defaults."""
     launch = ["launch"] if Path(path).name == "sglang-router" else []
     options = ["--host", HOST, "--port", str(port), "--prometheus-port", str(prometheus), "--policy", "cache_aware"]
     return [path, *launch, *options, "--worker-urls", *urls]
@@ -427,16 +430,16 @@ _AS_IT_COMES = "policy cache_aware, else as it comes"
 VLLM_ROUTER = Relay("vllm-router", _AS_IT_COMES, _prepare_router("vllm-router"), "vllm-router")
 SGLANG_ROUTER = Relay("sglang-router", _AS_IT_COMES, _prepare_router("sglang-router"), "sglang-router")
 SET_OTHERWISE = (*TRACED, UNRESUMED, TOKEN_IDS)
-"""The plain gateway with another setting: what that costs a request is measured, and no more."""
+"""Variants of the plain gateway with another setting: only their cost per request is measured."""
 IN_PAIRS = (NIGHTSIDE, FORWARD, FORWARD_BY_CALL, ENVOY_TO_ENVOY)
-"""Whose worst neighbours are measured: clients that read nothing, and bodies of 32 MB."""
+"""Relays also measured with the worst neighbours: clients that read nothing, and bodies of 32 MB."""
 RIVALS = Path(".venv-relay")
-"""Where `make relays` puts them."""
+"""Folder into which `make relays` installs the other relays."""
 RELAYS = (NIGHTSIDE, ATTACHED, FORWARD, FORWARD_BY_CALL, ENVOY_TO_ENVOY, ENVOY, VLLM_ROUTER, SGLANG_ROUTER)
 
 
 def version_of(relay: Relay, rivals: Path) -> str | None:
-    """What is installed of another project's relay; None where it is not. `rivals` is their environment."""
+    """Installed version of another project's relay in the environment `rivals`; None if it is not installed."""
     python = shutil.which(str(rivals / "bin" / "python"))
     if python is None or relay.package is None:
         return None
@@ -446,7 +449,7 @@ def version_of(relay: Relay, rivals: Path) -> str | None:
 
 
 def why_missing(relay: Relay, rivals: Path) -> str:
-    """As whoever installed the environment noted it."""
+    """Reason noted by the installation of the environment, or a hint that the relay is not installed."""
     note = rivals / f"unavailable-{relay.package}"
     reason = note.read_text().strip() if note.exists() else f"it is not in {rivals}: `make relays` installs it"
     return f"not available: {reason}"

@@ -1,6 +1,5 @@
-"""A collector that takes every trace over OTLP's gRPC and keeps none: what a gateway that traces is measured with, so
-that the figures are the gateway's. `python -m loadgen.bench.relay.trace_sink HOST:PORT`.
-"""
+"""A collector that accepts every trace over OTLP's gRPC and keeps none, used to measure the tracing cost of a gateway
+alone. `python -m loadgen.bench.relay.trace_sink HOST:PORT`."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import grpc
 
 _SERVICE, _EXPORT = "opentelemetry.proto.collector.trace.v1.TraceService", "Export"
 _TAKEN = b""
-"""An empty `ExportTraceServiceResponse`: all of it was taken."""
+"""An empty `ExportTraceServiceResponse`: all traces were accepted."""
 
 
 def serve(address: str) -> grpc.Server:

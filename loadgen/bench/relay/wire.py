@@ -1,6 +1,6 @@
-"""What the bench's engine and client say to each other, in bytes: prompts, requests, events, answers.
+"""Defines the bytes that the bench's engine and client exchange: prompts, requests, events, answers.
 
-Both ends take it from here, so that each knows what to expect of the other. It must not depend on any relay.
+Both ends use these definitions, so that each knows what to expect of the other. It must not depend on any relay.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 MODEL = "llama"
 _OPENING_SHARE = 4
-"""One in so many of a prompt's bytes are the same in every prompt: the instructions that all users share."""
+"""Divisor: this part of a prompt's bytes is the same in every prompt, the instructions that all users share."""
 _WORDS = ("night", "region", "engine", "prefix", "gateway", "token", "stream", "queue", "replica", "overflow")
 
 
 def _event(delta: Mapping[str, str], finish_reason: str | None = None) -> bytes:
-    """Shaped and sized like one of vLLM's."""
+    """Event of the shape and size of vLLM's."""
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason, "token_ids": None}
     return b"data: " + _compact(_head("chat.completion.chunk") | {"choices": [choice]}) + b"\n\n"
 
@@ -40,7 +40,7 @@ ROLE_EVENT = _event({"role": "assistant", "content": ""})
 TOKEN_EVENT = _event({"content": " word"})
 LAST_EVENT = _event({"content": " word"}, "length")
 TOKEN_EVENT_WITH_ID = TOKEN_EVENT.replace(b'"token_ids":null', b'"token_ids":[2627]')
-"""For whoever asks for them; whoever takes them out again sends `TOKEN_EVENT`."""
+"""Event for requests with `return_token_ids`; a relay that strips the ids sends `TOKEN_EVENT` to its client."""
 USAGE_EVENT = b"data: " + _compact(_head("chat.completion.chunk") | {"choices": [], "usage": _USAGE}) + b"\n\n"
 DONE_EVENT = b"data: [DONE]\n\n"
 
@@ -80,7 +80,7 @@ ANSWER_BODY = _compact(
 
 
 BURST_TOKENS = 20_000
-"""A stream of at least so many tokens comes all at once, as fast as it is taken: for clients that take nothing."""
+"""Number of tokens from which a stream is sent all at once, as fast as it is taken: for clients that read nothing."""
 
 
 def page(body: bytes, kind: bytes = b"application/json", status: bytes = b"200 OK") -> bytes:
@@ -92,13 +92,13 @@ def page(body: bytes, kind: bytes = b"application/json", status: bytes = b"200 O
 
 
 def stream_events(tokens: int) -> int:
-    """Events that a client sees of an answer of so many tokens: the role, the tokens, the end."""
+    """Number of events that a client sees of an answer of `tokens` tokens: the role, the tokens, the end."""
     return tokens + 2
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What the engine reads from a request's body: just enough to answer it."""
+    """Fields that the engine reads from a request's body: just enough to answer it."""
 
     is_stream: bool
     tokens: int
@@ -107,7 +107,7 @@ class Ask:
 
 
 _TOKENS = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
-"""A relay may spell it in the newer way."""
+"""Pattern for both spellings, since a relay may send the newer one."""
 _STREAM = re.compile(rb'"stream":\s*true')
 _USAGE_WANTED = re.compile(rb'"include_usage":\s*true')
 _IDS_WANTED = re.compile(rb'"return_token_ids":\s*true')
@@ -125,11 +125,11 @@ def read_ask(body: bytes) -> Ask:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One request in bytes, and what a right answer to it is."""
+    """One request in bytes, and the expected answer."""
 
     payload: bytes = field(repr=False)
     tokens: int = 0
-    """Of a streamed answer; 0 when it is not streamed."""
+    """Tokens of a streamed answer; 0 when it is not streamed."""
 
 
 def prompts(count: int, size_bytes: int, rng: random.Random) -> list[str]:
@@ -146,7 +146,7 @@ def _text(size_bytes: int, rng: random.Random) -> str:
 def requests(
     texts: Sequence[str], *, stream_tokens: int, host: str, key: str | None, padding_bytes: int = 0
 ) -> list[Wanted]:
-    """One request for each prompt; streamed if `stream_tokens` is not 0. Padding makes a body larger, and no prompt."""
+    """One request for each prompt; streamed if `stream_tokens` is not 0. Padding enlarges the body, not the prompt."""
     padding: dict[str, object] = {"metadata": {"padding": "x" * padding_bytes}} if padding_bytes else {}
     return [
         Wanted(

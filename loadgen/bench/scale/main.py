@@ -1,7 +1,7 @@
-"""`nightside bench scale`: how fast the simulator is, how much it takes for large fleets, and how its cost grows.
+"""`nightside bench scale`: measures the simulator's speed, its costs for large fleets, and how they grow.
 
-The document that it writes is the slot `scale.json` of the results page: text, and one table. It is written anew after
-each run, so that one that is stopped keeps what it has.
+The document that it writes is the slot `scale.json` of the results page: text, and one table. It is rewritten after
+each run, so that an interrupted bench keeps its finished runs.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _name(point: Point) -> str:
 
 
 def _write(out: Path, document: Mapping[str, Any]) -> None:
-    """All of it or nothing: whoever is stopped here leaves the file as it was."""
+    """Write the document atomically: an interruption leaves the file as it was."""
     fresh = out.with_name(f"{out.name}.part")
     fresh.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     fresh.replace(out)
@@ -135,7 +135,7 @@ def told(point: Point, reading: Reading) -> str:
 
 
 def _ended(point: Point, reading: Reading) -> str:
-    """How one came to an end before its time."""
+    """Reason why a run ended early."""
     if reading.killed_by:
         return f"killed by {reading.killed_by}, last heard of at {reading.simulated_s:g} of {point.simulated_s:,} s"
     if reading.wall_s is None:
@@ -152,7 +152,7 @@ def _gib(reading: Reading) -> float | None:
 
 
 def document_of(measured: Sequence[Measured]) -> dict[str, Any]:
-    """Text and a table for the page, and the figures as they are."""
+    """Text and a table for the page, and the figures themselves."""
     ordered = sorted(measured, key=lambda each: (_KINDS.index(each.point.kind), each.point.replicas, each.point.queue))
     return {
         "text": _text(ordered),
@@ -183,7 +183,7 @@ def _text(measured: Sequence[Measured]) -> list[str]:
 
 
 def _about_provenances(measured: Sequence[Measured]) -> list[str]:
-    """One line where all is of one machine and of the same sources; else each with what it measured."""
+    """Line on machine and sources if all measurements share them, else one line for each different pair."""
     names: dict[str, list[str]] = {}
     for each in measured:
         names.setdefault(each.provenance.told(), []).append(f"{each.point.name} ({each.point.kind})")
@@ -201,7 +201,7 @@ def _about_large(point: Point, reading: Reading) -> str:
 
 
 def _rate(point: Point, reading: Reading) -> float | None:
-    """Requests a second and replica."""
+    """Requests per second and replica."""
     if not reading.requests or not reading.simulated_s:
         return None
     return reading.requests / point.replicas / reading.simulated_s
@@ -239,7 +239,8 @@ def _simulated(point: Point, reading: Reading) -> str:
 
 
 def _kept(out: Path | None, wanted: Sequence[Point], here: Provenance | None) -> list[Measured]:
-    """What an earlier run left of points that are not wanted now, and of those that are if it came to its end here."""
+    """Measurements of an earlier run to keep: those of other kinds of points, and finished ones of the wanted points if
+    they have this machine and these sources."""
     if out is None or not out.exists():
         return []
     kinds = {point.kind for point in wanted}

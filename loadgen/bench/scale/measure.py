@@ -1,7 +1,6 @@
-"""Plays one point in a process of its own and notes what it took: time, memory, requests. It judges nothing.
+"""Plays one point in a process of its own and records its cost: time, memory, requests. It judges nothing.
 
-A run that takes more than it may is stopped, and what it had taken by then is what was measured. One that fails is no
-measurement.
+A run that exceeds a limit is stopped, and its cost until then is the measurement. A run that fails is no measurement.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ _KIB = 1024
 _GIB = 2**30
 _SECOND_NS = 1_000_000_000
 _TELL_EVERY_S = 5.0
-"""Between two words on how far a run has come."""
+"""Interval between two progress reports of a run."""
 _LOOK_EVERY_CPU_S = 0.25
-"""At what a world takes while it is built."""
+"""CPU time between two checks of the limits while a world is built."""
 _LEAVE_MAX_S = 10.0
-"""A process that has said its last is gone after this, or is made to go."""
+"""Time after its last message until a process is terminated if it has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one run may take, with its world's building. It is looked at ten times a simulated second, and as often as
-    `_LOOK_EVERY_CPU_S` says while the world is built."""
+    """Limits of one run, including the building of its world. They are checked ten times a simulated second, and every
+    `_LOOK_EVERY_CPU_S` while the world is built."""
 
     cpu_s: float
     rss_bytes_max: int
 
     def broken_by(self, progress: Taken) -> str:
-        """In words; nothing while all is well."""
+        """Description of the exceeded limit; empty if none is exceeded."""
         if progress.built_cpu_s + progress.cpu_s > self.cpu_s:
             return f"{self.cpu_s / 60:g} min of CPU"
         if progress.rss_bytes_max > self.rss_bytes_max:
@@ -51,40 +50,40 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a run has taken so far."""
+    """Costs of a run so far."""
 
     simulated_s: float
     built_cpu_s: float
     wall_s: float
     cpu_s: float
-    """Less than the wall's where the machine had other things to do."""
+    """Less than the wall time where the machine had other work to do."""
     rss_bytes_max: int
     requests: int
-    """Sent by clients."""
+    """Requests sent by clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one run took, and how busy it was. None is what nobody knows of a run that did not come to its end."""
+    """Costs of one run, and its load. None stands for values unknown because the run did not come to its end."""
 
     simulated_s: float
-    """How far it came, or had come when it was last heard of."""
+    """Simulated time reached, or last reported."""
     stopped_by: str
     """The limit that ended it; empty if none did."""
     built_cpu_s: float | None = None
-    """To build the world, which is in none of the other times."""
+    """CPU time of building the world, which is not part of the other times."""
     wall_s: float | None = None
     cpu_s: float | None = None
-    """Less than the wall's where the machine had other things to do."""
+    """Less than the wall time where the machine had other work to do."""
     late_cpu_s: float | None = None
-    """Of that, in the second half of the simulated time, when everybody has long come."""
+    """Part of `cpu_s` spent in the second half of the simulated time, when all users have arrived."""
     rss_bytes_max: int | None = None
     requests: int | None = None
     events: int | None = None
-    """That gateway cores took in."""
+    """Events that gateway cores handled."""
     forwards: int | None = None
     busy_share: float | None = None
-    """Of the engines' slots, in the second half of the run."""
+    """Share of the engines' slots in use, in the second half of the run."""
     queue_max: int | None = None
     digest: str | None = None
     killed_by: str = ""
@@ -103,27 +102,28 @@ class Reading:
         return 1e6 * self.cpu_s / self.requests if self.cpu_s is not None and self.requests else None
 
     def cpu_s_for(self, simulated_s: float) -> float | None:
-        """What it would take to go on to there, as in its second half. None if there is no such half."""
+        """Estimated CPU time for `simulated_s`, extrapolated from the second half. None if that half was not
+        measured."""
         if self.cpu_s is None or self.late_cpu_s is None or not self.simulated_s:
             return None
         return self.cpu_s + max(0.0, simulated_s - self.simulated_s) * self.late_cpu_s / (self.simulated_s / 2)
 
 
 class RunFailed(Exception):
-    """A run ended by an error of its own: there is nothing to tell of what it took."""
+    """A run ended with an error of its own, so that it has no valid measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """The error in words: not every exception finds its way through a pipe."""
+    """Error as text, since not every exception can be pickled into a pipe."""
 
     error: str
     where: str
-    """Its traceback."""
+    """Traceback of the error."""
 
 
 class _TooMuch(Exception):
-    """A limit was reached before there was a world to play."""
+    """A limit was reached before the world was built."""
 
     def __init__(self, stopped_by: str, taken: Taken) -> None:
         super().__init__(stopped_by)
@@ -132,8 +132,8 @@ class _TooMuch(Exception):
 
 
 def measure(point: Point, limits: Limits, on_progress: Callable[[Taken], object]) -> Reading:
-    """In a fresh process, so that memory is this run's alone. It ends with the run, so that nobody collects garbage
-    there: what a run leaves behind is freed by reference counts. Raises RunFailed."""
+    """Play the point in a fresh process, so that memory is this run's alone. The process ends with the run, so garbage
+    collection is off there and reference counts free objects. Raises RunFailed."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_play_apart, args=(point, limits, theirs))
@@ -150,12 +150,12 @@ def measure(point: Point, limits: Limits, on_progress: Callable[[Taken], object]
 
 
 def _followed(pipe: Connection, process: SpawnProcess, on_progress: Callable[[Taken], object]) -> Reading:
-    """Up to its last word; of one that was killed there is what it told before."""
+    """Receive a run's messages up to its last one; for a killed run, the result is its last progress report."""
     taken = None
     while True:
         try:
             told = pipe.recv()
-        except (EOFError, OSError):  # the second where it was killed in the middle of a word
+        except (EOFError, OSError):  # OSError where the process was killed in the middle of a message
             return _reading_of_killed(taken, _killed_by(process))
         if isinstance(told, Reading):
             return told
@@ -167,7 +167,7 @@ def _followed(pipe: Connection, process: SpawnProcess, on_progress: Callable[[Ta
 
 
 def _killed_by(process: SpawnProcess) -> str:
-    """The signal's name. Raises RunFailed where there was none."""
+    """Name of the signal that ended the process. Raises RunFailed if none did."""
     process.join(_LEAVE_MAX_S)
     if process.exitcode is None or process.exitcode >= 0:
         raise RunFailed(f"its process said nothing at its end; exit code {process.exitcode}")
@@ -184,7 +184,7 @@ def _reading_of_killed(taken: Taken | None, killed_by: str) -> Reading:
 
 
 def _reading_of_unbuilt(stopped_by: str, taken: Taken) -> Reading:
-    """Nothing was played."""
+    """Reading of a run stopped before any time was simulated."""
     return Reading(0.0, stopped_by, taken.built_cpu_s, rss_bytes_max=taken.rss_bytes_max, requests=0)
 
 
@@ -192,12 +192,12 @@ def _play_apart(point: Point, limits: Limits, pipe: Connection) -> None:
     gc.disable()
     try:
         pipe.send(play(point, limits, pipe.send))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the parent raises it
+    except Exception as error:  # noqa: BLE001 - any error is sent; the parent raises it
         pipe.send(_Failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
 
 
 def play(point: Point, limits: Limits, on_progress: Callable[[Taken], object]) -> Reading:
-    """Play it here, in a main thread."""
+    """Play the point in this process, in its main thread."""
     try:
         world, built_cpu_s = _built(point, limits)
     except _TooMuch as too_much:
@@ -219,7 +219,7 @@ def play(point: Point, limits: Limits, on_progress: Callable[[Taken], object]) -
 
 
 def _built(point: Point, limits: Limits) -> tuple[World, float]:
-    """The world, and the CPU time that it took. Raises _TooMuch."""
+    """The world, and the CPU time of building it. Raises _TooMuch."""
     from_s = time.process_time()
 
     def look() -> None:
@@ -236,7 +236,7 @@ def _built(point: Point, limits: Limits) -> tuple[World, float]:
 
 @contextmanager
 def _looking(look: Callable[[], None]) -> Iterator[None]:
-    """Now and then, whatever goes on meanwhile: building a world asks nobody whether it may go on."""
+    """Call `look` at intervals of CPU time from a signal handler, since building a world has no hook for it."""
     before = signal.signal(signal.SIGPROF, lambda *_: look())
     signal.setitimer(signal.ITIMER_PROF, _LOOK_EVERY_CPU_S, _LOOK_EVERY_CPU_S)
     try:
@@ -251,7 +251,7 @@ def _rss_bytes_max() -> int:
 
 
 class _Gauge:
-    """Follows one run, tells how it goes, and ends it at a limit."""
+    """Follows one run, reports its progress, and ends it at a limit."""
 
     def __init__(
         self,

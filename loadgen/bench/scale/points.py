@@ -1,7 +1,8 @@
-"""What is played to see how the simulator's cost grows: with replicas, with regions, with the length of a queue.
+"""Defines the points at which the simulator's cost is measured: growing numbers of replicas and regions, growing
+queues.
 
-Every replica is about as busy in each of them, so that the work grows with the fleet and nothing else; only in the
-largest fleet most have little to do.
+Every replica is about equally busy in each of them, so that only the size of the fleet changes the work; in the largest
+fleet most replicas have little to do.
 """
 
 from __future__ import annotations
@@ -19,25 +20,27 @@ from loadgen.simulator.scenario import Scenario, parse_scenario
 SLOTS = 12
 """Requests that one engine runs at once."""
 _USERS_A_REPLICA = (16, 5, 5)
-"""One region in three has more than its replicas take at once, so that it overflows."""
+"""Users per replica, by region in turn: one region in three has more than its replicas take at once, so it
+overflows."""
 _FEW_USERS_A_REPLICA = (16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
-"""The same for one region in ten; the others have little to do."""
+"""Users per replica of the largest fleet: one region in ten overflows; the others have little to do."""
 _ROUND_TRIP_MAX_MS = 220
 _QUEUE_REPLICAS = 16
 ANSWERS = {"median": 200, "sigma": 0.9, "minimum": 8, "maximum": 1500}
 """Tokens of an answer: 300 in the mean, between what LMSYS-Chat-1M (215) and WildChat (441) report."""
 LONG_ANSWERS = {"median": 400, "sigma": 0.9, "minimum": 16, "maximum": 3000}
-"""600 in the mean: as many slots are busy with half the requests."""
+"""Tokens of a long answer: 600 in the mean, so that as many slots are busy with half the requests."""
 _BATCH = "20ms"
 _PUBLISH_INTERVAL = "100ms"
-"""What a gateway waits at least between two heartbeats."""
+"""Minimum interval between two heartbeats of a gateway."""
 _COARSE_INTERVAL = "250ms"
-"""Both of these where a hundred regions hear each other."""
+"""Heartbeat batch and interval of fleets in which a hundred regions exchange heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run: so many regions of so many replicas for so long, and perhaps a queue that nobody else may shorten."""
+    """One run: regions, replicas per region, simulated time, and optionally a queue that no other region may take
+    from."""
 
     kind: str
     regions: int
@@ -56,7 +59,7 @@ class Point:
 
     @property
     def is_coarse(self) -> bool:
-        """It is so large that answers are long, and heartbeats fewer and in larger batches."""
+        """True for fleets so large that answers are long, and heartbeats fewer and in larger batches."""
         return self.kind in (FLEET, LARGE)
 
 
@@ -82,7 +85,8 @@ POINTS = (
 
 
 def scenario_of(point: Point) -> Scenario:
-    """Regions lie at random on a plane, and anybody's request may go anywhere: nobody has more to choose from."""
+    """Scenario with regions at random points on a plane and requests that may go to every region: the most choice
+    possible."""
     rng = random.Random(1)
     places = {f"region-{number}": (rng.random(), rng.random()) for number in range(point.regions)}
     document: dict[str, Any] = {
@@ -113,7 +117,8 @@ def _users(point: Point, region: int) -> int:
 
 
 def _run(point: Point) -> Mapping[str, Any]:
-    """As in production, but for a queue that holds them all and heartbeats that leave small changes out."""
+    """Run settings as in production, except for a queue that holds all requests and heartbeats that omit small
+    changes."""
     queue = {"length_max": 100_000, "tenant_length_max": 100_000, "wait_max": "1h"}
     interval = _COARSE_INTERVAL if point.is_coarse else _PUBLISH_INTERVAL
     observation = {"publish_change_share": 0.25, "publish_interval": interval}

@@ -1,4 +1,4 @@
-"""What a measurement was made of and on: figures of other sources or another machine are not compared with it."""
+"""Identifies the sources and the machine of a measurement: figures that differ in either are not compared."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SHOWN_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Equal for figures that may stand beside each other. It stays the same on its way through JSON."""
+    """Sources and machine; equal for comparable figures. It stays the same on its way through JSON."""
 
     version: str
-    """Of all sources that a run plays."""
+    """Version of all sources that a run uses."""
     machine: dict[str, Any]
 
     def told(self) -> str:

@@ -1,5 +1,5 @@
-"""Two loads that nobody looks at while defaults are chosen. What is expected of them stands here, and was committed
-before; `--look` plays them, once."""
+"""Two loads held out while defaults are chosen, with the result expected of them, committed before they were played.
+`--look` plays them, once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ nearly all that a request holds is known when it is placed. So BalanceRoute has 
 reasoning, and the gains lie nearer to the paper's: in a standing backlog at 8 workers BR-0 divides JSQ's max − min by 3
 to 5 and oracle BR-H by 4 to 7, with 10 to 25 % more tokens a second; near saturation by 2 to 3. Oracle BR-H is worth
 more on Mooncake, whose answers are short beside its horizon. Survival gains little over BR-0 on either."""
-"""Written before they are played."""
+"""Expectation, written before the loads are played."""
 
 FOUND = """What is known when a request is placed decides, as expected, and by more: in the standing backlog BR-0
 divides by 5.7 and 5.6, above what was said, and oracle BR-H by 6.9 and 7.0, at its upper end; on Mooncake tokens a
@@ -16,4 +16,4 @@ second rise by 35 to 38 % over the strongest baseline, far more than was said, a
 saturation Mooncake is within what was said, and the agents lie just below it. Wrong was that the oracle is worth more
 on Mooncake: over BR-0 it is the same on both. Survival gains little, as expected. Nothing was changed after the
 look."""
-"""What was seen in that one look."""
+"""Findings of that one look."""

@@ -1,5 +1,5 @@
-"""Plays settings that were not played before, of the same code and the same files, and remembers each as soon as it is
-done: stop it and go on at will."""
+"""Plays settings without a cached result of the same code and the same files, and caches each as soon as it is done, so
+that a run can be stopped and continued."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def play_settings(
     processes: int,
     on_progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Results:
-    """Raises TraceError, before anything is played, where a file is missing."""
+    """Figures of the settings. Raises TraceError, before anything is played, where a file is missing."""
     code = _code_version()
     kept = CellCache(cache_folder, code)
     keys = {setting: _key_of(setting, code, traces) for setting in dict.fromkeys(settings)}
@@ -45,7 +45,7 @@ def play_settings(
 
 
 def remembered(name: str, module: str, cache_folder: Path, traces: Path | None, made: Callable[[], str]) -> str:
-    """A text that was made before by the same code of the same files, or is made now."""
+    """Text cached for the same code and the same files, or made by calling `made`."""
     kept = CellCache(cache_folder, "")
     files = [_files_of(load, traces) for load in present(traces)]
     key = blake2b(json.dumps([name, version_of(module), files]).encode(), digest_size=20).hexdigest()
@@ -62,7 +62,7 @@ def _played(traces: Path | None, setting: Setting) -> Figures:
 
 @cache
 def _code_version() -> str:
-    """Of all that figures depend on."""
+    """Version of all code that figures depend on."""
     return f"{sys.implementation.cache_tag} {version_of(world.__name__)}"
 
 

@@ -1,4 +1,4 @@
-"""`nightside results balanceroute`: holds the decode tier against BalanceRoute, and writes its page and plots."""
+"""`nightside results balanceroute`: compares the decode tier with BalanceRoute, and writes its page and plots."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _table_3(cache_folder: Path, traces: Path) -> str:
 
 
 def _ticks(file: Path) -> dict[str, Any] | None:
-    """Raises ClickException where it is no JSON."""
+    """Measurements of a tick; None without a file. Raises ClickException for a file that is not JSON."""
     if not file.exists():
         return None
     try:

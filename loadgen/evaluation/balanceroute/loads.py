@@ -1,7 +1,7 @@
-"""What is asked of decode workers, by short names: recorded loads for the tables, made-up ones for choosing what is set
-by default, and two more that are kept aside. It draws and reads; it plays nothing.
+"""Loads of decode workers by short names: recorded ones for the tables, synthetic ones for choosing defaults, and two
+that are held out. It draws and reads; it plays nothing.
 
-Every load comes with what was asked before it, for predictors to be fitted to.
+Every load has earlier requests, to which predictors are fitted.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from loadgen.traces.files import Draw, TraceError, read_trace
 from loadgen.traces.rows import Trace
 
 LONG_TOKENS = 400
-"""The paper leaves out Azure's short answers as well; its bound is lost. As in the table of predictors."""
+"""Minimum answer length of the Azure load. The paper leaves out short answers as well; its bound is not published. The
+same as in the table of predictors."""
 _SERVEGEN_SCALE = 0.0135
 _MADE_UP = 8_000
 _KNOWN_MAX = 6_000
-"""Earlier requests that predictors are fitted to."""
+"""Maximum number of earlier requests that predictors are fitted to."""
 _TOKEN_NS = round(TOKEN_S * 1e9)
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request, once its prompt has been read."""
+    """One request whose prefill is complete."""
 
     prompt_tokens: int
     output_tokens: int
@@ -39,10 +40,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A load: in the order in which they came."""
+    """A load, in order of arrival."""
 
     earlier: Sequence[Ask]
-    """Nobody plays these: they are what is known."""
+    """Requests that are not played: the history that predictors are fitted to."""
     later: Sequence[Ask]
 
     def known(self) -> list[Ended]:
@@ -54,17 +55,17 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A load by its name, and what the page calls it."""
+    """A load by its name, and its title on the page."""
 
     name: str
     title: str
     read: Callable[[Path | None], list[Ask]]
     patterns: tuple[str, ...] = ()
-    """The files that it reads, beneath the folder of traces."""
+    """Files that it reads, beneath the folder of traces."""
 
 
 def find_file(folder: Path | None, pattern: str) -> Path:
-    """Raises TraceError."""
+    """First file that matches the pattern. Raises TraceError."""
     found = None if folder is None else next(iter(sorted(folder.glob(pattern))), None)
     if found is None:
         raise TraceError(f"there is no {pattern} in {folder or 'any folder of traces: name one with --traces'}")
@@ -72,7 +73,7 @@ def find_file(folder: Path | None, pattern: str) -> Path:
 
 
 def asked(named: Named, folder: Path | None, share_known: float = 0.4) -> Asked:
-    """Raises TraceError."""
+    """Requests of a load, split into earlier and later ones. Raises TraceError."""
     rows = _rows_of(named.name, folder)
     cut = int(len(rows) * share_known)
     return Asked(rows[:cut], rows[cut:])
@@ -112,11 +113,11 @@ def _asks_of(trace: Trace) -> list[Ask]:
     ]
 
 
-# Made up
+# Synthetic
 
 
 def _made_up(number: int) -> Callable[[Path | None], list[Ask]]:
-    """Those that predictors' defaults were chosen on, in the order in which they came."""
+    """Synthetic loads that predictors' defaults were chosen on, in order of arrival."""
 
     def read(_: Path | None) -> list[Ask]:
         ended = kept_aside(_MADE_UP)[number].read().ended
@@ -127,7 +128,7 @@ def _made_up(number: int) -> Callable[[Path | None], list[Ask]]:
 
 
 def _agents(_: Path | None) -> list[Ask]:
-    """Long prompts, short answers, and few that are long."""
+    """Synthetic load with long prompts and short answers, a few of them long."""
     rng = random.Random("agents")
     return [
         Ask(min(60_000, round(rng.lognormvariate(9.0, 0.8))) + 1, min(16_000, round(rng.lognormvariate(5.0, 1.4))) + 8)
@@ -136,7 +137,7 @@ def _agents(_: Path | None) -> list[Ask]:
 
 
 def _prompts(_: Path | None) -> list[Ask]:
-    """Of what a request holds, most came with its prompt: there is something to balance with."""
+    """Synthetic load in which most of a request's tokens are its prompt, so that placement can balance the load."""
     rng = random.Random("prompts")
     return [
         Ask(
@@ -165,7 +166,7 @@ ASIDE = ("mooncake", "agents")
 
 
 def present(folder: Path | None) -> list[str]:
-    """The names of those whose files are there."""
+    """Names of the loads whose files are present."""
     return [
         each.name
         for each in LOADS.values()

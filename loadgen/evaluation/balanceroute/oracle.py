@@ -1,5 +1,5 @@
-"""Who knows how long every answer will be. It exists for simulations alone: nothing that serves may import it, and a
-contract of imports says so."""
+"""Predictor that knows the length of every answer. It exists for simulations alone: an import contract forbids serving
+code to import it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.core.decode.predictor import Facts, Numbers, Predictor
 
 
 class Oracle(Predictor):
-    """By the id of a request, the tokens of its whole answer."""
+    """Predicts from `output_tokens`: the tokens of each request's whole answer, by request id."""
 
     def __init__(self, output_tokens: Mapping[str, int]) -> None:
         self._output_tokens = output_tokens

@@ -1,5 +1,5 @@
-"""BalanceRoute's page, put together from its sections: what was aimed at, where it is missed and by how much, then
-every figure. What explains a figure stands beside one that shows it."""
+"""Assembles BalanceRoute's page from its sections: the aims, where they are missed and by how much, then every figure.
+Explanations stand beside a figure that shows them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "balanceroute.md"
 def page_of(
     reader: Reader, present: Sequence[str], *, look: bool, table_3: str | None, ticks: Mapping[str, Any] | None
 ) -> dict[str, str]:
-    """By file name: the page and its plots."""
+    """Contents by file name: the page and its plots."""
     several = [each for each in plan.comparisons(reader.quick) if each.load in present]
     found = [
         _aims(reader, several),
@@ -189,7 +189,7 @@ def _aside(reader: Reader, present: Sequence[str], *, look: bool) -> Section:
 
 
 def rows_of(reader: Reader) -> list[Figures]:
-    """Every cell, flat, for whoever reads JSON."""
+    """Every cell as a flat JSON row."""
     return [
         {"load": s.load, "policy": str(s.policy), "predictor": s.predictor, "workers": s.workers, "batch": s.batch,
          "offered": s.offered, "room_margin": s.room_margin, "seed": s.seed}

@@ -1,4 +1,4 @@
-"""What BalanceRoute published, to be held beside ours: its Tables 1 and 2, and what follows from them."""
+"""Figures published by BalanceRoute, for comparison: its Tables 1 and 2, and values derived from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ JSQ = "join shortest queue"
 
 
 class Published(NamedTuple):
-    """Max − min in tokens, TPOT p95 in ms, tokens a second."""
+    """Max − min in tokens, TPOT p95 in ms, tokens per second."""
 
     gap: float
     tpot_ms: float
@@ -54,16 +54,16 @@ HEAVY_16 = {
 HEAVY = {4: HEAVY_4, 8: HEAVY_8, 16: HEAVY_16}
 CAPPED = {8: CAPPED_8}
 AIMS = {"BR-H, oracle": (9.1, 1.22), "BR-H, ExactMatch": (5.9, 1.15), "BR-0": (4.1, 1.11)}
-"""At 8 workers: what JSQ's max − min is divided by, and the throughput over the strongest baseline's."""
+"""Aims at 8 workers: the divisor of JSQ's max − min, and the throughput over the strongest baseline's."""
 
 
 def published(load: str, workers: int) -> dict[str, Published]:
-    """The paper's table for a load of that kind; nothing where it has none."""
+    """The paper's table for a load of that kind; empty where it has none."""
     return (CAPPED if load == "capped" else HEAVY).get(workers, {})
 
 
 def running_at_most(table: dict[str, Published], run: str, workers: int) -> float:
-    """Little's law: no more requests a worker than tokens a second times what a token takes, in the mean; p95 is
-    more than that."""
+    """Upper bound by Little's law on the mean number of requests per worker: tokens per second times the time per
+    token. The table has p95, which is above the mean."""
     found = table[run]
     return found.tokens_per_s * found.tpot_ms / 1_000 / workers

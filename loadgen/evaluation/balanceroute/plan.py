@@ -1,4 +1,4 @@
-"""What is played for BalanceRoute's page: settings, by the section that shows them. It plays nothing."""
+"""Settings played for BalanceRoute's page, by the section that shows them. It plays nothing."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ BASELINES = RUNS[:5]
 
 
 class Regime(NamedTuple):
-    """How much is asked for."""
+    """Amount of load."""
 
     title: str
     offered: float
     room_margin: int | None = None
-    """None: as the gateway has it."""
+    """Margin of the pool's bound; None leaves the gateway's default."""
     batch: int = BATCH
 
 
@@ -62,23 +62,24 @@ REGIMES = (NEAR, STANDING, LARGE, OVERLOAD)
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One table: a load, how much of it, how many workers, and who is played on it."""
+    """One table: a load, its regime, the number of workers, and the policies played on it."""
 
     load: str
     regime: Regime
     workers: int
     runs: tuple[Run, ...] = RUNS
     quick: bool = False
-    """A small one, for tests."""
+    """True for a small comparison, for tests."""
 
     def of(self, run: Run) -> list[Setting]:
-        """One for each seed."""
+        """Settings of a run, one for each seed."""
         setting = setting_of(self.load, run, self.regime, workers=self.workers, quick=self.quick)
         return seeded(setting) if self.workers == 8 and not self.quick else [setting]
 
 
 def seeded(setting: Setting, quick: bool = False) -> list[Setting]:
-    """Loads are drawn anew for each seed; of the same seed, everybody is asked the same."""
+    """Settings with one seed each. Loads are drawn anew for each seed; equal seeds give all policies the same
+    requests."""
     return [setting, *(replace(setting, seed=seed, keep_steps=0) for seed in (() if quick else SEEDS[1:]))]
 
 
@@ -99,14 +100,14 @@ def setting_of(load: str, run: Run, regime: Regime = STANDING, *, workers: int =
 
 KEPT = 600
 SHOWN = (JSQ, BR_0, ORACLE, SURVIVAL)
-"""Whose loads are drawn, as in the paper's Fig. 3."""
+"""Runs whose loads are plotted, as in the paper's Fig. 3."""
 FEW = (JSQ, BR_0, ORACLE, SURVIVAL)
-"""Who is played where a cell is dear."""
+"""Runs for cells that take long to play."""
 BEYOND = (32, 64, 144)
 
 
 def comparisons(quick: bool = False) -> list[Comparison]:
-    """Tables 1 and 2."""
+    """Comparisons of Tables 1 and 2."""
     found = [Comparison(load, regime, 8, quick=quick) for load in TABLES for regime in REGIMES]
     found += [
         Comparison(load, regime, workers, quick=quick)
@@ -128,7 +129,7 @@ def comparisons(quick: bool = False) -> list[Comparison]:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One parameter at its values, with all others as they are set by default."""
+    """One parameter at its values, with all others at their defaults."""
 
     name: str
     values: tuple[str, ...]
@@ -180,7 +181,7 @@ def sweep(quick: bool = False) -> Iterator[Setting]:
 
 
 class Sending(NamedTuple):
-    """When a prompt's KV cache is sent for."""
+    """Time at which a prompt's KV cache transfer starts."""
 
     title: str
     run: Run
@@ -222,7 +223,7 @@ def sendings(quick: bool = False) -> Iterator[Setting]:
                 yield from sending(load, each, token_ns, quick)
 
 
-# What else decides how much is won
+# Other factors of the gain
 
 
 class Matter(NamedTuple):
@@ -251,7 +252,7 @@ def matters(quick: bool = False) -> Iterator[Setting]:
                 yield from mattering(load, run, matter, quick)
 
 
-# Kept aside
+# Held out
 
 
 def aside(quick: bool = False) -> list[Comparison]:

@@ -1,5 +1,5 @@
-"""The sections of BalanceRoute's page: tables and plots of what came of its settings, with the paper's figures beside
-ours. It shows what was counted."""
+"""The sections of BalanceRoute's page: tables and plots of its settings' results, with the paper's figures beside them.
+It shows counted figures only."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ AGED, WAIT, KV_SHARE, MEAN = map(figure, ("aged", "wait_mean_ms", "kv_share", "m
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Looks up what came of settings."""
+    """Looks up the results of settings."""
 
     results: Results
     quick: bool = False
 
     def all(self, settings: Sequence[Setting]) -> list[Figures]:
-        """One for each seed."""
+        """Figures of the settings, one for each seed."""
         return [self.results[setting] for setting in settings]
 
     def of(self, comparison: Comparison, run: Run) -> list[Figures]:
         return self.all(comparison.of(run))
 
     def divided(self, comparison: Comparison, run: Run) -> Middle | None:
-        """JSQ's gap over this one's."""
+        """JSQ's gap divided by this run's."""
         return ratio(self.of(comparison, JSQ), self.of(comparison, run), GAP)
 
     def faster(self, comparison: Comparison, run: Run, base: Run = JSQ) -> Middle | None:
         return ratio(self.of(comparison, run), self.of(comparison, base), TOKENS)
 
     def strongest(self, comparison: Comparison) -> Run:
-        """The baseline that generates most."""
+        """The baseline that generates most tokens."""
         present = [run for run in BASELINES if run in comparison.runs]
         return max(present, key=lambda run: _median(measured(self.of(comparison, run), TOKENS)))
 
@@ -70,7 +70,7 @@ def shown(middle: Middle | None, form: str = ",.0f", sign: str = "") -> str:
 
 
 def spread(middle: Middle | None, sign: str, digits: int) -> str:
-    """With how far the seeds went, where there are several."""
+    """Median with the range over the seeds, where there are several."""
     if middle is None:
         return NOTHING
     text = f"{sign} {middle.median:.{digits}f}"
@@ -116,7 +116,7 @@ def _theirs(theirs: dict[str, Published], run: Run, name: str) -> str:
 
 
 def at_eight(reader: Reader, several: Sequence[Comparison]) -> Section:
-    """Table 1."""
+    """Section of Table 1."""
     parts = ["## Table 1: 8 workers\n"]
     for each in several:
         if each.workers == 8:
@@ -126,7 +126,7 @@ def at_eight(reader: Reader, several: Sequence[Comparison]) -> Section:
 
 
 def perfect(run: Figures) -> float:
-    """The tokens a second of workers that hold the same and are equally loaded at every step, to this run's."""
+    """Ratio of the throughput of equally loaded workers that hold the same tokens at every step to this run's."""
     kv_share: float = run["kv_share"]
     balanced: float = run["mean"] / run["largest"]
     return 1 / (1 - kv_share + kv_share * balanced)
@@ -144,7 +144,7 @@ def _about(reader: Reader, each: Comparison) -> str:
 
 
 def scaling(reader: Reader, several: Sequence[Comparison]) -> Section:
-    """Table 2, and beyond what the paper has."""
+    """Section of Table 2, and of fleet sizes that the paper does not have."""
     parts, plots = ["## Table 2: from 4 to 144 workers\n"], {}
     for load in dict.fromkeys(each.load for each in several):
         for regime in (plan.NEAR, plan.STANDING):
@@ -190,7 +190,7 @@ def _by_workers(reader: Reader, found: Sequence[Comparison]) -> str:
 
 
 def everything(reader: Reader, several: Sequence[Comparison]) -> Section:
-    """All policies at the other sizes."""
+    """Section of all policies at the other sizes."""
     parts = ["## All policies at the other sizes\n"]
     for each in sorted(several, key=lambda e: (e.workers, e.load)):
         if each.workers != 8:
@@ -228,7 +228,7 @@ def loads_over_time(reader: Reader, several: Sequence[Comparison]) -> Section:
 
 
 def _over_time(loads: Sequence[int], end_s: float) -> list[tuple[float, float]]:
-    """In thousands of tokens, over the time that the steps took which were kept."""
+    """Points in seconds and thousands of tokens, over the duration of the kept steps."""
     last = max(1, len(loads) - 1)
     return [(end_s * number / last, load / 1000) for number, load in enumerate(loads)]
 
@@ -271,7 +271,7 @@ def _gains(reader: Reader, load: str, run: Run, balance: BalanceConfig) -> tuple
     )
 
 
-# What else was asked
+# Further questions
 
 
 _BOUND = """A bound from below on the mean of max − min, for whoever runs the requests of the oracle BR-H's run in the

@@ -1,6 +1,6 @@
-"""Counts what a decode group's steps were: how unequal their loads, and how many tokens in how much time.
+"""Counts a decode group's steps: the imbalance of their loads, and tokens over time.
 
-Exact for every step, though it is told of stretches.
+The count is exact for every step, though stretches of steps arrive together.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ Loads = npt.NDArray[np.int64]
 
 
 class Tally:
-    """From `begin` on."""
+    """Counters of the steps since `begin`."""
 
     def __init__(self, keep_steps: int = 0) -> None:
-        """`keep_steps`: of so many steps, the first after `begin`, the load of each worker is kept."""
+        """Start idle. `keep_steps` is the number of steps after `begin` for which the load of each worker is kept."""
         self.is_counting = self.is_weighing = False
         self.steps = self.weighed = self.tokens = 0
-        """Steps that are counted; of those the ones whose loads are weighed; tokens of all that are counted."""
+        """Counted steps; those of them whose loads are weighed; tokens of all counted steps."""
         self.time_ns = self.weighed_ns = 0
         self._gap = self._deficit = self._largest = self._mean = 0.0
         self._keep_steps = keep_steps
@@ -31,7 +31,7 @@ class Tally:
         self.is_counting = self.is_weighing = True
 
     def end_weighing(self) -> None:
-        """Tokens and time go on."""
+        """Stop weighing loads, while tokens and time are still counted."""
         self.is_weighing = False
 
     def __call__(self, told: Steps) -> None:
@@ -64,12 +64,12 @@ class Tally:
 
     @property
     def gap(self) -> float:
-        """Of the largest load less the smallest, in tokens."""
+        """Mean of the largest load less the smallest, in tokens."""
         return self._gap / max(1, self.weighed)
 
     @property
     def deficit(self) -> float:
-        """Of the sum over workers of the largest load less theirs."""
+        """Mean of the sum over workers of the largest load less theirs."""
         return self._deficit / max(1, self.weighed)
 
     @property
@@ -81,7 +81,7 @@ class Tally:
         return self._mean / max(1, self.weighed)
 
     def kept(self, points: int) -> list[list[int]]:
-        """Of each worker, its load at so many of the steps that were kept, equally far apart."""
+        """Load of each worker at `points` of the kept steps, equally spaced."""
         if not self._kept:
             return []
         loads = np.concatenate(self._kept, axis=1)

@@ -1,8 +1,8 @@
-"""A decode tier without a gateway: the production one, in front of a modelled group of workers that step behind one
-barrier. Prompts have been read when they come; who waits for room waits before that, as in production.
+"""Simulates the production decode tier without a gateway, in front of a modelled group of workers that step behind one
+barrier. Requests arrive with their prefill complete; requests without room wait before that, as in production.
 
 It plays one setting until all of its requests were sent, and counts tokens and time until then; loads are weighed while
-requests come. Time is virtual, chance is seeded: equal settings give equal figures.
+requests arrive. Time is virtual, chance is seeded: equal settings give equal figures.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from loadgen.evaluation.balanceroute.tally import Tally
 from loadgen.figures import Figures
 
 BACKLOG = 0.0
-"""An offered load that is as much as ever fits."""
+"""Value of `offered` for a standing backlog: as much load as fits at any time."""
 _ALWAYS_NS = 1 << 62
 _FITTED = ("survival", "exact_match")
 _LAGS = (1, 3, 10, 30, 60, 120, 240)
@@ -41,35 +41,36 @@ _LAGS = (1, 3, 10, 30, 60, 120, 240)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One cell. Everything that its figures depend on but the code and the load's files."""
+    """One cell: all inputs of its figures except the code and the load's files."""
 
     load: str
     policy: DecodePolicyName
     predictor: str = ""
-    """Of BR-H: oracle, survival or exact_match."""
+    """Predictor of BR-H: oracle, survival or exact_match."""
     workers: int = 8
     batch: int = 16
     requests: int = 1_000
-    """After those that run at the start."""
+    """Number of requests after those that run at the start."""
     offered: float = BACKLOG
-    """Of what perfectly balanced workers carry."""
+    """Offered load, as a share of the capacity of perfectly balanced workers."""
     seed: int = 1
     base_ns: int = 10_000_000
     kv_token_ns: int = 250
     transfer_base_ns: int = 2_000_000
     transfer_token_ns: int = 6_500
-    """Of a prompt's KV cache."""
+    """Transfer time per token of a prompt's KV cache."""
     early: int = 0
-    """The tier sends each worker so many more than its batch: their KV cache comes over while they wait for a slot."""
+    """Requests that the tier sends each worker beyond its batch: their KV cache is transferred while they wait for a
+    slot."""
     bypass: bool = False
     balance: BalanceConfig = field(default_factory=BalanceConfig)
     room_margin: int = DecodeConfig().room_margin
     lease_s: int = 480
-    """A prompt's KV cache is kept for so long, and waits in the pool at most for so long: 480 s is vLLM's own bound of
+    """Time for which a prompt's KV cache is kept, and the maximum wait in the pool: 480 s is vLLM's own bound with
     Mooncake, which the paper had."""
     keep_steps: int = 0
     is_bounded: bool = False
-    """Is a bound from below worked out as well?"""
+    """Compute the lower bound as well."""
 
 
 def play(setting: Setting, load: Asked) -> Figures:
@@ -113,20 +114,21 @@ class _World:
             self._tier.join(worker_id, "dp", 0)
         self._next = 0
         self._outside: deque[int] = deque()
-        """Who came, and has not been let into the pool: by number."""
+        """Numbers of the requests that have arrived but are not yet in the pool."""
         self._sent: dict[RequestId, _Sent] = {}
         self._count_from = len(first) + setting.requests // 4
-        """From this one on it is counted: in a backlog when it is sent, else when it comes."""
+        """Number of the first counted request, which starts the count: when it is sent in a backlog, otherwise when it
+        arrives."""
         self._admitted = self._expired = 0
         self._tpots: list[float] = []
         self._begin_step = 0
         self._end_step: int | None = None
-        """Of what is weighed."""
+        """Step at which weighing ended; None until then."""
         self._waits: list[int] = []
         self._ran: list[Ran] = []
 
     def _arrivals(self, first: int, rng: random.Random) -> list[int]:
-        """Those that run at the start come at once; in a backlog, all do."""
+        """Arrival times: 0 for the requests that run at the start, and for all in a backlog."""
         setting = self._setting
         if setting.offered == BACKLOG:
             return [0] * len(self._asks)
@@ -265,7 +267,7 @@ class _World:
         return found
 
     def _bound(self) -> float:
-        """Of those that still run, the end is out of sight."""
+        """Lower bound on the gap; requests that still run have their full answer length as their end."""
         setting, last = self._setting, self._end_step or self._group.steps
         running = [sent for sent in self._sent.values() if sent.first_step >= 0]
         ran = [*self._ran, *(_ran(sent) for sent in running)]
@@ -277,7 +279,7 @@ def _ran(sent: _Sent) -> Ran:
 
 
 class _Keyed(FittedPredictor):
-    """A fitted one that is told what a gateway would make of each prompt: here, there is none."""
+    """Fitted predictor with given prompt keys, which a gateway would compute; no gateway is simulated."""
 
     def __init__(self, horizon: int, history: History, keys: dict[str, int]) -> None:
         super().__init__(horizon, history)
@@ -293,14 +295,14 @@ def _name(number: int) -> str:
 
 
 def _drawn(asks: Sequence[Ask], count: int, rng: random.Random) -> list[Ask]:
-    """As they came, from somewhere on; from the first again after the last."""
+    """Requests in their recorded order from a random one on, wrapping around at the end."""
     start = rng.randrange(len(asks))
     return [asks[(start + number) % len(asks)] for number in range(count)]
 
 
 def _in_mid_life(asks: Sequence[Ask], count: int, rng: random.Random) -> list[Ask]:
-    """Those that somebody finds who looks at busy workers: the longer an answer, the likelier; each at any age. What it
-    has generated is among its prompt then."""
+    """Requests as found on busy workers at a random moment: longer answers are more likely, and each is at a random
+    age. Tokens generated so far count as prompt."""
     found = rng.choices(asks, [each.output_tokens for each in asks], k=count)
     ages = [rng.randrange(each.output_tokens) for each in found]
     return [
@@ -310,7 +312,7 @@ def _in_mid_life(asks: Sequence[Ask], count: int, rng: random.Random) -> list[As
 
 
 def _capacity(asks: Sequence[Ask], setting: Setting) -> float:
-    """Requests a nanosecond, of workers that are always full and equally loaded."""
+    """Requests per nanosecond of workers that are always full and equally loaded."""
     output = fmean(each.output_tokens for each in asks)
     held = fmean(each.output_tokens * (each.prompt_tokens + each.output_tokens / 2) for each in asks) / output
     step_ns = setting.base_ns + setting.kv_token_ns * setting.batch * held

@@ -1,6 +1,5 @@
-"""Policies that ELDR is measured beside and that no gateway has: one knows what nobody knows who serves, the other is
-the form of BR-H with locality that was not kept. They are put into a production tier.
-"""
+"""Decode policies for comparison with ELDR that no gateway has: one uses labels that a gateway does not know, the other
+is the rejected form of BR-H with locality. They run in a production tier."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ from gateway.core.decode.predictor import Facts, Predictor
 
 
 class ByDomain(DecodePolicy):
-    """The paper's `Domain`: workers are shared out among domains by the calibration's shares, and a request joins the
-    shortest queue among its own domain's. It is told domains."""
+    """The paper's `Domain`: workers are divided among domains by the calibration's shares, and a request joins the
+    shortest queue among its own domain's workers. It is given the domains."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class ByDomain(DecodePolicy):
 
 
 def shared_out(shares: dict[str, float], workers: int) -> dict[str, range]:
-    """Numbers of workers in a row for each domain, one at least while there are any, by the largest remainders."""
+    """Consecutive worker numbers for each domain, at least one while there are any, by the largest remainders."""
     total = sum(shares.values())
     wanted = {name: share / total * workers for name, share in shares.items()}
     counts = {name: max(1, int(each)) for name, each in wanted.items()}
@@ -58,8 +57,8 @@ def shared_out(shares: dict[str, float], workers: int) -> dict[str, range]:
 
 
 class ScoredLocal(DecodePolicy):
-    """BR-H with how near a request is in its score: one by one, the heaviest first, each to whom F plus λ times its
-    tokens times its cosine is largest. It has a `BalanceRoute` that knows loads, as they are and will be."""
+    """BR-H with locality in its score: requests are placed one by one, the heaviest first, each on the worker with the
+    largest sum of F and λ times its tokens times its cosine. A `BalanceRoute` provides current and predicted loads."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`nightside results eldr`: holds expert locality against ELDR's figures, and writes its page."""
+"""`nightside results eldr`: compares expert locality with ELDR's figures, and writes its page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def eldr(
             f"--quick makes figures that say nothing, and {_FOLDER} holds real ones: say with -o where to"
         )
     try:
-        from loadgen.evaluation.eldr.page import NAME, page_of  # noqa: PLC0415 - not everybody has what fits
+        from loadgen.evaluation.eldr.page import NAME, page_of  # noqa: PLC0415 - an optional extra
         from loadgen.evaluation.eldr.plan import play_all  # noqa: PLC0415
         from loadgen.evaluation.eldr.workloads import FULL, QUICK, has_recording, recorded  # noqa: PLC0415
     except ImportError as error:

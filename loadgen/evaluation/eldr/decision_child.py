@@ -1,4 +1,4 @@
-"""Times decisions of one core, compiled or plain, in a process of its own: one process holds a module once."""
+"""Times decisions of one core, compiled or plain, in a process of its own, since a process loads a module only once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ROOT = Path(__file__).parents[3]
 def main(kind: str, workers: int, rounds: int) -> None:
     if kind == "plain":
         import_sources_only(_ROOT / "gateway", _ROOT / "loadgen")
-    from loadgen.evaluation.eldr.decision_costs import decision_costs  # noqa: PLC0415 - from the sources or not
+    from loadgen.evaluation.eldr.decision_costs import decision_costs  # noqa: PLC0415 - after the choice above
 
-    print(json.dumps(decision_costs(workers, rounds)))  # noqa: T201 - it is what the parent reads
+    print(json.dumps(decision_costs(workers, rounds)))  # noqa: T201 - the parent reads it
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""What a decision of expert locality costs a gateway: time from a prefill's words to a worker, and bytes in its journal
-if it keeps what is left of a signature, or all of the counts. Times are what the thread computed, however busy the
-machine is.
-"""
+"""Measures the cost of an expert locality decision in a gateway: time from a prefill worker's message to the choice of
+a decode worker, and bytes in the journal with a reduced signature or with all counts. Times are thread CPU time, so
+other load on the machine does not count."""
 
 from __future__ import annotations
 
@@ -33,13 +32,13 @@ from loadgen.figures import Figures
 
 LAYERS, EXPERTS = 48, 128
 MASKED = 16
-"""So that a signature has 2,048 dimensions: about as many as the paper's."""
+"""Layers in the mask, so that a signature has 2,048 dimensions: about as many as the paper's."""
 _IN_FLIGHT = 30
 _ALWAYS_NS = 1 << 60
 
 
 def artifact_of(workers: int, masked: int = MASKED) -> EldrArtifact:
-    """Made up: what it costs to compare with does not depend on what is in it."""
+    """Synthetic artifact: the cost of a comparison does not depend on its values."""
     rng = np.random.default_rng(workers)
     rows = rng.uniform(0, 1, (workers, masked * EXPERTS)).astype("<f4")
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -49,7 +48,7 @@ def artifact_of(workers: int, masked: int = MASKED) -> EldrArtifact:
 
 
 def told(seed: int, tokens: int = 600) -> bytes:
-    """What a prefill worker's plug-in says of a prompt, whose experts are unequally used."""
+    """Message of a prefill worker's plug-in about a prompt with unequally used experts."""
     rng = np.random.default_rng(seed)
     shares = rng.gamma(0.4, 1.0, (LAYERS, EXPERTS))
     shares /= shares.sum(axis=1, keepdims=True)
@@ -60,7 +59,7 @@ def told(seed: int, tokens: int = 600) -> bytes:
 
 
 def costs_by_core(counts: Sequence[int], rounds: int) -> dict[tuple[int, str], Figures]:
-    """By workers and core: as it is compiled, where it is, and the same sources plain; each in a process of its own."""
+    """Costs by number of workers and core, compiled (if available) and plain, each measured in a process of its own."""
     kinds = ["plain", "compiled"] if is_core_compiled() else ["plain"]
     return {(workers, kind): _measured(kind, workers, rounds) for workers in counts for kind in kinds}
 
@@ -73,8 +72,8 @@ def _measured(kind: str, workers: int, rounds: int) -> Figures:
 
 
 def decision_costs(workers: int, rounds: int = 1_000) -> Figures:
-    """Milliseconds of computing at the median and the 99th percentile: unpacking what was told, comparing it, choosing
-    a worker; and the three together."""
+    """Milliseconds of CPU time at the median and the 99th percentile: unpacking the message, comparing it, choosing a
+    worker; and the three together."""
     comparer = Comparer(artifact_of(workers))
     tier = _busy_tier(workers, comparer, min(_IN_FLIGHT, rounds // 4))
     words = [told(seed) for seed in range(20)]
@@ -116,8 +115,8 @@ def _busy_tier(workers: int, comparer: Comparer, in_flight: int) -> DecodeTier:
 
 
 def journal_bytes(workers: int) -> Figures:
-    """Of the one line that tells of a prefill's end: without expert locality, with cosines, and with the counts, packed
-    as they come and unpacked."""
+    """Size of the journal line of a prefill's end: without expert locality, and the additions for cosines, for packed
+    counts and for unpacked counts."""
     plain = LegEnded(RequestId("0123456789abcdef"), 1, 1, LegResult.COMPLETED, prompt_tokens=600)
     words = told(1)
     counts = read_counts(words)

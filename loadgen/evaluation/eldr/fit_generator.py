@@ -1,7 +1,7 @@
 """Fits the generator's spreads to recorded routing, before anything is routed (`nightside results eldr --fit`).
 
-Four figures of the recording, of its calibration half alone, are each brought about by one spread: how unequally
-experts are used, how far domains are apart, how far answers of one domain are, and how far a prompt is from its own.
+Each spread is fitted to one figure of the recording's calibration half: the inequality of experts, and the distances
+between domains, between answers of one domain, and between a prompt and its answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PAIRS = 400
 
 
 def figures_of(requests: Requests) -> dict[str, float]:
-    """Means over layers; apart: total variation between shares of picks."""
+    """Means over layers. Distances are total variation between shares of picks."""
     prompts = _shares(requests.prefill.astype(np.float64))
     answers = _shares(requests.decode.astype(np.float64))
     names = sorted(set(requests.domains))
@@ -48,7 +48,7 @@ def figures_of(requests: Requests) -> dict[str, float]:
 
 
 def fit_spread(recorded: Requests, picks: int, on_progress: Callable[[str], object] = lambda _: None) -> Spread:
-    """Of a made-up model of the recorded one's shape, with as many requests of each domain, of as many tokens."""
+    """Spread of a synthetic model with the recording's shape, requests per domain and prompt lengths."""
     wanted = figures_of(recorded)
     shape = ModelShape(recorded.shape.layers, recorded.shape.experts, picks)
     spread = _START
@@ -65,7 +65,7 @@ def fit_spread(recorded: Requests, picks: int, on_progress: Callable[[str], obje
 
 
 def as_recorded(generator: Generator, recorded: Requests) -> Requests:
-    """Made-up requests, of the same domains and as many tokens, whose answers were sampled as sparsely, too."""
+    """Synthetic requests of the same domains and prompt lengths as the recording, with answers sampled as sparsely."""
     parts = []
     rng = np.random.default_rng(3)
     for number, name in enumerate(sorted(set(recorded.domains))):
@@ -84,7 +84,8 @@ def as_recorded(generator: Generator, recorded: Requests) -> Requests:
 
 
 def fit_domains(shape: ModelShape, spread: Spread, shares: dict[str, float], wanted: float) -> Spread:
-    """How far domains have to be apart so that batches of one have this share fewer experts than mixed ones."""
+    """Spread with the distance between domains at which batches of one domain have this share fewer experts than mixed
+    ones."""
     low, high = 0.0, 4.0
     for _ in range(12):
         middle = (low + high) / 2

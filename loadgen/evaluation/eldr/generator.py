@@ -1,9 +1,9 @@
-"""Makes requests of models that were not recorded: each layer's experts are more or less popular, by domain and by
-request; prompt and answer of a request pick by odds that differ by domain alone. Chance is seeded.
+"""Generates requests of models without recorded routing: each layer's experts are more or less popular, by domain and
+by request; prompt and answer of a request have odds that differ by domain alone. Chance is seeded.
 
-The spread of each part was fitted to the recorded routing (`fit_generator.py`), and written down before anything was
-routed by it: `AS_RECORDED`. `AS_PUBLISHED` differs in how far domains are apart alone, so that batches of one domain
-have as many fewer experts than mixed ones as ELDR's Fig. 4 has; that, too, was set before anything was routed.
+`AS_RECORDED` holds the spreads fitted to the recorded routing (`fit_generator.py`) before anything was routed by them.
+`AS_PUBLISHED` differs only in the distance between domains, chosen so that batches of one domain have as many fewer
+experts than mixed ones as in ELDR's Fig. 4; it was set before anything was routed, too.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Standard deviations of an expert's log-odds of being picked, over what it is spread over."""
+    """Standard deviations of an expert's log-odds of being picked, by source of the variation."""
 
     experts: float
-    """Of a layer, whoever asks."""
+    """Variation between experts of a layer, common to all requests."""
     domains: float
     requests: float
-    """Of a domain. Tokens that pick together count for it as well: each is drawn by itself here."""
+    """Variation between requests of a domain. It includes the correlation between tokens, which are drawn independently
+    here."""
     phases: float
-    """Of a domain's prompts, beside its answers."""
+    """Variation between a domain's prompts and its answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ _PROMPT_MIN, _PROMPT_MAX = 32, 2048
 
 
 class Generator:
-    """One made-up model, whose domains are drawn when they are first asked for, each by itself."""
+    """One synthetic model, whose domains are drawn independently when first used."""
 
     def __init__(self, shape: ModelShape, spread: Spread, seed: int) -> None:
         self.shape = shape
@@ -67,8 +68,8 @@ class Generator:
     def draw(
         self, shares: Mapping[str, float], count: int, seed: int, *, tokens: npt.NDArray[np.int64] | None = None
     ) -> Requests:
-        """So many requests, each a document of its own, of domains by their shares. `tokens`: of the prompts; drawn
-        log-normally, if not given."""
+        """Draw requests, each a document of its own, with domains by their shares. `tokens` are the prompt lengths;
+        drawn log-normally, if not given."""
         rng = np.random.default_rng((self._seed, seed, 1))
         names = list(shares)
         weights = np.array([shares[name] for name in names])
@@ -93,8 +94,8 @@ class Generator:
 
 
 def pick_probabilities(odds: npt.NDArray[np.float64], picks: int) -> Floats:
-    """How likely each expert is among the `picks` of its layer: 1 − exp(−λ·e^odds), with the λ of each layer for which
-    they are so many on average."""
+    """Probability that each expert is among the `picks` of its layer: 1 − exp(−λ·e^odds), with λ of each layer chosen
+    so that the expected number of picks is right."""
     weights = np.exp(odds - odds.max(axis=-1, keepdims=True))
     low = np.full(odds.shape[:-1], -5.0)
     high = np.full(odds.shape[:-1], 20.0)

@@ -1,6 +1,6 @@
-"""What was concluded from the figures that are committed, in words: each stands below the table that it was read off.
+"""Conclusions drawn from the committed figures; each is printed below the table that it was read off.
 
-A run that gives other figures wants other words.
+A run with other figures needs other conclusions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""ELDR's page, put together from what was played: what was aimed at and by how much it is missed, then every figure,
-the paper's beside ours. It plays nothing.
-"""
+"""Assembles ELDR's page from the results: the aims and by how much they are missed, then every figure with the paper's
+beside it. It plays nothing."""
 
 from __future__ import annotations
 
@@ -82,7 +81,7 @@ shares. Languages: {len(LANGUAGES)}, two of which are 75 %. {sizes.calibration:,
 """
 
 
-# What was aimed at
+# Aims
 
 
 def _aims(results: Results) -> str:
@@ -347,7 +346,7 @@ of decode attention where there is one, and prints device, date and constants.
 
 
 def _mean_change(found: dict[tuple[str, float], Figures], policy: str, others: Sequence[str], figure: str) -> float:
-    """Against the best of the others at each rate, the mean over rates."""
+    """Mean change over rates, against the best of the others at each rate."""
     rates = sorted({rate for _, rate in found})
     changes = [found[policy, rate][figure] / min(found[each, rate][figure] for each in others) - 1 for rate in rates]
     return float(sum(changes) / len(changes))

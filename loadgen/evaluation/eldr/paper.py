@@ -1,15 +1,15 @@
-"""What ELDR published, as far as its text has it: its figures' values are lost. Values only."""
+"""Figures published by ELDR in its text; the values of its plots are not available. Values only."""
 
 from __future__ import annotations
 
 MOE_LAYER_RATIO = 4.7
-"""Fig. 2: a mixture-of-experts layer of Qwen3-30B-A3B on an MI300X takes so many times as long with 128 active experts
-as with 16, at a batch of 64; the batch hardly matters."""
+"""Fig. 2: ratio of the time of a mixture-of-experts layer of Qwen3-30B-A3B on an MI300X with 128 active experts to that
+with 16, at a batch of 64; the batch hardly matters."""
 RATIO_EXPERTS = (16, 128)
 FEWER_EXPERTS = 0.22
 """Fig. 13: a step, against round robin, Qwen3-30B-A3B, tasks, 8P16D, over batch sizes."""
 TPOT_P50_TASKS = (-0.139, -0.070)
-"""Against the best of four balancers, over three models."""
+"""Change against the best of four balancers, over three models."""
 TPOT_P99_TASKS = (-0.060, -0.034)
 TPOT_P50_LANGUAGES = (-0.100, -0.059)
 TPOT_P99_LANGUAGES = (-0.062, 0.015)
@@ -34,6 +34,6 @@ FIT_S = 10
 
 
 def intercept_in_experts() -> float:
-    """What a layer takes besides reading experts, in experts: a + 128·b = 4.7·(a + 16·b), solved for a / b."""
+    """Fixed time of a layer, in units of reading one expert: a + 128·b = 4.7·(a + 16·b), solved for a / b."""
     few, many = RATIO_EXPERTS
     return (many - MOE_LAYER_RATIO * few) / (MOE_LAYER_RATIO - 1)

@@ -1,4 +1,4 @@
-"""What is played for ELDR's page, section by section: cells by name, and their figures. It writes nothing."""
+"""Cells played for ELDR's page, section by section, and their figures. It writes nothing."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ WEIGHTS = (0.3, 1.0, 3.0)
 EXPERT_RANKS = 4
 GROUP = 4
 _COUNTS = (16, 144)
-"""Workers among which a timed decision chooses."""
+"""Numbers of workers among which a timed decision chooses."""
 
 OnProgress = Callable[[str], object]
 
 
 @dataclass(slots=True)
 class Results:
-    """By section; within one by workload and row."""
+    """Results by section; within a section by workload and row."""
 
     sizes: Sizes
     workloads: list[Workload]
@@ -39,15 +39,15 @@ class Results:
     sections: dict[str, dict[tuple[str, str], Figures]] = field(default_factory=dict)
     scores: dict[str, EldrScores] = field(default_factory=dict)
     costs: dict[tuple[int, str], Figures] = field(default_factory=dict)
-    """By workers, and by which core decides: plain, or compiled."""
+    """Costs of a decision, by number of workers and by core: plain, or compiled."""
     journal: dict[int, Figures] = field(default_factory=dict)
     fit: Figures = field(default_factory=dict)
-    """Seconds, on the clock and of computing."""
+    """Wall time and CPU time of a fit, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one process does at a time."""
+    """Unit of work of one process."""
 
     section: str
     workload: str = "published"
@@ -56,7 +56,7 @@ class Job:
 
 
 def jobs_of(names: Sequence[str], sizes: Sizes) -> list[Job]:
-    """The longest first."""
+    """Jobs, the longest first."""
     choice = ("published",) if sizes.is_small else ("published", "languages")
     jobs = [Job("together", part=form) for form in FORMS]
     jobs += [Job("drift")]
@@ -68,7 +68,7 @@ def jobs_of(names: Sequence[str], sizes: Sizes) -> list[Job]:
 
 
 def play_all(traces: Path | None, sizes: Sizes, *, processes: int, on_progress: OnProgress) -> Results:
-    """Raises TraceError."""
+    """Play all cells and time decisions. Raises TraceError."""
     on_progress("drawing requests")
     workloads = drawn_workloads(traces, sizes)
     for workload in workloads:
@@ -79,7 +79,7 @@ def play_all(traces: Path | None, sizes: Sizes, *, processes: int, on_progress: 
     for number, (job, found) in enumerate(all_done(partial(_done, traces, sizes), jobs, processes=processes), 1):
         on_progress(f"{number} of {len(jobs)}")
         _take(results, job, found)
-    on_progress("timing a decision, and a fit")  # with nothing of ours beside them
+    on_progress("timing a decision, and a fit")  # timed without other processes of the run
     published = next(each for each in workloads if each.name == "published")
     results.costs = costs_by_core(_COUNTS, sizes.decisions)
     results.journal = {workers: journal_bytes(workers) for workers in _COUNTS}
@@ -149,7 +149,7 @@ def _bands(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
 
 
 def _pools(workload: Workload, sizes: Sizes) -> dict[str, Figures]:
-    """The rate grows with the workers, so that batches are about as large."""
+    """Pools of several sizes; the rate grows with the workers, so that batches are about as large."""
     found = {}
     for workers in sorted({*sizes.other_decode, sizes.decode}):
         drawn = workload.drawn(workers)
@@ -204,8 +204,8 @@ FORMS = {
 
 
 def _together(workload: Workload, sizes: Sizes, form: str) -> dict[str, Figures]:
-    """Answers are of unequal lengths, and known: what a group gains by looking ahead is all there. KV tokens cost what
-    they cost, and prompts are ten times as long, or there would be nothing to balance."""
+    """BR-H and ELDR together. Answers have unequal, known lengths, so that lookahead has its full effect. KV tokens
+    have their real cost, and prompts are ten times as long, so that load balance matters."""
     shape = FORMS[form]
     group = min(shape.group, sizes.decode // 2)
     drawn = _with_long_prompts(workload.drawn(sizes.decode // group))

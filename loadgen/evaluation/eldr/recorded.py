@@ -1,8 +1,8 @@
-"""Real routing: which experts a real model's gates picked for the tokens of documents of four domains. A request is a
-window of a document, whose first half stands for a prompt and whose second half for its answer.
+"""Reads recorded routing: the experts that a real model's gates picked for the tokens of documents of four domains. A
+request is a window of a document, whose first half stands for a prompt and whose second half for its answer.
 
-They are prompts only, so what stands for an answer is text of the same author: prompt and answer are more alike than
-where a model answers, and nothing here can say by how much.
+The recording has prompts only, so the answers are text of the same author: prompt and answer are more alike than with
+generated answers, by an unknown amount.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CELLS_MAX = 1 << 24
 
 
 def read_recorded(path: Path) -> Requests:
-    """Raises TraceError."""
+    """Requests of a recording. Raises TraceError."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             names = sorted(name.removesuffix("_ids") for name in arrays.files if name.endswith("_ids"))
@@ -53,7 +53,7 @@ def read_recorded(path: Path) -> Requests:
 
 
 def _windows(start: int, length: int) -> list[tuple[int, int, int]]:
-    """Begin, middle and end of each; what is left at the end is one of its own, if it is long enough."""
+    """Begin, middle and end of each window; the rest of a document is a window of its own if it is long enough."""
     found = []
     for first in range(start, start + length, WINDOW):
         last = min(first + WINDOW, start + length)
@@ -63,7 +63,7 @@ def _windows(start: int, length: int) -> list[tuple[int, int, int]]:
 
 
 def _counts(picks: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """[layers, experts], of picks [layers, tokens, k]."""
+    """Counts [layers, experts] of picks [layers, tokens, k]."""
     layers = len(picks)
     flat = picks.reshape(layers, -1).astype(np.int64) + np.arange(layers)[:, None] * EXPERTS
     return np.bincount(flat.ravel(), minlength=layers * EXPERTS).reshape(layers, EXPERTS)

@@ -1,6 +1,5 @@
-"""Requests as their experts are: what each picked for its prompt, and how likely it picks each for a token of its
-answer. Values, and where they come from says what they mean. No two parts of a split share a document.
-"""
+"""Requests described by their experts: the picks for the prompt, and the probability of each pick for a token of the
+answer. Values, whose meaning depends on their source. No two parts of a split share a document."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """One entry a request in each."""
+    """Requests in columns; each column has one entry per request."""
 
     documents: tuple[str, ...]
     domains: tuple[str, ...]
     prefill: npt.NDArray[np.uint16]
     """[requests, layers, experts]: tokens of the prompt that each expert was picked for."""
     decode: Floats
-    """The same shape: the share of the answer's tokens that each is picked for."""
+    """The same shape: the share of the answer's tokens that each expert is picked for."""
     prompt_tokens: tuple[int, ...]
 
     def __len__(self) -> int:
@@ -51,8 +50,8 @@ class Requests:
 
 
 def split(requests: Requests, share: float) -> tuple[Requests, Requests]:
-    """Calibration and test. Of the documents of each domain, about such a share is for calibration, at least one for
-    either where there are two."""
+    """Calibration and test part. About `share` of the documents of each domain is for calibration, and each part has at
+    least one where there are two."""
     by_domain: dict[str, list[str]] = {}
     for document, domain in sorted(set(zip(requests.documents, requests.domains, strict=True))):
         by_domain.setdefault(domain, []).append(document)

@@ -1,4 +1,4 @@
-"""How many distinct experts batches read, of one domain and mixed (ELDR's Fig. 4). It only computes."""
+"""Counts the distinct experts that batches read, of one domain and mixed (ELDR's Fig. 4). It only computes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _DRAWN = 12
 
 
 def mean_union(requests: Requests, batch: int, *, is_mixed: bool, seed: int = 0) -> float:
-    """Distinct experts a step and layer, of batches drawn by chance, with repetition; those of one domain are of each
-    domain in its share."""
+    """Mean number of distinct experts per step and layer of random batches, drawn with repetition; batches of one
+    domain take each domain by its share."""
     rng = np.random.default_rng((seed, batch))
     absences = np.stack([log_absence(each) for each in requests.decode])
     domains = np.array(requests.domains)
@@ -26,7 +26,7 @@ def mean_union(requests: Requests, batch: int, *, is_mixed: bool, seed: int = 0)
 
 
 def fewer_in_one_domain(requests: Requests, batches: tuple[int, ...] = BATCHES) -> float:
-    """The share by which batches of one domain have fewer than mixed ones, over batch sizes."""
+    """Mean over batch sizes of the share by which batches of one domain have fewer experts than mixed ones."""
     shares = []
     for batch in batches:
         mixed = mean_union(requests, batch, is_mixed=True)

@@ -1,6 +1,5 @@
-"""What ELDR is played with: mixes of requests, a calibration and a test half of each, what engines of that model cost,
-and what was fitted to the calibration. Made once for all cells.
-"""
+"""Workloads for ELDR: mixes of requests, a calibration and a test half of each, the engine costs of that model, and the
+fits to the calibration. Made once for all cells."""
 
 from __future__ import annotations
 
@@ -26,17 +25,17 @@ from loadgen.evaluation.eldr.world import Costs, Drawn, compared, drawn_from
 
 _SEED = 21
 _BANDWIDTH = 5.3e12
-"""Bytes a second of an MI300X, by its data sheet."""
+"""Memory bandwidth of an MI300X in bytes per second, by its data sheet."""
 _EXPERT_BYTES = {"qwen": 3 * 2048 * 768 * 2, "deepseek": 3 * 2048 * 1408 * 2}
 _KV_BYTES = {"qwen": 48 * 2 * 4 * 128 * 2, "deepseek": 27 * (512 + 64) * 2}
-"""Of a token: keys and values of 4 heads in 48 layers; a latent vector and a rotary key in 27."""
+"""KV cache bytes per token: keys and values of 4 heads in 48 layers; a latent vector and a rotary key in 27."""
 
 OnProgress = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is drawn and played."""
+    """Amounts that are drawn and played."""
 
     calibration: int = 1_000
     test: int = 600
@@ -52,7 +51,7 @@ class Sizes:
     other_decode: tuple[int, ...] = (8, 24)
     decisions: int = 1_000
     is_small: bool = False
-    """Whether all of it works is all that is asked."""
+    """True for a run that only checks that everything works."""
 
 
 FULL = Sizes()
@@ -86,7 +85,7 @@ def costs_of(model: str, base_ns: int = 4_000_000) -> Costs:
 
 
 class Workload:
-    """One mix."""
+    """One mix of requests, with its calibration, its test half and its engine costs."""
 
     def __init__(self, name: str, title: str, calibration: Requests, test: Requests, costs: Costs) -> None:
         self.name = name
@@ -125,7 +124,8 @@ class Workload:
 
 @cache
 def drawn_workloads(traces: Path | None, sizes: Sizes) -> tuple[Workload, ...]:
-    """Once in each process, and before others are made of it: they have it, then. Raises TraceError."""
+    """Workloads, drawn once per process, and before worker processes are forked, which then have them. Raises
+    TraceError."""
     known = [] if traces is None or not has_recording(traces) else [recorded(traces)]
     return (*known, *made_up(sizes))
 
@@ -135,7 +135,7 @@ def has_recording(traces: Path) -> bool:
 
 
 def recorded(traces: Path) -> Workload:
-    """Raises TraceError."""
+    """Workload of the recorded routing. Raises TraceError."""
     calibration, test = split(read_recorded(find_file(traces, PATTERN)), 0.5)
     return Workload("recorded", "recorded (DeepSeek-V2-Lite)", calibration, test, costs_of("deepseek"))
 
@@ -156,12 +156,12 @@ def _made(name: str, title: str, spread: Spread, shares: dict[str, float], sizes
 
 
 DRIFTED = {"code": 1.0, "medical": 1.0, "poetry": 3.0, "chemistry": 3.0}
-"""The mix after a drift: of six in eight, the calibration knows nothing."""
+"""Shares of domains after a drift; six requests in eight are of domains that the calibration does not have."""
 
 
 def drifting(workload: Workload, sizes: Sizes, *, refit_s: float | None) -> Drawn:
-    """The mix shifts halfway. With `refit_s`, from that second on it goes by what was fitted to another draw of the new
-    mix."""
+    """Requests whose mix shifts halfway. From `refit_s` on, an artifact fitted to another draw of the new mix is in
+    force."""
     generator = Generator(sizes.shape, AS_PUBLISHED, _SEED)
     later_test = generator.draw(DRIFTED, sizes.test, 12)
     before = workload.drawn(sizes.decode)

@@ -1,7 +1,7 @@
-"""A disaggregated pool in virtual time: prefill workers that read prompts, the production decode tier, and decode
-workers whose steps take what their batches' experts take. It plays one setting, and counts what clients see of it.
+"""Simulates a disaggregated pool in virtual time: prefill workers, the production decode tier, and decode workers whose
+step times depend on their batches' experts. It plays one setting, and counts latencies as clients see them.
 
-Chance is seeded: equal settings give equal figures. What a signature says is worked out by the production function.
+Chance is seeded: equal settings give equal figures. Signatures are computed by the production function.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LEASE_NS = 480 * _NS
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of engines. Where each comes from is said on the page."""
+    """Costs of engines. The source of each is given on the page."""
 
     base_ns: int = 4_000_000
     layer_ns: float = 25_400.0
@@ -52,21 +52,21 @@ class Costs:
 class Fleet:
     prefill: int = 8
     decode: int = 16
-    """Decode workers: ranks, where several are one group."""
+    """Decode workers: ranks, where several form one group."""
     group: int = 1
     """Ranks of a group, which step in time."""
     shares_experts: bool = False
-    """Do the ranks of a group shard the experts, and so read those of all of their batches?"""
+    """The ranks of a group shard the experts, and so each step reads the experts of all their batches."""
     expert_ranks: int = 1
     """Engines over which each worker's experts are sharded."""
     batch: int = 256
     prefix_blocks: int = 0
-    """Prompts that each prefill worker's cache has room for; 0: it has none."""
+    """Prompts that each prefill worker's cache holds; 0 for no cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One cell, but for what is drawn for it."""
+    """One cell, except its requests."""
 
     policy: str
     """A production policy, or `domain`, `scored`."""
@@ -76,7 +76,7 @@ class Play:
     warm_up_s: float = 15.0
     output_tokens: int = 512
     output_sigma: float = 0.0
-    """Of the logarithm of an answer's tokens; 0: all are as long, as in the paper."""
+    """Standard deviation of the logarithm of an answer's tokens; 0: all are equally long, as in the paper."""
     seed: int = 1
     fleet: Fleet = Fleet()
     costs: Costs = Costs()
@@ -84,28 +84,30 @@ class Play:
     score_weight: float = 1.0
     placed_experts: bool = False
     whole_signatures: bool = True
-    """Do cached parts of a prompt count? False: an engine that counts only what it reads anew."""
+    """Cached parts of a prompt count in its signature. False: an engine that counts only the tokens that it
+    prefills."""
     ages_known: bool = False
-    """Of policies that look ahead: an oracle predicts."""
+    """Policies that look ahead use an oracle as predictor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What a cell draws from."""
+    """Requests of a cell, and the data derived from them."""
 
     requests: Requests
     absences: list[Packed]
     nearness: list[Nearness | None]
-    """To the artifact in force; None: it has none."""
+    """Nearness of each request to the artifact in force; None without one."""
     comparer: Comparer | None = None
     placement: npt.NDArray[np.uint16] | None = None
-    """By cluster."""
+    """Placement of experts by cluster."""
     shares: dict[str, float] = field(default_factory=dict)
-    """Of domains, in the calibration."""
+    """Shares of the domains, in the calibration."""
     later: tuple[float, Drawn] | None = None
-    """From that second on, another mix; and from another one on, another artifact (`refit`)."""
+    """Second from which requests are drawn from another mix, and that mix."""
     refit: tuple[float, Comparer, list[Nearness | None], list[Nearness | None]] | None = None
-    """From that second on, with what the requests of either mix are near to."""
+    """Second from which another artifact is in force, that artifact, and the nearness of the requests of either mix to
+    it."""
 
 
 def drawn_from(
@@ -155,14 +157,14 @@ class _Oracle(Predictor):
 
 
 class _Cache:
-    """Prompts that a prefill worker has read lately."""
+    """Prompts that a prefill worker has processed lately."""
 
     def __init__(self, room: int) -> None:
         self._room = room
         self._kept: OrderedDict[tuple[bool, int], None] = OrderedDict()
 
     def take(self, prompt: tuple[bool, int]) -> bool:
-        """Was it there? It is from now on."""
+        """Add a prompt; returns True if it was cached."""
         if not self._room:
             return False
         known = prompt in self._kept
@@ -174,7 +176,7 @@ class _Cache:
 
 
 class _Tally:
-    """Of one group's steps, from when counting begins to when it ends."""
+    """Counters of one group's steps inside the measured window."""
 
     def __init__(self, window: tuple[int, int], bins: list[float]) -> None:
         self._window = window
@@ -236,11 +238,11 @@ class _World:
         self._tallies = [_Tally(window, edges) for _ in range(groups)]
         self._groups = [self._group(number) for number in range(groups)]
         self._changes_ns: list[int | None] = [None] * groups
-        """When something is due in each of the groups."""
+        """Time of the next change in each of the groups."""
         self._next = 0
         self._outside: deque[int] = deque()
         self._readers = [0] * fleet.prefill
-        """When each prefill worker is free."""
+        """Time from which each prefill worker is free."""
         self._caches = [_Cache(fleet.prefix_blocks) for _ in range(fleet.prefill)]
         self._reading: list[tuple[int, int, bool]] = []
         self._tpots: list[float] = []
@@ -272,7 +274,7 @@ class _World:
         return DecodeGroup(config, self._tallies[number], loads)
 
     def _arrivals(self) -> list[_Asked]:
-        """Poisson's; each prompt is drawn from the mix of its time."""
+        """Poisson arrivals; each prompt is drawn from the mix of its time."""
         setting, asked, at_s = self._setting, [], 0.0
         while (at_s := at_s + self._rng.expovariate(setting.rate)) < setting.seconds:
             is_later = self._drawn.later is not None and at_s >= self._drawn.later[0]
@@ -342,7 +344,8 @@ class _World:
             self._changes_ns[number] = group.next_change_ns()
 
     def _read(self, now_ns: int) -> None:
-        """Who comes is read by the prefill worker that has its prompt, or by the first that is free."""
+        """Prefill arrived requests: each goes to the prefill worker that has its prompt cached, or to the first that is
+        free."""
         while self._next < len(self._asked) and self._asked[self._next].came_ns <= now_ns:
             self._outside.append(self._next)
             self._next += 1

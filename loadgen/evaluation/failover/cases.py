@@ -1,4 +1,5 @@
-"""What is brought about: which gateways die in which mesh, and what is measured of it. One case at a time, live."""
+"""Defines and plays the failover cases: which gateways of which mesh die, and the measurements. One case at a time,
+live."""
 
 from __future__ import annotations
 
@@ -24,27 +25,27 @@ from loadgen.evaluation.failover.clients import Asked, Clients
 from loadgen.names import NameResolver
 
 _USERS = 3
-"""In each region."""
+"""Users in each region."""
 _WARM_S = 1.5
 _WITHIN_S = 45.0
 _AFTER_S = TTL_S + 1.5
-"""How long clients go on once the name has changed: until every old answer has run out."""
+"""Time for which clients continue after the DNS change, until every cached answer has expired."""
 _DRAIN_S = 20.0
 _SECOND_NS = 1_000_000_000
 _ON_ITS_WAY_NS = _SECOND_NS // 2
-"""What a process had sent before it died has come in by then, and nobody has adopted anything so soon."""
+"""Margin after the death: answers that the process sent before have arrived by then, and no adopter serves so soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     name: str
     gateways: int
-    """One in each region, besides a sibling."""
+    """Gateways, one in each region, besides a sibling."""
     dead: int
     has_sibling: bool = False
-    """The one that dies has another one beside it."""
+    """The dying gateway has a sibling in its region."""
     is_silent: bool = False
-    """It is halted instead of killed: its host answers for it, and nothing says that it is gone."""
+    """The process is halted instead of killed: its host still accepts connections, and no event announces its death."""
 
 
 CASES = (
@@ -58,7 +59,8 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one case, played once. Times are seconds after the kill; None: it did not come in the time there was."""
+    """Measurements of one case, played once. Times are seconds after the kill; None: not observed within the time
+    limit."""
 
     case: str
     has_sibling: bool
@@ -67,16 +69,16 @@ class Outcome:
     renamed_s: float | None
     reassigned_s: float | None
     served_s: float | None
-    """The first request that an adopter ran on a replica of the dead one."""
+    """Time of the first request that an adopter ran on a replica of the dead gateway."""
     requests: int
     failures: tuple[tuple[Cause, bool, str], ...]
-    """Cause, whether the answer had begun, and what the client says."""
+    """Cause, whether the answer had begun, and the client's error text."""
     hung: int
-    """Had not ended when the case was over."""
+    """Requests that had not ended when the case was over."""
 
 
 async def play(case: Case) -> Outcome:
-    """Raises DemoFailure where a process does not start, or dies unasked."""
+    """Play the case. Raises DemoFailure where a process does not start, or dies without having been killed."""
     with tempfile.TemporaryDirectory(prefix="nightside-failover-") as folder:
         scenario = _scenario(case, Path(folder))
         async with asyncio.TaskGroup() as tasks:
@@ -139,7 +141,7 @@ class _Played:
         asked = [each for clients in self._clients for each in clients.asked]
         since_ns = death.dead_ns + _ON_ITS_WAY_NS
         if self._case.is_silent and seen.reassigned_ns is not None:
-            since_ns = seen.reassigned_ns  # what a halted process had sent before is still on its way
+            since_ns = seen.reassigned_ns  # answers sent by a halted process before its halt are still arriving
         served = [self._first_served(each.region, since_ns) for each in self._dead]
         return Outcome(
             self._case.name,
@@ -157,20 +159,21 @@ class _Played:
         )
 
     def _first_served(self, region: RegionName, since_ns: int) -> int | None:
-        """By an adopter: nobody else has replicas of that region then, but a sibling."""
+        """Time of the first request served by an adopter: only an adopter, or a sibling, has replicas of that region
+        then."""
         found = [each.answers.first(region, since_ns) for each in self._clients]
         return min((each for each in found if each is not None), default=None)
 
 
 def _failure(asked: Asked, death: Death) -> tuple[Cause, bool, str]:
     assert asked.ended_ns is not None, "it has ended"
-    if asked.is_refused:  # whoever says so lives, and nobody's death explains it
+    if asked.is_refused:  # the gateway that answered is alive, so the death does not explain the failure
         return Cause.OTHER, asked.has_begun, asked.fault
     return death.cause_of(asked.left_ns, asked.ended_ns, asked.fault), asked.has_begun, asked.fault
 
 
 def _victims(case: Case, scenario: DemoScenario, mesh: Mesh) -> Sequence[Member]:
-    """The first of each region, from the last one on: the first region's lives."""
+    """First gateway of each region, from the last region on: the first region's survives."""
     regions = [region.name for region in scenario.regions][-case.dead :]
     first: dict[RegionName, Member] = {}
     for member in mesh.members.values():
@@ -184,7 +187,7 @@ _ROUND_TRIP_MS = 20
 
 
 def _scenario(case: Case, folder: Path) -> DemoScenario:
-    """Small engines, open policies and short ways: what is measured is the failover, not the load."""
+    """Scenario with small engines, open policies and short distances: the failover is measured, not the load."""
     regions = tuple(
         RegionScenario(
             Place(RegionName(name), Jurisdiction("XX")),

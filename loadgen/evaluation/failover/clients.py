@@ -1,6 +1,5 @@
-"""The real OpenAI SDK as a client of the mesh's one name: its own retries, and the resolver handed in through its own
-HTTP client. It must never mend what it measures.
-"""
+"""Runs the real OpenAI SDK as a client of the mesh's one name: with its own retries, and a resolver passed in through
+its HTTP client. It must never mend what it measures."""
 
 from __future__ import annotations
 
@@ -27,18 +26,18 @@ class Asked:
     region: RegionName
     left_ns: int
     ended_ns: int | None = None
-    """None: it had not ended when the run was over."""
+    """Time of the call's end; not set (None) if it had not ended when the run was over."""
     has_begun: bool = False
-    """Part of the answer has come."""
+    """True once part of the answer has arrived."""
     fault: str = ""
-    """Empty for an answer that is whole."""
+    """Empty for a complete answer."""
     is_refused: bool = False
-    """The last thing that came was a gateway's own word that it failed, before any answer."""
+    """The last response was a gateway's own error, before any answer."""
 
 
 @dataclass(slots=True)
 class Answers:
-    """Which region's engine answered, and when: of every answer that began."""
+    """Time and engine region of every answer that began."""
 
     seen: list[tuple[int, RegionName]] = field(default_factory=list)
 
@@ -47,7 +46,8 @@ class Answers:
 
 
 class OneName(httpx2.AsyncBaseTransport):
-    """Connects to what the name says, one address after the other, as HTTP clients do with what a resolver gives."""
+    """Transport that connects to the addresses of the name, one after the other, as HTTP clients do with a resolver's
+    answer."""
 
     def __init__(self, resolver: NameResolver, on_answer: Callable[[str], None]) -> None:
         self._inner = httpx2.AsyncHTTPTransport()
@@ -81,7 +81,7 @@ class Clients:
 
     region: RegionName
     url: str
-    """By the one name."""
+    """URL with the one name."""
     model: str
     resolver: NameResolver
     clock: Clock
@@ -90,7 +90,7 @@ class Clients:
     is_over: bool = False
 
     async def run(self, users: int) -> None:
-        """Until `is_over`, or cancelled; what is open then stays without an end."""
+        """Send requests until `is_over` is set, or until cancelled; open calls then stay without an end."""
         transport = OneName(self.resolver, self._note)
         async with httpx2.AsyncClient(transport=transport) as http:
             async with AsyncOpenAI(base_url=f"{self.url}/v1", api_key="unused", http_client=http) as client:

@@ -1,6 +1,6 @@
-"""The page of what a gateway's death costs: what was measured live, what the controller's core costs, and the aims.
+"""Page of a gateway failover's costs: live measurements, the costs of the controller's core, and the aims.
 
-Every figure comes from elsewhere. It must never leave out a failed request, nor call an aim met that was not.
+Every figure is measured elsewhere. It must never leave out a failed request, nor call an aim met that was not.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _clients(outcomes: Sequence[Outcome]) -> str:
 
 
 def _faults(outcomes: Sequence[Outcome]) -> str:
-    """In the client's words, so that a class can be doubted."""
+    """Failures in the client's own words, so that readers can check the classes."""
     said = Counter((cause, _shortened(fault)) for each in outcomes for cause, _, fault in each.failures)
     if not said:
         return ""
@@ -144,7 +144,7 @@ def _judged(killed: Sequence[Outcome], outcomes: Sequence[Outcome]) -> list[str]
     alone = [each for each in killed if not each.has_sibling]
     unbegun = sum(not has_begun for each in beside for _, has_begun, _ in each.failures)
     unknown = sum(cause is Cause.OTHER for each in outcomes for cause, _, _ in each.failures)
-    unknown += sum(each.hung for each in killed)  # at a host that answers nobody has to wait
+    unknown += sum(each.hung for each in killed)  # refused at once by a killed process's host
     return [
         _within("replicas reassigned after a kill -9", [each.reassigned_s for each in killed], REASSIGNED_MAX_S),
         _within("the DNS answer changed after a kill -9", [each.renamed_s for each in killed], RENAMED_MAX_S),

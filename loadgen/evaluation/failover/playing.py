@@ -1,4 +1,4 @@
-"""Plays every case so many times, measures the controller's core, and puts the page together. It judges nothing."""
+"""Plays every case `rounds` times, measures the controller's core, and assembles the page. It judges nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SECOND_NS = 1_000_000_000
 
 
 def play_failover(rounds: int, tell: Callable[[str], None]) -> str:
-    """The page. Raises DemoFailure where something could not be played."""
+    """Play all cases; returns the page. Raises DemoFailure where a case could not be played."""
     if not has_addresses_of_its_own():
         raise DemoFailure("this system has no 127.x.y.z addresses besides 127.0.0.1, so one name cannot lead to two")
     clock, before = Clock(), read_cpu_times(())

@@ -1,6 +1,5 @@
-"""What else may come: prompts of a hundred thousand tokens, tenants of different kinds, engines and regions that are
-lost, a cold start, larger fleets, other distances. Each is a scenario changed in one way.
-"""
+"""Further cases of the placement evaluation: prompts of a hundred thousand tokens, tenants of different kinds, loss of
+engines and regions, a cold start, larger fleets, other distances. Each is a scenario with one change."""
 
 from __future__ import annotations
 
@@ -12,15 +11,15 @@ from loadgen.evaluation.experiments import Changes
 from loadgen.evaluation.placement.workloads import LARGE, REGIONS, Workload, changed, few_large, with_clients
 
 LOSS_S = 30
-"""How long what is lost stays lost."""
+"""Duration of a loss in seconds."""
 ROUND_TRIPS_MS = (1, 75, 150, 300)
-"""Between any two regions; 1 ms stands for none."""
+"""Round trips between any two regions; 1 ms stands for none."""
 FLEETS = (1, 4, 16)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing that may be so, or one quantity at several values."""
+    """One case, or one quantity at several values."""
 
     name: str
     title: str
@@ -31,7 +30,7 @@ class Case:
 
 
 def cases(known: Mapping[str, Workload]) -> list[Case]:
-    """Those that there are files for."""
+    """Cases whose trace files are present."""
     found = [*_fleets(known["conversations"]), _distances("one-prompt", known["one-prompt"])]
     found += _lost("conversations", known["conversations"])
     if "agentic" in known:
@@ -62,7 +61,7 @@ def _unscaled(agentic: Workload) -> Case:
 
 
 def _tenants(agentic: Workload, mooncake: Workload) -> Case:
-    """Four kinds at once, each another tenant's."""
+    """Case with four workloads at once, each of another tenant."""
     recorded = agentic.point.changes["workloads"], mooncake.point.changes["workloads"]
     kinds: dict[str, Any] = {
         "agents": dict(_chat(recorded[0])),
@@ -85,7 +84,7 @@ def _chat(workloads: object) -> Mapping[str, Any]:
 
 
 def _lost(name: str, workload: Workload) -> list[Case]:
-    """Engines that crash come back with an empty cache."""
+    """Cases of lost engines, which crash and return with an empty cache."""
     span: Changes = {"duration": "120s", "warm_up": "30s"}
     engines = [f"{REGIONS[-1]}/{number}" for number in range(workload.replicas_in(REGIONS[-1]))]
     cold: Changes = {"duration": "30s", "warm_up": 0}
@@ -105,7 +104,7 @@ def _crashes(engines: Sequence[str]) -> list[dict[str, object]]:
 
 
 def _fleets(workload: Workload) -> list[Case]:
-    """As many more users as replicas, equal in all regions."""
+    """Case of larger fleets, with users in proportion to the replicas, equal in all regions."""
     points = tuple(_fleet(workload, factor) for factor in FLEETS)
     return [Case("fleets", "larger fleets", points, "times 2/2/2", tuple(map(float, FLEETS)))]
 

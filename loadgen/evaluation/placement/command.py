@@ -1,4 +1,4 @@
-"""`nightside results placement`: plays what judges our default placement, and writes its page and its plots."""
+"""`nightside results placement`: plays the evaluation of the default placement, and writes its page and its plots."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def placement(
     *, traces: Path | None, full: bool, look: bool, out: Path | None, cache_folder: Path, jobs: int | None,
     only: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Our default placement beside what others' routers do, on every workload and load, in OUT/placement.md.
+    """The default placement beside other routers' rules, on every workload and load, in OUT/placement.md.
 
     Cells that were played before, of the same code and the same files, are not played again: stop it and go on at will.
 

@@ -1,4 +1,4 @@
-"""What rising load does, and what is left of a spike: plots and tables over loads. It says what the figures say."""
+"""Plots and tables over loads: behaviour under rising load, and recovery from a spike. Its text states figures only."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _plain(runs: Sequence[Figures], measure: Measure) -> str:
 
 
 def goodputs(series: Sequence[Series], runs_of: RunsOf) -> Section:
-    """The most requests a second of each sweep that are served in time."""
+    """Section of goodput: the most requests per second of each sweep that are served in time."""
     told = "over all loads of a sweep, at which nine in ten first tokens come within the bound"
     parts = ["## Goodput\n", f"The most requests a second, {told}.\n"]
     for bound_s in BOUNDS_S:
@@ -90,7 +90,7 @@ def _goodput(series: Series, bound_s: float, runs_of: RunsOf) -> tuple[str, ...]
 
 
 def spikes(several: Sequence[Spike], runs_of: RunsOf) -> Section:
-    """What comes after one, beside the same time without."""
+    """Table of the time after a spike, beside the same time without one."""
     rows = []
     for spike in several:
         calm, spiked = (point.name for point in spike.experiment.points)

@@ -1,7 +1,7 @@
-"""Two workloads that nobody looks at while a rule is made: recorded by others, used for nothing else here.
+"""Two workloads held out while a rule is developed: recorded by others, and used for no other purpose here.
 
-They are played once, after what is expected of them was written down in `EXPECTED`; whoever changes the rule after that
-has none left. Nothing but `--look` plays them.
+They are played once, after the expected result was written down in `EXPECTED`; once the rule is changed after that, no
+held-out workload is left. They are played with `--look` only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ carry what comes, within 1 % of each other; ours has the lowest mean TTFT, since
 shorter than the wait, and a router for all regions pays a round trip for two requests of three. On MT-Bench's questions
 the second turn finds the first one's cache: ours carries at least 0.99 of the best baseline's throughput, with a mean
 TTFT below all others'. The guard of full caches is not expected to act on either."""
-"""What our default is expected to do on them, and why; written before they are played."""
+"""Expected results of the default on them, with reasons; written before they are played."""
 
 FOUND = """Throughput came as expected, 1.000 and 0.991 of the best. That ours has the shortest mean TTFT was wrong on
 both: it is far below that of every router that stands before all regions, but rules that leave a region only when it is
@@ -25,7 +25,7 @@ full are quicker still, by a sixth and a quarter. Ours sent 23 % abroad on eithe
 client's time, the way among it, counts as half of what reading costs an engine, and less the more requests run. After
 the look the rule was given a bound of what it learns (first tokens that read next to nothing are left out), and nothing
 else."""
-"""What was seen in that one look."""
+"""Findings of that one look."""
 
 _TURNS = {
     "applications": 2,
@@ -37,9 +37,9 @@ _TURNS = {
 
 
 def held_out(folder: Path | None) -> dict[str, Workload]:
-    """Azure's conversations of 2023 as they came, eight times as fast (44 requests a second, of which nothing is
-    shared), and MT-Bench's two-turn questions, whose users come as Azure's code requests did over two days of 2024, an
-    hour of which takes five seconds. Without their files there are none."""
+    """Held-out workloads: Azure's conversations of 2023 in recorded order, eight times as fast (44 requests per second,
+    without shared prefixes), and MT-Bench's two-turn questions, whose users arrive as Azure's code requests did over
+    two days of 2024, with an hour in five seconds. Empty without their files."""
     if folder is None:
         return {}
     chat = _only(folder, "azure2023/AzureLLMInferenceTrace_conv.csv*")

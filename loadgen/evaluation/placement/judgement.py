@@ -1,6 +1,5 @@
-"""Whether our default is no worse than the best of the others on a workload, and by how much where it is. It only
-counts.
-"""
+"""Judges whether the default is at least as good as the best baseline on a workload, and by how much. It only
+counts."""
 
 from __future__ import annotations
 
@@ -14,34 +13,35 @@ from loadgen.evaluation.placement.systems import BASELINES, OURS
 from loadgen.figures import Figures
 
 THROUGHPUT_MIN = 0.99
-"""Of the best baseline's."""
+"""Minimum throughput, as a share of the best baseline's."""
 WAIT_MAX = 1.0
-"""Of its mean TTFT."""
+"""Maximum mean TTFT, as a multiple of the best baseline's."""
 FAR_THROUGHPUT, FAR_WAIT = 1.2, 0.5
-"""Far better is whoever reaches one of these."""
+"""Ratios of throughput and mean TTFT; reaching either counts as far better."""
 ALIKE = 0.01
-"""Baselines that are nearer than this to the best are as good: of these, the one with the shortest TTFT counts."""
+"""Throughput difference within which baselines are equally good: of these, the one with the shortest TTFT counts."""
 BENDS = 0.97
-"""A curve bends down where throughput is less than this, of what it was at a lower load."""
+"""Throughput relative to that of a lower load, below which a curve bends down."""
 BOUNDS_S = (1.0, 2.0)
-"""Of TTFT p90: what is served within them is goodput."""
+"""Bounds on TTFT p90: goodput is the throughput within them."""
 
 RunsOf = Callable[[Experiment, str, str], list[Figures]]
-"""One for each seed, by experiment, point and run."""
+"""Figures by experiment, point and run, one for each seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Ours beside the best of the others, at one point; seeds are paired."""
+    """The default beside the best baseline, at one point; seeds are paired."""
 
     point: str
     best: str
-    """The baseline with most throughput."""
+    """The baseline with the highest throughput."""
     quickest: str
-    """Of those that have as much, the one with the shortest mean TTFT."""
+    """Baseline with the shortest mean TTFT, among those with about the highest throughput."""
     throughput: Middle | None
     wait: Middle | None
-    """Mean TTFT; None where somebody answered nobody, and both None where somebody was not played."""
+    """Ratio of mean TTFT; None where a system answered no request, and both ratios are None where one was not
+    played."""
 
     @property
     def is_judged(self) -> bool:
@@ -58,7 +58,7 @@ class Verdict:
 
     @property
     def misses(self) -> list[str]:
-        """What it falls short of, by how much and of whom."""
+        """Aims that are missed, each with the size of the shortfall and the baseline."""
         found = []
         if self.throughput is not None and self.throughput.median < THROUGHPUT_MIN:
             found.append(f"throughput {self.throughput.median - 1:.1%} of {self.best}")
@@ -92,12 +92,12 @@ def verdicts(experiment: Experiment, runs_of: RunsOf) -> list[Verdict]:
 
 
 def curve(experiment: Experiment, run: str, measure: Measure, runs_of: RunsOf) -> list[float | None]:
-    """The medians, in the order of the points."""
+    """Medians, in the order of the points."""
     return [median_of(runs_of(experiment, point.name, run), measure) for point in experiment.points]
 
 
 def bends(values: Sequence[float | None]) -> float | None:
-    """How deep a curve falls below what it reached before, as a share of that; None if it does not fall."""
+    """Depth to which a curve falls below its earlier maximum, as a ratio; None if it does not bend."""
     highest, deepest = 0.0, 1.0
     for value in values:
         if value is not None:
@@ -107,7 +107,7 @@ def bends(values: Sequence[float | None]) -> float | None:
 
 
 def goodput(experiment: Experiment, run: str, bound_s: float, runs_of: RunsOf) -> float | None:
-    """The most requests a second over all loads at which nine in ten first tokens come in time; None where none is."""
+    """Highest throughput over all loads whose TTFT p90 is within the bound; None where no load qualifies."""
     rates = curve(experiment, run, of.THROUGHPUT, runs_of)
     waits = curve(experiment, run, of.TTFT_P90, runs_of)
     held = [rate for rate, wait in zip(rates, waits, strict=True) if rate and wait is not None and wait <= bound_s]

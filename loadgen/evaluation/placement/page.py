@@ -1,6 +1,5 @@
-"""The page of our default placement, put together from its sections: what was aimed at, where it is missed and by how
-much, then every figure. Every sentence comes from figures.
-"""
+"""Assembles the page of the default placement from its sections: the aims, where they are missed and by how much, then
+every figure. Every sentence is derived from figures."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ from loadgen.pages.markdown import bullets, listed
 
 
 def page_of(plan: Evaluation, results: Results, played: Collection[str] | None = None) -> dict[str, str]:
-    """By file name: the page and its plots. `played` names the experiments that were asked for, all of them if it is
-    not given; what needs others is left out."""
+    """Contents by file name: the page and its plots. `played` names the experiments that were selected, all of them if
+    it is not given; sections that need others are left out."""
     runs_of = results.of
 
     def is_played(series: Series) -> bool:
@@ -90,7 +89,7 @@ nobody wait; llm-d's is told how fast the engines prefill, as its users are told
 
 
 def _aims(told: list[Verdict]) -> Section:
-    """What was aimed at, and every miss."""
+    """Section of the aims, with every miss."""
     judged = [each for each in told if each.is_judged]
     met = [each for each in judged if each.is_met]
     far = [each for each in judged if each.is_far_better]

@@ -1,6 +1,6 @@
-"""What is played to judge our default placement: every workload, every load, what may go wrong, and each constant.
+"""Experiments that judge the default placement: every workload, every load, failures, and each constant.
 
-It names experiments; what came of them is judged and shown elsewhere.
+It names experiments; their results are judged and shown elsewhere.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from loadgen.evaluation.skywalker.plan import Traces
 from loadgen.simulator.scenario import merged
 
 ON_EVERY_LOAD = (OURS, BEFORE, *STRONGEST)
-"""Who is played where not everybody is."""
+"""Systems played where not all of them are."""
 SEEDS, SEEDS_FULL = 3, 5
 CLIENTS = (15, 22, 30, 40, 48)
-"""In each region, on two replicas."""
+"""Numbers of clients in each region, on two replicas."""
 SPEEDS = (1, 2, 3, 4, 5)
-"""Of recorded arrivals."""
+"""Speeds of recorded arrivals."""
 SENSITIVE = ("agentic", "agentic-long", "mooncake", "tot-8", "skewed", "one-prompt")
 """The workloads on which constants are tried: those on which rules differ most."""
 _TWO_EACH: Changes = {f"regions.{region}.replicas": 2 for region in REGIONS}
@@ -45,40 +45,40 @@ class Series:
 
     title: str
     experiment: Experiment
-    """With a point for each load, in their order."""
+    """Experiment with a point for each load, in their order."""
     axis: str = ""
-    """What a load counts; empty where there is only one."""
+    """Quantity that varies between loads; empty for a single load."""
     loads: tuple[float, ...] = ()
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Spike:
-    """A minute of much more load, and what comes after it beside what would have been without."""
+    """One minute of a much higher load, and the time after it compared with the same time without it."""
 
     title: str
     experiment: Experiment
-    """Two points: without it, and with it; of both, only what comes after it counts."""
+    """Two points: without the spike, and with it; in both, only the time after it counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     traces: Traces
     seeds: tuple[int, ...]
-    """Where a section does not say others."""
+    """Seeds of sections that do not have their own."""
     workloads: tuple[Series, ...]
     sweeps: tuple[Series, ...]
     cases: tuple[Series, ...]
     spikes: tuple[Spike, ...]
     constants: tuple[Constant, ...]
     sensitivity: Mapping[str, Sequence[Experiment]]
-    """By constant, one for each workload; its runs are named by the values."""
+    """Experiments by constant, one for each workload; their runs are named by the values."""
     held_out: tuple[Series, ...]
-    """Empty unless they are asked for."""
+    """Empty unless `look` is given."""
 
     @property
     def series(self) -> tuple[Series, ...]:
-        """Whatever our default is judged by."""
+        """Series that the default is judged by."""
         return (*self.workloads, *self.sweeps, *self.cases, *self.held_out)
 
     @property
@@ -91,7 +91,7 @@ class Evaluation:
 def evaluation(
     folder: Path | None, *, full: bool = False, look: bool = False, constants: Sequence[Constant] = CONSTANTS
 ) -> Evaluation:
-    """`full`: five seeds everywhere; `look`: what is held out is played too."""
+    """All experiments. `full`: five seeds everywhere; `look`: held-out workloads are played too."""
     traces = find_traces(folder)
     known = workloads(traces)
     count = SEEDS_FULL if full else SEEDS
@@ -129,7 +129,7 @@ def _case(case: Case, seeds: int) -> Series:
 
 
 def _sweeps(known: Mapping[str, Workload], seeds: int) -> list[Series]:
-    """Closed loop and open: as many as there are files for."""
+    """Load sweeps, closed loop and open, of the workloads whose files are present."""
     small = {name: changed(each, "2/2/2", _TWO_EACH) for name, each in known.items()}
     large = [name for name in ("agentic", "agentic-long", "mooncake", "reasoning") if name in known]
     found = [_by_clients(name, known[name], CLIENTS, seeds) for name in large]
@@ -161,11 +161,11 @@ def _curve(name: str, points: Sequence[Workload], axis: str, loads: Sequence[flo
 
 _SPIKE_S = (60, 120)
 _AFTER: Changes = {"duration": "240s", "warm_up": "150s"}
-"""Half a minute after the end of the spike, to the end."""
+"""Window from half a minute after the end of the spike to the end."""
 
 
 def _spikes(known: Mapping[str, Workload], seeds: int) -> list[Spike]:
-    """On top of what each has, a minute in which every region sends bursts about documents."""
+    """Spikes: on top of each workload's load, a minute in which every region sends bursts about documents."""
     calm = [
         with_clients(known[name], clients) for name, clients in (("agentic", 22), ("agentic-long", 15)) if name in known
     ]
@@ -198,7 +198,7 @@ def _spike(calm: Workload, seeds: int) -> Spike:
 
 
 def _tried(constant: Constant, known: Mapping[str, Workload], seeds: int) -> list[Experiment]:
-    """Our default with this constant alone changed."""
+    """Experiments with the default rule and only this constant changed."""
     ours = run_of(OURS, "")
     runs = tuple(
         merged(ours, {"name": value, "placement": {constant.key: constant.given(value)}}) for value in constant.values

@@ -1,6 +1,6 @@
-"""Why an aim is missed, as far as it is known: beside each miss on the page, and for whoever goes on from there.
+"""Known reasons of missed aims: shown beside each miss on the page, and a start for further work.
 
-A reason stands here only if something on the page, or a run with one thing changed, speaks for it.
+A reason is listed only if a figure of the page, or a run with one thing changed, supports it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOISE = "Seeds reach from no worse to much worse: they say no more than that it
 @dataclass(frozen=True, slots=True)
 class Reason:
     begins: tuple[str, ...]
-    """The names of the points that it is about begin so."""
+    """Prefixes of the names of the points that the reason is about."""
     why: str
 
 
@@ -47,7 +47,7 @@ REASONS = (
 
 
 def reason_of(point: str, reasons: Iterable[Reason] = REASONS) -> str:
-    """The first that is about this point; that nobody knows, where none is."""
+    """First reason that is about this point, or a statement that the reason is not known."""
     for each in reasons:
         if point.startswith(each.begins):
             return each.why

@@ -1,7 +1,7 @@
-"""Who is compared: our default, what it was before, SkyWalker's own rules, and what others' routers do. Each is a run
-of a scenario.
+"""The compared systems: the default, the default before it, SkyWalker's own rules, and other routers' rules. Each is a
+run of a scenario.
 
-All of a baseline's settings are written out, so that a change of our defaults changes no baseline.
+All settings of a baseline are written out, so that a change of defaults changes no baseline.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ SYSTEMS: Mapping[str, Changes] = {
         {**_run(LLM_D_EXACT, "global_llm_d"), "exact_prefixes": True},
     )
 }
-"""By name. Whoever is `global` stands in one region, in front of every replica, and lets nobody wait."""
+"""Systems by name. A `global` one runs in one region, in front of every replica, and has no queue."""
 
 BASELINES = tuple(name for name in SYSTEMS if name not in (OURS, BEFORE, OURS_EXACT))
-"""Whom our default is to be no worse than."""
+"""Baselines that the default must at least equal."""
 STRONGEST = (SGLANG, LLM_D, LMETRIC, SESSION_STICKY)
-"""The baselines of sweeps: of the routers that people run, those that look at prompts, sessions or prefill."""
+"""The baselines of sweeps: of the routers in use, those that look at prompts, sessions or prefill."""
 
 
 def run_of(name: str, preset: str) -> Changes:
-    """A system on engines of that preset; any other name is that of a placement policy, ours or a plug-in's, in our
-    mesh. llm-d's router is told what its users are told to measure: how fast an engine prefills."""
+    """Run of a system on engines of that preset; any other name is that of a placement policy, built in or a plug-in,
+    in the mesh. llm-d's router is given the value that its users are told to measure: an engine's prefill rate."""
     if name not in SYSTEMS:
         return _run(name, "nightside", placement={"policy": name})
     run = SYSTEMS[name]
@@ -81,7 +81,7 @@ def run_of(name: str, preset: str) -> Changes:
 
 
 def prefill_bytes_per_s(preset: str) -> int:
-    """What its engines prefill while they do nothing else."""
+    """Prefill rate of an engine of the preset that has no other work."""
     cost = PRESETS[preset].cost
     assert isinstance(cost, LinearCost), f"{preset}: what it prefills in a second depends on more than its rate"
     return TOKEN_BYTES * 1_000_000_000 // cost.prefill_token_ns

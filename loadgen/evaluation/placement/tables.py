@@ -1,4 +1,4 @@
-"""The tables of the page: ours beside the best of the others, what exactness is worth, each constant, every figure."""
+"""The tables of the page: the default beside the best baseline, the gain of exactness, each constant, every figure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loadgen.figures import Figures
 from loadgen.pages.markdown import NOTHING, bullets, listed, table
 
 EXACT_GAIN_MIN = 0.03
-"""Of throughput: what a live feed of engines' caches would have to give."""
+"""Minimum throughput gain that a live feed of engines' caches would have to give."""
 
 _VERDICT_HEAD = ("point", "ours: requests/s", "TTFT mean", "p90", "hits", "best other", "throughput, of its",
                  "quickest of the best", "mean TTFT, of its", "aims")  # fmt: skip
@@ -45,7 +45,7 @@ def _said(each: Verdict) -> str:
 
 
 def beside_the_paper(series: Sequence[Series], runs_of: RunsOf) -> Section:
-    """Where our default is better than SkyWalker's rules, as published and as we had them before."""
+    """Table of the default beside SkyWalker's rules, as published and as the earlier default."""
     rows, better, worse = [], 0, []
     for each in series:
         (point,) = each.experiment.points
@@ -67,7 +67,8 @@ def beside_the_paper(series: Sequence[Series], runs_of: RunsOf) -> Section:
 
 
 def exactness(series: Sequence[Series], runs_of: RunsOf) -> Section:
-    """Who knows what engines have cached, beside who remembers what it sent them."""
+    """Table of systems that know the engines' caches exactly, beside systems that remember the requests that they
+    sent."""
     rows, worth = [], []
     for each in series:
         (point,) = each.experiment.points
@@ -117,7 +118,7 @@ def sensitivity(plan: Evaluation, runs_of: RunsOf, played: Collection[str] | Non
 
 
 def unseen(plan: Evaluation, runs_of: RunsOf) -> Section:
-    """What was held out, beside what was expected of it before."""
+    """Section of held-out workloads, with the results that were expected before."""
     if not plan.held_out:
         return Section("## Held out\n\nTwo workloads are kept aside, and were not played for this page.\n")
     several = [(each, verdicts(each.experiment, runs_of)) for each in plan.held_out]

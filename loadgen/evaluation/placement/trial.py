@@ -1,6 +1,5 @@
-"""`nightside results trial`: a few workloads, a few policies, a table: what whoever changes a rule looks at, many times
-an hour. It writes no page.
-"""
+"""`nightside results trial`: a few workloads, a few policies, a table, for quick checks while a rule is developed. It
+writes no page."""
 
 from __future__ import annotations
 
@@ -144,7 +143,7 @@ def _at_loads(
 
 
 def _experiment(workload: Workload, runs: Sequence[Changes], seeds: int) -> Experiment:
-    """Named by its point: what else it would be called changes no key."""
+    """Experiment with the name of its point; the experiment's name is not part of any cache key."""
     numbers = tuple(range(workload.seeds_from, workload.seeds_from + seeds))
     return Experiment("trial", (workload.point,), tuple(runs), numbers)
 
@@ -170,7 +169,7 @@ def _row(workload: str, policy: str, runs: Sequence[Figures]) -> Row:
 
 
 def table_of(rows: Sequence[Row]) -> str:
-    """One table a workload: the most throughput first, with what others have of it."""
+    """Table for each workload: the highest throughput first, and others' as a share of it."""
     said = []
     for workload in dict.fromkeys(row["workload"] for row in rows):
         ours = [row for row in rows if row["workload"] == workload]

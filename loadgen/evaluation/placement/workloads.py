@@ -1,6 +1,6 @@
-"""What everything is measured on, by short names: the workloads of SkyWalker's page, each at any load.
+"""The workloads of the evaluation by short names: those of SkyWalker's page, each at any load.
 
-It names scenarios and what is changed of them; it plays nothing.
+It names scenarios and changes of them; it plays nothing.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ _REASONING = {
     "think_s": {"median": 0.05, "sigma": 0.5, "minimum": 0.01, "maximum": 0.5},
 }
 """Lengths as ServeGen publishes them of a reasoning service (arXiv 2505.09999): input 208 tokens in the median and
-2,092 at 90 %, output 792 and 3,432. Nothing is shared but the first words."""
+2,092 at 90 %, output 792 and 3,432. Only the first words are shared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A point with what is told of it."""
+    """A point of an experiment, with its engines and seeds."""
 
     point: Point
     preset: str = _L4
-    """Of its engines."""
+    """Preset of the engines."""
     seeds_from: int = 1
 
     def clients(self) -> list[dict[str, Any]]:
-        """Who asks, as its scenario has it."""
+        """Client groups of its scenario."""
         return list(self._document()["clients"])
 
     def replicas_in(self, region: str) -> int:
@@ -75,7 +75,7 @@ def find_traces(folder: Path | None) -> skywalker.Traces:
 
 
 def workloads(traces: skywalker.Traces) -> dict[str, Workload]:
-    """Those of *Beyond the paper* and of *What nothing was fitted to*, and one of long answers. Recorded ones are
+    """Workloads of *Beyond the paper* and of *What nothing was fitted to*, and one of long answers. Recorded ones are
     missing where their files are."""
     found = {point.name: point for point in skywalker.workloads(traces)}
     names = [name for name in _BEYOND if name not in _RECORDED or _has(traces, name)]
@@ -100,7 +100,8 @@ def _has(traces: skywalker.Traces, name: str) -> bool:
 
 
 def few_large(workload: Workload, slots: int, users: int) -> Workload:
-    """One replica of so many slots in each region, and users 30 : 1 : 1, so that nearly all of them are in one."""
+    """Fleet of one replica with `slots` slots in each region, and users 30 : 1 : 1, so that nearly all are in one
+    region."""
     who = workload.clients()[0]["workload"]
     quiet = round(users / 32)
     counts = (users - 2 * quiet, quiet, quiet)
@@ -131,11 +132,11 @@ def _reasoning() -> Point:
     return Point("ServeGen-like reasoning, 2/2/2", "paper_conversations.yaml", changes)
 
 
-# At another load
+# Other loads
 
 
 def with_clients(workload: Workload, clients: int) -> Workload:
-    """So many users at a time in each region."""
+    """Closed loop with this number of users in each region."""
     asking = [{**section, "clients": clients} for section in workload.clients()]
     return changed(workload, f"{clients} clients a region", {"clients": asking})
 
@@ -147,14 +148,15 @@ def at_rate(workload: Workload, rate: float) -> Workload:
 
 
 def as_recorded(workload: Workload, speed: float) -> Workload:
-    """Open loop: requests come as they came, so many times as fast; each region has its share of the sessions."""
+    """Open loop: requests arrive at their recorded times, `speed` times as fast; each region has its share of the
+    sessions."""
     asking = [_who(section) for section in workload.clients()]
     changes = {"clients": asking, f"workloads.{asking[0]['workload']}.trace.speed": speed}
     return changed(workload, f"recorded arrivals × {speed:g}", changes)
 
 
 def changed(workload: Workload, what: str, changes: Changes) -> Workload:
-    """With something else about it; `what` is added to its name."""
+    """Workload with further changes; `what` is added to its name."""
     point = workload.point
     return replace(workload, point=Point(f"{point.name}; {what}", point.scenario, {**point.changes, **changes}))
 

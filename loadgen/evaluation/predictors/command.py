@@ -1,4 +1,4 @@
-"""`nightside results predictors`: how good each kind of predictor is, and how often it should be asked.
+"""`nightside results predictors`: evaluates each kind of predictor, and how often it should be asked.
 
 It writes a file only where it is told to.
 """
@@ -53,7 +53,7 @@ def measured(workloads: list[PredictorWorkload], sweep_steps: int | None = None,
     """Table 3, or the sweep of R. Raises ClickException where fitting is not installed, TraceError and ValueError."""
     try:
         from loadgen.evaluation.predictors.refresh import refresh_sweep, sweep_markdown  # noqa: PLC0415 - as below
-        from loadgen.evaluation.predictors.table import as_markdown, table_3  # noqa: PLC0415 - not always installed
+        from loadgen.evaluation.predictors.table import as_markdown, table_3  # noqa: PLC0415 - an optional extra
     except ImportError as error:
         raise click.ClickException(f"{error}: fitting needs the extra `fit` (pip install 'nightside[fit]')") from error
 

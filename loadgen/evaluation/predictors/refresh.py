@@ -1,7 +1,7 @@
-"""How far the projected load of a busy worker is from what it then is, by how often a predictor is asked.
+"""Measures the error of a busy worker's projected load, by how often a predictor is asked.
 
-It plays one worker that is never idle through the projection that routers use, and knows what was still to come of each
-request. Nobody is routed: only what is looked at differs.
+It simulates one worker that is never idle with the projection that routers use, and knows the remaining tokens of each
+request. No request is routed: only the projection differs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def refresh_sweep(
     steps: int = _STEPS,
     on_progress: OnProgress = lambda _: None,
 ) -> list[Figures]:
-    """A row for each workload, each R, and whether who is thought to stay is counted down too. Errors are root mean
+    """Row for each workload, each R, and whether requests expected to stay are counted down too. Errors are root mean
     squares over the horizon, as shares of the mean load: JSON-able. Raises TraceError and TooLittle."""
     rows = []
     for workload in workloads:
@@ -76,7 +76,7 @@ def refresh_sweep(
 def _errors(
     requests: Sequence[Ended], predictor: FittedPredictor, config: BalanceConfig, steps: int
 ) -> tuple[float, float]:
-    """Of the projection, and of what is projected where nobody is ever thought to leave."""
+    """Errors of the projection, and of a projection in which no request ever ends."""
     worker = _BusyWorker(requests, predictor, config)
     errors: list[Numbers] = []
     withouts: list[Numbers] = []
@@ -84,7 +84,7 @@ def _errors(
     for number in range(steps):
         worker.step()
         projected, truth, without = worker.look()
-        if 2 * number > steps:  # at first all began at once
+        if 2 * number > steps:  # all requests begin at once at first
             errors.append(projected - truth)
             withouts.append(without - truth)
             loads.append(truth[0])
@@ -97,7 +97,7 @@ def _share(errors: list[Numbers], mean: float) -> float:
 
 
 class _BusyWorker:
-    """Each that ends makes room for the next. Of whoever runs, it knows the end."""
+    """Worker on which each ended request is replaced by the next, and the end of each running request is known."""
 
     def __init__(self, requests: Sequence[Ended], predictor: FittedPredictor, config: BalanceConfig) -> None:
         self._worker = Worker(ReplicaId("d0"), 0, Group("g"))
@@ -110,7 +110,7 @@ class _BusyWorker:
             self._admit()
 
     def step(self) -> None:
-        """Everybody generates one token."""
+        """Generate one token for every running request."""
         stay: list[tuple[Entry, int]] = []
         for entry, output_tokens in self._running:
             progress(entry, entry.generated + 1)
@@ -126,8 +126,8 @@ class _BusyWorker:
             self._admit()
 
     def look(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The load 0 … H steps from now, without whoever is admitted meanwhile: as projected, as it will be, and as it
-        would be if nobody left."""
+        """Load 0 … H steps from now, without further admissions: as projected, as it will be, and as it would be if no
+        request ended."""
         projected = self._projection.loads([self._worker], 0)
         assert projected is not None, "this predictor is always ready"
         steps: npt.NDArray[np.int64] = np.arange(projected.shape[1])
@@ -149,7 +149,7 @@ class _BusyWorker:
 
 
 def sweep_markdown(rows: Sequence[Figures]) -> str:
-    """A line for each workload and R."""
+    """Table with a line for each workload and R."""
     head = ("workload", "R", "who stays is kept", "counted down", "nobody leaves")
     cells: dict[tuple[str, int], dict[bool, Figures]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""BalanceRoute's Table 3 on loads that anybody can have: how good each kind of predictor is, with the paper beside it.
+"""BalanceRoute's Table 3 on public loads: the scores of each kind of predictor, with the paper's beside them.
 
 It scores and lays out; it chooses nothing and plays no worker.
 """
@@ -23,7 +23,7 @@ OnProgress = Callable[[str], object]
 
 
 class Realization(NamedTuple):
-    """One way to predict."""
+    """One kind of predictor, with its key."""
 
     name: str
     kind: PredictorKind
@@ -68,8 +68,8 @@ PAPER = (
 def table_3(
     workloads: Iterable[PredictorWorkload], *, horizon: int = HORIZON, on_progress: OnProgress = lambda _: None
 ) -> list[Figures]:
-    """A row for each workload and each way to predict: JSON-able. Raises TraceError. Where nothing can be scored, it
-    says why."""
+    """Row for each workload and each kind of predictor: JSON-able. Raises TraceError. A row that cannot be scored has
+    the reason."""
     rows = []
     for workload in workloads:
         on_progress(f"{workload.name}: reading")
@@ -81,7 +81,7 @@ def table_3(
 
 
 def _realizations(snapshot: Snapshot) -> list[Realization]:
-    """Where no prompt is known by its content, matching prompts is Survival."""
+    """Realizations that make sense for a history: without known prompts, matching prompts is the same as Survival."""
     has_prompts = any(each.prompt_key != UNKNOWN_PROMPT for each in snapshot.ended)
     return [
         each
@@ -108,7 +108,7 @@ def _row(name: str, snapshot: Snapshot, realization: Realization, horizon: int) 
 
 
 def as_markdown(rows: Sequence[Figures]) -> str:
-    """Ours, then the paper's."""
+    """Table of the measured scores, then the paper's."""
     head = ("workload", "realization", "leave", "AUC", "Brier", "MAE", "ĉ", "ĉ without", "believed", "right")
     ours = [_cells(row) for row in rows]
     theirs = [

@@ -1,6 +1,5 @@
-"""What predictors are held against: loads that were recorded, of both kinds of outputs, and loads made up for choosing
-what is set by default, which no table of the results has.
-"""
+"""Loads for evaluating predictors: recorded ones, with capped and uncapped outputs, and synthetic ones for choosing
+defaults, which appear in no table of the results."""
 
 from __future__ import annotations
 
@@ -17,26 +16,26 @@ from loadgen.traces.files import Draw, read_trace
 from loadgen.traces.rows import Trace
 
 REQUESTS_MAX = 20_000
-"""What a gateway remembers, unless it is told otherwise."""
+"""Number of requests in a gateway's history, by default."""
 REASONING = "ServeGen, reasoning"
 CAPPED = "Azure 2023, conversation"
 CAPPED_LONG = "Azure 2023, at least 400 tokens"
 RECURRING = "Mooncake, conversation"
 _LONG_TOKENS = 400
 _SERVEGEN_SCALE = 0.0135
-"""Of the requests of a day, so that there are not many more than are kept."""
+"""Share of a day's requests, so that not many more are read than are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictorWorkload:
-    """A load, as the history of whoever decoded it."""
+    """A load, as the history of the decode worker that ran it."""
 
     name: str
     read: Callable[[], Snapshot]
 
 
 def recorded(folder: Path | None) -> list[PredictorWorkload]:
-    """Those whose files are in the folder, under the names that they are published with."""
+    """Loads whose files are in the folder, under the names that they are published with."""
     if folder is None:
         return []
     found: list[PredictorWorkload] = []
@@ -64,15 +63,17 @@ def _first(folder: Path, pattern: str) -> Path | None:
 
 
 def _long_ones(trace: Trace) -> Trace:
-    """BalanceRoute leaves out short answers as well; its bound is not in its text."""
+    """Requests with long answers; BalanceRoute leaves out short answers as well, with a bound that is not in its
+    text."""
     return replace(trace, rows=[row for row in trace.rows if row.output_tokens >= _LONG_TOKENS])
 
 
-# Made up, and kept aside
+# Synthetic, and held out
 
 
 def kept_aside(requests: int = REQUESTS_MAX, seed: int = 1) -> list[PredictorWorkload]:
-    """One of prompts that come again, with long tails; one of chats, many of them cut off at a limit."""
+    """Two synthetic loads: recurring prompts with long-tailed answers, and chats of which many are cut off at a
+    limit."""
     kinds = {"made up: prompts that recur": _recurring, "made up: chats with a limit": _limited}
     return [PredictorWorkload(name, partial(_made_up, name, make, requests, seed)) for name, make in kinds.items()]
 
@@ -82,7 +83,8 @@ def _made_up(name: str, make: Callable[[random.Random], Iterator[Request]], requ
 
 
 def _recurring(rng: random.Random) -> Iterator[Request]:
-    """A third comes from 300 templates, popular ones more often; a template's answers are about equally long."""
+    """Requests of which a third comes from 300 templates, popular ones more often; a template's answers are about
+    equally long."""
     usual = [round(rng.lognormvariate(6.0, 1.2)) + 1 for _ in range(300)]
     at_s = 0.0
     while True:
@@ -97,7 +99,7 @@ def _recurring(rng: random.Random) -> Iterator[Request]:
 
 
 def _limited(rng: random.Random) -> Iterator[Request]:
-    """What is asked at length is answered at length, by day more than by night, and never in more than 1,024 tokens."""
+    """Requests whose longer prompts have longer answers, with a drift over time, and never more than 1,024 tokens."""
     at_s = 0.0
     while True:
         at_s += rng.expovariate(8.0)

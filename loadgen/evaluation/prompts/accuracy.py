@@ -1,4 +1,4 @@
-"""How often the classifier sees what a text is, and what it costs. Pure but for the clock of the cost."""
+"""Measures the classifier's accuracy, and its cost. Pure but for the clock of the cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROUNDS = 9
 
 @value
 class Seen:
-    """Documents of one language, and what they were taken for."""
+    """Documents of one language, and the categories that the classifier gave them."""
 
     language: str
     category: Category
@@ -62,7 +62,7 @@ def made_up(documents: Sequence[Document], rng: random.Random) -> Iterator[Docum
 
 
 def cost_us(documents: Sequence[Document]) -> float:
-    """Of one look, sampling included, in processor time; the best of some rounds over all of them."""
+    """Microseconds of CPU time per classification, sampling included; the best of several rounds over all documents."""
     texts = [each.text.encode() for each in documents]
     best = min(_round_ns(texts) for _ in range(_ROUNDS))
     return best / len(texts) / 1000

@@ -1,4 +1,5 @@
-"""`nightside results token-budget-classifier`: what texts are taken for, and how soon their tokens are known."""
+"""`nightside results token-budget-classifier`: measures the classifier's accuracy, and the convergence of token
+ratios."""
 
 from __future__ import annotations
 

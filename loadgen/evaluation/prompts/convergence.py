@@ -1,7 +1,8 @@
-"""Token-budget paper, Table 4: how far a ratio is off after 50 answers, and how many requests go where they do not fit.
+"""Token-budget paper, Table 4: the error of a ratio after 50 answers, and the share of requests routed to the wrong
+pool.
 
-Two streams of requests: the paper's, drawn around known ratios, under its rule and under ours; and real texts cut to
-the same lengths. Estimates come from the gateway's own `TokenBudget`.
+Two streams of requests: the paper's, drawn around known ratios, under its rule and under the gateway's; and real texts
+cut to the same lengths. Estimates come from the gateway's own `TokenBudget`.
 """
 
 from __future__ import annotations
@@ -21,23 +22,24 @@ from loadgen.evaluation.prompts.texts import Document
 
 PAPER_RATIOS = {Category.PROSE: 4.48, Category.CODE: 3.52, Category.CJK: 2.01, Category.MIXED: 3.81}
 THRESHOLD_TOKENS = 8192
-"""B_short, and what the short pool takes."""
+"""B_short, the short pool's window."""
 ANSWERS = 50
 _NOISE = 0.15
-"""Standard deviation of a text's ratio around its category's, as a share of that. The paper does not say its own."""
+"""Standard deviation of a text's ratio around its category's, as a share of that. The paper does not give its own."""
 _LENGTHS = (64, 2048, 8192, 65536)
 _SHARES = (0.80, 0.12, 0.08)
-"""Of total tokens between those: the paper's Azure, from its published shares; uniform in between, as there."""
+"""Shares of total tokens between those lengths: the paper's Azure load, from its published shares; uniform in between,
+as there."""
 _OUTPUT_SHARE, _OUTPUT_DEVIATION = 0.10, 0.05
 _MODEL = ModelName("m")
 
 
 @value
 class Asked:
-    """A request of which all is known."""
+    """A request with known tokens."""
 
     category: Category
-    """As it is taken for."""
+    """Category that the classifier gives it."""
     text_bytes: int
     prompt_tokens: int
     output_tokens: int
@@ -50,17 +52,17 @@ class Asked:
 
 @value
 class Found:
-    """What became of a stream of requests, behind the first `ANSWERS` of each category."""
+    """Results of a stream of requests after the first `ANSWERS` of each category."""
 
     ratio_error: dict[Category, float]
-    """Right behind them."""
+    """Error of the ratio after the first `ANSWERS`."""
     requests: int
     misrouted: dict[Category, float]
-    """To the short pool, which cannot serve them; as a share of a category's requests."""
+    """Share of a category's requests that went to the short pool, which cannot serve them."""
     too_careful: float
-    """To the long pool, without need; as a share of those that would have fitted."""
+    """Share of the requests that fit the short pool that went to the long one."""
     estimate_error: float
-    """Of the prompt's tokens, relative, on average."""
+    """Mean relative error of the prompt's tokens."""
 
 
 class Learnt:
@@ -84,7 +86,7 @@ class Learnt:
 
 
 class PaperRule:
-    """Eq. 3 to 5 as they are written: β from the first answer on, from 4.0, and σ from 0."""
+    """Estimator by Eq. 3 to 5 as they are written: β from the first answer on, from 4.0, and σ from 0."""
 
     def __init__(self) -> None:
         self._mean = dict.fromkeys(Category, 4.0)
@@ -105,14 +107,14 @@ class PaperRule:
 
 
 class Static(PaperRule):
-    """Four bytes a token, whatever it is."""
+    """Estimator with a constant of four bytes per token."""
 
     def observe(self, asked: Asked) -> None:
         pass
 
 
 def drawn(rng: random.Random) -> Iterator[Asked]:
-    """The paper's, without end."""
+    """The paper's requests, without end."""
     categories = list(PAPER_RATIOS)
     while True:
         category = rng.choice(categories)
@@ -122,7 +124,7 @@ def drawn(rng: random.Random) -> Iterator[Asked]:
 
 
 def lengths(rng: random.Random) -> tuple[int, int]:
-    """Of a prompt and of its answer."""
+    """Tokens of a prompt and of its answer."""
     (bucket,) = rng.choices(range(len(_SHARES)), _SHARES)
     total = rng.uniform(_LENGTHS[bucket], _LENGTHS[bucket + 1])
     output = total * min(max(rng.gauss(_OUTPUT_SHARE, _OUTPUT_DEVIATION), 0.02), 0.95)
@@ -137,9 +139,9 @@ def from_texts(
     by_label: bool = False,
     by_tenant: bool = False,
 ) -> Iterator[Asked]:
-    """Prompts of whole documents of one language, the last one cut; a cut one's tokens are its share of the whole's.
-    `by_label`: their categories are what they are, rather than what they look like. `by_tenant`: each language is one's
-    own."""
+    """Prompts of whole documents of one language, the last one cut; the tokens of a cut one are its share of the
+    whole's. `by_label` takes categories from the documents instead of the classifier. `by_tenant` gives each language a
+    tenant."""
     by_language: dict[str, list[Document]] = {}
     for each in documents:
         by_language.setdefault(each.language, []).append(each)
@@ -153,7 +155,7 @@ def from_texts(
 
 
 def as_one(stream: Iterator[Asked]) -> Iterator[Asked]:
-    """Nobody tells texts apart."""
+    """Stream in which all texts have the same category."""
     return (replace(each, category=Category.MIXED) for each in stream)
 
 
@@ -172,7 +174,7 @@ def _prompt(documents: Sequence[Document], tokenizer: str, wanted: int, rng: ran
 
 
 def followed(stream: Iterable[Asked], rule: PaperRule | Learnt, requests: int) -> Found:
-    """After each category's first `ANSWERS`, so many more requests."""
+    """Feed `requests` requests to the rule; results count after each category's first `ANSWERS`."""
     counts = dict.fromkeys(Category, 0)
     true_bytes, true_tokens = dict.fromkeys(Category, 0), dict.fromkeys(Category, 0)
     ratios: dict[Category, float] = {}
@@ -214,7 +216,7 @@ def over_seeds(
     seeds: int,
     requests: int,
 ) -> Found:
-    """The mean of so many streams."""
+    """Mean of several streams."""
     found = [followed(streams(random.Random(seed)), rules(), requests) for seed in range(seeds)]
     categories = [each for each in Category if all(each in one.ratio_error and each in one.misrouted for one in found)]
     return Found(

@@ -1,5 +1,5 @@
 """Counts the tokens of documents with tokenizers that packages carry. It runs by itself, in an environment of its own
-that has `tokenizers` and `bpe-openai`: nothing else of ours needs either.
+with `tokenizers` and `bpe-openai`, which no other module needs.
 
     python -m loadgen.evaluation.prompts.count_tokens UNPACKED_PACKAGES NAME=TOKENIZER_JSON... > documents.jsonl
 """
@@ -24,7 +24,7 @@ def main(folder: str, *named: str) -> None:
 
 
 def _tokenizers(named: tuple[str, ...]) -> dict[str, Callable[[str], int]]:
-    from bpe_openai import get_encoding  # type: ignore[import-not-found] # noqa: PLC0415 - only where it runs
+    from bpe_openai import get_encoding  # type: ignore[import-not-found] # noqa: PLC0415 - in its environment only
     from tokenizers import Tokenizer  # type: ignore[import-not-found] # noqa: PLC0415
 
     def of_file(path: str) -> Callable[[str], int]:

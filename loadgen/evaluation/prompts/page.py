@@ -1,4 +1,4 @@
-"""docs/results/token-budget-classifier.md, from what was measured. Every figure on it comes from elsewhere."""
+"""Writes docs/results/token-budget-classifier.md from the measurements. Every figure on it is computed elsewhere."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ORDER = (Category.PROSE, Category.CODE, Category.CJK, Category.MIXED)
 @value
 class Measured:
     documents: list[Document]
-    """All, with their tokens."""
+    """All documents, with their tokens."""
     seen: list[Seen]
-    """Of the half that nothing was chosen on, and of texts that are made up from it."""
+    """Classifications of the documents that nothing was chosen on, and of texts synthesized from them."""
     cost_us: float
     drawn: dict[str, Found]
-    """By rule."""
+    """Results by rule."""
     texts: dict[str, dict[str, Found]]
-    """By tokenizer, by way to tell texts apart."""
+    """Results by tokenizer, and by way of categorizing texts."""
 
 
 def page_of(measured: Measured) -> str:

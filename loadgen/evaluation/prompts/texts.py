@@ -1,6 +1,5 @@
-"""Texts whose kind is known by where they come from: manual pages in many languages, and source files. It reads what
-Debian's packages brought, unpacked; it fetches nothing.
-"""
+"""Reads texts whose kind is known from their origin: manual pages in many languages, and source files. They are in
+Debian packages that have been unpacked; it fetches nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _LANGUAGES = {
     ),
     **dict.fromkeys(("ja", "zh_CN", "zh_TW"), Category.CJK),
 }
-"""Of manual pages: Debian's folder; none for English."""
+"""Languages of manual pages by Debian's folder; English has none."""
 _SOURCES = {
     "py": "Python",
     "go": "Go",
@@ -34,7 +33,7 @@ _HEADERS = "usr/include"
 """Eigen's files have no suffix: C++."""
 _BYTES_MIN, _BYTES_MAX = 1_500, 40_000
 _EACH_MAX = 60
-"""Documents of one language."""
+"""Maximum number of documents of one language."""
 _SEED = 15
 
 _COMMENT = re.compile(r"(?m)^[.']\\\".*\n|^'\\\".*\n")
@@ -50,21 +49,22 @@ _GAPS = re.compile(r"\n{3,}")
 @value
 class Document:
     language: str
-    """Of people, or of programs."""
+    """Natural language, or programming language."""
     category: Category
     name: str
     text: str
     tokens: dict[str, int]
-    """By tokenizer; empty where nobody has counted."""
+    """Counts by tokenizer; empty before they are counted."""
 
     @property
     def is_for_choosing(self) -> bool:
-        """Bounds are chosen on one half of the documents, and measured on the other."""
+        """True for the half of the documents on which bounds are chosen; they are measured on the other half."""
         return zlib.crc32(self.name.encode()) % 2 == 0
 
 
 def documents_in(folder: Path) -> Iterator[Document]:
-    """Of packages that were unpacked there, the same ones each time. What is no UTF-8 is left out."""
+    """Documents of the packages unpacked in `folder`, the same ones each time. Files that are not UTF-8 are left
+    out."""
     chance = random.Random(_SEED)
     for language, category in _LANGUAGES.items():
         pages = folder.joinpath("usr/share/man", language).glob("man[1-8]/*.gz")
@@ -75,7 +75,7 @@ def documents_in(folder: Path) -> Iterator[Document]:
 
 
 def roff_text(source: str) -> str:
-    """About what a reader sees of a manual page: without comments, layout and fonts."""
+    """Approximate text of a manual page as a reader sees it: without comments, layout and fonts."""
     text = _MACRO.sub("", _LAYOUT.sub("", _COMMENT.sub("", source)))
     for written, meant in _PLAIN:
         text = text.replace(written, meant)

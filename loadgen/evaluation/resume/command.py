@@ -1,4 +1,4 @@
-"""`nightside results resume`: kills what answers, and writes the page. It measures nothing itself."""
+"""`nightside results resume`: kills engines and regions under load, and writes the page. It measures nothing itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FOLDER = Path("docs/results")
 @click.option("--rounds", type=click.IntRange(0, 100), default=3, show_default=True,
               help="Of what a chunk costs.")  # fmt: skip
 def resume(*, out: Path, seconds: float, forwards: int, rounds: int) -> None:
-    """What clients see of answers that break, with and without anybody who goes on with them, in OUT/resume.md.
+    """Measure what clients see of broken answers, with and without resume, in OUT/resume.md.
 
     What the tests on real engines measured is read from OUT/resume_engines.json.
 

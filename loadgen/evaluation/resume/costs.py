@@ -1,8 +1,8 @@
-"""What each chunk of an answer costs a gateway because the answer could go on, whether or not it breaks.
+"""Measures the cost per chunk of keeping an answer resumable, for answers that do not break.
 
-The bench of relays measures the whole gateway, on one core under each setting, in an order that turns. What is added is
-less than two such runs differ by, so it is measured by itself as well: the very code that a chunk passes, in one
-process, one slice of it with and one without after the other. It judges nothing.
+The bench of relays measures the whole gateway, on one core under each setting, in rotating order. The added cost is
+less than two such runs differ by, so it is measured by itself as well: the code that a chunk passes, in one process,
+with slices with and without it in turn. It judges nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from loadgen.evaluation.numbers import Middle, middle_of
 
 _ROUND_S = 180
 _SHORT, _LONG = 250, 2_000
-"""Chunks of a stream: so few that nobody looks into them, and 450 KB, which are read and put together several times."""
+"""Chunks of a stream: few enough to be kept unparsed, and 450 KB, which are parsed and merged several times."""
 _SLICES = 60
 
 
@@ -37,11 +37,11 @@ class Cost:
     setting: str
     chunk_us: Middle
     ratio: Middle
-    """To that without resume, round by round."""
+    """Ratio to the cost without resume, round by round."""
 
 
 def measure_costs(rounds: int) -> list[Cost]:
-    """Raises DemoFailure with what the bench says."""
+    """Cost of a chunk in the whole gateway. Raises DemoFailure with the output of the bench."""
     relays = (UNRESUMED, NIGHTSIDE, TOKEN_IDS)
     names = [f"--only={each.name}" for each in relays]
     command = [sys.executable, "-m", "nightside", "bench", "relay", *names, f"--measure={MeasureName.CHUNKS}"]
@@ -58,7 +58,7 @@ def measure_costs(rounds: int) -> list[Cost]:
 
 
 def costs_of(readings: Sequence[dict[str, object]]) -> list[Cost]:
-    """As the bench tells them."""
+    """Costs from the readings of the bench."""
     told: dict[str, dict[object, float]] = {}
     for each in readings:
         value = each.get(Figure.CPU_PER_CHUNK)
@@ -76,7 +76,7 @@ def costs_of(readings: Sequence[dict[str, object]]) -> list[Cost]:
 
 
 def measure_added(slices: int = _SLICES) -> dict[str, Middle]:
-    """µs of CPU a chunk beyond what it costs without, by what is kept."""
+    """Added µs of CPU per chunk, by what is kept of the answer."""
     more: dict[str, list[float]] = {}
     for _ in range(slices):
         for name, stream, chunk, chunks in (
@@ -91,7 +91,7 @@ def measure_added(slices: int = _SLICES) -> dict[str, Middle]:
 
 
 def _spent_us(stream: Callable[[], Callable[[bytes], object]], chunk: bytes, chunks: int) -> float:
-    """A chunk, of as many streams as it takes."""
+    """Microseconds of CPU per chunk, with as many streams as needed."""
     pieces = [bytes(bytearray(chunk)) for _ in range(chunks)]  # each is an object of its own, as from a socket
     streams = [stream() for _ in range(_LONG // chunks)]
     began_ns = time.process_time_ns()
@@ -116,7 +116,7 @@ def _kept() -> Callable[[bytes], object]:
 
 
 def _kept_with_ids() -> Callable[[bytes], object]:
-    """What the client gets is not what is kept."""
+    """Stream whose kept text includes the token ids that are withheld from the client."""
     scanner, keep = EventScanner(), Transcript(CHAT_PATH, _has_room, _has_room).keep
     withheld = Withheld((Extra.TOKEN_IDS,))
 

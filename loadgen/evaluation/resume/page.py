@@ -1,4 +1,4 @@
-"""The page of what clients see of engines that die. Every figure comes from elsewhere; no broken stream is left out."""
+"""Page of what clients see of engines that die. Every figure is measured elsewhere; no broken stream is left out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Kills engines, and a whole region, under load, and looks at every stream that a client got. It judges nothing.
+"""Kills engines, and a whole region, under load, and checks every stream that a client got. It judges nothing.
 
-Everything is a process of its own on this machine; what engines say can be foretold, so that each answer is held
-against the whole of what it should have been.
+All gateways and engines are processes on this machine; the engines' text is predictable, so that each answer is
+compared with the complete expected one.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ ENGINES = 3
 KILL_EVERY_S = 2.0
 DOWN_S = 0.5
 REGION_TOKENS = 120
-"""Of each stream of the region that dies: so many that all of them still run when the last one has begun."""
+"""Tokens of each stream of the region that dies: so many that all of them still run when the last one has begun."""
 SMALL = ("tiny", "4")
 """Preset and time scale of an engine that is killed again and again."""
 LARGE = ("llama-3.1-8b-h100", "8")
-"""Of those that hold a hundred streams: 50 each, of which all get a token every 160 ms."""
+"""Preset and time scale of engines that hold a hundred streams: 50 each, of which all get a token every 160 ms."""
 _READY_S = 120.0
 _HEARTBEATS_S = 1.0
 _SECOND_NS = 1_000_000_000
@@ -46,12 +46,12 @@ _REGIONS = {"us-east-1": "US", "eu-west-1": "EU", "ap-northeast-1": "JP"}
 
 @dataclass(slots=True)
 class Seen:
-    """What one client saw of one stream."""
+    """Observation of one stream by its client."""
 
     is_whole: bool
-    """It ended, and said nothing but what it should have."""
+    """True if the stream ended with exactly the expected text."""
     is_broken: bool
-    """It had begun, and ended with an error or not at all."""
+    """True if the stream had begun, and ended with an error or not at all."""
     went_on: bool
     longest_gap_s: float
     first_token_s: float | None
@@ -65,11 +65,11 @@ class Outcome:
     seen: list[Seen] = field(default_factory=list)
     tokens_read_again: float = 0.0
     held: int = 0
-    """Streams that ran in what was killed, as its engines told themselves the moment before."""
+    """Streams that ran in the killed processes, as their engines reported the moment before."""
 
 
 async def play_engines(seconds: float, *, is_resumed: bool) -> Outcome:
-    """An engine of one region is killed every few seconds, and comes back; one at a time."""
+    """Kill an engine of one region every few seconds, one at a time; each is restarted."""
     outcome = Outcome("an engine", is_resumed)
     with TemporaryDirectory(prefix="nightside-resume-") as folder:
         async with _Play(Path(folder), is_resumed, SMALL).running({"us-east-1": ENGINES}) as play:
@@ -87,8 +87,8 @@ async def play_engines(seconds: float, *, is_resumed: bool) -> Outcome:
 
 
 async def play_region(clients: int, *, is_resumed: bool) -> Outcome:
-    """A region that holds so many forwards dies, its gateway and its engines at once; another one has room. That one
-    comes up when the first holds them all. Raises DemoFailure where it does not."""
+    """Kill the gateway and the engines of a region that holds `clients` forwards; another region has room. The other
+    region is started when the first one holds them all. Raises DemoFailure where it does not."""
     outcome = Outcome("a region", is_resumed)
     with TemporaryDirectory(prefix="nightside-resume-") as folder:
         engines = {"us-east-1": 0, "eu-west-1": 2, "ap-northeast-1": 2}
@@ -126,7 +126,7 @@ class _Engine:
 
 class _Play:
     def __init__(self, folder: Path, is_resumed: bool, engine: tuple[str, str]) -> None:
-        """`engine`: its preset and time scale."""
+        """Prepare a fleet; `engine` is the preset and time scale of its engines."""
         self._folder = folder
         self._is_resumed = is_resumed
         self._engine = engine
@@ -140,7 +140,7 @@ class _Play:
 
     @asynccontextmanager
     async def running(self, engines: dict[str, int], *, late: str = "") -> AsyncIterator[_Play]:
-        """`late`: a region whose engines start with `start_late`."""
+        """Run the fleet; `late` is a region whose engines start with `start_late`."""
         rng = random.Random()
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
 
@@ -176,7 +176,7 @@ class _Play:
                 await child.stop(1.0)
 
     async def start_late(self) -> None:
-        """Returns once its gateway has seen them, and has had the time to tell."""
+        """Start the late engines; returns once their gateway has seen them, and has had time to send heartbeats."""
         for region, port in self._late:
             self.engines.append(_Engine(region, port, self._start, await self._start(port)))
             await self.until_up(self.engines[-1])
@@ -221,7 +221,7 @@ class _Play:
         return path
 
     async def _until_ready(self) -> None:
-        """A chat is answered: whoever is needed for that is up."""
+        """Wait until a chat request is answered, so that all processes it needs are up."""
         async with asyncio.timeout(_READY_S), aiohttp.ClientSession() as session:
             while True:
                 with suppress(aiohttp.ClientError):
@@ -237,7 +237,7 @@ class _Play:
 
     async def until_answering(self, streams: int) -> None:
         async with asyncio.timeout(_READY_S):
-            while self.answering < streams:  # noqa: ASYNC110 - counted by those that read
+            while self.answering < streams:  # noqa: ASYNC110 - counted by the tasks that read
                 await asyncio.sleep(0.02)
 
     async def until_up(self, engine: _Engine) -> None:
@@ -271,7 +271,8 @@ def _asked(question: str, tokens: int) -> dict[str, Any]:
 async def _load(
     play: _Play, outcome: Outcome, clients: int, tokens: int, *, times: int | None = None
 ) -> AsyncIterator[None]:
-    """So many clients, each of which asks again as soon as it was answered; `times`: so often."""
+    """Run clients that each send their next request as soon as the last one is answered, `times` times each if
+    given."""
     done = asyncio.Event()
 
     def may_ask(asked: int) -> bool:
@@ -322,7 +323,7 @@ def _text_of(said: bytes) -> str:
 
 
 def play_all(seconds: float, clients: int, tell: Callable[[str], None]) -> list[Outcome]:
-    """Raises DemoFailure where something could not be played."""
+    """Play all cases. Raises DemoFailure where one could not be played."""
     outcomes = []
     for is_resumed in (False, True):
         for play in (play_engines(seconds, is_resumed=is_resumed), play_region(clients, is_resumed=is_resumed)):

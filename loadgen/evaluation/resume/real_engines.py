@@ -1,4 +1,4 @@
-"""What tests on real engines have measured of answers that broke, as they wrote it down. It measures nothing itself."""
+"""Reads and writes measurements that tests on real engines made of broken answers. It measures nothing itself."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import msgspec
 
 
 class Exactness(msgspec.Struct, frozen=True):
-    """Of greedy answers that were broken at random tokens, and went on."""
+    """Comparison of greedy answers that were broken at random tokens, and resumed."""
 
     engine: str
     call: str
     how: str
-    """As a text, or as token ids."""
+    """Form in which the answer is resumed: as text, or as token ids."""
     breaks: int
     equal: int
-    """To the unbroken one, to the last character."""
+    """Answers equal to the unbroken one, to the last character."""
     reread: int
-    """Of the others: the text up to the break is read as other tokens than those that were generated."""
+    """Unequal answers whose text up to the break is tokenized differently from the generated tokens."""
 
 
 class Killed(msgspec.Struct, frozen=True):
@@ -26,16 +26,16 @@ class Killed(msgspec.Struct, frozen=True):
 
     engine: str
     streams: int
-    """Of all clients, until they were through."""
+    """Streams of all clients, until all were done."""
     held: int
-    """At the engine when it was killed."""
+    """Streams at the engine when it was killed."""
     whole: int
     broken: int
     went_on: int
     pause_s: list[float]
-    """Of each stream that went on, the longest time between two pieces."""
+    """Longest time between two pieces of each resumed stream."""
     first_token_s: list[float]
-    """Of each stream."""
+    """Time to the first token of each stream."""
 
 
 class Measured(msgspec.Struct):
@@ -44,12 +44,12 @@ class Measured(msgspec.Struct):
 
 
 def read_measured(path: Path) -> Measured:
-    """Nothing where there is no such file. Raises msgspec.DecodeError for one that is none of ours."""
+    """Measurements in the file; empty if it does not exist. Raises msgspec.DecodeError for a file of another form."""
     return msgspec.json.decode(path.read_bytes(), type=Measured) if path.exists() else Measured()
 
 
 def write_measured(path: Path, *, exactness: Exactness | None = None, killed: Killed | None = None) -> None:
-    """Beside what was measured of others; in place of what was measured of the same before."""
+    """Add a measurement to the file, replacing an earlier one of the same kind."""
     measured = read_measured(path)
     if exactness is not None:
         measured.exactness[f"{exactness.engine} {exactness.call} {exactness.how}"] = exactness

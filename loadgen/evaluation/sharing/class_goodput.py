@@ -1,4 +1,5 @@
-"""Interactive chats beside a backlog of batch work: what of either was as promised, with classes and without."""
+"""Measures interactive chats beside a backlog of batch work: chats answered in time and the backlog's throughput, with
+service classes and without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nightside results sharing`: has each part measure, and writes the page. It measures nothing itself."""
+"""`nightside results sharing`: runs the measurement of each part, and writes the page. It measures nothing itself."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ _FOLDER = Path("docs/results")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What every part is told."""
+    """Options that every part is given."""
 
     quick: bool = False
-    """Only that it can be played: its figures say nothing."""
+    """Only check that the part can be played; its figures mean nothing."""
     seeds: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`measure` gives what is JSON-able; `section` makes markdown of it that begins with `## `."""
+    """Part of the page. `measure` returns JSON-able results; `section` formats them as Markdown that begins with `##
+    `."""
 
     measure: Callable[[object], dict[str, object]]
     section: Callable[[dict[str, Any]], str]
@@ -53,7 +54,7 @@ PARTS: Final[dict[str, Part]] = {
 )
 @click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="These parts alone. Repeatable.")
 def sharing(*, out: Path, quick: bool, seeds: int, only: tuple[str, ...]) -> None:
-    """How the fleet is shared, in OUT/sharing.md, with what was measured in OUT/sharing.json.
+    """Measure the sharing of the fleet, in OUT/sharing.md, with what was measured in OUT/sharing.json.
 
     Parts that are not played are taken from OUT/sharing.json as they were measured before.
 

@@ -1,6 +1,6 @@
-"""A day in three regions by `cost` and by `price`: money, carbon, and who had its first token in time.
+"""Compares a day in three regions by `cost` and by `price`: money, carbon, and requests with a first token in time.
 
-It plays and counts, with invented prices. What was expected is written down here, before anything was played.
+It plays and counts, with invented prices. The expected result was written down here before any run.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ have paid for is filled first, and all together 8 to 15 % less; carbon hardly mo
 is done by engines of the same kind, and idle ones draw a quarter. Of interactive requests 1 to 5 of a hundred more are
 late, since estimates are worked closer to what was promised; batch keeps its minute."""
 ASIDE: Final = "trees"
-"""Settings were looked at with the other workload alone; this one was played once."""
+"""Held-out workload, played once: settings were looked at with the other one alone."""
 LOOKED_AT: Final = """\
 The load was set once, after a look at a third of it, where the two reserved regions did all of the work under `price`;
 nothing else was changed after a look. Both keep what was promised with room to spare, and `price` lives off that room:
 where there is none it decides as `cost` does."""
 SLO_S: Final = {ServiceClass.INTERACTIVE: 4.0, ServiceClass.BATCH: 60.0}
-"""Of a first token, by class."""
+"""Objective of the first token in seconds, by class."""
 POLICIES: Final = ("cost", "price")
 _SECOND_NS = 1_000_000_000
 _DAY_S, _QUICK_S = 240, 40
 _REPLICAS: Final = 3
 _REGIONS: Final = {"us-east-1": -5.0, "eu-west-1": 0.0, "ap-northeast-1": 9.0}
-"""How far each clock is ahead."""
+"""Hours that each region's clock is ahead."""
 _ROUND_TRIPS: Final = (
     ("us-east-1", "eu-west-1", "70ms"),
     ("us-east-1", "ap-northeast-1", "149ms"),
@@ -61,7 +61,7 @@ PRICES: Final[dict[str, Any]] = {
         "ap-northeast-1": {"default": 0.11},
     },
 }
-"""Example figures, invented; no market has them."""
+"""Example prices, invented; no market has them."""
 WORKLOADS: Final[dict[str, dict[str, Any]]] = {
     "chat": {"conversations": {"turns": {"median": 1.7, "sigma": 0.6, "minimum": 1, "maximum": 8}}},
     "trees": {"mixture": [{"workload": "thoughts", "weight": 1}, {"workload": "talk", "weight": 3}]},
@@ -76,8 +76,8 @@ _PEAK_PER_S: Final = {"chat": 4.5, "trees": 1.7}
 
 
 def measure(options: object) -> dict[str, object]:
-    """`options.quick` plays a minute, which says nothing but that it can be played; `options.seeds` says how many of
-    each there are."""
+    """Results for JSON. `options.quick` plays a minute, which only shows that it can be played; `options.seeds` is the
+    number of seeds."""
     is_quick = bool(getattr(options, "quick", False))
     seeds = 1 if is_quick else int(getattr(options, "seeds", 1))
     return {
@@ -113,7 +113,7 @@ def scenario(workload: str, policy: str, seed: int, *, is_quick: bool = False) -
 
 
 def _clients(region: str, workload: str, day_s: int) -> Iterator[dict[str, object]]:
-    """Who waits, by day; and what is to be done, all the time."""
+    """Interactive clients by day, and batch jobs all the time."""
     peak = _PEAK_PER_S[workload]
     day = {"peak": peak, "trough": peak / 10, "day": f"{day_s}s", "shift_hours": _REGIONS[region]}
     yield {"region": region, "tenant": "people", "workload": workload, "arrivals": {"diurnal": day}}
@@ -124,7 +124,7 @@ def _clients(region: str, workload: str, day_s: int) -> Iterator[dict[str, objec
 
 
 def played(workload: str, policy: str, seed: int, *, is_quick: bool = False) -> Figures:
-    """One day."""
+    """Figures of one day."""
     day = scenario(workload, policy, seed, is_quick=is_quick)
     story = World(day, day.runs[0]).play()
     figures = figures_of(day, story)
@@ -144,7 +144,7 @@ def played(workload: str, policy: str, seed: int, *, is_quick: bool = False) -> 
 
 
 def _in_time(asked: Sequence[RequestRecord], service_class: ServiceClass) -> float | None:
-    """Of all of the class, those that had a first token by its objective: whoever had none was not in time."""
+    """Share of the class's requests whose first token met its objective; a request without a first token did not."""
     slo_ns = SLO_S[service_class] * _SECOND_NS
     own = [each for each in asked if each.service_class is service_class]
     good = (each.first_token_ns is not None and each.first_token_ns - each.sent_ns <= slo_ns for each in own)
@@ -160,7 +160,7 @@ _HEADS: Final = (
 
 
 def section(measured: Mapping[str, Any]) -> str:
-    """What stands on it."""
+    """Markdown of the section."""
     return "\n".join(_lines(measured)) + "\n"
 
 

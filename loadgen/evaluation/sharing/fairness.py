@@ -1,4 +1,5 @@
-"""Two tenants that always have somebody waiting: how far apart what they were served ever was, and its bound."""
+"""Compares the service of two tenants that always have requests waiting: its largest divergence, and the bound on
+it."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ _NAMES: Final = ("one", "other")
 _WEIGHTS: Final = ((1.0, 1.0), (1.0, 3.0))
 _SECONDS, _QUICK_SECONDS = 240, 60
 _RATES: Final = (8.0, 16.0)
-"""Conversations a second; either is more than its share of the engines."""
+"""Conversations per second; each tenant's rate is more than its share of the engines."""
 _SECOND_NS: Final = 1_000_000_000
 _CREDIT: Final = 5
-"""Requests that an engine is sent before it has told of them: they stand in its own queue."""
+"""Requests that an engine is sent before it has reported them: they stand in its own queue."""
 
 
 def measure(options: object) -> dict[str, object]:
@@ -35,7 +36,7 @@ def measure(options: object) -> dict[str, object]:
 
 
 def _row(seed: int, seconds: int, weights: tuple[float, float], *, is_fair: bool) -> dict[str, object]:
-    """The second tenant asks for twice as much."""
+    """Figures of one run; the second tenant asks for twice as much."""
     run: dict[str, Any] = {
         "tenants": {name: {"weight": weight} for name, weight in zip(_NAMES, weights, strict=True)},
         "sharing": {"fair": is_fair},
@@ -56,8 +57,8 @@ def _row(seed: int, seconds: int, weights: tuple[float, float], *, is_fair: bool
 def apart(
     records: Sequence[RequestRecord], weights: tuple[float, float], window: tuple[int, int]
 ) -> tuple[float, list[float]]:
-    """Of what both were served by the end of each answer, weighed and by weight, how far the difference ever moved; and
-    what either was served in all."""
+    """Range of the difference between both tenants' weighted service, sampled at the end of each answer, and the total
+    service of each."""
     config = SharingConfig()
     totals = dict.fromkeys(_NAMES, 0.0)
     served = dict.fromkeys(_NAMES, 0.0)
@@ -73,7 +74,8 @@ def apart(
 
 
 def bound(records: Sequence[RequestRecord], weights: tuple[float, float]) -> float:
-    """Twice: the slack, one request, and what may run of either at once, which is counted here when it ends."""
+    """Bound on the range: twice the slack, plus one request, plus the requests of a tenant that may run at once, which
+    are counted here only at their end."""
     config = SharingConfig()
     whole = [each for each in records if each.end is RequestEnd.COMPLETED]
     one = max(

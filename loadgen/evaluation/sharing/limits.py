@@ -1,4 +1,4 @@
-"""One limit over four gateways of three regions, in the simulator: how much of it was under way, and how far beyond."""
+"""Tests one limit over four gateways of three regions, in the simulator: how much of it was used, and any excess."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _EVERYWHERE: Final = ("us-east-1", "us-east-1", "eu-west-1", "ap-northeast-1")
 
 
 def _users(regions: tuple[str, ...], clients: int) -> list[dict[str, object]]:
-    """Who ask again as soon as they were answered, or refused."""
+    """Clients that ask again as soon as they were answered, or refused."""
     return [{"region": region, "workload": "flood", "clients": clients, "tenant": _ACME} for region in regions]
 
 
 def _cut(seconds: int) -> list[dict[str, object]]:
-    """Europe hears nobody for half of the time, from a third of it on."""
+    """Partition of Europe from the other regions for half of the time, from a third of it on."""
     at, lasts = f"{seconds // 3}s", f"{seconds // 2}s"
     return [
         {"kind": "partition", "target": "eu-west-1", "other": other, "at": at, "lasts": lasts}
@@ -59,7 +59,7 @@ class _Case(NamedTuple):
     faults: Sequence[dict[str, object]] = ()
     scope: str = "mesh"
     sides: int = 1
-    """Into how many that do not hear each other the mesh falls apart."""
+    """Number of parts into which the mesh is partitioned."""
 
 
 def _cases(seconds: int) -> list[_Case]:
@@ -92,7 +92,7 @@ def _places(case: _Case, seed: int, seconds: int) -> dict[str, object]:
 
 
 def _rates(scope: str, seed: int, seconds: int) -> dict[str, object]:
-    """In each minute that begins with somebody who was let in, how many were."""
+    """Largest number of requests admitted in any minute, and the rate over the whole run."""
     limits = {"requests_per_minute": _PER_MINUTE, "limit_scope": scope}
     let_in = _play(_users(_EVERYWHERE, 3), [], limits, seed, seconds).let_in
     most, first = 0, 0
@@ -107,7 +107,7 @@ def _rates(scope: str, seed: int, seconds: int) -> dict[str, object]:
 def _play(
     asks: list[dict[str, object]], faults: Sequence[dict[str, object]], limits: dict[str, Any], seed: int, seconds: int
 ) -> TenantFigures:
-    """Raises Broken where more is under way than is stated."""
+    """Figures of one run. Raises Broken where more requests are in flight than the stated bound."""
     changes: dict[str, Any] = {
         "seed": seed,
         "duration": f"{seconds}s",

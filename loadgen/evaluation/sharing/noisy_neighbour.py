@@ -1,4 +1,5 @@
-"""A tenant that floods a region, beside two that chat: with fair shares, without, where it leaves room, and alone."""
+"""Measures a tenant that floods a region, beside two that chat: with fair shares, without, with room left, and
+alone."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def measure(options: object) -> dict[str, object]:
 def played(
     seed: int, seconds: int, floods_as: str | None, run: Mapping[str, Any] | None = None, of: str = LONG
 ) -> Sequence[RequestRecord]:
-    """`floods_as`: the class of the flood; None: there is none."""
+    """Records of one run. `floods_as` is the class of the flood; None: there is none."""
     clients = [client(name, rate=rate) for name, rate in _CHATS]
     if floods_as is not None:
         clients.append(client(FLOODER, floods=3, of=of, service_class=floods_as))
@@ -39,7 +40,7 @@ def played(
 
 
 class Floods:
-    """One seed: what is the same however queues are shared is played once."""
+    """Runs of one seed; those that do not depend on the sharing of queues are played once."""
 
     def __init__(self, seed: int, seconds: int, of: str = LONG) -> None:
         self._seed, self._seconds, self._of = seed, seconds, of
@@ -53,7 +54,7 @@ class Floods:
         return played(self._seed, self._seconds, floods_as, run, self._of)
 
     def beside(self, records: Sequence[RequestRecord]) -> list[Neighbour]:
-        """What they tell of those who do not flood."""
+        """Figures of the tenants that do not flood."""
         from_ns = self._seconds // 6 * 1_000_000_000
         return neighbours_of(FLOODER, quiet=self._quiet, fair=records, first_come=self._first_come, from_ns=from_ns)
 
@@ -83,7 +84,7 @@ def _rows(seed: int, seconds: int, of: str) -> list[dict[str, object]]:
 
 
 def _answered(records: Sequence[RequestRecord]) -> int:
-    """Of the flood."""
+    """Answered requests of the flood."""
     return sum(each.tenant == FLOODER and each.end is RequestEnd.COMPLETED for each in records)
 
 

@@ -1,4 +1,5 @@
-"""The page about sharing: each part writes its own section from what it measured. It measures nothing itself."""
+"""Assembles the page about sharing: each part writes its own section from its measurements. It measures nothing
+itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Replicas over a day in three regions: none scaled, each region for itself, and all of them together.
+"""Compares replicas over a day in three regions: not scaled, scaled by each region alone, and scaled by all together.
 
-It plays and counts, with the gateways' own scaler and an autoscaler that follows it. What was expected is written down
-here, before anything was played.
+It plays and counts, with the gateways' own scaler and an autoscaler that follows it. The expected result was written
+down here before any run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from loadgen.traces.rates import Points
 from loadgen.vocabulary import RequestEnd
 
 REGIONS: Final = {"us-east-1": 0.0, "eu-west-1": 6.0, "ap-northeast-1": 14.0}
-"""How far each clock is ahead."""
+"""Hours that each region's clock is ahead."""
 ROUND_TRIPS: Final = (
     ("us-east-1", "eu-west-1", "70ms"),
     ("us-east-1", "ap-northeast-1", "149ms"),
@@ -32,10 +32,10 @@ CODE_EVENING: Final = (1122, 1043, 1020)
 CHAT: Final = (2913, 3043, 3135, 2553, 2565, 2723, 3151, 3526, 3443, 3401, 3165, 3464, 3934, 4178, 4481, 4177, 3884)
 CHAT_EVENING: Final = (3636, 3834, 3538, 3183, 2835, 2442, 2306)
 CURVES: Final = {"code": (*CODE, *CODE_EVENING), "chat": (*CHAT, *CHAT_EVENING)}
-"""Requests a minute by the hour of one Tuesday of Azure's LLM inference trace of 2024, read off Microsoft's published
-plots (CC-BY-4.0). Regions have the same one, moved by their clocks: it is nobody's own."""
+"""Requests per minute by the hour of one Tuesday of Azure's LLM inference trace of 2024, read off Microsoft's published
+plots (CC-BY-4.0). All regions have this curve, shifted by their clocks: it is not the real curve of any of them."""
 ASIDE: Final = "chat"
-"""Settings were looked at with the other one alone; this one was played once."""
+"""Held-out curve, played once: settings were looked at with the other one alone."""
 EXPECTED: Final = """\
 Expected before the first run: beside regions that scale for themselves, the mesh needs 10 to 15 % fewer replica-hours
 on the code curve, whose peaks come at different times and fall to a fifth at night, and 5 to 10 % on the chat curve,
@@ -43,7 +43,7 @@ which is flat; it starts and stops a third less often. Its first tokens come lat
 quarter, since more of them are a round trip away. All replicas all day cost half as much again as regions that
 scale."""
 SLO_S: Final = 2.0
-"""Of a first token."""
+"""Objective of the first token in seconds."""
 _SECOND_NS = 1_000_000_000
 _DAY_S, _QUICK_S = 3_600, 30
 _PEAK_PER_S: Final = 1.2
@@ -54,7 +54,7 @@ _START_S: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is different in a run that was thought of after the look."""
+    """Change in a run that was added after the look."""
 
     slots: int = 8
     """Requests that one replica runs at once; of smaller replicas there may be more."""
@@ -66,12 +66,12 @@ AFTERWARDS: Final = (
     ("chat", "more headroom (`headroom: 2`)", Change(headroom=2.0)),
     ("code", "replicas half as large, and twice as many", Change(slots=4)),
 )
-"""What the first look made one ask; nothing of it was expected beforehand."""
+"""Questions raised by the first look; no result was expected beforehand."""
 
 
 def measure(options: object) -> dict[str, object]:
-    """`options.quick` plays minutes of a day, which says nothing but that it can be played. There is one seed, however
-    many other parts have: a day holds some fifteen thousand requests."""
+    """Results for JSON. `options.quick` plays minutes of a day, which only shows that it can be played. There is one
+    seed, whatever `options.seeds` says: a day holds some fifteen thousand requests."""
     is_quick = bool(getattr(options, "quick", False))
     return {
         "expected": EXPECTED,
@@ -95,7 +95,7 @@ def measure(options: object) -> dict[str, object]:
 
 
 def section(measured: Mapping[str, Any]) -> str:
-    """What stands on the page."""
+    """Markdown of the section."""
     return "\n".join(_lines(measured)) + "\n"
 
 
@@ -172,7 +172,7 @@ def _all_day(played: Scenario) -> Figures:
 
 
 def _is_in_time(record: RequestRecord) -> bool:
-    """Its first token came within the objective, and it ended well."""
+    """True if the first token came within the objective, and the request completed."""
     first_ns = record.first_token_ns
     return (
         record.end is RequestEnd.COMPLETED and first_ns is not None and first_ns - record.sent_ns <= SLO_S * _SECOND_NS
@@ -247,7 +247,7 @@ def _row(mode: str, runs: list[Mapping[str, Any]]) -> str:
 
 
 def _in_words(modes: Mapping[str, list[Mapping[str, Any]]]) -> str:
-    """Figures alone: whether that is good is for the reader to say."""
+    """Sentence with the figures alone; it does not judge them."""
     region, mesh = (_mean(modes[name], "replica_hours") for name in ("region", "mesh"))
     peaks = 24.0 * sum(_peaks(modes["region"]))
     first = tuple(_mean(modes[name], "ttft_p99_s") for name in ("region", "mesh"))
@@ -260,7 +260,7 @@ def _in_words(modes: Mapping[str, list[Mapping[str, Any]]]) -> str:
 
 
 def _peaks(runs: list[Mapping[str, Any]]) -> Iterator[int]:
-    """The most that each region wanted."""
+    """Maximum number of replicas that each region wanted."""
     for region in runs[0]["regions"].values():
         yield max(count for _, count in region["wanted"])
 

@@ -1,5 +1,5 @@
-"""The worlds that the parts about fair shares are played in: one region, small engines, and who asks. It plays them,
-and counts nothing."""
+"""The worlds of the parts about fair shares: one region, small engines, and the clients. It plays them, and counts none
+of their results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _FLOODS = {
 def client(
     tenant: str, *, rate: float = 0.0, floods: int = 0, of: str = LONG, service_class: str = "interactive"
 ) -> dict[str, Any]:
-    """Somebody who chats, so many conversations a second, or so many who ask for a burst of prompts at once."""
+    """Client of a tenant: chats at a rate of conversations per second, or a number of users who each send bursts of
+    prompts."""
     who: dict[str, Any] = {"region": REGION, "tenant": tenant, "service_class": service_class}
     if floods:
         return who | {"workload": of, "clients": floods}

@@ -1,4 +1,5 @@
-"""Our own rules beside the paper's algorithm, on every workload, and whether one of them is fit to be the default."""
+"""Compares Nightside's own rules with the paper's algorithm on every workload, and judges whether one is fit to be the
+default."""
 
 from __future__ import annotations
 
@@ -58,12 +59,12 @@ def _extent(found: Judgement) -> str:
 
 
 def _wait(found: Judgement) -> str:
-    """Nothing where a workload has none: whoever answers nobody there has no first token."""
+    """Mean ratio of the waits; a dash where a workload has none because a system answered no request there."""
     return f"× {mean_ratio(found.waits):.2f}" if len(found.waits) == len(found.gains) else NOTHING
 
 
 def _together(reader: Reader) -> str:
-    """Whether more than `worth` is worth having."""
+    """Sentence on whether all rules together gain more than `worth` alone."""
     alone, together = (judgement(reader, name, unseen=False) for name in (WORTH, ALL_OF_THEM))
     if not (alone.is_whole and together.is_whole):
         return f"`{ALL_OF_THEM}` and `{WORTH}` are not compared: not all of their workloads were played."
@@ -78,7 +79,7 @@ def _together(reader: Reader) -> str:
     )
 
 
-# What nothing was fitted to
+# Workloads to which no setting was fitted
 
 
 def unseen(reader: Reader) -> Section:

@@ -1,4 +1,5 @@
-"""Fig. 8: every system on every workload, and where SkyWalker is behind. Every sentence comes from figures."""
+"""Section of Fig. 8: every system on every workload, and where SkyWalker is behind. Every sentence is derived from
+figures."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def _plot(reader: Reader, workload: str) -> str:
 
 
 def _where_behind(reader: Reader, measure: Measure, words: str, *, more_is_better: bool) -> str:
-    """Whoever is better than SkyWalker is named."""
+    """Sentence naming the systems that are better than SkyWalker."""
     rivals = [name for name in reader.plan.fig8.run_names if name != SKYWALKER]
     workloads = reader.workloads()
     behind = []

@@ -1,4 +1,5 @@
-"""Fig. 10 and Fig. 3: how many replicas a mesh needs where regions on their own need more, skewed and over a day."""
+"""Sections of Fig. 10 and Fig. 3: the replicas that a mesh needs, and those of regions on their own, skewed and over a
+day."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def _skewed_row(reader: Reader, count: int) -> tuple[str, ...]:
 
 
 def _smallest(reader: Reader, goal: int, run: str) -> str:
-    """The smallest fleet of a mesh that does what so many replicas do apart."""
+    """Sentence on the smallest fleet of a mesh with the throughput of `goal` replicas apart."""
     needed = _throughput(reader, goal, REGION_LOCAL)
     if needed is None:
         return f"{goal} replicas apart were not played."
@@ -84,7 +85,7 @@ def _throughput(reader: Reader, replicas: int, run: str) -> float | None:
 
 
 def _throughputs(reader: Reader, run: str) -> list[tuple[int, float]]:
-    """Of the fleets that were played."""
+    """Throughput by number of replicas, of the fleets that were played."""
     found = [(count, _throughput(reader, count, run)) for count in SKEWED_FLEETS]
     return [(count, each) for count, each in found if each is not None]
 
@@ -118,7 +119,7 @@ def day(reader: Reader) -> Section:
 
 
 def _whole(fleets: Mapping[int, list[Figures]]) -> dict[int, list[Figures]]:
-    """Those of which every seed was played: fewer seeds would be another verdict."""
+    """Fleets of which every seed was played: fewer seeds would give another verdict."""
     return {count: runs for count, runs in fleets.items() if all(runs)}
 
 
@@ -130,7 +131,7 @@ def _row(runs: Sequence[Figures]) -> tuple[str, ...]:
 def _savings(
     pooled: Mapping[int, Sequence[Figures]], apart: Mapping[int, Sequence[Figures]]
 ) -> list[tuple[str, str, str, str]]:
-    """For each SLO, how many replicas meet it."""
+    """Row for each SLO, with the replicas that meet it."""
     rows = []
     for slo_s in DAY_TTFT_P90_S:
         together = _fewest(pooled, REGIONS, slo_s)
@@ -149,7 +150,7 @@ def _saved(together: int, apart: int) -> str:
 
 
 def _fewest(fleets: Mapping[int, Sequence[Figures]], regions: Sequence[str], slo_s: float) -> int | None:
-    """The smallest fleet from which on all larger ones meet it too: one that does by chance does not count."""
+    """The smallest fleet for which all larger ones meet the SLO too: a fleet that meets it by chance does not count."""
     fewest = None
     for count in sorted(fleets, reverse=True):
         if not _meets(fleets[count], regions, slo_s):
@@ -175,7 +176,7 @@ def _worst_s(runs: Sequence[Figures], regions: Sequence[str]) -> float:
 
 
 def _p90_s(region: Figures) -> float:
-    """Without end where nobody got a first token."""
+    """P90 of the TTFT in seconds; infinite where no request got a first token."""
     return float(region["ttft_ms"]["p90"]) / 1000 if region["ttft_ms"] else inf
 
 

@@ -1,4 +1,4 @@
-"""Whether a rule of ours is fit to be a default, by every workload that it was to be played on.
+"""Judges whether a rule is fit to be the default, by every workload that it was to be played on.
 
 It judges by arithmetic alone, and not at all while a workload is missing: that might be the one on which it loses.
 """
@@ -15,21 +15,21 @@ from loadgen.evaluation.skywalker.plan import SKYWALKER
 from loadgen.evaluation.skywalker.reader import Reader
 
 SAME = 0.01
-"""What is nearer than this is the same."""
+"""Relative difference below which values count as equal."""
 MAY_LOSE = 0.01
-"""On any workload."""
+"""Loss that is allowed on any workload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One of our rules against the paper's, or another: ratios by workload, those of the seeds at their median."""
+    """One rule compared with the paper's, or with another: ratios by workload, each the median of the seeds."""
 
     throughputs: Sequence[Middle]
-    """Of the workloads that both were played on."""
+    """Throughput ratios of the workloads that both were played on."""
     waits: Sequence[float]
-    """Mean TTFT, of the workloads on which both gave a first token."""
+    """Ratios of mean TTFT, of the workloads on which both gave a first token."""
     asked: int
-    """On how many workloads."""
+    """Number of workloads that the rule was to be played on."""
 
     @property
     def gains(self) -> list[float]:
@@ -41,7 +41,7 @@ class Judgement:
 
     @property
     def gain(self) -> float:
-        """Over all workloads that were played; there must be one."""
+        """Mean ratio over all workloads that were played; there must be one."""
         return mean_ratio(self.gains)
 
     @property
@@ -61,14 +61,15 @@ class Judgement:
         return self.is_whole and not self.worse and self.gain > 1 + SAME
 
     def verdict(self, fit: str, unfit: str) -> str:
-        """In the words of whoever asks; none of them before all was played."""
+        """One of the given texts, or that nothing is judged before all workloads were played."""
         if not self.is_whole:
             return f"not judged, with {len(self.throughputs)} of {self.asked} workloads played"
         return fit if self.is_fit else unfit
 
 
 def judgement(reader: Reader, name: str, base: str = SKYWALKER, *, unseen: bool = True) -> Judgement:
-    """Over every workload that it was to be played on, those that nothing was fitted to as well unless told not to."""
+    """Judgement over every workload that the rule was to be played on, with those that nothing was fitted to if
+    `unseen`."""
     plan = reader.plan
     asked = [each for each in (plan.improvement, plan.unseen)[: 1 + unseen] if name in each.run_names]
     throughputs = _ratios(reader, asked, name, base, of.THROUGHPUT)

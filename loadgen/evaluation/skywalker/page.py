@@ -1,4 +1,5 @@
-"""The page of SkyWalker's evaluation, put together from its sections: figures beside the paper's, and what they say."""
+"""Assembles the page of SkyWalker's evaluation from its sections: figures beside the paper's, and sentences derived
+from them."""
 
 from __future__ import annotations
 
@@ -40,14 +41,14 @@ _SECTIONS: tuple[tuple[Callable[[Reader], Section], tuple[str, ...]], ...] = (
     (beyond, _TRIED[1:]),
     (unseen, ("unseen",)),
 )
-"""Each with the experiments that it tells of, by how their names begin."""
+"""Sections with the experiments that they need, as beginnings of the experiments' names."""
 
 
 def page_of(
     plan: Evaluation, results: Results, others: Mapping[str, Figures], played: Collection[str] | None = None
 ) -> dict[str, str]:
-    """By file name: the page and its plots. `others` is what was measured elsewhere, by slot; `played` names the
-    experiments that were asked for, all of them if it is not given."""
+    """Contents by file name: the page and its plots. `others` holds measurements of other commands, by slot; `played`
+    names the experiments that were selected, all of them if it is not given."""
     reader = Reader(plan, results)
     left_out = [each.name for each in plan.experiments if played is not None and each.name not in played]
     sections = [section(reader) for section, needs in _SECTIONS if not any(map(_begins(needs), left_out))]
@@ -116,7 +117,7 @@ def _partial(plan: Evaluation, left_out: Sequence[str]) -> str:
 
 
 def _failed(results: Results) -> str:
-    """Names what has no figures: what is shown beside it has fewer seeds, or is a dash."""
+    """Names of the cells without figures: medians beside them have fewer seeds, or are a dash."""
     if not results.failures:
         return ""
     named = [f"{title}: {' '.join(reason.split())}" for title, reason in sorted(results.failures.items())]

@@ -1,6 +1,7 @@
-"""The paper's figures beside ours: which of ours stands for which, and why we fall short where we do.
+"""Compares the paper's figures with measured ones: which correspond, and why the measured ones fall short where they
+do.
 
-Reasons are suspicions, told with figures of the same runs; no cause was tested by itself.
+The reasons are suspicions, supported by figures of the same runs; no cause was tested by itself.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from loadgen.pages.markdown import bullets, listed, table
 _SINGLE = (ROUND_ROBIN, LEAST_LOAD, CONSISTENT_HASH, SGLANG_04)
 _NAMED_MAX = 4
 _SKEWED_FLEETS = (6, 9, 12)
-"""Those for which the paper tells a gain."""
+"""Numbers of replicas for which the paper reports a gain."""
 _Pairs = list[Middle | None]
 _RULE = (
     "Figures of Fig. 8 are held against every pair of workload and baseline that they speak of, on the fleets that fit"
@@ -134,7 +135,7 @@ def _why_gke(reader: Reader, workloads: Sequence[str]) -> str:
 
 
 def _medians(reader: Reader, workloads: Sequence[str], system: str, measure: Measure) -> list[float]:
-    """Of the workloads that were played."""
+    """Medians of the workloads that were played."""
     found = [median_of(reader.system(workload, system), measure) for workload in workloads]
     return [each for each in found if each is not None]
 
@@ -234,7 +235,7 @@ def _hit_rates(reader: Reader) -> list[Claim]:
 
 
 def _pushing(reader: Reader) -> list[Claim]:
-    """On SGLang's selection, with both its sets of thresholds."""
+    """Claims about SGLang's selection, with both its sets of thresholds."""
     throughputs: _Pairs = []
     waits: _Pairs = []
     limited: _Pairs = []

@@ -1,6 +1,6 @@
-"""SkyWalker's evaluation (§5) as experiments, and what we add to it: recorded traces, sensitivity, and our own rule.
+"""SkyWalker's evaluation (§5) as experiments, and additions: recorded traces, sensitivity, and Nightside's own rule.
 
-The workloads in the scenarios `paper_*` were fitted by hand to what the paper says of its own; the page tells how.
+The workloads in the scenarios `paper_*` were fitted by hand to the paper's description of its own; the page says how.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROUND_ROBIN = "round robin"
 CONSISTENT_HASH = "consistent hash"
 
 BASELINES = (GKE, ROUND_ROBIN, LEAST_LOAD, CONSISTENT_HASH, SGLANG, SGLANG_04)
-"""Those that the paper compares with; SGLang's router with the defaults of today and of the paper's time."""
+"""Baselines of the paper; SGLang's router has both its current defaults and those of the paper's time."""
 
 SGLANG_04_PLACEMENT = {"cache_aware_match_share": 0.5, "cache_aware_spread_max": 32, "cache_aware_spread_ratio": 1.0001}
 PAPER_PLACEMENT: Changes = {
@@ -35,11 +35,11 @@ PAPER_PLACEMENT: Changes = {
     "remote_prefix_min_share": 0.0,
 }
 PAPER_PUSHING: Changes = {"mode": "pending", "in_band_credit": None}
-"""What the paper's algorithm does, all of it written out: our defaults are others, and have become others again."""
+"""Settings of the paper's algorithm, all written out because the defaults differ from them and may change."""
 WORTH_PLACEMENT: Changes = {"explore_rule": "worth", "explore_load": "128B"}
 CREDIT: Changes = {"in_band_credit": 4}
-"""Ours instead of the paper's: what the policy `prefix` has of both if a region file says nothing. Our default policy
-is another one, which is measured elsewhere."""
+"""Settings in place of the paper's: the defaults of the policy `prefix` in a region file that sets nothing else. The
+default policy is another one, which is measured elsewhere."""
 
 
 def _run(name: str, system: str, **sections: Mapping[str, object]) -> Changes:
@@ -47,7 +47,7 @@ def _run(name: str, system: str, **sections: Mapping[str, object]) -> Changes:
 
 
 def _skywalker(name: str, placement: Changes | None = None, pushing: Changes | None = None) -> Changes:
-    """The paper's algorithm, but for what is given."""
+    """The paper's algorithm with the given changes."""
     return _run(name, "skywalker", placement={**PAPER_PLACEMENT, **(placement or {})},
                 pushing={**PAPER_PUSHING, **(pushing or {})})  # fmt: skip
 
@@ -81,7 +81,7 @@ VARIANTS = (
     _skywalker(MIN_SHARE, {"remote_prefix_min_share": 0.5}),
     _skywalker(ALL_OF_THEM, {**WORTH_PLACEMENT, "remote_choice": "first_token"}),
 )
-"""Our own rules, each by itself, and two of them together; `first token` knows no minimum share."""
+"""Nightside's own rules, each by itself, and two of them together; `first token` knows no minimum share."""
 
 VARIANT_WORDS = {
     WORTH: "(`explore_rule: worth`) the replica that knows most of a prompt competes with the least loaded one: each"
@@ -98,7 +98,7 @@ VARIANT_WORDS = {
 
 
 def worth_trials(workloads: str) -> str:
-    """Where the one constant of `worth` comes from, with whatever the workloads are called there."""
+    """Origin of the one constant of `worth`, where `workloads` is the page's name for them."""
     return f"trials on three of {workloads}, not recorded which"
 
 
@@ -108,12 +108,13 @@ _SIX = {"regions.us-east-1.replicas": 2, "regions.eu-west-1.replicas": 2, "regio
 
 ARENA, WILDCHAT, TREES, MIXED = "Arena-like", "WildChat-like", "ToT", "mixed tree"
 PAPER_FLEETS = (f"{ARENA}, 4/4/4", f"{WILDCHAT}, 3/3/2", f"{TREES}, 4/4/4", f"{MIXED}, 4/4/4")
-"""The paper names both fleets but not always which it used where: 240 clients fit the larger one, 100 the smaller."""
+"""Fleets that fit the paper's clients. The paper names both fleets but not always which it used where: 240 clients fit
+the larger one, 100 the smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """The recorded files that were found, by what they are for."""
+    """The recorded files that were found, by their use."""
 
     mooncake: Path | None = None
     sessions: Path | None = None
@@ -121,7 +122,7 @@ class Traces:
 
 
 def find_traces(folder: Path | None) -> Traces:
-    """What a folder holds, under the names that these files are published with."""
+    """Files found in a folder, under the names that they are published with."""
     if folder is None:
         return Traces()
 
@@ -136,7 +137,7 @@ def find_traces(folder: Path | None) -> Traces:
 
 
 def workloads(traces: Traces) -> tuple[Point, ...]:
-    """What everything is measured on: the paper's four on both of its fleets, then what was recorded."""
+    """Workloads of the evaluation: the paper's four on both of its fleets, then the recorded ones."""
     asked: Changes = {} if traces.gsm8k is None else {"workloads.tree.questions": str(traces.gsm8k)}
     both = asked if not asked else dict(asked) | {"workloads.large_tree.questions": str(traces.gsm8k)}
     fleets = (("4/4/4", _TWELVE), ("3/3/2", _EIGHT))
@@ -160,7 +161,8 @@ def workloads(traces: Traces) -> tuple[Point, ...]:
 
 
 def _replayed(name: str, file: Path, duration: str, warm_up: str, **trace: object) -> Point:
-    """On engines with room for such prompts; a third of the clients and half of the replicas of the paper's fleet."""
+    """Recorded workload on engines with memory for such prompts; a third of the clients and half of the replicas of the
+    paper's fleet."""
     regions = ("us-east-1", "eu-west-1", "ap-northeast-1")
     changes: dict[str, object] = {
         "preset": "llama-3.1-8b-h100",
@@ -203,7 +205,7 @@ REGIONS = ("us-east-1", "eu-west-1", "ap-northeast-1")
 
 
 def spread_out(replicas: int) -> Changes:
-    """As evenly as can be, the rest from the first region on."""
+    """Replicas spread as evenly as possible, the remainder from the first region on."""
     share, rest = divmod(replicas, len(REGIONS))
     return {f"regions.{region}.replicas": share + (number < rest) for number, region in enumerate(REGIONS)}
 
@@ -211,14 +213,14 @@ def spread_out(replicas: int) -> Changes:
 SKEWED_FLEETS = tuple(range(6, 13))
 DAY_FLEETS = tuple(range(3, 13))
 DAY_ALONE_FLEETS = (3, 6, 9, 12, 15)
-"""As many in each region: what one needs there does not depend on the others."""
+"""Fleets with equal regions: the replicas that one region needs on its own do not depend on the others."""
 DAY_TTFT_P90_S = (1.0, 1.5, 3.0, 5.0)
-"""The SLOs of the simulated day: nine in ten first tokens of each region's day within so many seconds."""
+"""SLOs of the simulated day: nine in ten first tokens of each region's day within so many seconds."""
 
 # Sensitivity
 
 Sections = Mapping[str, Changes]
-"""Of a run: what is changed in each."""
+"""Changes of a run, by section."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,17 +229,17 @@ class Axis:
 
     name: str
     paper: str
-    """What the paper uses."""
+    """Value of the paper."""
     values: tuple[tuple[str, Changes, Sections], ...]
-    """Each with what it changes of the scenario and of the run's section."""
+    """Values, each with its changes of the scenario and of the run's section."""
     base: str
-    """What the others are compared with."""
+    """Value that the others are compared with."""
     default: str | None
-    """What a region file has if it says nothing."""
+    """Default of a region file; None if there is none."""
     chosen: str = ""
-    """Why, where the figures alone do not say it."""
+    """Reason for the choice, where the figures alone do not give it."""
     key: str = ""
-    """Where the default stands, in a region file."""
+    """Key of the default in a region file."""
 
 
 _ROUND_TRIPS = (
@@ -245,9 +247,9 @@ _ROUND_TRIPS = (
     ("us-east-1", "ap-northeast-1", 149_000),
     ("eu-west-1", "ap-northeast-1", 201_000),
 )
-"""In microseconds."""
+"""Round trips in microseconds."""
 _NEXT_DOOR = 1_000
-"""The least: a region that is nearer than one's own would take its clients."""
+"""Minimum round trip in microseconds: at less, another region would be nearer to clients than their own."""
 
 
 def _round_trips(factor: float) -> Changes:
@@ -366,7 +368,7 @@ class Evaluation:
     day_pooled: Experiment
     day_alone: Experiment
     sensitivity: Mapping[tuple[str, str], Experiment]
-    """By axis and value."""
+    """Experiments by axis and value."""
     improvement: Experiment
     unseen: Experiment
 
@@ -377,7 +379,7 @@ class Evaluation:
 
 
 def evaluation(traces: Traces, *, full: bool = False, seeds: Sequence[int] | None = None) -> Evaluation:
-    """`full`: ten seeds instead of three, and the sensitivity on every workload."""
+    """All experiments. `full`: ten seeds instead of three, and the sensitivity on every workload."""
     chosen = tuple(seeds or range(1, 11 if full else 4))
     asked = workloads(traces)
     skewed = Point(SKEWED, "paper_skewed.yaml", spread_out(9))

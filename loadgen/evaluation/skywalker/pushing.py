@@ -1,4 +1,5 @@
-"""Fig. 9: blind, outstanding and pending-request pushing, on four selections, with the in-band credit on and off."""
+"""Section of Fig. 9: blind, outstanding and pending-request pushing, on four selections, with the in-band credit on and
+off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks up what came of SkyWalker's experiments, for whoever writes a section of its page. It writes nothing."""
+"""Looks up results of SkyWalker's experiments for the sections of its page. It writes nothing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from loadgen.figures import Figures
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page, and its plots by file name."""
+    """Part of the page, and its plots by file name."""
 
     text: str
     plots: Mapping[str, str] = field(default_factory=dict)
 
 
 class Reader:
-    """All results, by what sections call them. Lists have one entry for each seed."""
+    """All results, by the sections' names for them. Lists have one entry for each seed."""
 
     def __init__(self, plan: Evaluation, results: Results) -> None:
         self.plan = plan
@@ -30,15 +30,15 @@ class Reader:
     def of(self, experiment: Experiment, point: str, run: str) -> list[Figures]:
         return self._results.of(experiment, point, run)
 
-    # The comparison of Fig. 8
+    # Comparison of Fig. 8
 
     def workloads(self, *kinds: str) -> list[str]:
-        """Those of these kinds; all without any."""
+        """Workloads of these kinds; all if none is given."""
         names = [point.name for point in self.plan.fig8.points]
         return [name for name in names if not kinds or name.startswith(tuple(f"{kind}, " for kind in kinds))]
 
     def as_published(self, *kinds: str) -> list[str]:
-        """Those of these kinds on the fleet that the paper had."""
+        """Workloads of these kinds on the fleet that the paper had."""
         return [name for name in self.workloads(*kinds) if name in PAPER_FLEETS]
 
     def system(self, workload: str, system: str) -> list[Figures]:
@@ -50,7 +50,7 @@ class Reader:
     def pairs(
         self, workloads: Sequence[str], system: str, bases: Sequence[str], measure: Measure
     ) -> dict[tuple[str, str], Middle | None]:
-        """By workload and base; None where either has no figures."""
+        """Median ratios by workload and base; None where either has no figures."""
         return {
             (workload, base): self.compared(workload, system, base, measure) for workload in workloads for base in bases
         }
@@ -58,11 +58,11 @@ class Reader:
     def all_compared(
         self, workloads: Sequence[str], system: str, bases: Sequence[str], measure: Measure
     ) -> dict[tuple[str, str], Middle]:
-        """Those pairs that have figures."""
+        """Pairs that have figures."""
         found = self.pairs(workloads, system, bases, measure)
         return {place: each for place, each in found.items() if each is not None}
 
-    # The others
+    # Other figures
 
     def pushing(self, selection: str, pushing: str) -> list[Figures]:
         return self.of(self.plan.fig9, PUSHING_POINT, pushing_name(selection, pushing))

@@ -1,4 +1,4 @@
-"""How much hangs on each setting, and what we chose for it."""
+"""Sections on the sensitivity to each setting, and on the chosen defaults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sensitivity(reader: Reader) -> Section:
 
 
 def defaults(reader: Reader) -> Section:
-    """Which default stands in the code for each setting, and whether these runs are for it."""
+    """Table of each setting's default, and whether these runs support it."""
     rows = [_default(reader, axis) for axis in AXES if axis.default is not None]
     text = "\n".join(
         [
@@ -66,7 +66,8 @@ def _times(share: float | None, digits: int) -> str:
 
 
 def _rule(reader: Reader) -> str:
-    """What our rule gives wherever it was played: beside our other defaults, which is what a default is chosen for."""
+    """Sentence on the gain of Nightside's rule on all workloads, beside the other defaults, for which a default is
+    chosen."""
     found, alone = judgement(reader, WORTH_AND_CREDIT, CREDIT_ALONE), judgement(reader, WORTH)
     if not (found.throughputs and alone.throughputs):
         return "What that gives was not played."
@@ -101,7 +102,7 @@ def _table(reader: Reader, axis: Axis) -> str:
 
 
 def _choice(reader: Reader, axis: Axis) -> str:
-    """The best over all workloads, and what we keep."""
+    """Sentence on the best value over all workloads, and on the default."""
     scores = _scores(reader, axis, of.THROUGHPUT)
     if not scores:
         return "Not played.\n"
@@ -118,12 +119,12 @@ def _choice(reader: Reader, axis: Axis) -> str:
 
 
 def _best(scores: Mapping[str, float], axis: Axis) -> str:
-    """The default where another is not better in the third digit."""
+    """Best value; the default, unless another is better in the third digit."""
     return max(scores, key=lambda value: (round(scores[value], 3), value == axis.default))
 
 
 def _scores(reader: Reader, axis: Axis, measure: Measure) -> dict[str, float]:
-    """By value, its ratio to the base over all workloads; a value that was not played on all of them has none."""
+    """Ratio of each value to the base over all workloads; values that were not played on all of them are left out."""
     found = {value: _ratios(reader, axis, value, measure) for value, _, _ in axis.values}
     return {value: mean_ratio(ratios) for value, ratios in found.items() if ratios}
 

@@ -1,4 +1,4 @@
-"""What others measured and left beside the page: it shows what it finds, and says what it does not find."""
+"""Sections of measurements that other commands left beside the page; missing ones are named."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from loadgen.figures import Figures
 from loadgen.pages.markdown import NOTHING, bullets, table
 
 SLOTS = ("agreement", "scale")
-"""The names of files with results, without `.json`."""
+"""Names of files with results, without `.json`."""
 
 
 def agreement(others: Mapping[str, Figures]) -> Section:
-    """What `nightside agreement` wrote."""
+    """Section of the results of `nightside agreement`."""
     found = others.get("agreement")
     if found is None:
         return _missing("Live and simulated", "agreement", "make agreement")
@@ -40,7 +40,7 @@ def _ran_with(found: Figures) -> str:
 
 
 def scale(others: Mapping[str, Figures]) -> Section:
-    """What `nightside bench scale` wrote."""
+    """Section of the results of `nightside bench scale`."""
     found = others.get("scale")
     if found is None:
         return _missing("Speed and scale", "scale", "nightside bench scale -o docs/results/scale.json")

@@ -1,4 +1,4 @@
-"""`nightside results succession`: kills controllers that lead, and writes the page. It measures nothing itself."""
+"""`nightside results succession`: kills leading controllers, and writes the page. It measures nothing itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _FOLDER = Path("docs/results")
               show_default=True, help="Folder of the page.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True, help="Leaders to kill.")
 def succession(*, files: tuple[Path, ...], out: Path, rounds: int) -> None:
-    """How soon another controller leads on the stores that these FILES of controllers name, in OUT/succession.md.
+    """Measure how soon another controller leads on the stores that these FILES of controllers name, in
+    OUT/succession.md.
 
     Exit codes: 0 everything was played, 1 something could not be, 2 the command was used wrongly.
     """

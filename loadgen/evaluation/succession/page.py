@@ -1,4 +1,4 @@
-"""The page of what a change of leaders takes. It shows what was measured, and says whether the aim is met."""
+"""Page of the duration of a leader change. It shows the measurements, and says whether the aim is met."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Kills the controller that leads, again and again, and looks how soon the one that stood by has written something.
+"""Kills the leading controller repeatedly, and measures how soon the standby has written to the store.
 
-The controllers are processes on this machine; their store is whatever the given file names. It judges nothing.
+The controllers are processes on this machine; the given file names their store. It judges nothing.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Change:
     """One leader followed by another."""
 
     led_s: float
-    """From the kill until the next one says that it leads."""
+    """Time from the kill until the next controller reports that it leads."""
     written_s: float
-    """Until an order is in the store that was asked for as soon as anybody took it."""
+    """Time from the kill until an order, repeated until a controller accepts it, is in the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Succession:
-    """All changes on one store."""
+    """All leader changes on one store."""
 
     store: str
     lease_s: float
@@ -51,7 +51,7 @@ class Succession:
 
 
 def play(file: Path, rounds: int, tell: Callable[[str], None]) -> Succession:
-    """Raises DemoFailure, and ConfigError over the file."""
+    """Play `rounds` leader changes. Raises DemoFailure, and ConfigError for a faulty file."""
     store = read_controller_file(file).sections.store
     with tempfile.TemporaryDirectory() as folder:
         changes = asyncio.run(_play(file, Path(folder), rounds, tell))
@@ -101,7 +101,7 @@ async def _change(leader: Process, follower: Process, admin: str, clock: Clock) 
 
 
 async def _until_ordered(admin: str) -> None:
-    """Orders what changes nothing that matters, until somebody writes it down."""
+    """Send an order without any effect until a leader has written it to the store."""
     body = {"order": {"order": "parameters-set", "sections": {}}, "by": "nightside results"}
     async with aiohttp.ClientSession() as session:
         while True:
@@ -135,7 +135,7 @@ async def _begun(file: Path, running: list[Process], wanted: str) -> tuple[Proce
 
 
 async def _line_of(process: Process, wanted: str) -> str:
-    """The admin URL in it."""
+    """Admin URL in the log line of the wanted event."""
     assert process.stdout is not None, "it was asked for"
     while line := await process.stdout.readline():
         said = json.loads(line)

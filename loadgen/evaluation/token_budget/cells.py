@@ -1,5 +1,5 @@
-"""Plays the page's cells that were not played before, of the same code and the same files, and remembers each as soon
-as it is done: stop it and go on at will."""
+"""Plays the page's cells without a cached result of the same code and the same files, and caches each as soon as it is
+done, so that a run can be stopped and continued."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from loadgen.simulator.sweep import all_done
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One job. Everything that its figures depend on but the code and the load's files."""
+    """One job: all inputs of its figures except the code and the load's files."""
 
     kind: str
     """`sized`, `latency`, `tuned` or `day`."""
@@ -29,7 +29,7 @@ class Cell:
     design: str = ""
     condition: str = ""
     threshold: int = 0
-    """0: it tunes itself."""
+    """Threshold in tokens; 0 for one that tunes itself."""
     seed: int = 0
     quick: bool = False
 
@@ -45,7 +45,7 @@ def play_cells(
     processes: int,
     on_progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Results:
-    """Raises TraceError where a file is missing."""
+    """Figures of the cells. Raises TraceError where a file is missing."""
     kept = CellCache(cache_folder, "")
     keys = {cell: _key_of(cell, traces) for cell in dict.fromkeys(cells)}
     found = {cell: figures for cell, key in keys.items() if (figures := kept.find(key)) is not None}
@@ -78,7 +78,7 @@ _PLAYED_BY = {"sized": sizing, "latency": sizing, "tuned": tuning, "day": days}
 
 @cache
 def _code_version(kind: str) -> str:
-    """Of all that its figures depend on."""
+    """Version of all code that a cell's figures depend on."""
     return f"{sys.implementation.cache_tag} {version_of(_PLAYED_BY[kind].__name__)}"
 
 
@@ -90,7 +90,7 @@ def _key_of(cell: Cell, traces: Path | None) -> str:
 
 @cache
 def _files_of(kind: str, load: str, traces: Path | None) -> list[str]:
-    """Of the files that it reads; the paper's loads are made up here."""
+    """Digests of the files that a cell reads; the paper's loads are synthetic and read none."""
     if kind == "day":
         files = [] if traces is None or not (traces / days.CURVE).exists() else [traces / days.CURVE]
     else:

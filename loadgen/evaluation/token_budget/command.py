@@ -1,4 +1,4 @@
-"""`nightside results token-budget`: holds pools by length against the token-budget paper, and writes the page."""
+"""`nightside results token-budget`: compares pools by length with the token-budget paper, and writes the page."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The smallest fleet for one day in three regions: one pool or two, each region by itself or all of them as a mesh.
+"""Finds the smallest fleet for one day in three regions: one pool or two, each region by itself or all of them as a
+mesh.
 
-Modelled engines in virtual time. A day is squeezed into an hour; regions have one recorded curve of a day, moved in
-time by their clocks, so it is nobody's own. Requests stay while their region has a free slot, and else go to the
-nearest region that has one, which costs them the round trip. It plays and counts.
+Modelled engines in virtual time. A day is squeezed into an hour; all regions have one recorded curve of a day, shifted
+by their clocks, so it is not the real curve of any of them. A request stays while its region has a free slot, and
+otherwise goes to the nearest region that has one, at the cost of the round trip. It plays and counts.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ ROUTINGS = ("region-local", "mesh")
 REGIONS = ("us-east-1", "eu-west-1", "ap-northeast-1")
 AHEAD_HOURS = (0.0, 6.0, 14.0)
 ROUND_TRIP_S = {(0, 1): 0.070, (0, 2): 0.149, (1, 2): 0.201}
-"""Medians, as recorded between these regions."""
+"""Median round trips in seconds, as recorded between these regions."""
 CURVE = "azure2024_digitised/code_hourly.csv"
 _DAY = 4
-"""Of that week: a Tuesday."""
+"""Day of the recorded week: a Tuesday."""
 _DAY_S, _QUICK_S = 3_600.0, 60.0
 PEAK_PER_S, _QUICK_PEAK = 6.0, 2.0
-"""Of each region."""
+"""Peak requests per second of each region."""
 _SEED = 42
 _QUARTER = 4
-"""Engines have a quarter of the profile's cache and slots, so that few requests fill them."""
+"""Divisor: engines have a quarter of the profile's cache and slots, so that few requests fill them."""
 _SECOND_NS, _MS_NS = 1_000_000_000, 1_000_000
 
 
@@ -61,7 +62,7 @@ class _Pool:
     share: float
     slo: Slo
     carried_per_s: float
-    """By formula: where the search begins."""
+    """Rate per instance by formula, the start of the search."""
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ class _Asked:
 
 
 class _Fleet:
-    """Engines by region, and what their requests lived through."""
+    """Engines by region, and the latencies of their requests."""
 
     def __init__(self, engine: EngineConfig, counts: Sequence[int], slo: Slo) -> None:
         self._slots = engine.sequences_max
@@ -147,7 +148,7 @@ def round_trip_s(one: int, other: int) -> float:
 
 
 def play(seats: str, design: str, routing: str, traces: Path | None, *, quick: bool = False) -> Figures:
-    """The fewest instances, all regions together."""
+    """Fewest instances that meet the objectives, over all regions."""
     curves = _curves(traces, quick=quick)
     found = {}
     for pool in _pools(Seats(seats), design):
@@ -175,7 +176,8 @@ def _pools(seats: Seats, design: str) -> list[_Pool]:
 
 
 def _fewest(pool: _Pool, curves: Sequence[RateCurve], routing: str) -> Figures:
-    """Regions' curves differ in time alone, so that by itself each needs what the first does."""
+    """Fewest instances of a pool. The regions' curves differ in time alone, so each region on its own needs what the
+    first does."""
     if routing == "region-local":
         found, fleet = _search(pool, curves[:1])
         return {"instances": found * len(curves), "by_region": [found] * len(curves), "forwarded_share": 0.0,
@@ -216,7 +218,7 @@ def _spread(instances: int, regions: int) -> list[int]:
 
 
 def _asks(pool: _Pool, curves: Sequence[RateCurve]) -> Iterator[_Ask]:
-    """In the order in which they come."""
+    """Requests in order of arrival."""
     found: list[_Ask] = []
     for region, curve in enumerate(curves):
         rng = random.Random(f"{_SEED}/{pool.name}/{region}")
@@ -244,5 +246,5 @@ def recorded_day(path: Path) -> Points:
 
 
 def made_up_day() -> Points:
-    """Where none is recorded, such as in tests: a wave, whose trough is a ninth of its peak."""
+    """Synthetic day for runs without a recorded one, such as tests: a wave, whose trough is a ninth of its peak."""
     return tuple((float(hour), 5 + 4 * math.cos((hour - 14) / 12 * math.pi)) for hour in range(24))

@@ -1,6 +1,5 @@
-"""Live on this machine: one gateway in front of four emulated engines, short chat, and in its midst a burst of prompts
-of 16,000 tokens; once as one pool and once as two. It measures what clients see, and nothing of it is virtual.
-"""
+"""Measures live on this machine: one gateway in front of four emulated engines, short chat, and during it a burst of
+prompts of 16,000 tokens; as one pool and as two. It measures what clients see, in real time."""
 
 from __future__ import annotations
 
@@ -29,20 +28,20 @@ PRESET = "token-budget-a100"
 ENGINES = 4
 SHORT_WINDOW, LONG_WINDOW, THRESHOLD = 8_192, 65_536, 8_192
 SHORT_SLOTS, LONG_SLOTS = 120, 16
-"""As many as whole windows fit into the cache, but for eight: a preset's batch leaves room for a chunk."""
+"""Whole windows that fit into the cache, less eight: a preset's batch leaves room for a chunk."""
 BLIND = "one pool, pushed blindly"
 DESIGNS = (BLIND, "one pool", "split")
 CHAT_PER_S, CHAT_TOKENS, CHAT_ANSWER = 6.0, 200, 30
 BURST, BURST_TOKENS, BURST_ANSWER = 72, 16_000, 400
 _CALM_S, _AFTER_S = 5.0, 20.0
-"""Chat alone, and from the burst on."""
+"""Duration of the chat alone, and from the burst on."""
 _ANSWER_S = 180.0
 _SECOND_NS = 1_000_000_000
 
 
 @dataclass(slots=True)
 class Seen:
-    """By clients: seconds to the first token, of those who had one."""
+    """Seconds to the first token as clients saw them, of the requests that had one."""
 
     chat_calm_s: list[float] = field(default_factory=list)
     chat_burst_s: list[float] = field(default_factory=list)
@@ -52,7 +51,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One request: when, how long, and with whom it is counted."""
+    """One request: its time, its length, and the list that its time to first token is added to."""
 
     at_s: float
     words: int
@@ -61,9 +60,9 @@ class Planned:
 
 
 async def play(design: str, seed: int, folder: Path) -> Seen:
-    """Raises DemoFailure where a process does not come up or dies."""
+    """Play one design. Raises DemoFailure where a process does not come up or dies."""
     seen = Seen()
-    folder.mkdir(parents=True)  # noqa: ASYNC240 - before anything runs
+    folder.mkdir(parents=True)  # noqa: ASYNC240 - before any request runs
     async with TaskGroup() as tasks, _running(design, folder, tasks) as url:
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
         connector = aiohttp.TCPConnector(limit=0)
@@ -80,7 +79,7 @@ async def play(design: str, seed: int, folder: Path) -> Seen:
 
 
 def plans(seed: int, seen: Seen) -> Iterator[Planned]:
-    """In the order in which they are sent. Of one seed the same for every design."""
+    """Requests in the order in which they are sent. A seed gives every design the same ones."""
     rng = random.Random(f"{seed}/live")
     plans = [Planned(_CALM_S + 0.001 * number, BURST_TOKENS, BURST_ANSWER, seen.long_s) for number in range(BURST)]
     at_s = 0.0
@@ -91,7 +90,7 @@ def plans(seed: int, seen: Seen) -> Iterator[Planned]:
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, planned: Planned, number: int, seen: Seen) -> None:
-    """A word of its own first, so that no cache knows it."""
+    """Send a request that begins with a unique word, so that no prefix cache has it."""
     text = f"{number:03}" + " abc" * planned.words
     body = Dialect(MODEL).body([Message(role="user", content=text)], planned.output_tokens)
     clock = Clock()
@@ -111,7 +110,7 @@ async def _ask(session: aiohttp.ClientSession, url: str, planned: Planned, numbe
 
 @asynccontextmanager
 async def _running(design: str, folder: Path, tasks: TaskGroup) -> AsyncIterator[str]:
-    """Engines and a gateway; yields where clients ask."""
+    """Run engines and a gateway; yields the URL for clients."""
     ports = free_ports(ENGINES + 3, random.Random())
     engines, listen = ports[:ENGINES], ports[ENGINES:]
     (folder / "policy.yaml").write_text(yaml.safe_dump({"version": 1, "region": "us-east-1", "jurisdiction": "US"}))
@@ -134,7 +133,7 @@ async def _running(design: str, folder: Path, tasks: TaskGroup) -> AsyncIterator
 
 
 def region_file(design: str, engines: Sequence[int], listen: Sequence[int], folder: Path) -> dict[str, object]:
-    """One gateway in front of all engines: half of them in each of two pools, or all in one."""
+    """Configuration of one gateway in front of all engines: half of them in each of two pools, or all in one."""
     replicas = [
         {"id": f"engine-{number}", "url": f"http://{LOOPBACK}:{port}", "models": [MODEL]}
         for number, port in enumerate(engines)

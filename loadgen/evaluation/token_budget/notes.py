@@ -1,4 +1,4 @@
-"""What the token-budget page says in words, above its figures; written after they were looked at."""
+"""Text of the token-budget page above its figures, written after they were looked at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The token-budget page, put together from its sections: at the paper's own settings first, and then where they do not
+"""Assembles the token-budget page from its sections: at the paper's own settings first, and then where they do not
 hold."""
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ NAME = "token-budget.md"
 
 
 def page_of(reader: Reader, elsewhere: Mapping[str, str]) -> dict[str, str]:
-    """By file name: the page and its plot. `elsewhere`: sections that other commands wrote, by their headings."""
+    """Contents by file name: the page and its plot. `elsewhere` holds sections that other commands wrote, by their
+    headings."""
     found = [
         _head(reader),
         tables.table_2(reader),

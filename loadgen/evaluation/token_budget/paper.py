@@ -1,9 +1,9 @@
-"""What the token-budget paper published (arXiv 2604.09613), to be held beside ours, and its two loads, rebuilt.
+"""Figures published by the token-budget paper (arXiv 2604.09613), for comparison, and reconstructions of its two loads.
 
-It published no curve of its loads, only what follows from them. Their steps are those of the smoothest curve (shares
-within a group fall by one factor for each thousand tokens) that gives its published figures: for Azure F(2K) = 0.80 and
-F(8K) = 0.917, with service times that make μ = 13.5 and 0.37 requests a second; for LMSYS F(8K) = 0.9994, by its eight
-long instances, and μ = 6.8. Answers are its shares of the total, Appendix A. A test holds them against its figures.
+It published no curve of its loads, only values derived from them. The steps are those of the smoothest curve (shares
+within a group fall by one factor for each thousand tokens) with its published figures: for Azure F(2K) = 0.80 and F(8K)
+= 0.917, with service times that make μ = 13.5 and 0.37 requests a second; for LMSYS F(8K) = 0.9994, by its eight long
+instances, and μ = 6.8. Answers are its shares of the total, Appendix A. A test compares them with its figures.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from loadgen.planner.lengths import Lengths, Step, from_steps
 RATE_PER_S = 1_000.0
 THRESHOLD = 8_192
 GRID = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
-"""Fig. 6's."""
+"""Thresholds of Fig. 6."""
 TRANSIENT_REQUESTS = 10_000
 TRANSIENT_WARM_UP = 0.2
 
 
 class PaperLoad(NamedTuple):
-    """One of its two loads."""
+    """One of the paper's two loads."""
 
     name: str
     steps: tuple[Step, ...]
@@ -31,7 +31,7 @@ class PaperLoad(NamedTuple):
     long: int
     savings: float
     throughputs: tuple[float, float, float | None]
-    """μ of an instance for everybody, of a short and of a long one: Table 1."""
+    """Table 1: μ of an instance for all requests, of a short and of a long one."""
 
     def lengths(self, seed: int = 42, draws: int = 8_000) -> Lengths:
         return from_steps(self.steps, self.output_share, seed=seed, draws=draws)

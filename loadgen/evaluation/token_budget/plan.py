@@ -1,4 +1,4 @@
-"""What is played for the token-budget page: its cells, by the section that shows them. It plays nothing."""
+"""Cells played for the token-budget page, by the section that shows them. It plays nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadgen.planner.fleet import Seats
 MOMENTS = ("transient", "steady")
 LOADS_TUNED = ("azure_conv", "reasoning", "mooncake")
 CHOSEN_ON = AZURE.name
-"""Settings of the threshold that tunes itself were chosen on this; it is shown apart."""
+"""Load on which the settings of the self-tuning threshold were chosen; it is shown apart."""
 
 
 def sized(present: Sequence[str], *, quick: bool = False) -> list[Cell]:

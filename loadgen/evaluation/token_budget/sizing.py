@@ -1,5 +1,5 @@
-"""Fleets for the page: the paper's two loads and recorded ones, by formula over its whole grid and as played at a few
-thresholds; and what its fleets' requests wait for, in its ten seconds and in the steady state.
+"""Sizes fleets for the page: the paper's two loads and recorded ones, by formula over its whole grid and as simulated
+at a few thresholds; and the latencies of the paper's fleets, in its ten seconds and in the steady state.
 
 It plays and counts; the page shows.
 """
@@ -35,7 +35,7 @@ _SECOND_NS, _MS_NS = 1e9, 1e6
 
 
 def source_of(load: str, traces: Path | None) -> tuple[Source, Profile]:
-    """One of the paper's or a recorded one, and what serves it. Raises TraceError."""
+    """One of the paper's loads or a recorded one, and the profile that serves it. Raises TraceError."""
     for each in LOADS:
         if each.name == load:
             return Source(each.name, each.lengths(), 0), LLAMA_3_70B_A100
@@ -45,7 +45,8 @@ def source_of(load: str, traces: Path | None) -> tuple[Source, Profile]:
 
 
 def sized(load: str, traces: Path | None, *, quick: bool = False) -> Figures:
-    """By formula at every threshold; as played at the paper's and at the best by formula, each kind of slots."""
+    """Fleets by formula at every threshold, and as simulated at the paper's threshold and at the best by formula, for
+    each method of counting slots."""
     source, profile = source_of(load, traces)
     grid = tuple(each for each in GRID if each < profile.context_tokens_max)
     by_formula = plan(profile, source, Ask(RATE_PER_S, grid, trial=None))
@@ -63,7 +64,8 @@ def sized(load: str, traces: Path | None, *, quick: bool = False) -> Figures:
 
 
 def latency(load: str, design: str, *, is_steady: bool, quick: bool = False) -> Figures:
-    """At the paper's own fleet sizes, a slice of each pool. In its ten seconds requests come to an empty fleet."""
+    """Latencies at the paper's own fleet sizes, of a slice of each pool. In its ten seconds requests arrive at an empty
+    fleet."""
     paper = next(each for each in LOADS if each.name == load)
     parts = _parts(paper, design)
     found = [_times(*part, is_steady=is_steady, quick=quick) for part in parts]
@@ -85,7 +87,7 @@ def latency(load: str, design: str, *, is_steady: bool, quick: bool = False) -> 
 
 
 _Part = tuple[PaperLoad, int, int, float]
-"""Whose load, the window, the paper's instances, and the share of requests."""
+"""Load, window, the paper's number of instances, and share of requests."""
 
 
 def _parts(paper: PaperLoad, design: str) -> list[_Part]:

@@ -1,5 +1,5 @@
-"""The sections of the token-budget page: the paper's figures beside ours, as tables and a plot. They show what was
-played, and nothing else."""
+"""The sections of the token-budget page: the paper's figures beside the measured ones, as tables and a plot. They show
+results of cells only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIGURE_6 = "token-budget-fig6.svg"
 
 
 class Reader:
-    """Looks up what came of cells."""
+    """Looks up the figures of cells."""
 
     def __init__(self, results: Results, present: Sequence[str], *, quick: bool) -> None:
         self.results = results
@@ -262,7 +262,7 @@ def table_3(reader: Reader) -> Section:
     )
 
 
-# The threshold that tunes itself
+# Self-tuning threshold
 
 
 def tuned(reader: Reader) -> Section:

@@ -1,9 +1,9 @@
-"""A threshold that tunes itself beside thresholds that stand still, on two small pools of modelled engines in virtual
-time: how many requests are served within the objectives.
+"""Compares a threshold that tunes itself with fixed thresholds, on two small pools of modelled engines in virtual time,
+by the number of requests served within the objectives.
 
 Requests are estimated and learnt from as a gateway does (`gateway/core/token_budget.py`), and the threshold is the
-gateway's own (`gateway/core/threshold.py`). Nothing else of a gateway plays: who is taken is the engine with the
-fewest, and the other pool's where all of one's have somebody waiting and the other has room.
+gateway's own (`gateway/core/threshold.py`). No other part of a gateway is simulated: a request goes to the engine of
+its pool with the fewest requests, or to the other pool if all engines of its own have a queue and the other has room.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from loadgen.planner.fleet import Seats, Sizing
 from loadgen.planner.lengths import Shape, recorded
 
 GRID = (1_024, 2_048, 4_096, 8_192, 16_384)
-"""Where it stands still; it tunes itself from 8,192 on."""
+"""Fixed thresholds; the self-tuning one starts at 8,192."""
 HOME, WINDOW = 8_192, 16_384
-"""The short pool takes twice what it is meant for at first."""
+"""Initial threshold, and the short pool's window, which is twice that."""
 CONDITIONS = ("steady", "drift", "burst")
 SEEDS = (1, 2)
 TTFT_S, TPOT_MS = 5.0, 80.0
 _REQUESTS, _QUICK = 3_000, 60
 _WARM_UP_SHARE = 0.2
 _INSTANCES = 4
-"""Of the short pool; the long one has as many as its work needs beside it."""
+"""Instances of the short pool; the long one has as many as its share of the work needs."""
 _LOAD_SHARE = 0.8
-"""Of what both pools carry by formula, at home."""
+"""Load, as a share of the capacity of both pools by formula at the initial threshold."""
 _SECOND_NS, _MS_NS = 1_000_000_000, 1_000_000
 _BYTES_A_TOKEN = 4.2
 _LIMITED_SHARE = 0.5
-"""Of clients, those who name a maximum for the answer: twice what it comes to."""
+"""Share of clients that name a maximum for the answer, twice its actual length."""
 _SHORT, _LONG = 0, 1
 
 
@@ -51,7 +51,7 @@ class Setting:
     load: str
     condition: str
     threshold: int
-    """0: it tunes itself."""
+    """Threshold in tokens; 0 for one that tunes itself."""
     seed: int
     quick: bool = False
 
@@ -101,7 +101,7 @@ class _Score:
 
 
 class World:
-    """Two pools, and a gateway's knowledge of lengths."""
+    """Two pools, and a gateway's estimates of lengths."""
 
     def __init__(self, engines: tuple[EngineConfig, EngineConfig], counts: tuple[int, int], setting: Setting) -> None:
         self._windows = tuple(each.context_tokens_max for each in engines)
@@ -145,7 +145,7 @@ class World:
     # Parts
 
     def _profile(self, number: int, shape: Shape) -> RequestProfile:
-        """Half of all clients name a maximum; bytes of a token differ by a tenth or so."""
+        """Profile of a request. Half of all clients name a maximum; the bytes per token vary by a tenth or so."""
         text_bytes = max(1, round(shape.prompt_tokens * max(1.0, self._rng.gauss(_BYTES_A_TOKEN, 0.4))))
         limit = 2 * shape.output_tokens if self._rng.random() < _LIMITED_SHARE else None
         return RequestProfile(
@@ -171,7 +171,8 @@ class World:
 
     @staticmethod
     def _exceeds(asked: _Asked, window: int) -> bool:
-        """Its engine refuses it: prompt and named maximum together, or the prompt alone."""
+        """True if the engine refuses the request: prompt and named maximum together, or the prompt alone, exceed the
+        window."""
         prompt, limit = asked.ask.shape.prompt_tokens, asked.profile.output_tokens_max
         return prompt + (limit or 1) > window
 
@@ -215,7 +216,7 @@ class World:
 
 
 def play(setting: Setting, traces: Path | None) -> Figures:
-    """Raises TraceError."""
+    """Figures of a setting. Raises TraceError."""
     earlier, later, window = _shapes(setting, traces)
     engines, counts, rate_per_s = _fleet(earlier, window)
     world = World(engines, counts, setting)
@@ -237,7 +238,7 @@ def play(setting: Setting, traces: Path | None) -> Figures:
 
 
 def _shapes(setting: Setting, traces: Path | None) -> tuple[list[Shape], list[Shape], int]:
-    """What the fleet is sized by, what is played, and the long pool's window."""
+    """Requests by which the fleet is sized, requests that are played, and the long pool's window."""
     if setting.load in WORKLOADS:
         assert traces is not None, "recorded loads lie somewhere"
         workload = WORKLOADS[setting.load]
@@ -252,7 +253,8 @@ def _shapes(setting: Setting, traces: Path | None) -> tuple[list[Shape], list[Sh
 
 
 def _fleet(earlier: Sequence[Shape], window: int) -> tuple[tuple[EngineConfig, EngineConfig], tuple[int, int], float]:
-    """Quarter engines (slots and cache), so that few requests fill them; sized at home, by what came earlier."""
+    """Fleet of quarter engines (slots and cache), so that few requests fill them; sized at the initial threshold, by
+    the earlier requests."""
     profile = replace(
         LLAMA_3_70B_A100, context_tokens_max=window, kv_blocks=65_536 // 4, sequences_max=32, slots={WINDOW: 32}
     )
@@ -267,8 +269,9 @@ def _fleet(earlier: Sequence[Shape], window: int) -> tuple[tuple[EngineConfig, E
 
 
 def _asks(later: Sequence[Shape], setting: Setting, rate_per_s: float, requests: int) -> Iterator[Ask]:
-    """Steady: as they came. Drift: from the middle on, a fifth of all is taken from the longest fifth, beside what that
-    has already. Burst: the same between 50 and 65 % of the requests, which come twice as fast."""
+    """Arrivals. Steady: in recorded order. Drift: from the middle on, a fifth of all requests is taken from the longest
+    fifth, in addition to those already there. Burst: the same between 50 and 65 % of the requests, which arrive twice
+    as fast."""
     rng = random.Random(f"{setting.seed}/{setting.load}/{setting.condition}")
     middle = sorted(each.total_tokens for each in later)[int(0.8 * len(later))]
     longer = [each for each in later if each.total_tokens > middle]

@@ -1,6 +1,6 @@
-"""Recorded loads by short names: how long their requests are, as they came, earlier ones apart from later ones.
+"""Recorded loads by short names: the lengths of their requests in recorded order, earlier ones apart from later ones.
 
-It reads; it plays nothing. Nothing here was looked at while defaults were chosen: those were chosen on the paper's two
+It reads; it plays nothing. No load here was looked at while defaults were chosen: those were chosen on the paper's two
 loads.
 """
 
@@ -18,7 +18,7 @@ from loadgen.traces.files import Draw, TraceError, read_trace
 _SERVEGEN_SCALE = 0.0135
 _SEED = 1
 EARLIER_SHARE = 0.4
-"""Of a load, in the order in which it came: what a fleet is sized by; the rest is held out."""
+"""Share of a load, in recorded order, by which a fleet is sized; the rest is held out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +26,23 @@ class Workload:
     name: str
     title: str
     patterns: tuple[str, ...]
-    """The files that it reads, beneath the folder of traces."""
+    """Files that it reads, beneath the folder of traces."""
     context_tokens: int
-    """The window of a pool for everybody: the first power of two that nearly all of them fit into."""
+    """Window of a pool for all requests: the first power of two that nearly all of them fit into."""
     read: Callable[[Sequence[Path]], list[Shape]]
     note: str
     ttft_s: float = 2.0
     """The paper's objective; longer where prompts take longer even alone."""
 
     def files(self, folder: Path | None) -> list[Path] | None:
-        """None where one is missing."""
+        """Files of the load; None where one is missing."""
         if folder is None:
             return None
         found = [next(iter(sorted(folder.glob(pattern))), None) for pattern in self.patterns]
         return None if None in found else [each for each in found if each is not None]
 
     def shapes(self, folder: Path) -> list[Shape]:
-        """In the order in which they came. Raises TraceError."""
+        """Lengths in recorded order. Raises TraceError."""
         files = self.files(folder)
         if files is None:
             raise TraceError(f"there is no {' or no '.join(self.patterns)} in {folder}")
@@ -60,7 +60,7 @@ def _read(name: str, files: tuple[Path, ...]) -> list[Shape]:
 
 
 def _from_curves(files: Sequence[Path]) -> list[Shape]:
-    """Drawn in an order of chance: curves know no time."""
+    """Lengths drawn in random order, since curves have no time."""
     prompts, answers = (quantiles_of(cumulative(file)) for file in files)
     lengths = paired(prompts, answers, seed=_SEED, draws=DRAWS)
     shapes = [
@@ -98,5 +98,5 @@ WORKLOADS = {
 
 
 def present(folder: Path | None) -> list[str]:
-    """The names of those whose files are there."""
+    """Names of the loads whose files are present."""
     return [name for name, each in WORKLOADS.items() if each.files(folder) is not None]

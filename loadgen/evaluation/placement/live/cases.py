@@ -1,4 +1,4 @@
-"""What is played live: which scenario, on which engines, with what changed. It plays nothing."""
+"""The cases that are played live: scenarios, engines and changes. It plays nothing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from loadgen.load.local_mesh import check_live
 from loadgen.simulator.scenario import Scenario, load_scenario
 
 _SCALE = 0.02
-"""Of recorded sessions: about as many fit into the KV cache of an L4 as of theirs, a tenth as long, into an H100's."""
+"""Scale of recorded sessions: about as many of them, a tenth as long, fit into the KV cache of an L4 as full ones into
+an H100's."""
 
 _AGENTS, _MORE_AGENTS = 20, 30
-"""In each region, on two replicas: from the one to the other, a default of ours once fell."""
+"""Agents in each region, on two replicas: between these numbers, an earlier default lost throughput."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,10 @@ class Case:
     llamacpp: Path | None = None
     """The Python of an environment with llama.cpp, whose real servers take the place of emulated engines."""
     beside: str = ""
-    """Another case, which has a part of this one's engines: ours is to serve more here than there."""
+    """Name of another case with a part of this one's engines: Nightside must serve more here than there."""
 
     def scenario(self, seed: int) -> Scenario:
-        """Raises ConfigError, also for what cannot be brought to life."""
+        """Scenario of the case. Raises ConfigError, also for one that cannot be played live."""
         scenario = load_scenario(self.path, {"seed": seed, **self.changes})
         check_live(scenario, scenario.runs[0])
         return scenario
@@ -41,7 +42,7 @@ class Case:
 
 def cases(traces: Path | None, llamacpp: Path | None, changes: Mapping[str, object]) -> list[Case]:
     """Agents, more agents, and trees; recorded agents where their file is in the folder, real engines where they are
-    given. `changes` are made to all."""
+    given. `changes` apply to all."""
     sessions = find_traces(traces).sessions
     found = [
         _agentic("agentic", _AGENTS, sessions, changes),
@@ -56,8 +57,8 @@ def cases(traces: Path | None, llamacpp: Path | None, changes: Mapping[str, obje
 
 
 def _few_large(changes: Mapping[str, object]) -> list[Case]:
-    """One engine of 16 slots alone, and beside one of 4 whose region has all users; then as far away as another
-    continent, as four engines of 4 slots, and with users in three regions."""
+    """Cases of large engines: one of 16 slots alone, and beside one of 4 whose region has all users; then at the
+    distance of another continent, as four engines of 4 slots, and with users in three regions."""
     path = SCENARIOS / "few_large.yaml"
     large = {"jurisdiction": "EU", "replicas": 1, "slots": 16}
     alone: Changes = {

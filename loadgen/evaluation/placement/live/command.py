@@ -1,4 +1,4 @@
-"""`nightside results live`: plays agents and trees live with our mesh and with other routers, and writes the page."""
+"""`nightside results live`: plays agents and trees live with the mesh and with other routers, and writes the page."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def live(
     context: click.Context, *, traces: Path | None, rounds: int, seed: int, only: tuple[str, ...], rivals: Path,
     real: Path | None, settings: tuple[str, ...], out: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Our mesh beside other routers, live on this machine and on the same engines, in OUT/placement_live.md.
+    """Compare the mesh with other routers, live on this machine and on the same engines, in OUT/placement_live.md.
 
     The other routers come from an environment of their own, which `make relays` installs; without one, it is said on
     the page. A case and a system take a minute. Nothing else should run on the machine meanwhile; how busy it was is
@@ -90,7 +90,8 @@ def live(
 
 
 def _was_stopped(played: Live) -> bool:
-    """Plays it all. Raises ClickException for a scenario that cannot be brought to life."""
+    """Play all cases; returns True if a signal stopped them. Raises ClickException for a scenario that cannot be played
+    live."""
     try:
         return asyncio.run(ends_by_signal(played.play()))
     except ConfigError as error:
@@ -105,7 +106,7 @@ def _chosen(all_cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
 
 
 def _document(played: Live, missing: Mapping[str, str], rivals: Path, command: str) -> Figures:
-    """For machines, and all that the page is made of."""
+    """Results as JSON: all data of the page."""
     return {
         "date": Clock().wall_time()[:10],
         "command": command,
@@ -134,7 +135,7 @@ def _told(system: LiveSystem, rivals: Path) -> str:
 
 
 def _command_line(traces: Path | None, rounds: int, seed: int, real: Path | None) -> str:
-    """As somebody would type it for the same figures, with names of their own."""
+    """Command line that repeats the run, with placeholders for paths."""
     words = ["nightside results live", f"--rounds {rounds}", f"--seed {seed}"]
     words += ["--traces DIR"] if traces is not None else []
     words += ["--real PYTHON"] if real is not None else []

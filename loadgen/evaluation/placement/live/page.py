@@ -1,6 +1,6 @@
-"""The page of what was played live, from its document alone: every system beside ours, and how busy the machine was.
+"""Page of the live comparison, made from its document alone: every system beside Nightside, and the machine's CPU use.
 
-Every sentence comes from figures. It must never leave out a failed request, nor a run that could not be played.
+Every sentence is derived from figures. It must never leave out a failed request, nor a run that could not be played.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBERS: tuple[tuple[str, Measure, int], ...] = (
     ("TTFT p90, s", of.TTFT_P90, 2),
     ("whole answer p50, s", of.ANSWER_P50, 2),
 )
-"""With digits after the point."""
+"""Measures shown as numbers, with their decimal places."""
 _SHARES: tuple[tuple[str, Measure], ...] = (
     ("hit rate", of.total("cached_share")),
     ("forwarded", of.FORWARDED),
@@ -44,7 +44,7 @@ _COUNTS = ("requests", "failed", "unfinished")
 
 
 def page_of(document: Figures) -> str:
-    """Markdown."""
+    """The page as Markdown."""
     parts = [_head(document)]
     for case in document["cases"]:
         what = case["what"][:1].upper() + case["what"][1:]
@@ -57,7 +57,7 @@ def page_of(document: Figures) -> str:
 
 
 def case_table(document: Figures, case: str) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: what clients saw, with a column for each who answered. Medians, and their spread."""
+    """Header and rows of a case's table, with a column for each system. Medians, and their spread."""
     found = {each["name"]: _runs(document, case, each["name"]) for each in document["systems"]}
     played = {name: runs for name, runs in found.items() if any(runs)}
     runs = list(played.values())
@@ -70,7 +70,7 @@ def case_table(document: Figures, case: str) -> tuple[list[str], list[list[str]]
 
 
 def _runs(document: Figures, case: str, system: str) -> list[Figures]:
-    """One a round, empty where it could not be played."""
+    """Figures of each round; empty for a round that could not be played."""
     found = {run["round"]: run for run in document["runs"] if run["case"] == case and run["system"] == system}
     return [found.get(number + 1, {}) for number in range(document["rounds"])]
 
@@ -134,7 +134,8 @@ def _compared(document: Figures, case: str) -> Iterator[list[str]]:
 
 
 def _beside(document: Figures, case: Figures) -> str:
-    """What our mesh serves beside what it serves with a part of the engines; empty where that is no question."""
+    """Sentence on the throughput of the mesh, compared with its throughput on a part of the engines; empty for cases
+    without such a comparison."""
     if not case["beside"]:
         return ""
     both, part = (_runs(document, name, NIGHTSIDE) for name in (case["name"], case["beside"]))

@@ -1,6 +1,6 @@
-"""Plays every case with every system, round by round, each time on processes that were just started. It judges nothing.
+"""Plays every case with every system, round by round, each time on freshly started processes. It judges nothing.
 
-In a round all are asked the same by the same users; systems take turns in who comes first.
+In a round all systems get the same requests of the same users; they rotate in their order.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ _IN_FLIGHT_MAX = 1_000
 _ANSWERS_S = 30.0
 _PAUSE_S = 0.2
 _LEFT_OUT = ("series", "placements", "regions")
-"""What no table shows."""
+"""Keys of a run's figures that no table shows."""
 
 
 @dataclass(slots=True)
 class Live:
-    """All of it. `runs` and `faults` hold what has been played so far, however it ended."""
+    """All cases, systems and rounds. `runs` and `faults` hold the results so far, however the run ended."""
 
     cases: Sequence[Case]
     systems: Sequence[LiveSystem]
     rounds: int
     seed: int
-    """Of the first round; the others follow it."""
+    """Seed of the first round; each further round adds one."""
     folder: Path
-    """For files and logs."""
+    """Folder for files and logs."""
     console: Console
     runs: list[Figures] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
     async def play(self) -> None:
-        """What could not be played is a fault, and the others go on. Raises ConfigError for a wrong scenario."""
+        """Play everything; a run that fails is a fault, and the others continue. Raises ConfigError for a wrong
+        scenario."""
         total = self.rounds * len(self.cases) * len(self.systems)
         played = 0
         for number in range(self.rounds):
@@ -105,7 +106,7 @@ class Live:
 
 
 async def _until_all_answer(answering: Answering, dialect: Dialect) -> None:
-    """A small question from each region, until it is answered. Raises DemoFailure."""
+    """Send a small question from each region until it is answered. Raises DemoFailure."""
     last: str | None = ""
     try:
         async with asyncio.timeout(_ANSWERS_S), aiohttp.ClientSession() as session:

@@ -1,6 +1,7 @@
-"""Who answers live: our mesh as it comes, or another router in front of the same engines, as far away as they are.
+"""The systems compared live: the mesh with its defaults, or another router in front of the same engines at the same
+distances.
 
-It starts processes and says where clients ask. It sends them nothing but the question whether they are ready.
+It starts processes and returns the clients' URLs. It sends no requests except readiness checks.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from loadgen.wan import Wan
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What all systems are given alike: engines, and where a router for all of them would stand."""
+    """Inputs that all systems share: engines, and the region of a router for all of them."""
 
     demo: DemoScenario
     balancer: RegionName
@@ -36,16 +37,16 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """A system that runs."""
+    """A running system."""
 
     urls: Urls
-    """Where each region's clients ask."""
+    """URLs for each region's clients."""
     pids: tuple[int, ...]
-    """Of engines, gateways and routers, with all that they started."""
+    """PIDs of engines, gateways and routers, with all their child processes."""
 
 
 Running = Callable[[Fleet, Path, asyncio.TaskGroup], AbstractAsyncContextManager[Answering]]
-"""With a folder for files and logs; a process that dies fails the tasks."""
+"""Function that runs a system, with a folder for files and logs; a process that dies fails the tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class LiveSystem:
     what: str
     running: Running
     relay: Relay | None = None
-    """Another project's, of which some release is installed; None for ours."""
+    """Another project's router, whose installed release is used; None for the mesh."""
 
 
 NIGHTSIDE = "nightside"
@@ -69,7 +70,8 @@ async def _running_mesh(fleet: Fleet, folder: Path, tasks: asyncio.TaskGroup) ->
 def _router(path: Path) -> Running:
     @asynccontextmanager
     async def running(fleet: Fleet, folder: Path, tasks: asyncio.TaskGroup) -> AsyncIterator[Answering]:
-        """One process in one region: clients of the others come to it from afar, and it goes afar to their engines."""
+        """Run one router process in one region: clients of other regions reach it, and it reaches other regions'
+        engines, with network delay."""
         layout, here = lay_out(fleet.demo), fleet.balancer
         ports = layout.seats[0].ports
         async with AsyncExitStack() as stack:
@@ -106,7 +108,7 @@ OURS = LiveSystem(
 
 
 def systems(rivals: Path) -> list[LiveSystem]:
-    """Ours, and the others as they are installed there. Whether they are is for whoever asks to find out."""
+    """The mesh, and the other routers of the environment `rivals`. It does not check that they are installed."""
     others = [
         LiveSystem(relay.name, _WHERE + more, _router(rivals.absolute() / "bin" / relay.name), relay)
         for relay, more in ((VLLM_ROUTER, _ASKS_FIRST), (SGLANG_ROUTER, ""))
