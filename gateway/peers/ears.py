@@ -52,6 +52,7 @@ class Ears:
         return [each.what_was_heard() for each in self._heartbeats.values()]
 
     def _forget(self, peer: GatewayId, heartbeats: Heartbeats) -> None:
-        """Remove a peer's heartbeats. After a change of the peer's entry, its new heartbeats are registered before the old ones are removed."""
+        """Remove a peer's heartbeats, unless newer ones took their place: when a peer's entry changes, its new
+        heartbeats are registered before the old ones are removed."""
         if self._heartbeats.get(peer) is heartbeats:
             del self._heartbeats[peer]
