@@ -44,7 +44,7 @@ class PeerLegOpener:
         *,
         on_violation: Tell = lambda *_: None,
     ) -> None:
-        """`on_violation` is called for each answer that ran where the request's residency rule forbids."""
+        """`on_violation` is called for each answer from a place that the request's residency rule forbids."""
         self._on_violation = on_violation
         self._links = links
         self._gateway_id = gateway_id

@@ -275,7 +275,7 @@ def _queue(message: pb.ModelQueue) -> ModelQueue:
 
 
 def _is_of_use(message: pb.ModelCapacity) -> bool:
-    """True if the capacity can be used: a pool with a connector unknown here cannot take a handoff of ours."""
+    """True if the capacity can be used: a pool with a connector unknown here cannot take a hand-off of ours."""
     return not message.connector or message.connector in _CONNECTORS_TOLD
 
 
@@ -431,7 +431,7 @@ def _service_class(told: str) -> ServiceClass:
 
 
 def _connectors(told: Collection[str]) -> frozenset[Connector]:
-    """Known connectors of the list; unknown ones are ignored."""
+    """Known connectors of the list; unknown ones are ignored. Raises WireError for too many."""
     if len(told) == len(_CONNECTORS_TOLD) and set(told) == _CONNECTORS_TOLD.keys():
         return ALL_CONNECTORS
     require(len(told) <= LIST_LENGTH_MAX, "too many connectors")

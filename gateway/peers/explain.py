@@ -27,7 +27,7 @@ class PeerExplainer:
         self._gateway_id = gateway_id
 
     async def ask(self, peer: GatewayId, request_id: RequestId) -> OtherSide:
-        """Return an answer in every case: the peer's explanation, or why there is none. Raises nothing."""
+        """Return an answer in every case: the peer's explanation, or why there is none."""
         link = self._links.get(peer)
         if link is None:
             return OtherSide(peer, None, "it is no peer of ours any more")

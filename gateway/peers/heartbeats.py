@@ -262,7 +262,8 @@ class Heartbeats:
         return message
 
     def _is_old(self, subscription: _Subscription) -> bool:
-        """True if the subscription holds on to a connection, and so to certificates, that all other calls have left."""
+        """True if the subscription is older than its credentials or than a connection may be: it would keep a
+        connection open that all other calls have left."""
         age_ns = self._clock.now_ns() - subscription.opened_ns
         return subscription.version != self._link.version or age_ns > self._link.peering.connection_age_ns
 

@@ -96,8 +96,8 @@ class Reception:
                 await self._idle.wait()
 
     def read(self, message: pb.ForwardRequest) -> tuple[codec.ArrivedForward, Claim]:
-        """Read the message without its body, and the claim about its origin that is still to be checked. Raises
-        WireError."""
+        """Read the message, but not its body, and return it with the claim about its origin, which is still to be
+        checked. Raises WireError."""
         arrived = codec.read_forward(message, self._owners.clock.now_ns())
         return arrived, (arrived.event.origin_gateway_id, arrived.event.stamp.origin)
 

@@ -70,7 +70,7 @@ _ExchangeContext = grpc.aio.ServicerContext[Any, Any]
 _AnyContext = _Context | _ExchangeContext | _SubscribeContext | _PingContext | _ExplainContext | _OwnershipContext
 
 Explain = Callable[[GatewayId, RequestId], ExplainedRequest | None]
-"""Explains the decisions about a request that this gateway forwarded to us; None for any other request."""
+"""Explains the decisions about a request that the given gateway forwarded here; None for any other request."""
 BudgetsTold = Callable[[Place | None, int], tuple[Sequence[BudgetUse], int]]
 
 

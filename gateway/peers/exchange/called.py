@@ -282,7 +282,7 @@ class CalledForward:
         self.out = out
         self.is_accepted = False
         self.has_answered = False
-        """The head of the answer has been put."""
+        """True once the head of the answer has been put."""
         self._stream = stream
         self._held = held
         self._missing = request_bytes

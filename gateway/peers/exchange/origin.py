@@ -226,7 +226,8 @@ class OriginStream:
 
 
 def _not_looked_at(why: LegFailure | Unserved) -> LegFailure | Unserved:
-    """Refusal of a forward to which the peer had not answered when it closed its stream after announcing so."""
+    """Reason for a forward without any answer, on a stream that the peer closed as announced: the peer has not looked
+    at it, so it counts as refused. Reasons of this gateway's own stay as they are."""
     if isinstance(why, Unserved) or why.result is LegResult.INTERNAL:
         return why
     return LegFailure(LegResult.REFUSED, "the peer closed its stream before it had looked at it", RefusalReason.BUSY)
