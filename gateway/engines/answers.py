@@ -1,7 +1,7 @@
-"""What an engine means by an error: the request is at fault, the engine is full, is shutting down, or is broken. Pure.
+"""Classifies an engine's error: the request is at fault, the engine is full, is shutting down, or is broken. Pure.
 
-A status alone does not say it: engines answer 500 while they shut down, 503 to a field they do not like, and 400 to a
-rank that only we asked for.
+The status alone does not tell: engines answer 500 while they shut down, 503 to a field that they do not support, and
+400 to a data-parallel rank that only this gateway asked for.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from gateway.request.engine_errors import error_type_of, in_openai_shape, messag
 
 class Meaning(StrEnum):
     REQUEST = "request"
-    """It is about the request: for the caller to read."""
+    """The error is about the request, and is passed on to the client."""
     FULL = "full"
-    """It takes no more just now: another replica may."""
+    """The engine takes no more requests at the moment; another replica may."""
     CLOSING = "closing"
-    """It is shutting down and will take no more until it is started again."""
+    """The engine is shutting down and takes no request until it is started again."""
     BROKEN = "broken"
-    """It failed, or what we ask of it beyond the caller's request does not suit it."""
+    """The engine failed, or rejected something that this gateway added to the client's request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +28,19 @@ class EngineError:
     meaning: Meaning
     status: int
     body: bytes
-    """In the shape for the caller."""
+    """Body in the shape for the client."""
 
 
 _CLOSING = "cannot schedule new futures after shutdown"
-"""vLLM between SIGTERM and its end, with status 500, while /health and /metrics stay as they were."""
+"""Message of vLLM between SIGTERM and its end, with status 500, while /health and /metrics answer as before."""
 _REFUSES_PRIORITY = "Using priority is disabled"
-"""SGLang, with status 503; no other replica of it would take the field either."""
+"""Message of SGLang, with status 503; no other replica of it would take the field either."""
 _RANK_WORDS = ("data_parallel_rank", "dp_rank", "DP rank", "data parallel rank")
 
 
 def read_error(status: int, body: bytes, *, is_pinned: bool) -> EngineError:
-    """`is_pinned`: we asked for a rank. Statuses that mean the same with every engine are left as they are."""
+    """Classify an error and put its body into the shape for the client. `is_pinned`: this gateway asked for a rank. A
+    503 that is about the request becomes 400; other statuses stay as they are."""
     message = message_of(body)
     meaning = _meaning_of(status, message, error_type_of(body), is_pinned=is_pinned)
     if meaning is Meaning.REQUEST and status == 503:
@@ -56,7 +57,7 @@ def _meaning_of(status: int, message: str, error_type: str, *, is_pinned: bool) 
         return Meaning.FULL
     if status == 400 and is_pinned and any(words in message for words in _RANK_WORDS):
         return Meaning.BROKEN
-    if status == 424 and error_type == "generation":  # TGI's way to say that generating failed
+    if status == 424 and error_type == "generation":  # generation failed, in TGI's terms
         return Meaning.BROKEN
     is_request = 400 <= status < 500 and status not in (401, 408)
     return Meaning.REQUEST if is_request else Meaning.BROKEN

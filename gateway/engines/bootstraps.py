@@ -1,5 +1,5 @@
-"""Asks prefill workers where their decode workers meet them, of connectors that start both engines at once. One that
-has not said so yet takes no request; what it said last stays true until it says something else.
+"""Asks prefill workers where their decode workers meet them, for connectors that start both engines at once. A prefill
+worker that has not answered yet takes no request; its last answer holds until it gives another one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gateway.ground.supervisor import Backoff, OnFailure
 
 _SECOND_NS = 1_000_000_000
 _RETRY_S = 1.0
-"""One that has never said it is asked again this soon: it serves nothing until then."""
+"""Seconds between questions to a prefill worker that has not answered yet: it serves nothing until then."""
 _IDLE_CONNECTION_S = 2.0
 
 
 class BootstrapWatcher:
-    """Follows the endpoints as they come and go. An engine that restarts is met elsewhere, so it is asked again and
-    again."""
+    """Asks the prefill workers of the current endpoints, again and again, since an engine that restarts is met
+    elsewhere."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class BootstrapWatcher:
         self._config = config
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         with closing(probe_connections(_IDLE_CONNECTION_S)) as connections:
             await self._loops.run(partial(self._watch, connections))
 
@@ -66,7 +66,7 @@ class BootstrapWatcher:
                 met = await self._ask(connections, engine, members[0])
             except FAULTS as error:
                 fault = f"{type(error).__name__}: {error}"
-                if fault != trouble:  # once per trouble, not once per question
+                if fault != trouble:  # once per fault, not once per question
                     self._log.warning("a prefill worker does not say where it is met", engine=engine.url, detail=fault)
                 trouble = fault
                 await asyncio.sleep(_RETRY_S)
@@ -80,7 +80,7 @@ class BootstrapWatcher:
         return [each for each in self._endpoints.of(engine) if each.is_met]
 
     async def _ask(self, connections: ConnectionPool, engine: Engine, member: ReplicaEndpoint) -> Sequence[Bootstrap]:
-        """One for each of its ranks. Raises what is in FAULTS."""
+        """Ask for the bootstrap of each of the engine's ranks. Raises what is in FAULTS."""
         bootstrap = bootstrap_of(engine.url, member.bootstrap_port)
         assert member.connector is not None, "whoever is met hands over by something"
         is_mooncake = member.connector is Connector.MOONCAKE

@@ -1,6 +1,7 @@
-"""Opens legs at engines over HTTP. Leaving a leg before its end closes the connection, which is how engines abort work.
+"""Opens legs at engines over HTTP. Leaving a leg before its end closes the connection, which makes the engine abort the
+work.
 
-It relays what engines say, errors in the one shape that callers' SDKs read, and judges nothing but whether they could
+It relays what engines answer, errors in the one shape that clients' SDKs read, and judges only whether the engine could
 be reached, and whether an error is about the request at all.
 """
 
@@ -36,16 +37,18 @@ from gateway.request.side_channels import NOWHERE, SideChannel
 
 _SECOND_NS = 1_000_000_000
 _ERROR_BYTES_MAX = 512 * 1024
-"""A relay holds twice as much of a refusal, in whatever shape it is for the caller."""
+"""Bytes of an engine's error body that are read. A relay may hold twice as much, since the shape for the client can be
+longer."""
 _ERROR_WAIT_S = 5.0
-"""What an error may take to arrive after its head."""
+"""Seconds that the body of an error may take to arrive after its head."""
 _TOLD_BY = {
     Extra.USAGE: frozenset({Dialect.VLLM, Dialect.SGLANG, Dialect.LLAMACPP}),
     Extra.TOKEN_IDS: frozenset({Dialect.VLLM}),
 }
-"""Engines that tell it when asked, and change nothing else but what is known. Of any other it is not known."""
+"""Dialects whose engines report an extra when asked, with no other effect than is known. Other dialects are not
+asked."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""What a worker calls itself that is reached on this machine."""
+"""Names by which a worker on this machine may call itself."""
 _NOT_OF_AN_ERROR = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
 
 
@@ -53,16 +56,18 @@ _NOT_OF_AN_ERROR = frozenset({"content-type", "content-length", "content-encodin
 class ClientSettings:
     connect_s: float = 5.0
     idle_connection_s: float = 3.0
-    """Kept shorter than the engines' own (5 s): a connection must not be closed there while we send on it."""
+    """Idle time after which a connection is closed, in seconds; shorter than the engines' own (5 s), so that an engine
+    does not close it while a request is being sent."""
     closing_s: float = 5.0
-    """An engine that says it is shutting down is left alone for this long, or until it is gone."""
+    """Time for which an engine that announced its shutdown gets no request, unless it is found gone earlier; in
+    seconds."""
 
 
 class EngineClient:
-    """The leg opener for replicas, with one pool of connections for the whole gateway."""
+    """Opens legs at replicas, with one connection pool for the whole gateway."""
 
     def __init__(self, endpoints: ReplicaEndpoints, clock: Clock, settings: ClientSettings) -> None:
-        """Inside a running loop."""
+        """Create this inside a running loop."""
         self._endpoints = endpoints
         self._clock = clock
         self._closing_ns = round(settings.closing_s * _SECOND_NS)
@@ -80,8 +85,8 @@ class EngineClient:
     async def send(
         self, order: StartLeg, request: OutboundRequest
     ) -> tuple[ReplicaEndpoint, Response, tuple[Extra, ...]]:
-        """And what it was asked to tell for us. Raises LegFailure, and TokenizerLacks. The order's deadline is the
-        core's to keep: it stops the leg."""
+        """Send the request of a leg. Returns the endpoint, its response, and the extras that were asked for. Raises
+        LegFailure and TokenizerLacks. The core keeps the deadline: it stops the leg."""
         endpoint = self._endpoints.get(ReplicaId(order.target.id))
         if endpoint is None:
             raise LegFailure(LegResult.BUSY, "the replica is no longer assigned to this gateway")
@@ -105,7 +110,7 @@ class EngineClient:
     def _part(
         self, endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest, part: Part
     ) -> tuple[list[tuple[str, str]], LegBody]:
-        """What one of two engines is sent that share a request."""
+        """Headers and body for one of the two engines that share a request."""
         assert order.connector is not None, "a part is handed over by something"
         met = meeting(part.nonce, order.attempt)
         own = endpoint.own_headers
@@ -128,7 +133,7 @@ class EngineClient:
         return headers, body
 
     def _bootstrap(self, endpoint: ReplicaEndpoint, order: StartLeg) -> Bootstrap:
-        """Where the two engines meet: at the prefill worker."""
+        """Bootstrap of the prefill worker, where the two engines meet. Raises LegFailure if it is not known."""
         prefill = endpoint if order.prefill is None else self._endpoints.get(ReplicaId(order.prefill.id))
         if prefill is None:
             raise LegFailure(LegResult.BUSY, "the prefill worker is no longer assigned to this gateway")
@@ -138,7 +143,7 @@ class EngineClient:
         return bootstrap
 
     async def read_error(self, endpoint: ReplicaEndpoint, response: Response, order: StartLeg) -> ErrorLeg:
-        """Raises LegFailure where the error does not mean what its status says."""
+        """Read an error response. Raises LegFailure if the engine is shutting down or broken, whatever the status."""
         error = read_error(response.status, await _error_body(response), is_pinned=endpoint.rank is not None)
         if error.meaning is Meaning.CLOSING:
             self._endpoints.closes(endpoint.url, self._clock.now_ns() + self._closing_ns)
@@ -148,7 +153,7 @@ class EngineClient:
         return ErrorLeg(response.headers, endpoint, error, order)
 
     def refuse(self, order: StartLeg, problem: TokenizerLacks) -> ErrorLeg:
-        """What the engine would not understand, and not say so either."""
+        """Answer for a request that the engine would misunderstand without reporting it."""
         endpoint = self._endpoints.get(ReplicaId(order.target.id))
         assert endpoint is not None, "it was there a moment ago"
         body = in_openai_shape(msgspec.json.encode({"message": str(problem)}), 400)
@@ -156,7 +161,7 @@ class EngineClient:
 
 
 class _Opening:
-    """One leg's context: entering sends and waits for the head, leaving closes."""
+    """Context of one leg: entering sends the request and waits for the head, leaving closes the response."""
 
     __slots__ = ("_client", "_on_accepted", "_order", "_request", "_response")
 
@@ -186,11 +191,11 @@ class _Opening:
 
     async def __aexit__(self, *_: object) -> None:
         if self._response is not None:
-            self._response.close()  # one that was read to its end has given its connection back already
+            self._response.close()  # a response that was read to its end has given its connection back already
 
 
 class EngineLeg:
-    """An engine that has begun to answer."""
+    """Leg at an engine that has begun to answer."""
 
     __slots__ = ("_response", "head")
     counted = None
@@ -220,7 +225,8 @@ class EngineLeg:
 
 
 def _side_channel(endpoint: ReplicaEndpoint, response: Response) -> SideChannel:
-    """What is said of it, and the address that answered: engines behind a name know themselves by their address."""
+    """Configured side channel of the worker, plus the address that answered: an engine behind a DNS name reports its
+    own address."""
     named = endpoint.side_channel
     found = {str(ip_address(response.peer))} if response.peer else set()
     hosts = named.hosts | found
@@ -237,7 +243,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class ErrorLeg:
-    """An engine that has answered with an error, whole and in the shape for the caller."""
+    """Leg at an engine that has answered with an error, read whole and in the shape for the client."""
 
     counted = None
     __slots__ = ("_body", "head")
@@ -257,7 +263,7 @@ class ErrorLeg:
 
 
 class _Chunks:
-    """The body as it comes out of the socket, joined only as far as it has gathered there."""
+    """Body as it arrives from the socket; only pieces that have piled up there are joined."""
 
     __slots__ = ("_read",)
 
@@ -278,9 +284,12 @@ class _Chunks:
 
 
 async def _error_body(response: Response) -> bytes:
-    """Whole. One that breaks off, or is too long to be held, says no more than its status does.
+    """Read the body of an error response. A body above _ERROR_BYTES_MAX is read as empty, so that only its status
+    counts: engines quote what they refuse, so that a long error is as likely the request's fault as a short one.
 
-    Engines quote what they refuse: a long error is as easily its request's fault as a short one."""
+    A body that breaks off or arrives late raises LegFailure for a 4xx status other than 429; for other statuses the
+    part that has arrived is returned.
+    """
     body: list[bytes] = []
     try:
         async with asyncio.timeout(_ERROR_WAIT_S):
@@ -295,8 +304,8 @@ async def _error_body(response: Response) -> bytes:
 
 
 def _result_of(error: OSError) -> LegResult:
-    """What it says about the engine that it could not be asked. Ports run out towards one address at a time: another
-    engine may still be asked."""
+    """Classify a failure to send. A gateway without free ports towards one address (EADDRNOTAVAIL) may still reach
+    another engine."""
     if error.errno == errno.EADDRNOTAVAIL:
         return LegResult.BUSY
     return LegResult.INTERNAL if is_our_shortage(error) else LegResult.FAILED
@@ -307,7 +316,8 @@ def _broke_off(error: Exception) -> LegFailure:
 
 
 def _headers(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) -> list[tuple[str, str]]:
-    """Later legs get an id of their own: an engine may still be busy forgetting the first, or with it."""
+    """Headers for the engine. A later leg gets a request id of its own: the engine may still run or be aborting the
+    first."""
     own = endpoint.own_headers
     headers = [pair for pair in request.headers if pair[0] not in own]
     if order.attempt > 1 or order.leg > 1:
@@ -319,7 +329,8 @@ def _headers(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundReques
 
 
 def _body(endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest) -> tuple[LegBody, tuple[Extra, ...]]:
-    """In two parts, so that a large one is not copied; and what it asks for that the client does not."""
+    """Body for the engine, in two parts so that a large one is not copied, and the extras asked for beyond the client's
+    request."""
     settings: list[Setting] = []
     extras: tuple[Extra, ...] = ()
     if order.extras and request.profile.stream:

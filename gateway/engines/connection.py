@@ -1,7 +1,8 @@
-"""HTTP/1.1 to engines on bare transports: one write out, bytes in as they come, connections kept for the next request.
+"""HTTP/1.1 client for engines on bare transports: each request is one write, bytes are read as they arrive, and
+connections are kept for later requests.
 
-It speaks just what engines speak, and follows no redirect, cookie or proxy. Closing a response before its end closes
-its connection, which is how engines abort work.
+It supports what engines use, and follows no redirect, cookie or proxy. Closing a response before its end closes its
+connection, which makes the engine abort the work.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ from gateway.request.header_values import from_bytes, to_bytes
 Headers = tuple[tuple[str, str], ...]
 
 _BUFFERED_BYTES_MAX = 256 * 1024
-"""Above this much unread by us, reading from the engine stops until it is read."""
+"""Unread bytes of an answer above which reading from the socket pauses."""
 _HEAD_BYTES_MAX = 64 * 1024
 _HEADERS_MAX = 256
 _LENGTH_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 _SCHEMES = {"http": 80, "https": 443}
 _PLAIN = {"content-encoding": "identity", "transfer-encoding": "chunked"}
-"""The one way in which a body may be coded, where these say that it is."""
+"""The only accepted value of each header that names a coding of the body."""
 _WITHOUT_BODY = frozenset({204, 304})
-"""Nobody answers a call like this. What an engine sends behind it all the same would be taken for another answer."""
+"""Statuses without a body. No engine call is answered so; bytes that an engine sent behind one would be taken for
+another answer."""
 
 
 class EngineGone(ConnectionError):
@@ -42,13 +44,13 @@ class EngineGone(ConnectionError):
 
 @dataclass(eq=False, slots=True)
 class Origin:
-    """Where connections are interchangeable. `origin_of` gives the same object for the same engine."""
+    """Server whose connections are interchangeable. `origin_of` returns the same object for the same engine."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None
     server_name: str | None = None
-    """For TLS, when the certificate names something else than the host."""
+    """Name in the server's certificate, if it differs from the host."""
 
 
 class Connection(asyncio.Protocol):
@@ -59,16 +61,16 @@ class Connection(asyncio.Protocol):
         self.idle_since_s = 0.0
         self._headers: list[tuple[str, str]] = []
         self._options: list[str] = []
-        """What the current answer's `connection` header names."""
+        """Header names that the current answer's `connection` header lists."""
         self._head_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
-        """From the first request until the connection is lost: each of the two knows the other."""
+        """Set from the first request until the connection is lost, since parser and connection refer to each other."""
         self._body: deque[bytes] = deque()
         self._body_bytes = 0
         self._is_paused = False
         self._take: Callable[[bytes], bool] | None = None
-        """Whoever has the body poured out to, while it wants more."""
+        """Function that the body is poured into; None once it wants no more."""
         self._arrivals: select.poll | None = None
         self._waiter = Waiter()
         self._writable: asyncio.Future[None] | None = None
@@ -78,9 +80,9 @@ class Connection(asyncio.Protocol):
         self._keeps_alive = False
         self.is_complete = True
         self.has_answered = False
-        """Any byte of the current answer has come in."""
+        """True once any byte of the current answer has arrived."""
 
-    # What the pool and the response use
+    # Used by the pool and the response
 
     @property
     def peer(self) -> str:
@@ -88,14 +90,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Idle, alive, and with nothing in it: neither an unread answer nor anything unasked-for."""
+        """True if the connection is idle and alive, without an unread answer or unsolicited bytes."""
         is_open = self._transport is not None and not self._transport.is_closing()
         return is_open and self._error is None and self.is_complete and self._keeps_alive and not self._body
 
     @property
     def has_unread(self) -> bool:
-        """Has something come over it that the event loop has not told of yet? What comes unasked-for would be taken for
-        the next request's answer."""
+        """True if bytes have arrived that the event loop has not reported yet. Unsolicited bytes would be taken for the
+        answer to the next request."""
         return self._arrivals is not None and bool(self._arrivals.poll(0))
 
     @property
@@ -113,18 +115,18 @@ class Connection(asyncio.Protocol):
         self._transport.writelines((head, body) if body else (head,))
 
     async def sent(self) -> None:
-        """Wait while the engine takes in a large request slowly."""
+        """Wait until the engine has taken in a large request."""
         if self._writable is not None:
             await self._writable
 
     async def read_head(self) -> None:
-        """Raises EngineGone."""
+        """Wait for the head of the answer. Raises EngineGone."""
         while not self._has_head:
             self._raise_error()
             await self._waiter.wait()
 
     async def read(self) -> bytes:
-        """What has gathered of the body; empty at its end. Raises EngineGone when it breaks off."""
+        """Read what has arrived of the body; empty at its end. Raises EngineGone if the answer breaks off."""
         while not self._body:
             if self.is_complete:
                 return b""
@@ -133,9 +135,8 @@ class Connection(asyncio.Protocol):
         return self._gathered()
 
     async def pour(self, take: Callable[[bytes], bool]) -> bool:
-        """Call `take` with what comes of the body, right as it comes in, until it answers False. True when the body is
-        over. Raises EngineGone when it breaks off, and whatever `take` raises.
-        """
+        """Call `take` with each piece of the body as it arrives, until it answers False. Returns True at the end of the
+        body. Raises EngineGone if the answer breaks off, and whatever `take` raises."""
         while True:
             if self._body and not take(self._gathered()):
                 return False
@@ -154,10 +155,10 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # asyncio.Protocol
+    # Callbacks of asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
         own = transport.get_extra_info("socket")
         if own is not None:
             self._arrivals = select.poll()
@@ -186,7 +187,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """A body without a length ends with its connection; all else breaks off."""
+        """End a body without a length, which ends with its connection; any other answer has broken off."""
         self._transport = self._arrivals = None
         self._parser = None
         if not self.is_complete:
@@ -206,7 +207,7 @@ class Connection(asyncio.Protocol):
             self._writable.set_result(None)
         self._writable = None
 
-    # httptools
+    # Callbacks of httptools
 
     def on_message_begin(self) -> None:
         if self.is_complete:
@@ -243,19 +244,20 @@ class Connection(asyncio.Protocol):
             self._keeps_alive = self._parser.should_keep_alive() and self.status not in _WITHOUT_BODY
         else:
             self._headers.clear()
-            self._options.clear()  # an interim answer (1xx); the real one follows
+            self._options.clear()  # an interim answer (1xx); the final one follows
 
-    # Inside
+    # Internal
 
     def _check_encoding(self) -> None:
-        """What passes through unchanged must be readable here too; every request asks for it plain."""
+        """Raise EngineGone for an encoded body: bodies are relayed unchanged and read here too, so every request asks
+        for identity."""
         for name, value in self._headers:
             plain = _PLAIN.get(name.lower())
             if plain is not None and value.lower() != plain:
                 raise EngineGone(f"its answer is in {value}, which it was asked not to use")
 
     def _drop_what_connection_names(self) -> None:
-        """It is for this connection alone (RFC 9110, section 7.6.1)."""
+        """Drop the headers that `connection` names: they are for this connection alone (RFC 9110, section 7.6.1)."""
         named = {"connection", *map(str.strip, self._options)}
         self._headers = [pair for pair in self._headers if pair[0].lower() not in named]
 
@@ -269,7 +271,7 @@ class Connection(asyncio.Protocol):
         return data
 
     def _hand_on(self, take: Callable[[bytes], bool]) -> None:
-        """Without waking anybody, unless there is an end to it."""
+        """Hand what has arrived to `take`, without waking the waiting task unless the body or the pouring is over."""
         try:
             if self._body and not take(self._gathered()):
                 self._take = None
@@ -294,24 +296,25 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def _raise_error(self) -> None:
-        """EngineGone for what the engine or the network did; an error of ours as it is."""
+        """Raise EngineGone for a fault of the engine or the network; raise an internal error as it is."""
         if isinstance(self._error, OSError):
             raise EngineGone(str(self._error)) from self._error
         if self._error is not None:
             try:
                 raise self._error
             finally:
-                self._error = EngineGone("an error of ours broke it off")  # the traceback knows this connection
+                self._error = EngineGone("an error of ours broke it off")  # the traceback refers to this connection
 
 
 def _host_of(peername: object) -> str:
-    """The address of whoever is at the other end; empty where the transport does not say."""
+    """Address of the other end; empty if the transport does not tell."""
     is_internet = isinstance(peername, tuple) and bool(peername) and isinstance(peername[0], str)
     return peername[0].partition("%")[0] if is_internet else ""  # type: ignore[index]
 
 
 class Response:
-    """One answer. `close` gives the connection back if it was read to its end, and closes it otherwise."""
+    """One answer. `close` returns the connection to the pool if the answer was read to its end, and closes it
+    otherwise."""
 
     __slots__ = ("_connection", "_origin", "_pool", "headers", "peer", "status")
 
@@ -319,7 +322,7 @@ class Response:
         self.status = connection.status
         self.headers = connection.headers
         self.peer = connection.peer
-        """The address that answers."""
+        """Address of the engine that answers."""
         self._pool = pool
         self._origin = origin
         self._connection: Connection | None = connection
@@ -341,9 +344,9 @@ class Response:
 
 
 class ConnectionPool:
-    """Idle connections by origin, the latest used first, each closed when it has been idle for too long.
+    """Idle connections by origin, the latest used first; each is closed after `idle_s` seconds.
 
-    The number in use has no limit of its own: there is at most one per request held, and those are limited.
+    Connections in use have no limit of their own: there is at most one per running request, and those are limited.
     """
 
     def __init__(self, *, connect_s: float, idle_s: float) -> None:
@@ -363,12 +366,12 @@ class ConnectionPool:
         *,
         lead: bytes = b"",
     ) -> Response:
-        """Send, with `lead` as what the body begins with, and wait for status and headers. Raises EngineGone, and
-        OSError (TimeoutError is one) while connecting: all that an engine or the network can do. Whatever else it
-        raises is an error of ours.
+        """Send a request whose body begins with `lead`, and wait for the status and headers. Raises EngineGone, and
+        OSError (such as TimeoutError) while connecting, for whatever an engine or the network can do; any other
+        exception is an internal error.
 
-        An idle connection that turns out to be closed costs a second try on a fresh one: nothing of the request was
-        answered, so nothing was done.
+        If an idle connection turns out to be closed, the request is sent once more on a new one: no byte of an answer
+        had come, so the engine did nothing.
         """
         head = _request_head(method, origin, path, headers, len(lead) + len(body)) + lead
         connection = self._take_idle(origin)
@@ -390,7 +393,7 @@ class ConnectionPool:
             self._sweep = asyncio.get_running_loop().call_later(self._idle_s, self._close_long_idle)
 
     def close(self) -> None:
-        """Close what is idle; what is in use is closed as it is given back."""
+        """Close idle connections; those in use are closed when they are returned."""
         self._is_closed = True
         if self._sweep is not None:
             self._sweep.cancel()
@@ -431,7 +434,8 @@ class ConnectionPool:
         return None
 
     def _close_long_idle(self) -> None:
-        """One timer for all: each origin's oldest are at the left."""
+        """Close connections that have been idle for too long, with one timer for all: each origin's oldest are at the
+        left."""
         self._sweep = None
         until_s = asyncio.get_running_loop().time() - self._idle_s
         for origin, idle in list(self._idle.items()):
@@ -445,7 +449,7 @@ class ConnectionPool:
 
 @lru_cache(maxsize=4096)
 def origin_of(url: str, tls: EngineTls | None = None) -> tuple[Origin, str]:
-    """The origin of an engine's base URL, and the path that all its routes begin with. Raises ValueError."""
+    """The origin of an engine's base URL, and the path prefix of all its routes. Raises ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES or not parts.hostname:
         raise ValueError(f"{url} is no http or https URL with a host")
@@ -461,8 +465,8 @@ def _port_of(parts: SplitResult) -> int:
 
 
 def _request_head(method: str, origin: Origin, path: str, headers: Iterable[tuple[str, str]], length: int) -> bytes:
-    """Values as `header_values.py` has them, so that they go out as they came. Raises ValueError where a name or value
-    would break out of its line."""
+    """Serialise a request's head. Header values are text as of `header_values.py`, so that the client's bytes are
+    restored. Raises ValueError for a name or value that contains a line break."""
     host = f"[{origin.host}]" if ":" in origin.host else origin.host
     lines = [f"{method} {path} HTTP/1.1\r\nhost: {host}:{origin.port}\r\n"]
     lines += [f"{name}: {value}\r\n" for name, value in headers]
@@ -475,8 +479,8 @@ def _request_head(method: str, origin: Origin, path: str, headers: Iterable[tupl
 
 
 def _why_unread(error: Exception) -> Exception:
-    """What the parser has met: an objection or an error of ours, raised inside a callback, or what is no HTTP."""
+    """Cause of a parser error: an exception raised inside a callback, or EngineGone for bytes that are not HTTP."""
     reason = error.__context__
     if isinstance(reason, EngineGone):
-        reason.__traceback__ = None  # it knows the connection, which keeps it
+        reason.__traceback__ = None  # the traceback refers to the connection, and the connection to the exception
     return reason if isinstance(reason, Exception) else EngineGone(f"what it sent is not HTTP: {error}")

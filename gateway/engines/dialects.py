@@ -1,7 +1,8 @@
-"""How each kind of engine tells how busy it is, and that it lives. Pure: bytes in, readings out, or BadProbe in words.
+"""Reads load and liveness from the pages of each kind of engine. Pure: bytes in, readings out, or BadProbe with the
+reason.
 
-Names from vLLM 0.33, SGLang 0.5, llama.cpp, TGI, TensorRT-LLM and NIM. What is asked of an engine here never makes it
-generate: SGLang's `/health` does, and is left alone.
+Names are those of vLLM 0.33, SGLang 0.5, llama.cpp, TGI, TensorRT-LLM and NIM. No page asked for here makes an engine
+generate: SGLang's `/health` does, and is not used.
 """
 
 from __future__ import annotations
@@ -23,26 +24,27 @@ from gateway.engines.exposition import BadProbe, Lines, Sample, find, first_pres
 
 @value
 class Reading:
-    """What one engine, or one data-parallel rank of it, says of itself."""
+    """Load of one engine, or of one of its data-parallel ranks."""
 
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
     kv_tokens: int = 0
-    """Room in the KV cache; 0 where it does not tell, or tells nonsense: that says nothing against the engine."""
+    """Capacity of the KV cache in tokens; 0 if the engine reports none or an implausible one, which is not held against
+    it."""
     unfit: str = ""
-    """Why it takes no request although it answers."""
+    """Reason why the engine takes no request; empty if it takes requests."""
     deferred: int = 0
-    """Of those that wait, the ones that wait for something else than room."""
+    """Waiting requests that wait for something other than room."""
     preemptions: int = 0
-    """Sequences put back into its queue for want of room, since it started; 0 where it does not tell."""
+    """Sequences preempted for want of KV cache since the engine started; 0 if not reported."""
     slots: int = 0
-    """Requests that it runs at once; 0 where it does not tell, as vLLM."""
+    """Requests that the engine runs at once; 0 if not reported, as by vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One GET, and how its answer is read: for the number of ranks asked for, a reading each."""
+    """One GET, and the function that reads its answer into one reading for each of a given number of ranks."""
 
     path: str
     read: Callable[[bytes, int], list[Reading]]
@@ -51,12 +53,12 @@ class Question:
 @dataclass(frozen=True, slots=True)
 class EngineDialect:
     load: tuple[Question, ...]
-    """In order of preference; where one is not offered, the next is asked."""
+    """Questions in order of preference; where one is not offered, the next is asked."""
     tells_load: bool = True
     health_path: str | None = None
-    """Asked now and then as well, since the load page outlives a dead engine."""
+    """Path that is also asked at intervals, since the load page outlives a dead engine."""
     life_path: str | None = None
-    """Answered without waiting for the scheduler: asked when the load comes slowly."""
+    """Path that is answered without the scheduler; asked when the load page is slow."""
 
 
 _WAITING = (
@@ -84,20 +86,20 @@ _KV_USAGE = (
     b"gpu_cache_usage_perc",
 )
 _PREEMPTIONS = (b"vllm:num_preemptions_total", b"vllm:num_preemptions")
-"""Only vLLM counts them: SGLang tells how many are put back just now, and not how many ever were."""
+"""Names of a counter that only vLLM has: SGLang reports current preemptions, not their total."""
 _PREEMPTIONS_MAX = 10**15
 _KV_TOKENS = (b"sglang:max_total_num_tokens",)
 _CACHE_CONFIG = b"vllm:cache_config_info"
-"""Tells in its labels: some forty of them, with every setting of the cache."""
+"""Metric whose labels, some forty, hold every setting of the cache."""
 _SLEEP = b"vllm:engine_sleep_state"
 _WAITING_BY_REASON = b"vllm:num_requests_waiting_by_reason"
 _WANTED = lines_about(
     (*_WAITING, _WAITING_BY_REASON, *_RUNNING, *_KV_USAGE, *_KV_TOKENS, *_PREEMPTIONS, _CACHE_CONFIG, _SLEEP)
 )
 _RANK_LABELS = (b"engine", b"dp_rank")
-"""vLLM's and SGLang's."""
+"""Labels that name the rank, in vLLM and SGLang."""
 _REQUESTS_MAX = 10**9
-"""A larger figure is garbage."""
+"""Sanity bound of a number of requests."""
 _KV_TOKENS_MAX = 10**12
 _KEY_LENGTH_MAX = 64
 _CACHE_LABELS = re.compile(rb'[{,](block_size|engine|kv_cache_size_tokens|num_gpu_blocks)="([0-9]{1,12})"')
@@ -106,7 +108,7 @@ _CACHE_CONFIGS_KNOWN_MAX = 1024
 
 
 def read_metrics(page: bytes, ranks: int = 1) -> list[Reading]:
-    """A Prometheus page. Raises BadProbe."""
+    """Read a Prometheus page. Raises BadProbe."""
     lines = find(page, _WANTED)
     waiting = _counted(first_present(lines, _WAITING))
     if not waiting:
@@ -134,7 +136,7 @@ def read_metrics(page: bytes, ranks: int = 1) -> list[Reading]:
 
 
 def read_loads(page: bytes, ranks: int = 1) -> list[Reading]:
-    """SGLang's own page of loads, one entry per rank. Raises BadProbe."""
+    """Read SGLang's own page of loads, one entry per rank. Raises BadProbe."""
     loads = _decoded(page, _LOADS, "the loads").loads
     if not loads:
         raise BadProbe("the loads are empty")
@@ -155,8 +157,9 @@ def read_loads(page: bytes, ranks: int = 1) -> list[Reading]:
 
 
 def read_slots(page: bytes, ranks: int = 1) -> list[Reading]:
-    """llama.cpp's slots, which hide what waits behind them: with none idle, whatever came now would wait. Each keeps
-    the prompt that it ran last, so what they hold together is the cache."""
+    """Read llama.cpp's slots. They do not show the queue: while none is idle, one request counts as waiting, since the
+    next one would. Each slot keeps the prompt that it ran last, so the capacity of the KV cache is that of all slots
+    together. Raises BadProbe."""
     assert ranks == 1, "llama.cpp has no ranks"
     slots = _decoded(page, _SLOTS, "the list of slots")
     if not slots:
@@ -167,7 +170,7 @@ def read_slots(page: bytes, ranks: int = 1) -> list[Reading]:
 
 
 def read_sign_of_life(page: bytes, ranks: int = 1) -> list[Reading]:
-    """An engine that only lists its models says that it lives, and nothing of its load. Raises BadProbe."""
+    """Read a list of models as a sign of life, from an engine that reports no load. Raises BadProbe."""
     assert ranks == 1, "it has no ranks"
     listed_models(page)
     return [Reading()]
@@ -177,11 +180,11 @@ def read_sign_of_life(page: bytes, ranks: int = 1) -> list[Reading]:
 class ListedModel:
     name: str
     parent: str | None
-    """The base model of an adapter."""
+    """Base model of an adapter; None for a base model."""
 
 
 def listed_models(page: bytes) -> list[ListedModel]:
-    """What `/v1/models` names: base models first, then adapters. Raises BadProbe."""
+    """Models that `/v1/models` lists: base models first, then adapters. Raises BadProbe."""
     entries = _decoded(page, _LISTING, "the list of models").data
     listed = [ListedModel(each.id, each.parent) for each in entries]
     return sorted(listed, key=lambda each: each.parent is not None)
@@ -199,11 +202,11 @@ DIALECTS: dict[Dialect, EngineDialect] = {
 }
 
 
-# Samples of one name, put together.
+# Combining the samples of one name
 
 
 def _counted(found: Iterable[Sample]) -> list[Sample]:
-    """Each rank's figure once: SGLang repeats it per priority, and per tensor-parallel rank."""
+    """Samples of each rank, counted once: SGLang repeats them per priority and per tensor-parallel rank."""
     by_rank: defaultdict[bytes, dict[int, list[Sample]]] = defaultdict(dict)
     for sample in found:
         if not sample.labels.get(b"priority"):
@@ -223,7 +226,7 @@ def _of_rank(found: list[Sample], rank: bytes) -> list[Sample]:
 
 
 def _rank_labels(found: list[Sample], ranks: int) -> list[bytes]:
-    """The labels of the configured ranks, in order. An engine may count its ranks from any number on."""
+    """Labels of the configured ranks, in order. An engine may number its ranks from any number on. Raises BadProbe."""
     labels = sorted({_rank_of(sample) for sample in found}, key=_number)
     if len(labels) != ranks:
         raise BadProbe(f"the engine tells of {len(labels)} ranks, and {ranks} are configured")
@@ -263,7 +266,7 @@ def _reading(  # noqa: PLR0917 - one after the other, as a page tells them
 
 
 def _kv_tokens(lines: Lines) -> list[Sample]:
-    """The room that each rank tells of, in tokens."""
+    """KV-cache capacity of each rank, in tokens."""
     if _CACHE_CONFIG in lines:
         return [_cache_config(labels[:_CACHE_LABELS_LENGTH_MAX]) for labels, _ in lines[_CACHE_CONFIG]]
     return _counted(first_present(lines, _KV_TOKENS))
@@ -271,8 +274,9 @@ def _kv_tokens(lines: Lines) -> list[Sample]:
 
 @lru_cache(_CACHE_CONFIGS_KNOWN_MAX)
 def _cache_config(braces: bytes) -> Sample:
-    """Out of vLLM's labels, which never change while it lives. Where layers keep different shares of a prompt, blocks
-    times their size is more than what fits, and newer versions count for themselves."""
+    """KV-cache capacity from vLLM's labels, which are constant during the life of the engine. Block size times blocks
+    exceeds the capacity where layers keep different shares of a prompt; newer versions report the exact number, which
+    is preferred."""
     told = dict(_CACHE_LABELS.findall(braces))
     blocks_tokens = int(told.get(b"block_size", 0)) * int(told.get(b"num_gpu_blocks", 0))
     return Sample({b"engine": told.get(b"engine", b"0")}, float(told.get(b"kv_cache_size_tokens", blocks_tokens)))
@@ -293,7 +297,7 @@ def _requests(total: float) -> int:
 
 
 def _preempted(total: float) -> int:
-    """Nonsense says nothing against the engine."""
+    """Total of preemptions; 0 for an implausible value, which is not held against the engine."""
     return int(total) if 0 <= total <= _PREEMPTIONS_MAX else 0
 
 
@@ -302,7 +306,7 @@ def _room(tokens: object) -> int:
 
 
 def _slots(told: object) -> int:
-    """Nonsense says nothing against the engine."""
+    """Slots; 0 for an implausible value, which is not held against the engine."""
     return int(told) if isinstance(told, int | float) and 0 <= told <= _REQUESTS_MAX else 0
 
 
@@ -312,7 +316,7 @@ def _share(value: float) -> float:
     return min(value, 1.0)
 
 
-# JSON pages.
+# JSON pages
 
 
 class _Load(msgspec.Struct):

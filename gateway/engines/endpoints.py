@@ -1,4 +1,4 @@
-"""Where the replicas we own are reached, as the newest assignment says. It opens no connection."""
+"""Endpoints of the replicas that this gateway owns, by the newest assignment. It opens no connection."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gateway.request.legs import RanAt
 from gateway.request.side_channels import NOWHERE, SideChannel
 
 RANK_HEADER = "x-data-parallel-rank"
-"""Pins a request to one rank; vLLM and SGLang read the same one."""
+"""Header that pins a request to one data-parallel rank; vLLM and SGLang read the same one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One server: whoever speaks at a URL. Several replicas may stand for its data-parallel ranks."""
+    """One server, known by its URL. Several replicas may be its data-parallel ranks."""
 
     url: str
     dialect: Dialect
@@ -30,7 +30,7 @@ class Engine:
     tls: EngineTls | None = None
 
     def authorization(self) -> dict[str, str]:
-        """The gateway's own key for this engine; a client's key never gets this far."""
+        """Header with the gateway's own key for this engine; a client's key is never sent to engines."""
         return {} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"}
 
 
@@ -39,28 +39,28 @@ class ReplicaEndpoint:
     replica_id: ReplicaId
     place: Place
     url: str
-    """Without a slash at the end; the path of each API call is added to it."""
+    """Base URL without a trailing slash; the path of each API call is appended."""
     dialect: Dialect
     api_key: str | None = field(default=None, repr=False)
     ranks: int = 1
     rank: int | None = None
-    """The data-parallel rank that this replica is, if it is one."""
+    """Data-parallel rank that this replica is; None if it is a whole engine."""
     tls: EngineTls | None = None
     lists_models: bool = False
     takes_cache_salt: bool = False
     connector: Connector | None = None
-    """Of a prefill or decode worker: how its pool hands over."""
+    """Connector by which the pool of a prefill or decode worker hands over."""
     is_met: bool = False
-    """It is a prefill worker that decode workers meet: it has to say where."""
+    """True for a prefill worker that has to say where decode workers meet it."""
     bootstrap_port: int = PORT_DEFAULT
     side_channel: SideChannel = NOWHERE
-    """Of a prefill worker whose answers name one: what is said of it, besides where the worker itself is reached."""
+    """Side channel configured for a prefill worker whose answers name one, in addition to the worker's own address."""
     is_adopted: bool = False
-    """Another gateway has said where it is."""
+    """True if another gateway has told the address of this replica."""
     engine: Engine = field(init=False, repr=False, compare=False)
     ran_at: RanAt = field(init=False, repr=False, compare=False)
     own_headers: dict[str, str] = field(init=False, repr=False, compare=False)
-    """What every request to it carries besides the client's own headers."""
+    """Headers that every request to the replica carries besides the client's own."""
 
     def __post_init__(self) -> None:
         engine = Engine(self.url, self.dialect, self.api_key, self.ranks, self.tls)
@@ -71,7 +71,7 @@ class ReplicaEndpoint:
 
     @classmethod
     def from_config(cls, config: ReplicaConfig, contexts: TlsContexts) -> ReplicaEndpoint:
-        """Raises ConfigError where its certificates cannot be used."""
+        """Endpoint of a configured replica. Raises ConfigError if its certificates cannot be used."""
         return cls(
             config.spec.replica_id,
             config.spec.place,
@@ -101,14 +101,14 @@ def _side_channel(config: ReplicaConfig) -> SideChannel:
 
 
 def _first_port(config: ReplicaConfig) -> int | None:
-    """vllm-ascend leaves room for its tensor and context parallel workers between the ports of two ranks, and how many
-    those are is not known here."""
+    """Port of the first rank's side channel; None for vllm-ascend with several ranks: it leaves an unknown number of
+    ports between two ranks for its tensor- and context-parallel workers."""
     is_spread = config.connector is Connector.ASCEND and config.ranks > 1
     return None if is_spread else config.side_channel_port
 
 
 def _spelt(host: str) -> str:
-    """In the usual spelling."""
+    """Canonical spelling of a host."""
     try:
         return str(ip_address(host))
     except ValueError:
@@ -116,7 +116,7 @@ def _spelt(host: str) -> str:
 
 
 class ReplicaEndpoints:
-    """The current set. Replaced whole; whoever follows it waits for a change."""
+    """Current set of endpoints. It is replaced as a whole; loops that follow it wait for a change."""
 
     def __init__(self, endpoints: Iterable[ReplicaEndpoint] = ()) -> None:
         self._changed = asyncio.Event()
@@ -136,11 +136,11 @@ class ReplicaEndpoints:
         return list(self._by_engine)
 
     def of(self, engine: Engine) -> list[ReplicaEndpoint]:
-        """The replicas that this engine is; none once it is no longer ours."""
+        """Replicas that this engine serves; none once it is no longer this gateway's."""
         return self._by_engine.get(engine, [])
 
     def is_adopted(self, engine: Engine) -> bool:
-        """Nobody here has named it."""
+        """True if the engine is known from other gateways alone and named by no configuration here."""
         return all(each.is_adopted for each in self.of(engine))
 
     def replace(self, endpoints: Iterable[ReplicaEndpoint]) -> None:
@@ -151,10 +151,11 @@ class ReplicaEndpoints:
     async def until_replaced(self) -> None:
         await self._changed.wait()
 
-    # Where a prefill worker is met, of connectors that start both engines at once: it says so itself.
+    # Bootstraps of prefill workers, for connectors that start both engines at once: each worker reports its own.
 
     def meets_at(self, endpoint: ReplicaEndpoint, bootstrap: Bootstrap) -> None:
-        """Nothing, where another engine has taken the replica's id while this one was asked."""
+        """Store where a prefill worker is met. Ignored if another engine has taken the replica's id while this one was
+        asked."""
         known = self._by_id.get(endpoint.replica_id)
         if known is not None and _asked_of(known) == _asked_of(endpoint):
             self._bootstraps[endpoint.replica_id] = bootstrap
@@ -162,17 +163,18 @@ class ReplicaEndpoints:
     def bootstrap_of(self, endpoint: ReplicaEndpoint) -> Bootstrap | None:
         return self._bootstraps.get(endpoint.replica_id)
 
-    # An engine that is shutting down answers probes as before, and idler from one to the next.
+    # Engines that are shutting down: they answer probes as before, and look more and more idle.
 
     def closes(self, url: str, until_ns: int) -> None:
-        """It said so to a request. Believed for a while, since nothing tells when it has come back."""
+        """Note that the engine refused a request because it shuts down. The note expires, since nothing reports its
+        return."""
         self._closing_until_ns[url] = until_ns
 
     def is_closing(self, url: str, now_ns: int) -> bool:
         return now_ns < self._closing_until_ns.get(url, now_ns)
 
     def has_closed(self, url: str) -> None:
-        """Nobody listens there any more: whoever comes up next is another."""
+        """Remove the note that the engine shuts down: no server answers there, and the next one to start is another."""
         self._closing_until_ns.pop(url, None)
 
     def _put(self, endpoints: Iterable[ReplicaEndpoint]) -> None:
@@ -191,5 +193,5 @@ class ReplicaEndpoints:
 
 
 def _asked_of(endpoint: ReplicaEndpoint) -> tuple[Engine, int | None, int, Connector | None]:
-    """Who said where a prefill worker is met, and of what: from anybody else it has to be heard anew."""
+    """Identity of the source of a bootstrap; once it changes, the worker has to be asked anew."""
     return endpoint.engine, endpoint.rank, endpoint.bootstrap_port, endpoint.connector

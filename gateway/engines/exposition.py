@@ -1,7 +1,7 @@
 """Finds samples on a Prometheus page in its text form, by name and with their labels as a map. Pure.
 
-A page is gone through once, for the lines of all the names that are wanted: most of it is about other things, and it
-is read ten times a second. It judges no value.
+A page is searched once, for the lines of all wanted names: most of it is about other metrics, and it is read ten times
+a second. No value is judged here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class BadProbe(Exception):
-    """An engine's page does not say what it should: why, in words."""
+    """An engine's page does not contain what it should, for the reason given in words."""
 
 
 class Sample(NamedTuple):
@@ -22,23 +22,24 @@ class Sample(NamedTuple):
 
 
 Lines = dict[bytes, list[tuple[bytes, bytes]]]
-"""What stands behind each name found, line by line: its labels in their braces, if they are closed, and the rest."""
+"""Lines by metric name, each as its labels in braces (empty if the braces are not closed) and the rest of the line."""
 
 _QUOTED = rb'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"'
 _BRACES = rb'\{(?:[^"}\n]++|' + _QUOTED + rb")*+\}"
-"""Possessive all through: a label as large as the page costs its length once, and no stack."""
+"""Possessive quantifiers throughout: a label as large as the page costs its length once, and no stack."""
 _LABEL = re.compile(rb"\s*([a-zA-Z_][a-zA-Z0-9_]*)=(" + _QUOTED + rb")\s*,?")
 _KNOWN_LABELS_MAX = 1024
 _KNOWN_LENGTH_MAX = 512
 
 
 def lines_about(names: Iterable[bytes]) -> re.Pattern[bytes]:
-    """What `find` looks for: longer names that begin alike are passed over."""
+    """Pattern for `find`. A longer name that begins with a wanted one does not match."""
     return re.compile(rb"\n(" + _any_of(names) + rb")(?=[{ \t])(" + _BRACES + rb")?(.*)")
 
 
 def _any_of(words: Iterable[bytes]) -> bytes:
-    """As a pattern, a tree by letters: most lines of a page are done with at the first or second."""
+    """Pattern for any of the words, as a tree by letters: most lines of a page are rejected at the first or second
+    letter."""
     by_first: dict[bytes, list[bytes]] = {}
     for word in words:
         by_first.setdefault(word[:1], []).append(word[1:])
@@ -47,7 +48,7 @@ def _any_of(words: Iterable[bytes]) -> bytes:
 
 
 def find(page: bytes, wanted: re.Pattern[bytes]) -> Lines:
-    """In the order of the page, which need not keep the lines of one name together."""
+    """Lines of the wanted names, in the order of the page, which need not keep the lines of one name together."""
     lines: Lines = {}
     for name, labels, rest in wanted.findall(b"\n" + page):
         lines.setdefault(name, []).append((labels, rest))
@@ -55,7 +56,7 @@ def find(page: bytes, wanted: re.Pattern[bytes]) -> Lines:
 
 
 def first_present(lines: Lines, names: tuple[bytes, ...]) -> list[Sample]:
-    """The samples of the first of these names that has any. Raises BadProbe where one of them cannot be read."""
+    """Samples of the first of these names that has any. Raises BadProbe if one of them cannot be read."""
     for name in names:
         if name in lines:
             return samples(lines, name)
@@ -63,7 +64,7 @@ def first_present(lines: Lines, names: tuple[bytes, ...]) -> list[Sample]:
 
 
 def samples(lines: Lines, name: bytes) -> list[Sample]:
-    """Raises BadProbe where one of them cannot be read."""
+    """Samples of this name. Raises BadProbe if one of them cannot be read."""
     return [_sample(labels, rest) for labels, rest in lines.get(name, ())]
 
 
@@ -89,4 +90,4 @@ def _read_labels(braces: bytes) -> dict[bytes, bytes]:
 
 
 _known_labels = lru_cache(_KNOWN_LABELS_MAX)(_read_labels)
-"""They hardly change from one look to the next, nor from one engine to another."""
+"""Cache of labels, which hardly change between probes or between engines."""

@@ -1,4 +1,4 @@
-"""One background loop per engine, as engines come and go. It knows nothing of what the loops do."""
+"""Runs one background loop per engine as engines come and go, whatever the loops do."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gateway.ground.task_group import TaskGroup
 
 _SECOND_NS = 1_000_000_000
 QUESTIONS_SHARE = 0.125
-"""Of the looks at adopted engines' loads, as many are other questions on top, of each kind."""
+"""Rate of each other kind of question to adopted engines, as a share of the rate of load probes."""
 
 
 class LookBudget:
-    """Looks at adopted engines, one after another and so many a second: others have said where those engines are."""
+    """Rate limit of probes to adopted engines, whose addresses other gateways have told."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._next_ns = 0
 
     def wait_s(self, looks_per_s: float) -> float:
-        """Until the turn that the caller has from now on."""
+        """Reserve the next turn; returns the seconds until then."""
         now_ns = self._clock.now_ns()
         turn_ns = max(now_ns, self._next_ns)
         self._next_ns = turn_ns + int(_SECOND_NS / looks_per_s)
@@ -33,7 +33,8 @@ class LookBudget:
 
 
 class EngineLoops:
-    """A loop that fails by our own fault starts again after a pause, is counted, and ends no other."""
+    """Loops of all engines. A loop that fails by an internal error starts again after a pause, is counted, and ends no
+    other loop."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class EngineLoops:
         backoff: Backoff,
         on_restart: OnFailure | None = None,
     ) -> None:
-        """`on_restart` is told the URL of the engine."""
+        """`on_restart` is called with the engine's URL and the error."""
         self.restarts: Counter[str] = Counter()
         self._endpoints = endpoints
         self._clock = clock
@@ -50,8 +51,8 @@ class EngineLoops:
         self._on_restart = on_restart
 
     async def run(self, loop: Callable[[Engine], Awaitable[None]]) -> None:
-        """Until cancelled. `loop` returns when the engine is no longer ours, or needs no loop; it is called again for
-        an engine that is still there after the next change."""
+        """Run until cancelled. `loop` returns when the engine is no longer this gateway's or needs no loop; it is
+        called again for an engine that is still present at the next change."""
         running: dict[Engine, asyncio.Task[None]] = {}
         async with TaskGroup() as tasks:
             while True:

@@ -1,6 +1,6 @@
 """Asks engines which models they serve, where the region file leaves that to them (`models: auto`).
 
-A list that cannot be used changes nothing: what an engine said last stays true until it says something else.
+A list that cannot be used changes nothing: an engine's last usable list holds until it gives another one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from gateway.ground.supervisor import Backoff, OnFailure
 
 _SECOND_NS = 1_000_000_000
 _RETRY_S = 1.0
-"""An engine that has never told its models is asked again this soon, for it serves none until then."""
+"""Seconds between questions to an engine that has never listed its models: it serves none until then."""
 _IDLE_CONNECTION_S = 2.0
 
 Listed = Callable[[tuple[ReplicaId, ...], tuple[ModelName, ...]], None]
 
 
 class ModelWatcher:
-    """Follows the endpoints as they come and go."""
+    """Asks the engines of the current endpoints for their models, again and again."""
 
     def __init__(
         self,
@@ -46,7 +46,8 @@ class ModelWatcher:
         on_restart: OnFailure | None = None,
         backoff: Backoff = Backoff(),  # noqa: B008 - frozen
     ) -> None:
-        """`on_listed` is told an engine's replicas and its models, base models first, each time it lists them."""
+        """`on_listed` is called with an engine's replicas and its models, base models first, each time it lists
+        them."""
         self._endpoints = endpoints
         self._config = config
         self._on_listed = on_listed
@@ -60,12 +61,12 @@ class ModelWatcher:
         self._config = config
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         with closing(probe_connections(_IDLE_CONNECTION_S)) as connections:
             await self._loops.run(partial(self._watch, connections))
 
     async def first_round(self) -> None:
-        """Until every engine there is has been asked once, whatever it said."""
+        """Wait until every engine has been asked once, whatever it answered."""
         while any(engine not in self._asked for engine in self._endpoints.engines() if self._is_wanted(engine)):
             self._has_asked.clear()
             await self._has_asked.wait()
@@ -79,7 +80,7 @@ class ModelWatcher:
                 models = await self._ask(connections, engine)
             except FAULTS as error:
                 fault = f"{type(error).__name__}: {error}"
-                if fault != trouble:  # once per trouble, not once per question
+                if fault != trouble:  # once per fault, not once per question
                     self._log.warning("models not told; what was told before stays", engine=engine.url, detail=fault)
                 trouble = fault
             else:
@@ -97,7 +98,7 @@ class ModelWatcher:
         return tuple(endpoint.replica_id for endpoint in self._endpoints.of(engine) if endpoint.lists_models)
 
     async def _ask(self, connections: ConnectionPool, engine: Engine) -> tuple[ModelName, ...]:
-        """Raises what is in FAULTS."""
+        """Ask the engine for its models. Raises what is in FAULTS."""
         async with asyncio.timeout(self._config.timeout_ns / _SECOND_NS):
             status, page = await get_page(connections, engine, "/v1/models")
         if status != 200:
@@ -106,7 +107,8 @@ class ModelWatcher:
 
 
 def checked_models(page: bytes, models_max: int) -> tuple[ModelName, ...]:
-    """Names that can be routed by, each once. Raises BadProbe for a list that holds any other, or too many, or none."""
+    """Model names that can be routed by, each once. Raises BadProbe for a list with an unusable name, with more than
+    `models_max` names, or with none."""
     names = [model.name for model in listed_models(page)]
     if not 0 < len(names) <= models_max:
         raise BadProbe(f"{len(names)} models are listed, and 1 to {models_max} are believed")

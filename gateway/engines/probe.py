@@ -1,6 +1,7 @@
-"""Asks one engine how it is, and reads its silence right: slow is busy, not dead, while it gives other signs of life.
+"""Probes one engine's load, and interprets silence: an engine that is slow counts as busy, not as dead, while it shows
+other signs of life.
 
-It tells what it saw and places nothing.
+It reports what it saw and makes no placement.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ _NOT_OFFERED = (404, 405, 501)
 _REDIRECTS = (301, 302, 307, 308)
 _REDIRECTS_MAX = 2
 _CONNECT_S = 30.0
-"""Whoever asks has a shorter limit of its own on the whole question."""
+"""Seconds to connect; callers have a shorter time-out of their own on the whole question."""
 FAULTS = (OSError, ValueError, BadProbe)
-"""Whatever a page, its server or the way there can do to us. TimeoutError is an OSError: look for it first."""
+"""Exceptions that a page, its server or the network can cause. TimeoutError is an OSError: check for it first."""
 
 
 def probe_connections(idle_connection_s: float) -> ConnectionPool:
-    """For pages about engines: connections of their own, so that a request never waits for a probe."""
+    """Connection pool for probes, apart from the requests', so that a request never waits for a probe."""
     return ConnectionPool(connect_s=_CONNECT_S, idle_s=idle_connection_s)
 
 
 class EngineProbe:
-    """The looks at one engine, and what is remembered from one to the next."""
+    """Probes one engine, and keeps what it needs from one probe to the next."""
 
     def __init__(self, connections: ConnectionPool, engine: Engine, config: ProbeConfig) -> None:
         self.config = config
@@ -52,8 +53,8 @@ class EngineProbe:
         return self.config.interval_ns if self._dialect.tells_load else self.config.life_interval_ns
 
     async def look(self, sent_ns: int) -> list[Reading] | None:
-        """A reading for each rank; None where silence says nothing either way yet, or where we had nothing left to ask
-        it with."""
+        """Probe the engine: a reading for each rank. None if its silence proves nothing yet, or if this gateway lacked
+        the resources to ask."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 readings = await self._ask(sent_ns)
@@ -61,7 +62,7 @@ class EngineProbe:
             return await self._read_silence(sent_ns)
         except FAULTS as error:
             if isinstance(error, OSError) and is_our_shortage(error):
-                return None  # it was not asked
+                return None  # the engine was not asked
             self._question = 0
             readings = self._unfit(f"{type(error).__name__}: {error}"[:_DETAIL_LENGTH_MAX])
         else:
@@ -76,7 +77,7 @@ class EngineProbe:
         return await self._read_load()
 
     async def _check_health(self, path: str) -> None:
-        """Once it is bad it is asked for again with every look."""
+        """Check the health page. Once it is bad, it is asked again with every probe."""
         status, _ = await self._get(path)
         if status != 200 and status not in _NOT_OFFERED:
             raise BadProbe(f"{path} has status {status}")
@@ -124,7 +125,7 @@ class EngineProbe:
 
 
 async def get_page(connections: ConnectionPool, engine: Engine, path: str) -> tuple[int, bytes]:
-    """Status and body of one GET; of an error no body. Raises what is in FAULTS."""
+    """Status and body of one GET; the body of an error is not read. Raises what is in FAULTS."""
     origin, prefix = origin_of(engine.url, engine.tls)
     headers = [("accept", "*/*"), ("accept-encoding", "identity"), *engine.authorization().items()]
     target = prefix + path
@@ -142,7 +143,8 @@ async def get_page(connections: ConnectionPool, engine: Engine, path: str) -> tu
 
 
 def _redirected(url: str, target: str, response: Response) -> str:
-    """Only to another path of the same server: a key that is meant for it is shown to no other."""
+    """Path of a redirect. Raises BadProbe unless it leads to the same server: the engine's API key is sent to no
+    other."""
     location = next((value for name, value in response.headers if name.lower() == "location"), "")
     there = urljoin(urljoin(url, target), location)
     if not location or _server_of(there) != _server_of(url):

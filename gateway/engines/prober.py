@@ -1,6 +1,6 @@
-"""Asks every engine how busy it is, again and again, and tells the core in batches. It places nothing.
+"""Probes the load of every engine at intervals, and reports it to the core in batches. It makes no placement.
 
-An engine is asked once for all of its data-parallel ranks.
+An engine is probed once for all of its data-parallel ranks.
 """
 
 from __future__ import annotations
@@ -24,35 +24,37 @@ from gateway.ground.clock import Clock
 from gateway.ground.supervisor import Backoff, OnFailure
 
 OnAdopted = Callable[[str, bool], None]
-"""Told an engine's URL, and whether it has answered."""
+"""Called with an engine's URL, and whether it has answered."""
 
 _SECOND_NS = 1_000_000_000
 _IDLE_CONNECTION_MIN_S = 2.0
 _BATCH_S = 0.002
-"""Observations that come in within this time reach the core together."""
+"""Seconds within which observations are gathered, to reach the core together."""
 _GROUP_ENGINES = 8
 _GROUP_GAP_NS = 4_000_000
 _TIMER_GRAIN_NS = 1_000_000
-"""Some event loops count in whole milliseconds."""
+"""Resolution of event loops whose timers count whole milliseconds."""
 
 
 def next_beat_ns(sent_ns: int, interval_ns: int, phase_ns: int) -> int:
-    """The first beat after a look: at most an interval later, and sooner only where that one was off the beat."""
+    """Time of the first beat after a probe: at most an interval later, and sooner only if that probe was off the
+    beat."""
     return sent_ns + interval_ns - (sent_ns - phase_ns) % interval_ns
 
 
 def wait_s(until_beat_ns: int) -> float:
-    """How long to sleep: a timer's grain longer, lest one that is cut to its grain ends just before the beat."""
+    """Seconds to sleep until the beat, plus a timer's resolution: a timer that rounds down could end just before the
+    beat."""
     return (until_beat_ns + _TIMER_GRAIN_NS) / _SECOND_NS if until_beat_ns > 0 else 0
 
 
 class Prober:
-    """Follows the endpoints as they come and go.
+    """Probes the engines of the current endpoints.
 
-    Engines are looked at in groups, each on one beat: answers that come in together find caches warm and reach the
-    core as one event, at two thirds of the cost. A group is small, so that streams never wait for long. It has its own
-    beat while there are no more groups than gaps in an interval, 25 in one of 100 ms; each beyond shares another's, or
-    comes closer to it than a gap.
+    Engines are probed in groups, each on one beat: answers that arrive together find caches warm and reach the core as
+    one event, at two thirds of the cost. Groups are small, so that streams never wait for long. Each group has a beat
+    of its own as long as there are no more groups than gaps in an interval (25 in an interval of 100 ms); further
+    groups share a beat, or come closer to one than a gap.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Prober:
         batch_s: float = _BATCH_S,
         on_adopted: OnAdopted = lambda *_: None,
     ) -> None:
-        """`on_adopted` is told after each look at an adopted engine."""
+        """`on_adopted` is called after each probe of an adopted engine."""
         self._endpoints = endpoints
         self._clock = clock
         self._config = config
@@ -77,22 +79,23 @@ class Prober:
         self._on_adopted = on_adopted
         self._budget = LookBudget(clock)
         self._started_ns = clock.now_ns()
-        """Beats are counted from here: whether gateways beside each other ask an engine at the same time is chance."""
+        """Origin of the beats. Gateways beside each other start at different times, so that their probes of an engine
+        coincide only by chance."""
         self._numbers = count()
         self._gathered: list[ReplicaObservation] = []
         self._telling: asyncio.TimerHandle | None = None
 
     @property
     def restarts(self) -> Counter[str]:
-        """How often an engine's loop failed by our own fault, by its URL."""
+        """Restarts of engines' loops after internal errors, by the engine's URL."""
         return self._loops.restarts
 
     def configure(self, config: ProbeConfig) -> None:
-        """New numbers, from each engine's next look on."""
+        """Apply new settings from each engine's next probe on."""
         self._config = config
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         idle_s = max(_IDLE_CONNECTION_MIN_S, 2 * self._config.interval_ns / _SECOND_NS)
         try:
             with closing(probe_connections(idle_s)) as connections:
@@ -102,7 +105,8 @@ class Prober:
                 self._telling.cancel()
 
     async def _watch(self, connections: ConnectionPool, engine: Engine) -> None:
-        """One look at a time; one that takes longer than the interval puts off the next."""
+        """Probe one engine until it is gone, one probe at a time; a probe that takes longer than the interval delays
+        the next."""
         probe = EngineProbe(connections, engine, self._config)
         phase_ns = self._started_ns + next(self._numbers) // _GROUP_ENGINES * _GROUP_GAP_NS
         while self._endpoints.of(engine):

@@ -1,4 +1,4 @@
-"""Which replicas' tenants share what an engine keeps of prompts although they should not, in words for an operator."""
+"""Notes for operators on replicas whose tenants share the engine's prefix cache although tenants are to be isolated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from gateway.config.sections import GatewayConfig
 
 
 def shared_cache_notes(config: GatewayConfig) -> Iterator[str]:
-    """Nothing where everybody is one tenant, or where they share on purpose."""
+    """Notes for each replica. There are none where the gateway has a single tenant, or where tenants share on
+    purpose."""
     has_tenants = config.keys_file is not None or config.trust_tenant_header
     if not config.engine_cache.isolate_tenants or not has_tenants:
         return

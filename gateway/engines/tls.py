@@ -1,4 +1,4 @@
-"""Turns what the region file says about an engine's certificate into contexts for its connections.
+"""Turns the region file's TLS settings for engines into contexts for connections.
 
 It must never fall back to a connection without checks: a file that cannot be used is an error.
 """
@@ -17,26 +17,26 @@ from gateway.ground.whole_files import read_whole
 
 @dataclass(frozen=True, slots=True)
 class EngineTls:
-    """How connections to an engine are secured."""
+    """TLS context and server name of connections to an engine."""
 
     context: ssl.SSLContext
     server_name: str | None
 
 
 class TlsContexts:
-    """One context for all engines of the same settings. Its files are read when it is made, and not again.
+    """TLS contexts, one for all engines with the same settings. Files are read when a context is made, and not again.
 
-    To read them anew, make the contexts anew, from the old ones: where no file has changed the old context stays, and
+    To read them anew, create new TlsContexts from the old ones: where no file has changed, the old context stays, and
     with it the connections.
     """
 
     def __init__(self, older: TlsContexts | None = None) -> None:
         self.made: dict[EngineTlsConfig, tuple[bytes, ssl.SSLContext]] = {}
-        """Each with the digest of its files."""
+        """Context by settings, each with the digest of its files."""
         self._older = dict(older.made) if older is not None else {}
 
     def get(self, config: EngineTlsConfig) -> EngineTls:
-        """Raises ConfigError."""
+        """Context for these settings. Raises ConfigError."""
         settings = replace(config, server_name=None)
         if settings not in self.made:
             try:
@@ -64,7 +64,7 @@ def _new_context(config: EngineTlsConfig) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Without this, a key with a password would be asked for on the terminal."""
+    """Fail for a key with a password: without this function, OpenSSL asks for the password on the terminal."""
     raise ValueError("the key is locked with a password")
 
 

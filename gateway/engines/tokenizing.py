@@ -1,7 +1,8 @@
-"""Asking an engine's tokenizer, in the words of its dialect. What it answers goes to the client as it is.
+"""Converts tokenize requests to the engine's dialect. Its answer goes to the client unchanged.
 
-vLLM and SGLang take a prompt or a conversation; llama.cpp takes text, under a name of its own, and would answer any
-other with no tokens at all: that is refused here. Of what is only known to speak OpenAI's API, the path is asked.
+vLLM and SGLang take a prompt or a conversation. llama.cpp takes text under a name of its own, and would answer any
+other request with no tokens at all, so that is refused here. An engine known only as OpenAI-compatible gets the request
+as it is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _CONTENT = Member("content")
 
 
 class TokenizerLacks(Exception):
-    """The engine's tokenizer cannot be asked that, in words for the client."""
+    """The engine's tokenizer does not support the request, for the reason given in words for the client."""
 
 
 class _Asked(msgspec.Struct):

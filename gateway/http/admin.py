@@ -1,4 +1,6 @@
-"""For operators: metrics, state, why a request ran where it did, and the lockdown. It shows no text of any request."""
+"""Admin API for operators: metrics, state, explanations of decisions, lockdown and drain. It shows no text of any
+request.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +26,26 @@ class LockdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     active: bool
     cut: bool = False
-    """End streams that cross gateways, too."""
+    """Also end streams that cross gateways."""
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminSources:
-    """Where the admin pages get what they show, and who takes an operator's orders. What is shown is JSON-able."""
+    """Sources of the admin API's answers, and receivers of operators' commands. What is shown is JSON-able."""
 
     metrics: Callable[[], bytes]
     metrics_content_type: str
     state: Callable[[], dict[str, object]]
     readiness: Readiness
     explain: Callable[[str], Awaitable[object | None]]
-    """By the id of a request or a decision; None if it is not known."""
+    """Explains the request or decision with this id; None if the id is not known."""
     lockdown: Callable[[LockdownOrder, Operator], Awaitable[object | None]]
-    """None: another process takes over, or has, and would not hear of it."""
+    """Apply a lockdown; None if another process takes over, or has taken over, and would not learn of it."""
     drain: Callable[[Operator], Awaitable[object | None]]
-    """None: as above."""
+    """Drain this gateway; None if another process takes over, or has taken over."""
     undrain: Callable[[Operator], Awaitable[object | None]]
-    """None: the process is ending."""
+    """Undrain this gateway; None if the process is ending."""
     overview: Sections
     notes: Notes
 
@@ -51,8 +53,8 @@ class AdminSources:
 def make_admin_app(
     sources: AdminSources, operators: Operators | None = None, hosts: Collection[str] | None = None
 ) -> web.Application:
-    """Whoever is none of the `operators` gets nothing but health; without any, everybody is one. With `hosts`, nobody
-    gets anything who asks for another host than these or this machine."""
+    """Admin app. A caller who is none of the `operators` is only shown health; without `operators`, every caller counts
+    as one. With `hosts`, requests for any host other than these and this machine are refused."""
 
     @needs(Role.LOOK)
     async def metrics(_: web.Request) -> web.Response:
@@ -71,7 +73,7 @@ def make_admin_app(
 
     @needs(Role.DRAIN)
     async def lockdown(request: web.Request) -> web.Response:
-        """A page in an operator's browser cannot send this content type to us unasked."""
+        """Require JSON: a page in an operator's browser cannot send this content type without permission (CSRF)."""
         if request.content_type != "application/json":
             return fault(415, "send application/json")
         try:
@@ -83,7 +85,7 @@ def make_admin_app(
 
     @needs(Role.DRAIN)
     async def drain(request: web.Request) -> web.Response:
-        """As above."""
+        """Require JSON, for the same reason as `lockdown`."""
         if request.content_type != "application/json":
             return fault(415, "send application/json")
         answer = await sources.drain(request[OPERATOR])
@@ -91,7 +93,7 @@ def make_admin_app(
 
     @needs(Role.DRAIN)
     async def undrain(request: web.Request) -> web.Response:
-        """As above."""
+        """Require JSON, for the same reason as `lockdown`."""
         if request.content_type != "application/json":
             return fault(415, "send application/json")
         answer = await sources.undrain(request[OPERATOR])

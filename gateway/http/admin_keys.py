@@ -1,7 +1,7 @@
-"""For operators: clients' keys and what they used, beside the keys file and never in place of it. It shows no secret
-but the one that it has just been asked to make.
+"""Admin API for clients' keys and their usage. The keys file stays the only source of keys. No secret is shown but one
+that was just made on request.
 
-What changes is the file; whoever reads or writes that is handed in.
+The API changes the file through the objects handed in; it reads or writes no file itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BY = ("", "key", "tenant")
 
 
 class KeysRefused(Exception):
-    """A change that the file cannot take, in words."""
+    """A change that the keys file cannot take, with the reason in words."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class KeysRefused(Exception):
 
 
 class KeysDesk(Protocol):
-    """Who changes the keys file. Everything but `list` raises KeysRefused."""
+    """Reads and changes the keys file. Every method but `list` raises KeysRefused."""
 
     def list(self) -> Sequence[Mapping[str, object]]: ...
     async def add(self, options: Mapping[str, Any], by: Operator) -> Mapping[str, object]: ...
@@ -40,24 +40,24 @@ class KeysDesk(Protocol):
 
 
 class UsageDesk(Protocol):
-    """Who knows what was used."""
+    """Reports recorded usage."""
 
     @property
     def today(self) -> str: ...
 
     async def asked(self, first: str, last: str, by: str) -> tuple[Sequence[tuple[Line, Used]], bool]:
-        """Rows of these days, and whether there are more than these."""
+        """Rows of these days, and whether there are more rows than these."""
         ...
 
 
 class _Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: str = "7d"
-    """For how long the present secret opens as well."""
+    """Duration for which the present secret remains valid as well."""
 
 
 def add_key_routes(app: web.Application, desk: KeysDesk | None, *, are_asked: bool) -> None:
-    """Where operators have nothing to show, keys cannot be seen or changed here: whoever reaches the address
-    could make one for himself."""
+    """Add the routes for keys. They answer 403 where operators need no token: any caller who reached the address could
+    make a key."""
     closed = "keys are only shown and changed here where operators show a token: set admin_token_file or operators"
     no_file = "there is no keys file: set keys in the region file"
 
@@ -144,7 +144,8 @@ async def _object(request: web.Request) -> dict[str, Any]:
 
 
 async def _read(request: web.Request, kind: Any) -> Any:
-    """A page in an operator's browser cannot send this content type to us unasked."""
+    """Decode a JSON body. A page in an operator's browser cannot send this content type without permission (CSRF).
+    Raises KeysRefused."""
     if request.content_type != "application/json":
         raise KeysRefused("send application/json", 415)
     try:

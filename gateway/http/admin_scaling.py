@@ -1,4 +1,4 @@
-"""How many replicas are wanted, as JSON, for operators and for autoscalers that do not read Prometheus."""
+"""Number of replicas wanted, as JSON, for operators and for autoscalers that do not read Prometheus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.ground.operators_config import Role
 
 
 def add_scaling_route(app: web.Application, describe: Callable[[], object]) -> None:
-    """`describe` gives what is JSON-able."""
+    """`describe` returns a JSON-able value."""
 
     @needs(Role.LOOK)
     async def scaling(_: web.Request) -> web.Response:

@@ -1,7 +1,7 @@
-"""What of aiohttp the HTTP edge leans on without a promise of aiohttp's: private members, and who calls whom inside.
+"""Undocumented parts of aiohttp that the HTTP edge depends on: private members, and the order of internal calls.
 
-No other file names any of it, and here nothing is decided. What is expected of each is said by the tests of this file;
-`pyproject.toml` allows the version that they were run with, and no other.
+No other file uses any of them, and no decision is made here. The tests of this file state what is expected of each;
+`pyproject.toml` allows only the version of aiohttp that they were run with.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aiohttp.web_protocol import _ErrInfo
 from gateway.ground.task_group import forget_cancellation
 
 http_date = rfc822_formatted_time
-"""The time of day as HTTP writes it, formatted once a second."""
+"""Current time in HTTP's date format, formatted once a second."""
 
 
 class Runner(web.AppRunner):
@@ -30,7 +30,7 @@ class Runner(web.AppRunner):
     __slots__ = ()
 
     def stand_in(self, plain: web.Server) -> web.Server:
-        """The server that takes the place of the app's own."""
+        """Server that replaces the app's own."""
         raise NotImplementedError
 
     async def _make_server(self) -> web.Server:
@@ -38,18 +38,18 @@ class Runner(web.AppRunner):
 
 
 class Server(web.Server):
-    """Does what another server would have done, with its options."""
+    """Server with the options of the one that it replaces."""
 
     def __init__(self, plain: web.Server, handler: Any) -> None:
         super().__init__(
             handler,
             request_factory=self._make,
             handler_cancellation=plain.handler_cancellation,
-            **plain._kwargs,  # noqa: SLF001 - nobody else tells them
+            **plain._kwargs,  # noqa: SLF001 - no public member has them
         )
         self._make_plain = plain.request_factory
         self.is_leaving = False
-        """Each further answer is the last one on its connection, and says so."""
+        """True once each further answer is the last one on its connection, and says so."""
         self.one_task_loop = cast(asyncio.AbstractEventLoop, _OneTaskLoop(self._loop))
 
     @property
@@ -62,7 +62,7 @@ class Server(web.Server):
 
     @property
     def open_connections(self) -> int:
-        """With those whose last request still runs."""
+        """Open connections, including those whose last request still runs."""
         return len(self._connections)
 
     def _make(self, message: Any, *rest: Any) -> web.BaseRequest:
@@ -70,36 +70,38 @@ class Server(web.Server):
 
 
 class Connection(web.RequestHandler):
-    """One client's connection, as far as aiohttp looks after it."""
+    """One client's connection, as far as aiohttp handles it."""
 
     __slots__ = ()
 
     def take_no_task_per_request(self, server: Server) -> None:
-        """To be called once the connection is made: its own task has been, too, and has not begun.
+        """Run requests in the connection's own task. Call this once the connection is made: its task exists then, and
+        has not begun.
 
-        Before Python 3.12 aiohttp makes a task for each request, so that none sees another's context variables, of
-        which our handlers set none. It costs two turns of the loop: before the engine is asked, and after the client is
-        answered. Later versions of Python run a task's beginning at once.
+        Before Python 3.12 aiohttp creates a task for each request, so that none sees another's context variables, of
+        which the handlers here set none. The task costs two turns of the event loop: one before the engine is asked,
+        one after the client is answered. Later versions of Python run the first step of a task at once.
         """
         if sys.version_info < (3, 12):
             self._loop = server.one_task_loop
 
     def leave_no_cycles(self) -> None:
-        """To be called once the connection is made. Its task is cancelled where the client leaves."""
+        """Break the reference cycle that a cancelled task leaves; call this once the connection is made. Its task is
+        cancelled when the client leaves."""
         assert self._task_handler is not None, "the connection is made"
         self._task_handler.add_done_callback(forget_cancellation)
 
     def forget_unread(self) -> None:
-        """To be called once the connection is lost. What the parser objected to has been through the frame that it is
-        kept in."""
+        """Drop the tracebacks of parser errors; call this once the connection is lost. Such a traceback refers to the
+        frame that holds the error."""
         for message, _ in self._messages:
             if isinstance(message, _ErrInfo):
                 message.exc.__traceback__ = None
 
     @property
     def waits_for_request(self) -> bool:
-        """Has it answered all requests that came in whole? Data may come before its task has begun, and so before it
-        waits for any."""
+        """True if all requests that have arrived completely are answered. Data may arrive before the connection's task
+        has begun, and so before it waits for a request."""
         if self._waiter is not None:
             return not self._waiter.done()
         return not self._messages and self._is_yet_to_begin
@@ -114,13 +116,15 @@ class Connection(web.RequestHandler):
 
     @property
     def is_too_far_ahead(self) -> bool:
-        """Has reading stopped over requests that wait for their turn? Then nobody would notice the client leave."""
+        """True if reading has stopped because of requests that wait for their turn: the client's leaving would go
+        unnoticed."""
         unanswered = len(self._messages) + (self._current_request is not None)
         return self._buffer_paused or (self._reading_paused and unanswered > 1)
 
 
 class _OneTaskLoop:
-    """All that a connection wants of the event loop; but a request runs in its connection's task and in no other."""
+    """Parts of the event loop that a connection uses, with a `create_task` that runs the request in the connection's
+    own task."""
 
     __slots__ = ("call_at", "call_later", "create_future", "time")
 
@@ -132,12 +136,12 @@ class _OneTaskLoop:
 
     @staticmethod
     def create_task(handler: Coroutine[Any, Any, object]) -> Coroutine[Any, Any, object]:
-        """Awaited at once, as the task would be."""
+        """Return the coroutine, which is awaited at once, as the task would be."""
         return handler
 
 
 class SentAnswer:
-    """What aiohttp gets to see of an answer that went out beneath it: there is nothing left to do."""
+    """Stand-in for aiohttp of an answer that was written directly to the transport: no work is left."""
 
     __slots__ = ("keep_alive",)
     prepared = True
@@ -153,12 +157,12 @@ class SentAnswer:
 
 
 def sent_answer(*, keep_alive: bool) -> web.StreamResponse:
-    """For a handler to return."""
+    """Answer for a handler to return after it has written to the transport itself."""
     return cast(web.StreamResponse, SentAnswer(keep_alive=keep_alive))
 
 
 class Site(web.TCPSite):
-    """A listening address that may be told more of the event loop's options than aiohttp's own."""
+    """Listening address that accepts more options of the event loop than aiohttp's own."""
 
     __slots__ = ()
 
@@ -168,11 +172,11 @@ class Site(web.TCPSite):
 
     @property
     def server(self) -> asyncio.AbstractServer | None:
-        """The event loop's own, while it listens."""
+        """Server of the event loop, while it listens."""
         return self._server
 
     async def listen(self, sock: socket.socket | None = None, **options: Any) -> None:
-        """In place of `start`. With a socket, on that one, which listens already."""
+        """Listen, in place of `start`. A given socket must be listening already, and is used instead of the address."""
         await web.BaseSite.start(self)
         assert self._runner.server is not None, "the runner was set up"
         where = {"host": self._host, "port": self._port, "reuse_port": self._reuse_port}
@@ -186,12 +190,12 @@ class Site(web.TCPSite):
 
 
 def is_about_header_value(error: BaseException | None) -> bool:
-    """Did the parser find a header's value with a character that has no place in one? It has no exception for that
-    alone, and quotes what it found in the message."""
+    """True for a header value with a forbidden character. The parser has no exception for that alone, only a message
+    that quotes the value."""
     return isinstance(error, HttpProcessingError) and error.message.startswith("Invalid header value char")
 
 
 def is_about_size(error: BaseException | None) -> bool:
-    """Did the parser find headers too large or too many? For the second it has no exception of its own."""
+    """True for headers that are too large or too many. The parser has no exception for the second alone."""
     is_too_many = isinstance(error, HttpProcessingError) and error.message.startswith("Too many headers")
     return is_too_many or isinstance(error, LineTooLong)

@@ -1,6 +1,7 @@
-"""The OpenAI-compatible API: parses just enough, hands each request to an owner, and answers what it can by itself.
+"""OpenAI-compatible HTTP API: parses requests as far as needed, hands each to an owner, and answers directly what it
+can.
 
-It knows no engine and no peer, and places nothing.
+It knows no engine and no peer, and makes no placement.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from gateway.request.promises import NO_PROMISES, Promises
 from gateway.request.transcript import Hold
 
 Models = Callable[[TenantName, PlaceRule | None], Sequence[ModelName]]
-"""The names that a client of a tenant may put into `model`, over everything that may serve it, also under what its key
-adds."""
+"""Model names that a client of the tenant may use, over all targets that may serve it, with the restriction of its
+key."""
 MayEnter = Callable[[TenantName, PlaceRule | None], bool]
-"""May this region see plaintext of that tenant, also under the rule of its key?"""
+"""Tells whether this region may see plaintext of the tenant, with the restriction of the key."""
 
 _SILENT = nullcontext()
 _KINDS_BY_STATUS: dict[int, ErrorKind] = {
@@ -58,7 +59,7 @@ _KINDS_BY_STATUS: dict[int, ErrorKind] = {
 
 
 class Api:
-    """The handlers for clients."""
+    """HTTP handlers for clients."""
 
     def __init__(
         self,
@@ -80,12 +81,12 @@ class Api:
         promises: Promises = NO_PROMISES,
         rooms: Rooms = lambda _tenant, _now_ns: (),
     ) -> None:
-        """Without `check_key` and `tokens` clients show nothing; without `names`, models have no further ones. While
-        `has_audit` says no, no request is taken. Of a request that may not enter, no body is read; the core decides the
-        same, so `may_enter` only says how early. `on_refused` is told of each request that is turned away here; what
-        the core turns away has a record of its own. What clients used goes into `book`. `contents` looks at prompts
-        whose tokens somebody asks for, and `media_tokens` estimate media parts; `promises` say of which class
-        requests are, and `rooms` what is left of tenants' limits."""
+        """Clients need no credential if both `check_key` and `tokens` are None; models have no aliases if `names` is
+        None. While `has_audit` returns False, no request is accepted. `may_enter` refuses a request before its body is
+        read; the core decides the same, so this is only earlier. `on_refused` is called for each request that is
+        refused here; the core's refusals have records of their own. `book` records usage. `contents` classifies prompts
+        of models whose pools are chosen by token counts, and `media_tokens` estimates media parts; `promises` gives
+        requests' service classes, and `rooms` what is left of tenants' limits."""
         self._on_refused = on_refused
         self._has_audit = has_audit
         self._may_enter = may_enter
@@ -113,7 +114,8 @@ class Api:
         self._description = files("gateway.http").joinpath("openapi.yaml").read_bytes()
 
     def make_app(self) -> web.Application:
-        """Run it with `make_runner`: without handler cancellation a client that leaves would go unnoticed."""
+        """Make the app. Run it with `make_runner`: without handler cancellation, a client's leaving would go
+        unnoticed."""
         app = web.Application(middlewares=[self._answer_faults])
         app.on_cleanup.append(self._close)
         self._entrance.install(app)
@@ -132,8 +134,8 @@ class Api:
         return app
 
     def _call_engine_directly(self, request: web.Request) -> Awaitable[web.StreamResponse]:
-        """The same as by the app's router and middlewares, without looking for the way. What only passes a call on is
-        no coroutine: each is one more to go through whenever the task is woken."""
+        """Handle a call as the app's router and middlewares would, without routing. The functions in between are not
+        coroutines: each coroutine adds a frame to go through whenever the task wakes."""
         return self._answer_faults(request, self._call_engine_through_door)
 
     def _call_engine_through_door(self, request: web.Request) -> Awaitable[web.StreamResponse]:
@@ -143,7 +145,7 @@ class Api:
         caller = request[CALLER]
         shape = shape_of(request.path, request.headers)
         sink = HttpSink(request, caller.request_id, self._settings, shape, partial(self._more_headers, request))
-        with suppress(ConnectionResetError):  # the client left: whatever is returned here reaches nobody
+        with suppress(ConnectionResetError):  # the client left: the returned response is not sent
             await self._answer(request, caller, sink)
         return sink.response or self._error_response(request, errors.INTERNAL)
 
@@ -153,7 +155,7 @@ class Api:
         if not self._may_enter(caller.tenant, caller.process):
             await self._turn_away(request, caller, sink)
             return
-        check_announced(request, self._settings.body_bytes_max)  # before there is room: waiting for it would not help
+        check_announced(request, self._settings.body_bytes_max)  # first, since no room helps a body that is too large
         with self._room.hold(holders_of(caller, request.remote, self._settings)) as held:
             body = await self._uploads.read(request, held)
             owner, media = self._owner_of(request, caller, body, sink, held.keep)
@@ -168,14 +170,14 @@ class Api:
         return _SILENT if silence_s is None or not owner.profile.stream else Pulse(silence_s, sink.say_it_waits)
 
     async def _turn_away(self, request: web.Request, caller: Caller, sink: HttpSink) -> None:
-        """The core refuses it, and every record tells of it, though nobody has read more than its headers."""
+        """Have the core refuse the request, so that every record tells of it; only its headers have been read."""
         outbound = OutboundRequest(unread_profile(caller, self._settings), request.path, (), b"", request.method)
         await self._own(outbound, caller, sink).run()
 
     def _owner_of(
         self, request: web.Request, caller: Caller, body: bytes, sink: HttpSink, hold: Hold
     ) -> tuple[RequestOwner, Media | None]:
-        """The owner, and the media parts of its prompt."""
+        """Owner of the request, and the media parts of its prompt."""
         headers = engine_headers(request.headers, caller.request_id)
         media: Media | None = None
         if request.path in POSTED_PATHS:
@@ -213,7 +215,7 @@ class Api:
         return RequestOwner(self._context, RequestArrived(outbound.profile, deadline_ns), outbound, sink, hold=hold)
 
     def _control_request(self, request: web.Request, caller: Caller, headers: Headers) -> OutboundRequest:
-        """About a stored response: what it is has been said in the path, so that a body says nothing more."""
+        """Request about a stored response. Its path says everything; a body is ignored."""
         path = request.rel_url.raw_path_qs if request.method == "GET" else request.rel_url.raw_path
         response_id = stored_response_of(request.method, path)
         if response_id is None:
@@ -240,13 +242,13 @@ class Api:
         ]
 
     def _more_headers(self, request: web.Request) -> Mapping[str, str]:
-        """What is left of the caller's limits, and what a browser is to know."""
+        """Headers for what is left of the caller's limits, and for CORS."""
         limits = self._entrance.headers(request)
         return {**limits, **self._cors.headers(request)} if self._cors.is_on else limits
 
     def _options(self, request: web.Request) -> web.Response:
-        """For browsers, which ask before they let a page send anything, and show no key; and for whoever asks what may
-        be done with a path."""
+        """Answer OPTIONS: to a browser's preflight, which shows no key, and to any client that asks which methods a
+        path has."""
         problem = request.match_info.http_exception
         if not isinstance(problem, web.HTTPMethodNotAllowed):
             return self._refuse(request, errors.NOT_FOUND, where_it_went_wrong(request.method, request.path))
@@ -255,7 +257,8 @@ class Api:
 
     @web.middleware
     async def _answer_faults(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """What the entrance or aiohttp refuses looks like any other error, and every answer has its names."""
+        """Give refusals of the entrance and of aiohttp the shape of other errors, and every answer the headers that
+        identify it."""
         if request.method == "OPTIONS":
             return self._options(request)
         try:
@@ -267,7 +270,7 @@ class Api:
             response = self._refuse(request, _KINDS_BY_STATUS.get(error.status, errors.INVALID_REQUEST), lost)
             if isinstance(error, web.HTTPMethodNotAllowed):
                 response.headers["allow"] = error.headers["allow"]
-            error.__traceback__ = None  # the request keeps it, and is known to each of its frames
+            error.__traceback__ = None  # the request keeps the error, whose traceback refers to the request's frames
             return response
         if not response.prepared:
             shape = shape_of(request.path, request.headers)
@@ -299,14 +302,14 @@ class Api:
         response = error_response(kind, request_id, self._settings, detail=detail, param=param, shape=shape)
         response.headers.update(self._more_headers(request))
         if "expect" in request.headers:
-            response.force_close()  # was the body asked for, is it on its way? What comes next could be either
+            response.force_close()  # the body may or may not follow, so the next bytes on the connection are ambiguous
         return response
 
     async def _close(self, _: web.Application) -> None:
         self._uploads.close()
 
     async def _show_root(self, _: web.Request) -> web.Response:
-        """Some clients look here before anything else, and balancers by default: it only says what this is."""
+        """Identify the service: some clients and, by default, balancers ask for this path first."""
         return web.json_response({"name": SERVER_NAME, "gateway": self._settings.gateway_id, "api": "/openapi.yaml"})
 
     async def _show_description(self, _: web.Request) -> web.Response:
@@ -319,7 +322,8 @@ def make_runner(
     on_fault: OnFault = tell_loop,
     on_refused: OnRefused = lambda _: None,
 ) -> GuardedRunner:
-    """The only right way to run these apps. `on_refused` is told of what is turned away before there is a request."""
+    """Runner for these apps; any other would lack their guards. `on_refused` is called for what is refused before there
+    is a request."""
     app.on_response_prepare.append(_name_server)
     return GuardedRunner(
         app, settings, on_fault, on_refused, handler_cancellation=True, shutdown_timeout=settings.shutdown_s
@@ -327,12 +331,12 @@ def make_runner(
 
 
 async def _name_server(_: web.Request, response: web.StreamResponse) -> None:
-    """Interpreter and library versions are nobody's business."""
+    """Hide the versions of interpreter and libraries."""
     response.headers["server"] = SERVER_NAME
 
 
 async def _say_nothing_yet(_: web.Request) -> None:
-    """In place of aiohttp's `100 Continue`, which would come before anybody has looked at who asks for how much."""
+    """Replace aiohttp's `100 Continue`, which would be sent before the caller and the size are checked."""
 
 
 def _request_id_of(request: web.Request) -> RequestId:

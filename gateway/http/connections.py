@@ -1,6 +1,6 @@
-"""Keeps clients' connections within bounds before there is a request: how many, how large their headers, how slow.
+"""Limits clients' connections before there is a request: their number, and the size and duration of their headers.
 
-What it answers by itself looks like any other error of ours, and nothing a client sent is ever logged.
+Its own answers look like any other error of the gateway, and no client data is logged.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from gateway.http.sink import error_response
 from gateway.records.refusals import OnRefused, Refusal
 
 OnFault = Callable[[BaseException], None]
-"""Told of every exception that is nobody's but ours."""
+"""Called with every exception that is an internal error."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SHORTCUTS = web.AppKey("shortcuts", Mapping[str, Handler])
-"""By path, who answers a POST to it without the app's router and middlewares in between."""
+"""Handlers of POST requests by path, called without the app's router and middlewares."""
 
 _USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
-"""Linux has it."""
+"""Socket option of Linux; None on other systems."""
 READ_BYTES = 64 * 1024
-"""Twice this much of a body that nobody takes makes a connection stop reading, after the piece that came last."""
+"""Read buffer size: reading from a connection pauses once twice this much of a body is unread, after the last piece."""
 _GOODBYE_S = 1.0
-"""A client that is turned away may take this long to read why."""
+"""Seconds that a refused client has to read the reason."""
 _GOODBYES_MAX = 256
-"""Beyond this many at once, connections are cut without a word."""
+"""Refused connections at the same time; any more are closed without an answer."""
 
 
 class GuardedRunner(Runner):
@@ -61,7 +61,7 @@ class GuardedRunner(Runner):
             max_headers=settings.header_count_max,
             keepalive_timeout=settings.idle_connection_s,
             read_bufsize=READ_BYTES,
-            auto_decompress=False,  # it would not ask whether there is room for what comes out
+            auto_decompress=False,  # aiohttp would inflate bodies without checking for room
             access_log=None,
             **options,
         )
@@ -80,7 +80,7 @@ class GuardedRunner(Runner):
 
 
 class GuardedServer(Server):
-    """Makes a protocol for each connection that comes in."""
+    """Creates a protocol for each connection."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class GuardedServer(Server):
 
     @property
     def has_unmade(self) -> bool:
-        """A connection that was accepted has not been made yet, or was lost in its handshake."""
+        """True while an accepted connection has not been made yet; also if it was lost in its handshake."""
         return self._unmade > 0
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
@@ -114,7 +114,7 @@ class GuardedServer(Server):
         return cast(web.RequestHandler, _Goodbye(self._goodbyes, self.loop))
 
     def refused(self, kind: ErrorKind) -> None:
-        """Before there was a request, so that nobody knows whose it was."""
+        """Report a refusal before there was a request, so that the client is not known."""
         self._on_refused(Refusal(kind.code, kind.status, kind.message))
 
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp's own signature
@@ -163,11 +163,11 @@ class _Connection(Connection):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - aiohttp's own signature
     ) -> web.StreamResponse:
-        """In place of aiohttp's own, which logs what the client sent and answers in plain text."""
+        """Replace aiohttp's method, which logs what the client sent and answers in plain text."""
         if status >= 500 and exc is not None:
             self._on_fault(exc)
         elif exc is not None:
-            exc.__traceback__ = None  # the parser's own, whose frame keeps it
+            exc.__traceback__ = None  # the traceback refers to the parser's frame, which holds the error
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun; there is no room for another")
         kind, shape = _kind_of(status, exc), shape_of(request.path, request.headers)
@@ -182,7 +182,7 @@ class _Connection(Connection):
         self._on_fault(error if isinstance(error, BaseException) else AssertionError("a handler returned no response"))
 
     def _headers_continue(self, received: int) -> None:
-        """What has come so far is no whole request yet."""
+        """Count bytes of an incomplete request."""
         self._headers_bytes += received
         if self._headers_bytes > self._settings.headers_bytes_max:
             self.turn_away(errors.HEADERS_TOO_LARGE)
@@ -197,7 +197,7 @@ class _Connection(Connection):
             self._headers_timer = None
 
     def turn_away(self, kind: ErrorKind) -> None:
-        """Say why, and close the connection."""
+        """Send the reason, and close the connection."""
         self._headers_are_over()
         self._server.refused(kind)
         if self.transport is not None:
@@ -206,7 +206,7 @@ class _Connection(Connection):
 
 
 class _Goodbye(asyncio.Protocol):
-    """Turns one connection away: says why, lets the client read it, and is gone."""
+    """Refuses one connection: sends the reason, lets the client read it, and closes."""
 
     def __init__(self, all_of_them: set[_Goodbye], loop: asyncio.AbstractEventLoop) -> None:
         self._all = all_of_them
@@ -214,7 +214,7 @@ class _Goodbye(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
+        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's transport is not a subclass
         if len(self._all) >= _GOODBYES_MAX:
             transport.abort()
             return
@@ -237,10 +237,10 @@ class _Goodbye(asyncio.Protocol):
 
 
 def _with_shortcuts(handler: Any, shortcuts: Mapping[str, Handler]) -> Any:
-    """Aiohttp's types know only the requests of bare servers; an app's are its own."""
+    """Wrap the handler of an aiohttp server; aiohttp's types know only the requests of bare servers, not an app's."""
 
     def handle(request: web.Request) -> Awaitable[web.StreamResponse]:
-        """What two readers might frame differently is answered here, before anybody looks at it."""
+        """Refuse ambiguous framing before the request is handled."""
         objection = _objection(request)
         if objection is not None:
             return _turn_away(request, objection)
@@ -252,9 +252,9 @@ def _with_shortcuts(handler: Any, shortcuts: Mapping[str, Handler]) -> Any:
 
 
 def _objection(request: web.Request) -> ErrorKind | None:
-    """Against how it is framed, before anything is made of what it says. What one reader takes for a body and another
-    one for a further request would be a way in. What names no version of HTTP is none of it, and would be answered in
-    kind."""
+    """Fault of the request's framing, checked before its content is used. A body that another server could take for a
+    further request would allow request smuggling. A request line without an HTTP version is not HTTP, and would be
+    answered without headers."""
     version = request.version
     if version not in (HttpVersion11, HttpVersion10):
         return errors.INVALID_REQUEST if version < HttpVersion10 else errors.VERSION_NOT_SUPPORTED
@@ -272,20 +272,20 @@ async def _turn_away(request: web.Request, kind: ErrorKind) -> web.StreamRespons
 
 
 def _give_up_unread(transport: asyncio.BaseTransport, stall_s: float) -> None:
-    """Let the system cut a connection whose other end takes nothing for so long, or has silently gone, whoever of us
-    waits for it."""
+    """Set TCP_USER_TIMEOUT, so that the system closes a connection whose other end reads nothing for `stall_s` seconds
+    or has silently gone, whatever this process waits for."""
     sock = transport.get_extra_info("socket")
     if sock is not None and _USER_TIMEOUT is not None:
         sock.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, round(stall_s * 1000))
 
 
 def tell_loop(error: BaseException) -> None:
-    """For where there is no log at hand."""
+    """Report an error to the event loop, where no log is at hand."""
     asyncio.get_running_loop().call_exception_handler({"message": "answering a client failed", "exception": error})
 
 
 def raw_answer(kind: ErrorKind) -> bytes:
-    """A whole HTTP/1.1 answer, for where there is no request to answer."""
+    """Complete HTTP/1.1 answer, for use without a request."""
     body = error_body(kind)
     headers = {**error_headers(kind), "content-length": str(len(body)), "connection": "close"}
     lines = [f"HTTP/1.1 {kind.status} {HTTPStatus(kind.status).phrase}", *(f"{k}: {v}" for k, v in headers.items())]

@@ -1,6 +1,6 @@
-"""Lets pages of listed origins call this gateway from a browser, and no others. Off unless somebody lists them.
+"""Allows pages of listed origins to call this gateway from a browser, and no others. Off unless origins are listed.
 
-A page shows a key as any client does: no cookie counts here, so that none is ever asked for.
+A page shows a key like any client: cookies are not used, so that none is ever asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4096}")
 
 
 class Cors:
-    """What browsers are told beside the answers to their pages."""
+    """CORS headers of answers."""
 
     def __init__(self, config: CorsConfig) -> None:
         self._origins = frozenset(config.origins)
@@ -28,15 +28,14 @@ class Cors:
         return bool(self._origins)
 
     def headers(self, request: web.Request) -> Mapping[str, str]:
-        """For any answer. That it differs by origin is said to everybody, for the sake of caches in between."""
+        """Headers for any answer. `vary: origin` is sent to every client, for the sake of caches in between."""
         origin = request.headers.get("origin")
         if origin not in self._origins:
             return {"vary": "origin"} if self._origins else {}
         return {"access-control-allow-origin": origin, "access-control-expose-headers": "*", "vary": "origin"}
 
     def preflight(self, request: web.Request, methods: Iterable[str]) -> Mapping[str, str]:
-        """For the answer to a browser that asks whether a page may send what it wants to send; any header may be sent,
-        as from any other client."""
+        """Headers that answer a browser's preflight. Any header may be sent, as by any other client."""
         told = dict(self.headers(request))
         if "access-control-allow-origin" not in told or "access-control-request-method" not in request.headers:
             return told

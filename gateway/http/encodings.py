@@ -1,6 +1,6 @@
-"""Undoes what `content-encoding` says was done to a body: gzip and deflate, in steps, none of which is large.
+"""Decodes bodies with a `content-encoding` of gzip or deflate, in steps, none of which is large.
 
-Nothing here decides how much may come out; whoever takes the steps counts them, and stops.
+No limit on the output is decided here; the caller counts the output of the steps, and stops.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WHAT_IS_TAKEN = f"this gateway takes {' and '.join(TAKEN)}, one of them at a ti
 
 
 def encoding_of(headers: MultiMapping[str]) -> str | None:
-    """What `content-encoding` says; None where the body is as it is. Raises ClientFault."""
+    """The body's content encoding; None if it has none. Raises ClientFault."""
     if "content-encoding" not in headers:
         return None
     values = headers.getall("content-encoding")
@@ -40,21 +40,21 @@ class Inflater:
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
         self._decoder: zlib._Decompress | None = None
-        """Made with the first step: it takes 40 KB, and many bodies may wait for theirs."""
+        """Created with the first step: it takes 40 KB, and many bodies may wait for theirs."""
         self._pending = b""
         self._is_over = False
         self.is_dry = True
-        """Nothing more comes out before something more goes in."""
+        """True if no output is left before more input is fed."""
 
     def feed(self, data: bytes) -> None:
-        """Raises ClientFault for what follows the end of the encoded body."""
+        """Add encoded bytes. Raises ClientFault for bytes behind the end of the encoded body."""
         assert self.is_dry, "what went in before is taken out first"
         self._pending += data
         is_begun = self._decoder is not None or self._encoding == "gzip" or len(self._pending) >= _ZLIB_HEADER_BYTES
         self.is_dry = not (self._pending and is_begun)
 
     def step(self, bytes_max: int) -> bytes:
-        """What comes next, at most so much. Raises ClientFault for what is not in this encoding."""
+        """The next output, at most `bytes_max` bytes. Raises ClientFault for input that is not in this encoding."""
         if self._decoder is None:
             self._decoder = self._begin()
         decoder = self._decoder
@@ -77,7 +77,7 @@ class Inflater:
         return zlib.decompressobj(zlib.MAX_WBITS if _has_zlib_header(self._pending) else -zlib.MAX_WBITS)
 
     def close(self) -> None:
-        """All of it has come. Raises ClientFault where it breaks off."""
+        """End the body. Raises ClientFault if it is incomplete."""
         if not self._is_over:
             raise self._fault("it breaks off before its end")
 
@@ -86,5 +86,5 @@ class Inflater:
 
 
 def _has_zlib_header(data: bytes) -> bool:
-    """`deflate` means zlib's format (RFC 9110, 8.4.1.2); some senders leave its header away."""
+    """True for zlib's format, which `deflate` means (RFC 9110, 8.4.1.2); some senders omit its header."""
     return data[0] & 0x0F == _DEFLATE_METHOD and int.from_bytes(data[:_ZLIB_HEADER_BYTES], "big") % 31 == 0

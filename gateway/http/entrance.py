@@ -1,6 +1,6 @@
-"""The one door for clients: who asks, and whether their key has anything left. Every route but health lies behind it.
+"""Authenticates clients and enforces their keys' limits and budgets. Every route but `/` and health lies behind it.
 
-It must never log, keep or pass on a credential, nor tell a missing key from a wrong one.
+It must never log, keep or pass on a credential, nor answer a missing key differently from a wrong one.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Entrance:
         tenant_budget: TenantBudget = lambda _: NO_BUDGET,
         rooms: Rooms = lambda _tenant, _now_ns: (),
     ) -> None:
-        """`is_running` tells whether a request of that id is here already. Without `check_key` and `tokens` everybody
-        may come in: then only this machine, or whoever is in front of it, should be able to. Into `book` goes what each
-        used; `rooms` says what is left of tenants' limits."""
+        """`is_running` tells whether a request with that id runs here. Without `check_key` and `tokens` every client is
+        let in: only this machine, or a proxy in front of it, should be able to connect then. `book` records usage;
+        `rooms` says what is left of tenants' limits."""
         self._settings = settings
         self._clock = clock
         self._is_running = is_running
@@ -83,11 +83,11 @@ class Entrance:
         self._rooms = rooms
 
     def install(self, app: web.Application) -> None:
-        """The door goes behind whatever answers ClientFaults, and before every handler."""
+        """Add the middleware, behind the one that answers ClientFaults and before every handler."""
         app.middlewares.append(self.let_in)
 
     def headers(self, request: web.Request) -> Mapping[str, str]:
-        """What is left of the caller's limits, for every answer it gets."""
+        """Rate-limit headers for every answer to the caller."""
         meter, caller = _meter_of(request), request.get(CALLER)
         if caller is None:
             return {}
@@ -96,7 +96,8 @@ class Entrance:
         return rate_headers(meter, now_ns, rooms) if rooms or meter is not None else {}
 
     async def authenticate(self, request: web.Request) -> Caller:
-        """Raises ClientFault. What a credential is shows in its form: of a key no issuer is asked."""
+        """Identify the caller. Raises ClientFault. A token is recognised by its form, so that no issuer is asked about
+        a key."""
         key = None
         if self._tokens is not None and looks_like_token(credential := credential_of(request.headers)):
             key = await _holder_of(credential, self._tokens)
@@ -109,7 +110,8 @@ class Entrance:
     def charging(
         self, request: web.Request, profile: RequestProfile, summary: RequestSummary
     ) -> AbstractContextManager[object]:
-        """To run a request in. `summary` is read at the end, when its owner has filled it in."""
+        """Context to run a request in, which charges its tokens. `summary` is read at the end, when the owner has
+        filled it in."""
         caller = request[CALLER]
         output = self._settings.output_tokens_reserved
         if profile.output_tokens_max is not None:
@@ -118,8 +120,8 @@ class Entrance:
         return _Charge(self, caller, _meter_of(request), profile=profile, summary=summary, tokens=tokens)
 
     def take(self, caller: Caller, meter: KeyMeter | None, tokens: int) -> int:
-        """Set tokens aside for a request; gives how many of them are of the key's minute. Raises ClientFault when too
-        few are left, and has set none aside then."""
+        """Reserve tokens for a request; returns how many of them count against the key's minute. Raises ClientFault if
+        too few are left, and reserves none then."""
         wall_ns, key = self._clock.wall_ns(), caller.key
         if key is not None and tokens:
             budgets = key.budget, self._tenant_budget(caller.tenant)
@@ -145,7 +147,7 @@ class Entrance:
         tokens: int,
         taken: int,
     ) -> None:
-        """What was set aside becomes what it came to."""
+        """Replace the reservation by the tokens used."""
         used = tokens_used(profile, summary)
         if meter is not None:
             meter.settle_tokens(taken, used.total, self._clock.now_ns())
@@ -170,15 +172,15 @@ class Entrance:
             meter.leave()
 
     def _request_id_of(self, request: web.Request) -> RequestId:
-        """An id that is already running here is not used a second time."""
+        """Request id of the client, or a fresh one if a request with that id runs here already."""
         wanted = choose_request_id(request.headers)
         return fresh_request_id() if self._is_running(wanted) else wanted
 
 
 class _Charge:
-    """Sets tokens aside while a request runs, and replaces them at its end by what it really used.
+    """Reserves tokens while a request runs, and replaces them at its end by those really used.
 
-    Entering it raises ClientFault when too few are left.
+    Entering it raises ClientFault if too few are left.
     """
 
     __slots__ = ("_caller", "_entrance", "_meter", "_profile", "_summary", "_taken", "_tokens")
@@ -222,13 +224,14 @@ def _key_id(caller: Caller) -> KeyId:
 
 
 def _budget_kind(spent: Spent) -> ErrorKind:
-    """Clients may retry where a running request holds the rest of the budget, and not where a new day must come."""
+    """Kind of the refusal. Clients may retry where a running request holds the rest of the budget, and not where a new
+    day must come."""
     kind = retried_after(BUDGET_EXCEEDED, spent.wait_ns)
     return replace(kind, may_retry=True) if spent.wait_ns <= TRY_AGAIN_NS else kind
 
 
 def _meter_of(request: web.Request) -> KeyMeter | None:
-    """None where no key was asked for."""
+    """Meter of the caller's key; None where no key was needed."""
     try:
         return request[_METER]
     except KeyError:
@@ -236,7 +239,8 @@ def _meter_of(request: web.Request) -> KeyMeter | None:
 
 
 def _within(meter: KeyMeter, tokens: int) -> int:
-    """No request needs more than a full bucket to begin; what it uses beyond that is settled at its end."""
+    """Tokens to reserve, at most a full bucket: no request needs more to begin, and what it uses beyond is settled at
+    its end."""
     return tokens if meter.tokens is None else min(tokens, meter.tokens.per_minute)
 
 

@@ -1,7 +1,7 @@
-"""Every refusal and failure a client can meet: one table from reason to status, code and advice on trying again.
+"""Table of every refusal and failure that a client can meet: status, code and advice on retries, by reason.
 
-Messages never carry an engine's or a peer's words or address, nor which of the two it was that failed: those are for
-the log and for `nightside explain`, under the request's id.
+Messages never contain an engine's or a peer's words or address, nor which of the two failed: those are in the log and
+in `nightside explain`, under the request's id.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ _MILLISECOND_NS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ErrorKind:
-    """How one reason looks on the wire. `code` is for programs and never changes; the message is for people."""
+    """Wire form of one reason. `code` is for programs and never changes; the message is for people."""
 
     status: int
     type: str
     code: str
     message: str
     retry_after_s: float | None = None
-    """When another try makes sense. SDKs try again by themselves on 408, 409, 429 and 5xx, and honour this."""
+    """Seconds until a retry makes sense. SDKs retry by themselves on 408, 409, 429 and 5xx, and honour this."""
     may_retry: bool = True
-    """False keeps SDKs from trying again where their habit would."""
+    """False keeps SDKs from retrying where they otherwise would."""
     shows_detail: bool = False
-    """The core's own words about it may be shown."""
+    """True if the core's detail may be shown to the client."""
     challenge: str = ""
-    """What the client is told to show (RFC 6750)."""
+    """Challenge that tells the client what to show (RFC 6750)."""
 
 
 class ClientFault(Exception):
-    """The edge's own refusal of a request, before the core has seen it."""
+    """Refusal of a request by the HTTP edge, before the core has seen it."""
 
     def __init__(self, kind: ErrorKind, detail: str = "", param: str | None = None) -> None:
         super().__init__(kind.code)
@@ -182,7 +182,7 @@ ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.FAILED_INTERNALLY: INTERNAL,
     Outcome.ABANDONED: ErrorKind(499, _BAD_REQUEST, "client_closed_request", "The client went away."),
 }
-"""All outcomes that can leave a client without its answer. COMPLETED and CLIENT_ERROR have one by then."""
+"""Outcomes that can leave a client without its answer. COMPLETED and CLIENT_ERROR have sent one."""
 
 
 _BREAKS_ENGINES = replace(
@@ -190,11 +190,11 @@ _BREAKS_ENGINES = replace(
     message="The request failed while it was being answered, and so did one engine after another that was to go on with"
     " it: nobody else is asked.",
 )
-"""It may be what it asks for that breaks engines."""
+"""Error for a request that may itself be what breaks engines."""
 
 
 def kind_of(end: EndRequest) -> ErrorKind:
-    """What is known of when this one would pass counts for more than what is said of all."""
+    """Error for an outcome. A known time to retry replaces that of the table."""
     if end.is_final and end.outcome is Outcome.FAILED_MIDSTREAM:
         return _BREAKS_ENGINES
     kind = ENDINGS.get(end.outcome, INTERNAL)
@@ -202,7 +202,7 @@ def kind_of(end: EndRequest) -> ErrorKind:
 
 
 def retried_after(kind: ErrorKind, wait_ns: int) -> ErrorKind:
-    """The same where it is known when a request would pass; never told earlier than it is."""
+    """The same error with the time after which a request would pass, never rounded down."""
     return replace(kind, retry_after_s=max(_RETRY_AFTER_MIN_S, math.ceil(wait_ns / _MILLISECOND_NS) / 1000))
 
 

@@ -1,7 +1,7 @@
 """Counts the fields of a large body before it is decoded, so that no body takes long because it has millions of them.
 
-Decoding keeps the interpreter to itself until it is done. This works in pieces, off the event loop, and decides about
-bodies that are mostly fields, never about what text or numbers are in them.
+Decoding holds the interpreter until it is done. Counting works in pieces, off the event loop, and looks only for bodies
+that are mostly fields; text and numbers in them do not matter.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import numpy as np
 
 LARGE_BYTES = 1 << 20
-"""Smaller ones are decoded in a few milliseconds whatever is in them."""
+"""Smaller bodies are decoded in a few milliseconds, whatever is in them."""
 FIELDS_MAX = 10_000
 _PIECE_BYTES = 64 * 1024
 _BYTES_PER_COLON_MIN = 64
-"""Fewer colons than this make no large body slow, wherever they are."""
+"""Bodies with fewer colons than one in this many bytes decode fast, wherever the colons are."""
 _QUOTE, _COMMA, _COLON = b'",:'
 _OPENING, _CLOSING = b"{[", b"}]"
 
 
 def has_too_many_fields(raw: bytes) -> bool:
-    """Of the outermost object. What is no JSON may be answered either way: decoding ends where that begins."""
+    """True if the outermost object has more than FIELDS_MAX fields. For invalid JSON either answer may be given:
+    decoding stops where it becomes invalid."""
     return _colons(raw) * _BYTES_PER_COLON_MIN > len(raw) and _has_more_commas(raw)
 
 
@@ -28,7 +29,7 @@ def _colons(raw: bytes) -> int:
 
 
 def _has_more_commas(raw: bytes) -> bool:
-    """Between the fields of the outermost object."""
+    """True if there are too many commas between the fields of the outermost object."""
     depth = commas = 0
     in_string = False
     carried = b""
@@ -40,7 +41,7 @@ def _has_more_commas(raw: bytes) -> bool:
             continue
         is_inside = (
             np.cumsum(seen == _QUOTE, dtype=np.uint8) + in_string
-        ) & 1  # of what wraps around, the parity stays
+        ) & 1  # the parity stays right where the count wraps around
         is_outside = is_inside == 0
         steps = np.isin(seen, list(_OPENING)).astype(np.int32) - np.isin(seen, list(_CLOSING))
         depths = depth + np.cumsum(steps * is_outside, dtype=np.int32)
@@ -56,5 +57,5 @@ def _breaks_an_escape(piece: bytes) -> bool:
 
 
 def _without_escapes(piece: bytes) -> bytes:
-    """No quote is left that ends no string. As long as before."""
+    """Replace escapes by blanks of the same length, so that each remaining quote begins or ends a string."""
     return piece.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")

@@ -1,4 +1,4 @@
-"""Tells balancers and operators whether this process lives and wants traffic; what makes it so is asked of others."""
+"""Tells balancers and operators whether this process is alive and ready for traffic; the caller gives the reasons."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from aiohttp import web
 
 Readiness = Callable[[], str]
-"""Empty when ready, else why not. It must not depend on the controller, nor by itself on engines: the mesh lives
-without them."""
+"""Empty if ready, else the reason why not. It must not depend on the controller, nor directly on engines: the mesh
+works without them."""
 Notes = Callable[[], Mapping[str, str]]
-"""What is worth knowing of a gateway that is ready all the same."""
+"""Notes for operators about a gateway that is ready all the same."""
 
 
 def add_health_routes(app: web.Application, readiness: Readiness, notes: Notes | None = None) -> None:

@@ -1,6 +1,6 @@
-"""Counts what each key uses: requests running, requests and tokens per minute. Pure: time is an argument.
+"""Counts the usage of each key: running requests, and requests and tokens per minute. Pure: time is an argument.
 
-It never waits; a key that has used up its share is told for how long.
+It never waits; a key that has used up its share is told when to retry.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from gateway.request.callers import ClientKey, KeyId, KeyLimits
 _MILLISECOND_NS = 1_000_000
 _MINUTE_NS = 60_000_000_000
 _DEBT_MAX_NS = 60 * _MINUTE_NS
-"""The longest that a bucket can be in debt. What a request has used is an engine's word, which may be absurd."""
+"""Longest debt of a bucket. The number of tokens used is reported by an engine, and may be absurd."""
 METERS_MAX = 40_000
-"""Twice what a keys file may hold, so that a key which is in use is not forgotten while files change, and as many
-holders of tokens as are told apart in a day."""
+"""Twice the keys that a keys file may hold, so that a key in use is not forgotten while files change, and as many token
+holders as are told apart in a day."""
 
 
 class Limit(StrEnum):
@@ -32,16 +32,15 @@ class Limit(StrEnum):
 class Exceeded:
     limit: Limit
     wait_ns: int
-    """Earliest time at which the request could pass, if nothing else is asked for meanwhile and all reservations of
-    running requests are refunded; 0 where only the end of a running request can help."""
+    """Nanoseconds until the request could pass at the earliest, if there are no other requests meanwhile and all
+    reservations of running requests are refunded; 0 where only the end of a running request can help."""
 
 
 class Bucket:
     """A minute's allowance that refills steadily.
 
-    It is kept as the moment when it would be full again (the generic cell rate algorithm, ITU-T I.371), so that
-    nothing has to be refilled. More than it holds may be taken, as a debt that is paid off before anything else, within
-    an hour at most.
+    It is stored as the time at which it will be full again (the generic cell rate algorithm, ITU-T I.371), so that no
+    refilling is needed. More than it holds may be taken, as a debt that is paid off first, within an hour at most.
     """
 
     __slots__ = ("_full_at_ns", "per_minute")
@@ -52,8 +51,8 @@ class Bucket:
         self._full_at_ns = 0
 
     def wait_ns(self, amount: int, now_ns: int, coming_back: int = 0) -> int:
-        """0 when it may be taken now. More than a whole minute's allowance may be taken from a full bucket.
-        `coming_back`: tokens that are assumed to be refunded now."""
+        """Nanoseconds until `amount` may be taken; 0 if it may be taken at once. More than a whole minute's allowance
+        may be taken from a full bucket. `coming_back`: tokens that are assumed to be refunded now."""
         reset_ns = self._full_at_ns - self._refill_ns(coming_back) - now_ns
         if reset_ns <= 0:
             return 0
@@ -70,7 +69,7 @@ class Bucket:
         return max(0, (_MINUTE_NS - self.reset_ns(now_ns)) * self.per_minute // _MINUTE_NS)
 
     def reset_ns(self, now_ns: int) -> int:
-        """Until it is full again."""
+        """Nanoseconds until the bucket is full again."""
         return max(0, self._full_at_ns - now_ns)
 
     def _refill_ns(self, amount: int) -> int:
@@ -78,7 +77,7 @@ class Bucket:
 
 
 class KeyMeter:
-    """What one key is using and has used."""
+    """Current and recent usage of one key."""
 
     __slots__ = ("limits", "requests", "running", "set_aside", "tokens")
 
@@ -91,14 +90,15 @@ class KeyMeter:
         self.tokens: Bucket | None = None
 
     def follow(self, limits: KeyLimits) -> None:
-        """Limits may change while the key is in use; what has been used stays used."""
+        """Apply changed limits while the key is in use; what has been used stays used."""
         if limits != self.limits:
             self.limits = limits
             self.requests = _resized(self.requests, limits.requests_per_minute)
             self.tokens = _resized(self.tokens, limits.tokens_per_minute)
 
     def enter(self, now_ns: int) -> Exceeded | None:
-        """Take a place and one request, or nothing at all. A key in debt for tokens need not send its body."""
+        """Take a place and one request, or neither. A key in debt for tokens is refused here already, before its body
+        is read."""
         exceeded = self._obstacle(now_ns)
         if exceeded is None:
             self.running += 1
@@ -120,7 +120,7 @@ class KeyMeter:
         return None
 
     def settle_tokens(self, taken: int, used: int, now_ns: int) -> None:
-        """Replace what was set aside by what it came to."""
+        """Replace the reservation by the tokens used."""
         self.set_aside -= taken
         if self.tokens is None:
             return
@@ -139,13 +139,14 @@ class KeyMeter:
         return Exceeded(Limit.TOKENS, wait_ns) if wait_ns else None
 
     def _tokens_wait_ns(self, bucket: Bucket, amount: int, now_ns: int) -> int:
-        """Earliest time for so many tokens, since reservations of running requests may be refunded at any time."""
+        """Nanoseconds until so many tokens could be taken at the earliest, since reservations of running requests may
+        be refunded at any time."""
         wait_ns = bucket.wait_ns(amount, now_ns)
         return min(wait_ns, max(TRY_AGAIN_NS, bucket.wait_ns(amount, now_ns, self.set_aside))) if wait_ns else 0
 
 
 class Meters:
-    """The meters of all keys, in a map that cannot grow for ever."""
+    """Meters of all keys, in a map of limited size."""
 
     def __init__(self, meters_max: int = METERS_MAX) -> None:
         self._meters_max = meters_max
@@ -163,15 +164,15 @@ class Meters:
         return meter
 
     def _forget_one(self) -> None:
-        """The one that was looked at longest ago, unless something of it still runs."""
+        """Forget the meter that was looked up longest ago and has no running request."""
         idle = next((key_id for key_id, meter in self._meters.items() if meter.running == 0), None)
         if idle is not None:
             del self._meters[idle]
 
 
 def rate_headers(meter: KeyMeter | None, now_ns: int, of_tenant: Iterable[Room] = ()) -> dict[str, str]:
-    """What is left, the way OpenAI's API says it; a limit that there is not is not mentioned. Where key and tenant have
-    one, it is the one of which less is left."""
+    """Rate-limit headers in the form of OpenAI's API. A limit that is not set is not mentioned. Where both key and
+    tenant have one, the headers are about the one with less left."""
     rooms = list(of_tenant)
     if meter is not None:
         pairs = ((LimitKind.REQUESTS, meter.requests), (LimitKind.TOKENS, meter.tokens))
@@ -189,7 +190,7 @@ def rate_headers(meter: KeyMeter | None, now_ns: int, of_tenant: Iterable[Room] 
 
 
 def format_reset(duration_ns: int) -> str:
-    """`12ms`, `1.5s`, `6m0s`: never less than it is."""
+    """Duration such as `12ms`, `1.5s` or `6m0s`, rounded up."""
     milliseconds = -(-duration_ns // _MILLISECOND_NS)
     if milliseconds < 1000:
         return f"{milliseconds}ms"

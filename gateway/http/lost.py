@@ -1,4 +1,4 @@
-"""What is said to whoever asks for a path that does not exist: which path that was, and what is likely to be meant."""
+"""Explains a 404 to the client: the path that was asked for, and the one that was probably meant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BEGINNINGS = (f"{_MODELS_PATH}/", f"{RESPONSES_PATH}/")
 
 
 def where_it_went_wrong(method: str, path: str) -> str:
-    """In words, for the message of a 404."""
+    """Text for the message of a 404."""
     shown = path if len(path) <= _SHOWN_MAX else f"{path[:_SHOWN_MAX]}…"
     named = f"{method} {shown}" if shown.isprintable() else method
     if _is_known(f"/v1{path}"):

@@ -1,4 +1,4 @@
-"""What clients see of the models that this gateway can reach, as either kind of client expects to see it."""
+"""Lists the models that this gateway can reach, in the form that each kind of client expects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gateway.core.vocabulary import ModelName
 from gateway.http.shapes import Shape
 
 _UNKNOWN_TIME = "1970-01-01T00:00:00Z"
-"""Nobody tells us when a model was made, and both kinds of client insist on a time."""
+"""Creation time of all models: it is not known, and both kinds of client insist on one."""
 
 
 def models_page(names: Sequence[ModelName], shape: Shape) -> dict[str, object]:

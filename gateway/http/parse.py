@@ -1,6 +1,7 @@
-"""Reads just enough of a request to route it: model, limits, who it belongs to, and its prefix as hashes.
+"""Reads as much of a request as routing needs: model, limits, owner, and its prefix as hashes.
 
-The body itself is never changed, and what is taken from it is never text: hashes, counts and names only.
+The body is left unchanged but for the name of an aliased model, and only hashes, counts and names are taken from it,
+never text.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ from gateway.request.trace_context import TRACEPARENT, TRACESTATE
 
 TENANT_HEADER = "x-nightside-tenant"
 CONTENT_HEADER = "x-nightside-content"
-"""Of which kind the prompt is, for whoever knows: nobody looks then."""
+"""Header that names the kind of the prompt, for clients that know it: the prompt is not classified then."""
 CLASS_HEADER = "x-nightside-class"
 DEADLINE_HEADER = "x-nightside-deadline"
-"""How long the client gives us for the whole answer, such as 30s."""
+"""Header with the client's time limit for the whole answer, such as 30s."""
 _CLASSES = {str(each): each for each in ServiceClass}
 _CATEGORIES = {str(each): each for each in Category}
 DEFAULT_TENANT = TenantName("default")
@@ -73,7 +74,7 @@ _OWN_NAMES = ModelNames()
 _AS_ASSUMED = MediaTokens()
 _IN_LINES = frozenset({TRACEPARENT, TRACESTATE})
 _SESSION_BLOCKS = 4
-"""Without a hint, requests that begin with the same blocks are taken for one session."""
+"""Leading blocks of the prefix that identify a session, if the client gives no hint."""
 _COUNT_MAX = 2**31
 _SHOWN_MAX = 40
 _FAULT_MAX = 120
@@ -83,47 +84,49 @@ _FAULT_MAX = 120
 class ParsedRequest:
     profile: RequestProfile
     body: bytes
-    """As the client sent it, but for the model's name where it used one of ours."""
+    """Body as the client sent it, but for the model's name where the client used an alias."""
     asked_model: str = ""
-    """That name."""
+    """Alias that the client used; empty if it named the model itself."""
     stores_response: bool = False
     cache_salt: CacheSalt | None = None
     media: Media | None = None
-    """Media parts of its prompt; None: there are none."""
+    """Media parts of the prompt; None if there are none."""
 
 
 @value
 class Caller:
-    """Who asks, by key and headers."""
+    """Identity and wishes of the client, by key and headers."""
 
     request_id: RequestId
     tenant: TenantName
     session_hints: tuple[str, str]
-    """The headers for a session and for a user; empty where absent."""
+    """Values of the headers for a session and for a user; empty where absent."""
     key: ClientKey | None = None
-    """None where the gateway asks for none."""
+    """Key that the client showed; None where the gateway needs none."""
     category: Category | None = None
-    """Of which kind its prompt is, as far as it says so."""
+    """Kind of the prompt, if the client names it."""
     service_class: ServiceClass | None = None
-    """What it asks for; None: it does not say."""
+    """Service class that the client asks for; None if it names none."""
     patience_ns: int | None = None
-    """How long it gives us for the whole answer; None: it does not say."""
+    """Nanoseconds that the client allows for the whole answer; None if it sets no limit."""
 
     @property
     def process(self) -> PlaceRule | None:
-        """What the key adds to the policy's rule."""
+        """Restriction that the key adds to the policy's rule."""
         return None if self.key is None else self.key.process
 
     def may_use(self, model: ModelName, *, asked: ModelName | None = None) -> bool:
-        """`asked`: a name that it asked for the model by, which will do where its key names that one."""
+        """True if the key allows the model. `asked`: the alias by which the client asked; a key that names the alias
+        allows it, too."""
         return self.key is None or self.key.may_use(model) or (asked is not None and self.key.may_use(asked))
 
 
 def read_caller(
     headers: Mapping[str, str], request_id: RequestId, settings: HttpSettings, key: ClientKey | None = None
 ) -> Caller:
-    """Raises ClientFault. The tenant is the key's; only behind something that sets the header does that one count, and
-    where there are keys, only with one that says so: others would otherwise choose the rules they are held to."""
+    """Read a client's identity and headers. Raises ClientFault. The tenant is the key's. A tenant header counts only
+    where the gateway trusts it and, where there are keys, with a key that allows it: other clients could choose the
+    rules that they are held to."""
     hints = (headers.get("x-session-id", ""), headers.get("x-user-id", ""))
     own = DEFAULT_TENANT if key is None else key.tenant
     named = _tenant_named_in(headers) if settings.trust_tenant_header else None
@@ -161,7 +164,8 @@ def _patience_named_in(headers: Mapping[str, str]) -> int | None:
 
 
 def _served_as(caller: Caller, model: ModelName, promises: Promises) -> ServiceClass:
-    """A client may ask for less than its key or its tenant has, never for more: what was promised is also a bound."""
+    """Service class of the request. A client may ask for a lower class than its key or tenant has, never for a higher
+    one: what was promised is also a bound."""
     promised = None if caller.key is None else caller.key.service_class
     promised = promised or promises.of_tenant(caller.tenant)
     named = caller.service_class
@@ -190,7 +194,7 @@ def _tenant_named_in(headers: Mapping[str, str]) -> TenantName | None:
 
 
 def choose_request_id(headers: Mapping[str, str]) -> RequestId:
-    """The client's own id if it is short and plain, else a fresh one."""
+    """Request id of the client if it is short and plain, else a fresh one."""
     wanted = headers.get(REQUEST_ID_HEADER, "")
     return RequestId(wanted) if ID_PATTERN.fullmatch(wanted) else fresh_request_id()
 
@@ -210,7 +214,7 @@ def read_request(
     promises: Promises = NO_PROMISES,
     media_tokens: MediaTokens = _AS_ASSUMED,
 ) -> ParsedRequest:
-    """`contents` looks at prompts whose tokens somebody asks for; `promises` are of which class requests are that name
+    """Parse a posted request. `contents` classifies prompts, `promises` gives the service class of requests that name
     none, and `media_tokens` estimates media parts. Raises ClientFault."""
     body = _read_body(path, raw, settings)
     asked = ModelName(body.model)
@@ -254,13 +258,13 @@ def read_request(
 
 
 def control_profile(response_id: str, caller: Caller, settings: HttpSettings, *, stream: bool) -> RequestProfile:
-    """For a call about a stored response: no model, no prompt, and one place where it can go."""
+    """Profile of a call about a stored response: no model, no prompt, and one possible target."""
     key = stored_response_key(caller.tenant, response_id)
     return replace(unread_profile(caller, settings), session_key=key, stream=stream, follows=key, is_control=True)
 
 
 def unread_profile(caller: Caller, settings: HttpSettings) -> RequestProfile:
-    """All there is to know of a request before its body is."""
+    """Profile of a request whose body has not been read."""
     return RequestProfile(
         request_id=caller.request_id,
         model=ModelName(""),
@@ -275,7 +279,7 @@ def unread_profile(caller: Caller, settings: HttpSettings) -> RequestProfile:
 
 
 def engine_headers(headers: Mapping[str, str], request_id: RequestId) -> Headers:
-    """Byte for byte as the client sent them. Raises ClientFault."""
+    """Headers for the engine, byte for byte as the client sent them. Raises ClientFault."""
     kept = tuple((name, from_text(headers[name])) for name in ENGINE_HEADERS if name in headers)
     if TRACEPARENT in headers and isinstance(headers, MultiMapping):
         kept = tuple(_with_all_lines(name, text, headers) for name, text in kept)
@@ -286,8 +290,8 @@ def engine_headers(headers: Mapping[str, str], request_id: RequestId) -> Headers
 
 
 def _with_all_lines(name: str, text: str, headers: MultiMapping[str]) -> tuple[str, str]:
-    """What tells of a trace may come in several lines, which are one list (RFC 9110, section 5.3): so two traceparents
-    are none. Of any other header the first line counts."""
+    """Join the lines of a trace header, which are one list (RFC 9110, section 5.3), so that two traceparents are
+    invalid. Of any other header the first line counts."""
     return (name, from_text(",".join(headers.getall(name)))) if name in _IN_LINES else (name, text)
 
 
@@ -299,12 +303,12 @@ def _read_body(path: str, raw: bytes, settings: HttpSettings) -> Body:
 
 
 def _plausible(tokens: int | None) -> int | None:
-    """A limit that is none is for the engine to refuse; here it only must not upset anything."""
+    """Limit on output tokens; None for an implausible one, which is left to the engine to refuse."""
     return tokens if tokens is not None and 0 <= tokens <= _COUNT_MAX else None
 
 
 def _session_key(hint: str, parts: Sequence[bytes | memoryview], caller: Caller, prefix: bytes, salt: bytes) -> str:
-    """A hash: the same for the same session, and nothing that a journal or a log would rather not hold."""
+    """Hash that is the same for the same session; it is safe to keep in journals and logs."""
     session, user = caller.session_hints
     hint = session or hint or user
     if hint:

@@ -1,6 +1,6 @@
-"""Keeps a stream's connection from looking dead while its request waits. It says nothing of any answer.
+"""Keeps a stream's connection from looking dead while its request waits. It sends no part of an answer.
 
-Why that is off by default is told in docs/decisions/0010-comments-while-a-request-waits.md.
+docs/decisions/0010-comments-while-a-request-waits.md says why it is off by default.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class Pulse:
-    """A context: while it lasts, `beat` is called after each silence, until it answers False."""
+    """Context that calls `beat` after each `silence_s` seconds, until it returns False."""
 
     def __init__(self, silence_s: float, beat: Callable[[], bool]) -> None:
         self._silence_s = silence_s

@@ -1,4 +1,4 @@
-"""Bounds what all clients together hold in memory, and each of them. It counts; it never waits."""
+"""Limits the memory that clients' request bodies hold, in total and per client. It counts; it never waits."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _NETWORK_LENGTH = len("2001:0db8:0000:0000")
 
 
 class Holder(NamedTuple):
-    """Somebody whose bodies are counted together: a key, a tenant, an address."""
+    """A key, a tenant or an address, whose bodies are counted together."""
 
     kind: str
     name: str
     share: float
-    """Of the room that others leave."""
+    """Share of the memory that other holders leave."""
 
 
 def holders_of(caller: Caller, address: str | None, settings: HttpSettings) -> tuple[Holder, ...]:
-    """Whose share a request's body is part of.
+    """Holders whose shares a request's body counts against.
 
-    Without a key it is its address's, unless something in front of us tells tenants apart. This machine's own address
-    is nobody's: behind it are all clients of a proxy.
+    Without a key the holder is the client's address, unless a proxy in front names tenants. This machine's own address
+    is no holder: all clients of a local proxy come from it.
     """
     if caller.key is not None:
         return _holders_of_key(caller.key.key_id, caller.tenant, settings.key_share, settings.tenant_share)
@@ -47,7 +47,7 @@ def _holders_of_key(key: KeyId, tenant: TenantName, key_share: float, tenant_sha
 
 
 def _network_of(address: str) -> str | None:
-    """What one client has to itself: an IPv4 address, or the first half of an IPv6 one."""
+    """Network that belongs to one client: an IPv4 address, or the first half of an IPv6 one; None for this machine."""
     if address.startswith("127."):
         return None
     if ":" not in address:
@@ -62,7 +62,7 @@ def _network_of(address: str) -> str | None:
 
 
 class Room:
-    """How many requests, and how many bytes of their bodies, there is still room for.
+    """Remaining number of requests and of bytes of their bodies.
 
     A holder that takes its share of what others leave free leaves some to the next one, however many there are.
     """
@@ -77,15 +77,15 @@ class Room:
         self._held: dict[Holder, int] = {}
 
     def hold(self, holders: Sequence[Holder] = ()) -> Held:
-        """A request's place, as yet without a body. Entering it raises ClientFault where there is none."""
+        """Room for a request whose body has not arrived yet. Entering it raises ClientFault if there is no place."""
         return Held(self, holders)
 
     def objection(self, more_bytes: int, holders: Sequence[Holder]) -> ErrorKind | None:
-        """Why there is no room for so many bytes more."""
+        """Reason why there is no room for `more_bytes`; None if there is."""
         if self.bytes + more_bytes > self._bytes_max:
             return GATEWAY_FULL
         if self.bytes + more_bytes <= self._body_bytes_max:
-            return None  # nobody's share is smaller than what there is in all
+            return None  # no share is smaller than this
         for holder in holders:
             held = self._held.get(holder, 0)
             share = holder.share * (self._bytes_max - (self.bytes - held))
@@ -119,7 +119,7 @@ class Room:
 
 
 class Held:
-    """One request's part of the room: as much as has come of its body, and a place once all of it has."""
+    """Room of one request: as many bytes as have arrived of its body, and a place once the body is complete."""
 
     __slots__ = ("_bytes", "_has_place", "_holders", "_room")
 
@@ -139,19 +139,21 @@ class Held:
             self._room.leave_place()
 
     def check(self, announced_bytes: int) -> None:
-        """Raises ClientFault where there is no room for so much now: why let it be sent?"""
+        """Raise ClientFault if there is no room for so many bytes at the moment, so that the client need not send
+        them."""
         objection = self._room.objection(announced_bytes, self._holders)
         if objection is not None:
             raise ClientFault(objection)
 
     def grow(self, more_bytes: int) -> None:
-        """Raises ClientFault where there is no room for it."""
+        """Take room for more of the body. Raises ClientFault if there is none."""
         self.check(more_bytes)
         self._room.add(more_bytes, self._holders)
         self._bytes += more_bytes
 
     def keep(self, more_bytes: int) -> bool:
-        """Of what is answered, so much more; or fewer, if negative. False: there is no room, and none was taken."""
+        """Take `more_bytes` for the answer, or give some back if negative. False: there is no room, and none was
+        taken."""
         if more_bytes > 0 and self._room.objection(more_bytes, self._holders) is not None:
             return False
         self._room.add(more_bytes, self._holders)
@@ -159,7 +161,7 @@ class Held:
         return True
 
     def settle(self) -> None:
-        """The body is here, so the request takes its place; one that is still to come keeps nobody out. Raises
-        ClientFault where there is none."""
+        """Take the request's place, once its body is complete; bodies that are still arriving take no place from
+        others. Raises ClientFault if there is none."""
         self._room.take_place()
         self._has_place = True

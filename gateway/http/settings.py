@@ -1,4 +1,4 @@
-"""The limits of the HTTP edge in the units it works with. It decides nothing and reads no file."""
+"""Limits of the HTTP edge, in the units that it works with. It decides nothing and reads no file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OPERATORS_CONNECTIONS = 256
 
 
 def operators_connections_max(clients_max: int) -> int:
-    """Open at once at the admin address: operators are few, and what they may hold of memory is on top of clients'."""
+    """Connections at the admin address: operators are few, and the memory of their connections adds to the clients'."""
     return min(clients_max, _OPERATORS_CONNECTIONS)
 
 
@@ -25,37 +25,37 @@ class HttpSettings:
     requests_max: int = 10_000
     body_bytes_max: int = 16 << 20
     bodies_bytes_max: int = 512 << 20
-    """All request bodies in memory together."""
+    """Bytes of all request bodies in memory."""
     key_share: float = 0.5
-    """Of that, less what others hold: what one key may hold, or one address where clients need no key."""
+    """Share of the bytes that others leave, for one key, or for one address where clients need no key."""
     tenant_share: float = 0.75
-    """The same for all keys of a tenant."""
+    """Share of the bytes that others leave, for all keys of a tenant."""
     body_rate_min: float = 16 << 10
     """Bytes per second that a client has to send of its body, once the grace is over."""
     body_grace_s: float = 10.0
     request_deadline_ns: int = 600 * _SECOND_NS
     stall_s: float = 60.0
-    """How long a client may take to send its body, or to read what is ready for it."""
+    """Seconds that a client may take to send its body, or to read what is ready for it."""
     keep_alive_comments_s: float | None = None
-    """How long a stream may bring nothing before it gets a comment; None: it waits for its answer."""
+    """Seconds of silence after which a waiting stream gets a comment; None: it gets none."""
     trust_tenant_header: bool = False
     pass_priority: bool = False
     prefix_block_bytes: int = 256
     prefix_blocks_max: int = 4096
-    """Blocks of one prompt that are hashed; what follows them is not told apart."""
+    """Blocks of one prompt that are hashed; prompts that differ only behind them look alike."""
     output_tokens_reserved: int = 1024
-    """Set aside of a key's tokens for a request that names no limit of its own, until it has ended."""
+    """Tokens reserved of a key's limit for a request without a limit of its own, until it has ended."""
     connections_max: int = 20_000
-    """Per listener."""
+    """Connections per listener."""
     headers_bytes_max: int = 64 << 10
-    """Request line and headers together."""
+    """Bytes of request line and headers together."""
     header_line_bytes_max: int = 16 << 10
     header_count_max: int = 128
     headers_s: float = 10.0
-    """How long a client may take over them once it has begun."""
+    """Seconds that a client may take to send its headers, once it has begun."""
     idle_connection_s: float = 75.0
     shutdown_s: float = 2.0
-    """What handlers get to leave after they are cancelled at the end of a drain."""
+    """Seconds that handlers have to end after they are cancelled at the end of a drain."""
     cors: CorsConfig = field(default_factory=CorsConfig)
     cache_salts: CacheSalts = field(default_factory=lambda: CacheSalts(EngineCacheConfig()))
 

@@ -1,6 +1,7 @@
-"""Each API has its own shape of an error, and its clients understand no other. Codes and statuses are the same in all.
+"""Formats errors for each API, whose clients understand only its own shape. Codes and statuses are the same in all.
 
-What an engine says about a client's request is kept to the byte where its shape is the caller's; else its message is.
+An engine's error about a client's request is passed on byte for byte if it has the client's shape; otherwise its
+message is kept.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gateway.request.engine_errors import in_openai_shape
 
 _DONE = b"data: [DONE]\n\n"
 _VERSION_HEADER = "anthropic-version"
-"""Sent by clients of the messages API with every call, also to paths that both APIs have."""
+"""Header that clients of the messages API send with every call, also to paths that both APIs have."""
 _MESSAGE_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -35,13 +36,13 @@ _MESSAGE_TYPES = {
 class Shape(StrEnum):
     OPENAI = "openai"
     RESPONSES = "responses"
-    """OpenAI's too, but for errors inside a stream."""
+    """OpenAI's shape as well, except for errors inside a stream."""
     MESSAGES = "messages"
-    """Anthropic's."""
+    """Anthropic's shape."""
 
 
 def shape_of(path: str, headers: Mapping[str, str]) -> Shape:
-    """What the caller understands, by what it calls."""
+    """Shape that the caller understands, by the path that it calls."""
     if path.startswith(MESSAGES_PATH) or (path.startswith("/v1/models") and _VERSION_HEADER in headers):
         return Shape.MESSAGES
     return Shape.RESPONSES if path.startswith(RESPONSES_PATH) else Shape.OPENAI
@@ -62,7 +63,7 @@ def error_body(
 
 
 def error_event(end: EndRequest, shape: Shape, request_id: RequestId, *, sequence_number: int) -> bytes:
-    """What a client reads in place of the rest of its event stream; SDKs raise it as an error."""
+    """Event that replaces the rest of a client's event stream; SDKs raise it as an error."""
     kind = kind_of(end)
     match shape:
         case Shape.OPENAI:
@@ -77,7 +78,7 @@ def error_event(end: EndRequest, shape: Shape, request_id: RequestId, *, sequenc
 
 
 def refusal_in_shape(body: bytes, status: int, shape: Shape, request_id: RequestId) -> bytes:
-    """An engine's 4xx in words that the caller's SDK can read."""
+    """An engine's 4xx in the shape that the caller's SDK can read."""
     if shape is not Shape.MESSAGES:
         return in_openai_shape(body, status)
     if _is_messages_error(_decode(body)):
@@ -89,7 +90,7 @@ def refusal_in_shape(body: bytes, status: int, shape: Shape, request_id: Request
 
 
 def refusal_event(body: bytes, status: int, shape: Shape, request_id: RequestId) -> bytes:
-    """The same, where the client has been told already that a stream comes: all of it, in place of the stream."""
+    """An engine's 4xx as the only event of a stream, for a client that was already told to expect one."""
     body = refusal_in_shape(body, status, shape, request_id)
     match shape:
         case Shape.OPENAI:
@@ -103,7 +104,7 @@ def refusal_event(body: bytes, status: int, shape: Shape, request_id: RequestId)
 
 
 def _on_one_line(body: bytes) -> bytes:
-    """JSON has no line break but between its members, where none is needed."""
+    """Replace line breaks: JSON has them only between members, where they are not needed."""
     return b" ".join(body.split(b"\n")).replace(b"\r", b" ")
 
 
@@ -116,7 +117,7 @@ def _openai_error(kind: ErrorKind, message: str, param: str | None) -> dict[str,
 
 
 def _messages_error(status: int, message: str, code: object, request_id: RequestId | None) -> dict[str, object]:
-    """The code stands twice: beside the type, and where the SDK looks for it."""
+    """Error of the messages API. The code stands twice: beside the type, and where the SDK looks for it."""
     default = "invalid_request_error" if status < 500 else "api_error"
     error = {
         "type": _MESSAGE_TYPES.get(status, default),

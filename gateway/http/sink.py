@@ -1,4 +1,4 @@
-"""Sends one answer to one HTTP client. A client that is gone or reads nothing is given up; bytes are never changed."""
+"""Sends one answer to one HTTP client. A client that has left or reads nothing is given up; bytes are never changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REGION_HEADER = "x-nightside-region"
 GATEWAY_HEADER = "x-nightside-gateway"
 DECISION_HEADER = "x-nightside-decision"
 MODEL_HEADER = "x-nightside-model"
-"""Said only where the client asked by another name."""
+"""Header that is sent only where the client used an alias of the model."""
 SERVER_NAME = "nightside"
 _NOT_RELAYED = frozenset(
     {
@@ -48,14 +48,14 @@ _NOT_RELAYED = frozenset(
         "x-request-id",
     }
 )
-"""What belongs to the engine's own connection, or is ours to say."""
+"""Headers that belong to the engine's own connection, or that the gateway sets itself."""
 _OURS_PREFIXES = ("x-nightside-", "access-control-")
 _BUFFERED_BYTES_MAX = 64 * 1024
-"""Above this much unread by the client, writing waits for it."""
+"""Bytes unread by the client above which writing waits for it."""
 _ANSWERED = (Outcome.COMPLETED, Outcome.CLIENT_ERROR)
 _LAST_CHUNK = b"0\r\n\r\n"
 _WAITS = b": the request waits\n\n"
-"""A comment: clients of event streams skip it."""
+"""Comment line: clients of event streams skip it."""
 _LINE_BREAKS = ("\r", "\n", "\0")
 
 
@@ -88,7 +88,8 @@ class HttpSink:
         shape: Shape,
         more_headers: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`more_headers` are asked for when the answer begins, and said beside those that name the request."""
+        """`more_headers` is called when the answer begins; its headers are sent beside those that identify the
+        request."""
         self.response: web.StreamResponse | None = None
         self._request = request
         self._request_id = request_id
@@ -97,23 +98,23 @@ class HttpSink:
         self._more_headers = more_headers
         self._said: dict[str, str] = {}
         self._refusal: LegHead | None = None
-        """An engine's 4xx whose body is still to come, in one piece."""
+        """Head of an engine's 4xx whose body is still to come, in one piece."""
         self._has_begun = False
-        """The answer has, whatever went out before it."""
+        """True once the answer has begun, whatever was sent before it."""
         self._is_early = False
-        """Status and headers went out while there was no answer yet."""
+        """True once status and headers were sent before there was an answer."""
         self._head = b""
-        """What goes out with the first bytes of the body."""
+        """Head that is sent together with the first bytes of the body."""
         self._is_chunked = False
         self._transport = request.transport
 
     def say(self, name: str, text: str) -> None:
-        """One header more, of whatever is answered by an engine."""
+        """Add a header to any answer of an engine."""
         self._said[name] = text.encode().decode("latin-1")
 
     def say_it_waits(self) -> bool:
-        """Of a stream whose answer has not begun: whoever is in between learns that its connection lives. False once
-        there is nothing to be said any more."""
+        """Send a comment on a stream whose answer has not begun, so that proxies in between see that its connection is
+        alive. False once no further comment can be sent."""
         transport = self._transport
         if self._has_begun or transport is None or transport.is_closing():
             return False
@@ -125,7 +126,7 @@ class HttpSink:
         return True
 
     async def start(self, head: LegHead) -> None:
-        """Raises LegFailure for an answer in one piece to a client that has been told to expect a stream."""
+        """Begin the answer. Raises LegFailure for a non-stream answer to a client that was told to expect a stream."""
         if head.status >= 400:
             self._refusal = head
         else:
@@ -151,7 +152,7 @@ class HttpSink:
         return {"date": http_date(), **names, **self._more_headers()}
 
     def _send_head(self, status: int, relayed: list[str], own: Mapping[str, str], *, has_length: bool = False) -> None:
-        """With the first bytes of the body."""
+        """Prepare status line and headers, which are sent with the first bytes of the body."""
         request = self._request
         is_newest = request.version >= HttpVersion11
         self._is_chunked = is_newest and not has_length
@@ -180,11 +181,11 @@ class HttpSink:
         if self._head:
             framed, self._head = self._head + framed, b""
         transport.write(framed)
-        self._request.writer.output_size += len(framed)  # so that aiohttp knows that an answer has begun
+        self._request.writer.output_size += len(framed)  # tells aiohttp that an answer has begun
         return transport.get_write_buffer_size() <= _BUFFERED_BYTES_MAX
 
     async def drain(self) -> None:
-        """A client that reads nothing of what is ready for it is given up."""
+        """Wait until the client has read enough; a client that reads nothing for `stall_s` seconds is given up."""
         stalled = asyncio.timeout(self._settings.stall_s)
         try:
             async with stalled:
@@ -220,10 +221,10 @@ class HttpSink:
             self.put(error_event(end, self._shape, self._request_id, sequence_number=number))
             await self._finish()
         elif self._transport is not None:
-            self._transport.abort()  # half an answer must not look like a whole one
+            self._transport.abort()  # keeps half an answer from looking like a whole one
 
     async def _finish(self) -> None:
-        """The client has what there is once it has been written; whatever of it is unread may take its time."""
+        """End the answer. It is complete for the client once it is written; unread bytes may take their time."""
         last = _LAST_CHUNK if self._is_chunked else b""
         self._is_chunked = False
         if last or self._head:
@@ -249,7 +250,7 @@ class HttpSink:
 
 
 def _relayed_lines(head: LegHead, own: Mapping[str, str]) -> tuple[list[str], bool]:
-    """The engine's headers that the client gets beside our own, and whether they tell the body's length."""
+    """Headers of the engine that are passed on to the client, and whether they tell the body's length."""
     lines: list[str] = []
     has_length = False
     for name, value in head.headers:
@@ -257,7 +258,7 @@ def _relayed_lines(head: LegHead, own: Mapping[str, str]) -> tuple[list[str], bo
         if lower in _NOT_RELAYED or lower in own or lower.startswith(_OURS_PREFIXES):
             continue
         if any(mark in name or mark in value for mark in _LINE_BREAKS):
-            continue  # would end its line, and begin one that nobody wrote
+            continue  # would begin a header line that the engine did not send
         has_length = has_length or lower == "content-length"
         lines.append(f"{name}: {value}")
     return lines, has_length
@@ -278,7 +279,7 @@ def _phrase(status: int) -> str:
 
 
 def identity_headers(request_id: RequestId, settings: HttpSettings, shape: Shape) -> dict[str, str]:
-    """By which name a request is known, and who answers; on every answer, errors too."""
+    """Headers that identify the request and the gateway; sent on every answer, errors too."""
     headers = {
         REQUEST_ID_HEADER: request_id,
         GATEWAY_HEADER: settings.gateway_id,

@@ -1,4 +1,4 @@
-"""A listening address whose TLS handshakes have a deadline; aiohttp's own would wait a minute for each."""
+"""Listening address with a time-out for TLS handshakes; aiohttp's own waits a minute for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.http import aiohttp_internals
 
 
 class Site(aiohttp_internals.Site):
-    """Takes connections for a runner. Until its handshake is over, a connection is not counted by anybody else."""
+    """Accepts connections for a runner. A connection is not counted elsewhere until its handshake is over."""
 
     __slots__ = ("_handshake_s",)
 
@@ -37,18 +37,18 @@ class Site(aiohttp_internals.Site):
         await self.start_on(None)
 
     async def start_on(self, sock: socket.socket | None) -> None:
-        """With a socket, on that one, which listens already."""
+        """Listen, on the given socket if there is one, which must be listening already."""
         if self.has_tls:
             await self.listen(sock, ssl_handshake_timeout=self._handshake_s)
         else:
             await self.listen(sock)
 
     def sockets(self) -> list[socket.socket]:
-        """Copies of those that it listens on, for the caller to close."""
-        sockets: Sequence[socket.socket] = getattr(self.server, "sockets", ())  # of asyncio's and uvloop's own alike
+        """Copies of the listening sockets, for the caller to close."""
+        sockets: Sequence[socket.socket] = getattr(self.server, "sockets", ())  # asyncio's and uvloop's have it
         return [socket.socket(fileno=os.dup(each.fileno())) for each in sockets]
 
     async def stop(self) -> None:
-        if isinstance(self.server, asyncio.Server):  # uvloop's loses nothing
+        if isinstance(self.server, asyncio.Server):  # uvloop's loses no connection
             await hear_of_all_accepted(self.server)
         await super().stop()

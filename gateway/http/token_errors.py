@@ -1,5 +1,5 @@
-"""What a client is told whose token opens nothing: status, code, and what to show instead (RFC 6750). Its words are
-ours, and hold nothing of the token.
+"""Errors for clients whose token is not accepted: status, code, and challenge (RFC 6750). The texts are the gateway's,
+and contain no part of the token.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KINDS = {
 
 
 def token_fault(refused: TokenRefused) -> ClientFault:
-    """Of another try only an issuer that comes back makes a difference."""
+    """Fault for a refused token. A retry only helps where the issuer was unavailable."""
     kind = _KINDS.get(refused.reason, INVALID_TOKEN)
     if kind is INVALID_TOKEN:
         kind = replace(kind, challenge=_challenge("invalid_token", refused.words))

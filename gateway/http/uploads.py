@@ -1,6 +1,6 @@
-"""Takes in one request's body: counted as it comes, decoded where it is compressed, given up where it is too slow.
+"""Reads request bodies: counts them as they arrive, inflates them where compressed, and gives up on slow ones.
 
-No body's size depends on what a client says of it, and nothing of it is ever logged.
+No limit relies on what a client says of its body's size, and no body is ever logged.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from gateway.http.room import Held
 from gateway.http.settings import HttpSettings
 
 STEP_BYTES_MAX = 256 * 1024
-"""Inflated at a time, by a thread of its own."""
+"""Bytes that are inflated in one step, by a thread."""
 STEPS_MAX = 2
-"""Under way: one that is taken and one that is next. What they give is counted once the event loop comes to it, so that
-however many bodies come in at once, no more than this is in memory uncounted."""
+"""Steps at the same time: one that runs and one that is next. Their output is counted once the event loop gets to it,
+so that no more than this is in memory uncounted, however many bodies arrive at once."""
 PROMPT_BYTES_MAX = 4 * 1024
-"""Up to this much is inflated at once, without waking a thread,"""
+"""Size of a compressed piece up to which it is inflated in the event loop, without waking a thread."""
 PROMPT_STEP_BYTES_MAX = 32 * 1024
-"""as far as this."""
+"""Bytes of output that are inflated in the event loop; the thread inflates the rest."""
 TURN_BYTES = 64 * 1024
-"""A body larger than this takes longer to understand than all else that is done about a request."""
+"""Size of a body above which parsing it takes longer than all other work on its request."""
 _GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _Take = Callable[[bytes], Awaitable[None]]
 
 
 def check_announced(request: web.Request, body_bytes_max: int) -> None:
-    """Raises ClientFault for what no waiting would help. Nothing of the body has been read or asked for then."""
+    """Raise ClientFault for a request that must be refused whatever room there is, before its body is read or asked
+    for."""
     if (announced_bytes(request) or 0) > body_bytes_max:
         raise ClientFault(errors.BODY_TOO_LARGE)
     if "expect" in request.headers and request.headers["expect"].lower() != "100-continue":
@@ -46,13 +47,13 @@ def check_announced(request: web.Request, body_bytes_max: int) -> None:
 
 
 def announced_bytes(request: web.Request) -> int | None:
-    """None where it comes in chunks, and nobody knows yet."""
+    """Announced length of the body; None for a chunked body, whose length is not known."""
     return request.content_length if request.body_exists else 0
 
 
 class Uploads:
-    """Reads bodies. Whatever about them takes long is done in one thread, one after another and in small steps; and
-    however many are whole at once, the event loop goes round between any two."""
+    """Reads bodies. Slow work on them is done in one thread, one body after another and in small steps; and however
+    many bodies are complete at once, the event loop turns between any two."""
 
     def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
@@ -64,12 +65,12 @@ class Uploads:
         self._aside.shutdown(wait=False, cancel_futures=True)
 
     async def read(self, request: web.Request, held: Held) -> bytes:
-        """Raises ClientFault, and ConnectionResetError where the client has gone. Whoever gets a large body has the
-        event loop's turn, until the next time that it waits."""
+        """Read the whole body. Raises ClientFault, and ConnectionResetError if the client has left. After a large body,
+        the caller has the event loop's turn to itself until it waits again."""
         length = announced_bytes(request)
         encoding = None if length == 0 else encoding_of(request.headers)
         if encoding is None and length is not None and request.content.is_eof():
-            body = request.content.read_nowait()  # it came in with its headers
+            body = request.content.read_nowait()  # the body has arrived with the headers
             held.grow(len(body))
         else:
             held.check(length or 0)
@@ -103,7 +104,7 @@ class Uploads:
         return await asyncio.get_running_loop().run_in_executor(self._aside, _joined, pieces)
 
     async def _receive(self, request: web.Request, take: _Take) -> None:
-        """Hand on what comes, as long as it comes fast enough."""
+        """Hand on pieces as they arrive, as long as they arrive fast enough. Raises ClientFault otherwise."""
         settings = self._settings
         loop = asyncio.get_running_loop()
         started_s = loop.time()
@@ -120,11 +121,12 @@ class Uploads:
         except TimeoutError as error:
             raise ClientFault(errors.BODY_INCOMPLETE) from error
         except web.RequestPayloadError as error:
-            error.__traceback__ = None  # its stream keeps it, and is known to each of its frames
+            error.__traceback__ = None  # the stream keeps the error, whose traceback refers to the stream's frames
             raise ClientFault(errors.INVALID_REQUEST) from error
 
     async def _inflate(self, inflater: Inflater, body: _Body, piece: bytes) -> None:
-        """A small piece may be bigger inside than it looks: what does not come out at once is left to the thread."""
+        """Inflate a piece. A small piece may have a large output: what does not come out at once is left to the
+        thread."""
         inflater.feed(piece)
         if not inflater.is_dry and len(piece) <= PROMPT_BYTES_MAX:
             await body.add(inflater.step(PROMPT_STEP_BYTES_MAX))
@@ -136,18 +138,18 @@ class Uploads:
 
 
 class _Body:
-    """What there is of a body. Each byte is counted before it is kept."""
+    """Received part of a body. Each byte is counted before it is kept."""
 
     def __init__(self, held: Held, bytes_max: int) -> None:
         self.size = 0
         self._held = held
         self._bytes_max = bytes_max
         self._pieces: list[bytearray] = []
-        """Small ones are put together: a client that sends two bytes at a time would have an object for each. Large
-        ones are not: an array of megabytes is copied whenever it has to grow."""
+        """Pieces of the body. Small ones are joined: a client that sends two bytes at a time would cost an object for
+        each. Large ones are not: an array of megabytes is copied whenever it has to grow."""
 
     def check(self) -> None:
-        """Raises ClientFault where there is no room for anything more."""
+        """Raise ClientFault if there is no room for any more."""
         self._held.check(1)
 
     async def add(self, piece: bytes) -> None:
@@ -161,14 +163,14 @@ class _Body:
             self._pieces.append(bytearray(piece))
 
     def pieces(self) -> list[bytearray]:
-        """Once only: whoever takes them lets go of them."""
+        """Hand over the pieces, which are kept no longer here. Call this once only."""
         pieces, self._pieces = self._pieces, []
         return pieces
 
 
 class _Turns:
-    """Lets one of those who wait go on in each turn of the event loop, in the order in which they came. Between two of
-    them everybody else is looked at."""
+    """Lets one waiting task continue in each turn of the event loop, in order of arrival, so that all other tasks run
+    between any two."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -183,7 +185,7 @@ class _Turns:
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
         turn = self._waiting.popleft()
-        if not turn.done():  # whoever waited for it may have left
+        if not turn.done():  # the waiting task may have been cancelled
             turn.set_result(None)
         if self._waiting:
             loop.call_soon(self._next, loop)
@@ -191,10 +193,10 @@ class _Turns:
 
 def _joined(pieces: list[bytearray]) -> bytes:
     body = b"".join(pieces)
-    pieces.clear()  # here, in the thread: it takes as long as joining them
+    pieces.clear()  # clearing takes as long as joining, so the thread does it
     return body
 
 
 def _expects_to_go_on(request: web.Request) -> bool:
-    """`check_announced` has refused every other expectation."""
+    """True if the client waits for `100 Continue`; `check_announced` has refused every other expectation."""
     return "expect" in request.headers and request.version >= HttpVersion11

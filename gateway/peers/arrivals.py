@@ -1,8 +1,9 @@
-"""Lets forwards in that come in a call of their own: who calls is known, and there is room for what they say, before
-any of it is read.
+"""Admits forwards that arrive as a gRPC call each (`Forward`): the caller is identified and memory is reserved for the
+message before any of it is read.
 
-gRPC reads a call's one message by itself before its handler runs, however many there are. So to the server a forward is
-a stream of messages, of which the first is asked for when its turn has come; on the wire that is the same.
+gRPC reads the single message of a unary call before the handler runs, with no limit on how many at once. The server
+therefore treats `Forward` as a stream of messages and reads the first one after admission; the bytes on the wire are
+the same.
 """
 
 from __future__ import annotations
@@ -27,36 +28,36 @@ _METHOD = "Forward"
 
 Context = grpc.aio.ServicerContext[pb.ForwardRequest, pb.ForwardResponse]
 Check = Callable[[Context], Awaitable[None]]
-"""Ends the call of whoever may not call at all."""
+"""Aborts the call of a caller that is not a gateway of this mesh."""
 Run = Callable[[pb.ForwardRequest, Context], Awaitable[None]]
 
 
 class Arrivals:
-    """The door for forwards."""
+    """Handler of `Forward` calls: checks the caller, reserves memory, reads the message and runs it."""
 
     def __init__(self, peering: PeeringConfig, room: PeerRoom, check: Check, run: Run) -> None:
-        """A forward that has not come in by the time its origin gives it up is not waited for any longer."""
+        """Reading a message times out after the peering's `accept_timeout`, when its origin gives it up as well."""
         self._wait_s = peering.accept_timeout_ns / _SECOND_NS
         self._check = check
         self._run = run
         self.room = room
 
     def add_to(self, server: grpc.aio.Server, service_name: str) -> None:
-        """In place of the handler of the same name, to be called after that one was added."""
+        """Replace the generated handler of `Forward`; call this after the generated handlers were added."""
         handler: grpc.RpcMethodHandler[bytes, pb.ForwardResponse] = grpc.stream_stream_rpc_method_handler(
             self.let_in, response_serializer=pb.ForwardResponse.SerializeToString
         )
         server.add_registered_method_handlers(service_name, {_METHOD: handler})
 
     async def let_in(self, _: object, context: Context) -> None:
-        """A handler for gRPC. It leaves reading to us."""
+        """Handler for gRPC that reads the request itself, once the caller is checked and memory is reserved."""
         await self._check(context)
         place = await self.room.place_for(caller_name(context))
         if place is None:
             await context.write(codec.refused_to_pb(RefusalReason.BUSY, "too much is held for other gateways"))
             return
         with place:
-            # Nobody here keeps the message: it is as large as its body, which is all that goes on.
+            # No reference to the message is kept here: it is as large as its body, and only the body is needed later.
             await self._run(await self._read(place, context), context)
 
     async def _read(self, place: Place, context: Context) -> pb.ForwardRequest:
@@ -75,7 +76,7 @@ class Arrivals:
 
 
 def caller_name(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Whose bytes these are: by the certificate, else by the address, whose ports are many."""
+    """Key that a caller's memory is counted under: the URI of its certificate, else its IP address without the port."""
     try:
         return caller_identity(context.auth_context()).uri
     except ValueError:

@@ -1,4 +1,6 @@
-"""Our newest load report, and who waits for it. It keeps one report, so a slow subscriber can never make a backlog."""
+"""Holds this gateway's newest load report and wakes the subscriptions that wait for it. Only one report is kept, so
+that a slow subscriber cannot build up a backlog.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ class Posted:
 
 
 class LoadBoard:
-    """The core's heartbeats go up here; each subscription takes the newest whenever it is ready for one."""
+    """The core's heartbeats are posted here; each subscription takes the newest report when it is ready to send one."""
 
     def __init__(self) -> None:
         self.newest: Posted | None = None
         self.closed = False
         self.scaling = ScalingReport()
-        """Goes out with every report: it is never news by itself."""
+        """Sent with every report; a change of it alone wakes no subscription."""
         self._changed = asyncio.Event()
 
     def post(self, report: LoadReport, now_ns: int) -> None:
@@ -30,14 +32,14 @@ class LoadBoard:
         self._wake()
 
     def close(self) -> None:
-        """Let every subscription end."""
+        """End every subscription."""
         self.closed = True
         self._wake()
 
     async def newer_than(self, seen: Posted | None, *, wait_max_s: float) -> Posted | None:
-        """The newest report: a newer one as soon as there is one, else the same again once `wait_max_s` is over.
+        """The newest report: as soon as it differs from `seen`, else the same report again after `wait_max_s` seconds.
 
-        None when the board was closed and there is none newer, or when nothing was ever posted.
+        Returns None if the board is closed and has no newer report, or if no report was ever posted.
         """
         try:
             async with asyncio.timeout(wait_max_s):

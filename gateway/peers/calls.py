@@ -1,5 +1,5 @@
-"""The older way to forward: a gRPC call for each request, as gateways before `Exchange` speak. To go once the version
-after next is out, with `Forward` itself.
+"""Forwards a request as one gRPC call (`Forward`), as gateways older than `Exchange` expect. Remove it together with
+`Forward` once the version after next is out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Call = grpc.aio.UnaryStreamCall[pb.ForwardRequest, pb.ForwardResponse]
 
 
 class CallWords:
-    """Of one such call (see `Words`)."""
+    """Words of a forward that has a gRPC call of its own (see `Words`)."""
 
     def __init__(self, link: PeerLink, message: pb.ForwardRequest, timeout_s: float) -> None:
         self._link = link
@@ -46,7 +46,7 @@ class CallWords:
         return word
 
     async def until_closed(self) -> None:
-        """Let the peer close an ended call itself; cancelling it now could reach the peer first."""
+        """Wait up to a second for the peer to close the ended call; a cancellation could overtake that."""
         try:
             async with asyncio.timeout(_CLOSE_WAIT_S):
                 await self._call.read()
@@ -57,7 +57,8 @@ class CallWords:
         self._call.cancel()
 
     async def _read(self) -> pb.ForwardResponse:
-        """The next message of a kind that we know. One after which nothing more comes was the peer's last word."""
+        """Read the next message of a known kind. A message of an unknown kind followed by the end of the call counts as
+        the peer's last word."""
         passed_over = False
         while True:
             with faults_as_leg_failures():

@@ -1,8 +1,8 @@
-"""Forwards: opens a leg at a peer and turns whatever comes back into a head, body bytes or a LegFailure.
+"""Opens a leg at a peer and turns the peer's answer into a head, body bytes or a LegFailure.
 
-Leaving a leg early cancels the request at the peer, down to its engine. Which way a forward's words travel makes no
-difference to what they mean: on a stream that all forwards share (`exchange`) or, to a peer that has no such thing, in
-a call of its own (`calls.py`).
+Leaving a leg early cancels the request at the peer, down to its engine. The transport makes no difference to what the
+words of a forward mean: they travel on a stream that all forwards to the peer share (`exchange`) or, to a peer that
+does not serve that, in a gRPC call of their own (`calls.py`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000
 _DEADLINE_GRACE_S = 10.0
-"""The call outlives the request's deadline by this, so that the peer's own word about it arrives, also late. The core
-does not wait for it: it has the leg closed at the deadline."""
+"""Seconds that the call outlives the request's deadline, so that the peer's own outcome arrives even when late. The
+core does not wait for it: it closes the leg at the deadline."""
 
 
 class PeerLegOpener:
@@ -44,7 +44,7 @@ class PeerLegOpener:
         *,
         on_violation: Tell = lambda *_: None,
     ) -> None:
-        """`on_violation` is told of each answer that says that it comes from where its request must not run."""
+        """`on_violation` is called for each answer from a place that the request's residency rule forbids."""
         self._on_violation = on_violation
         self._links = links
         self._gateway_id = gateway_id
@@ -73,8 +73,8 @@ class PeerLegOpener:
             words.leave()
 
     def _check_place(self, order: StartLeg, ran_at: RanAt) -> None:
-        """A peer's word is believed where it speaks against itself. Raises LegFailure: of such an answer nothing more
-        goes on to the client."""
+        """Raise LegFailure where the peer reports a place that the request's residency rule forbids, so that no more of
+        the answer reaches the client. The report can be trusted, since it speaks against the peer itself."""
         assert order.stamp is not None, "the core gives every forward its stamp"
         if order.stamp.rule.allows(ran_at.place):
             return
@@ -119,7 +119,7 @@ class PeerLeg:
 
 
 def check_end(ended: codec.EndedForward) -> None:
-    """Raises LegFailure where the peer's answer is not whole."""
+    """Raise LegFailure if the peer's answer is incomplete."""
     result, refusal, detail = leg_end_of(ended.outcome, ended.detail)
     if result not in (LegResult.COMPLETED, LegResult.CLIENT_ERROR):
         raise LegFailure(result, detail, refusal, is_final=ended.is_final, resumes_used=ended.resumes_used)
@@ -134,8 +134,9 @@ def _send(link: PeerLink, message: pb.ForwardRequest, timeout_s: float) -> Words
 
 
 async def _accepted(words: Words, link: PeerLink, call: Callable[[], Words]) -> Words:
-    """The words that follow. Where the peer turns out to know of no exchange, it is asked by a call instead: it has
-    seen nothing yet."""
+    """Wait until the peer accepts the forward and return the words that follow. A peer that turns out not to serve
+    `Exchange` is asked by a `Forward` call instead: it has not seen the request yet. Raises LegFailure if the peer
+    refuses, fails or does not answer in time."""
     try:
         async with asyncio.timeout(link.peering.accept_timeout_ns / _SECOND_NS):
             try:

@@ -1,8 +1,8 @@
-"""Between protobuf messages and the mesh's own values. Nothing from the wire goes further unchecked.
+"""Converts between protobuf messages and the mesh's own values. No value from the wire is used unchecked.
 
-A peer is another party: its lengths, words and numbers are bounded before they reach the core, and a message that
-breaks a bound raises WireError, which ends that call and nothing else. A peer may also be newer: a word that we do not
-know yet is no fault of its, and is read as `peer.proto` says.
+A peer is another party: lengths, words and numbers are bounded before they reach the core, and a message that breaks a
+bound raises WireError, which ends that call and nothing else. A peer may also be newer: an unknown word is not the
+peer's fault, and is read as `peer.proto` says.
 """
 
 from __future__ import annotations
@@ -83,27 +83,28 @@ MILLISECOND_NS = 1_000_000
 AGE_MAX_NS = 3600 * 1_000 * MILLISECOND_NS
 DEADLINE_MAX_MS = 24 * 3600 * 1_000
 HOPS_MAX = 8
-"""More is garbage; how many hops are *allowed* is the core's business."""
+"""Sanity bound for a message; the core decides how many hops are *allowed*."""
 HEADERS_MAX = 64
 HEADER_VALUE_LENGTH_MAX = 8192
 LOAD_MAX = 10**9
+"""Requests on the replicas of one group: as many as an engine may report."""
 RELEASE_US_MAX = 10**12
-"""Requests on the replicas of one group: as many as an engine may tell of."""
 PROMPT_BYTES_MAX = 2**32
 BACKLOG_BYTES_MAX = PROMPT_BYTES_MAX * 2**20
 FREE_TOKENS_MAX = 10**12
 TOKENS_MAX = 10**12
-"""Of one request."""
+"""Bound of the counts of tokens and requests of one request or one tenant."""
 RESUMES_MAX = 1000
-"""Of one request: many more than anybody would configure."""
+"""Resumes of one request; far above any sensible configuration."""
 PLACEMENTS_MAX = 64
-"""Of one request, and targets looked at for each, when a decision is explained to a peer."""
+"""Placements of one request, and targets considered for each, when a decision is explained to a peer."""
 
 RAN_AT_HEADER = "x-nightside-ran-at"
-"""Travels with a head between gateways: `replica;region;jurisdiction`, so that a client can be told before the body."""
+"""Header that carries `replica;region;jurisdiction` with a response head between gateways, so that the client can be
+told before the body."""
 
 BUDGET_TOKENS_MAX = 10**15
-"""Used up in a month."""
+"""Tokens that a budget may have used in a month."""
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
@@ -123,12 +124,13 @@ _FORBIDDEN_HEADERS = frozenset(
         "upgrade",
     }
 )
-"""What frames a connection or proves an identity belongs to one hop, and never travels over a peer's word."""
+"""Headers that frame a connection or prove an identity belong to one hop and are never forwarded."""
 
 _CONNECTORS_TOLD = {each.value: each for each in Connector}
 _SERVICE_CLASSES = {each.value: each for each in ServiceClass}
 _BODILESS = frozenset({204, 205, 304})
-"""Behind these a client expects no body, and takes what comes for another answer. No engine call has such an answer."""
+"""Statuses that have no body: a client would take the bytes behind them for another response. No engine call answers
+with one."""
 
 _Word = TypeVar("_Word", Outcome, RefusalReason)
 
@@ -141,18 +143,18 @@ class ArrivedForward:
 
 @dataclass(frozen=True, slots=True)
 class EndedForward:
-    """A forward's last message: how it ended there, and where it ran."""
+    """Last message of a forward: its outcome at the peer, and where it ran."""
 
     outcome: Outcome | None
-    """None for one that we do not know; the detail tells the word."""
+    """Outcome at the peer; None if it is a word that this version does not know. The detail then quotes the word."""
     detail: str
     ran_at: RanAt | None
     prompt_tokens: int | None
     output_tokens: int | None
     is_final: bool = False
-    """Nobody should go on with what broke there."""
+    """The request must not be resumed after this failure."""
     resumes_used: Resumes | None = None
-    """None: it does not say."""
+    """Resumes that the peer used; None if it does not report them."""
 
 
 # Heartbeats
@@ -201,7 +203,7 @@ def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
 
 
 def read_load(message: pb.SubscribeResponse) -> tuple[LoadReport, int]:
-    """The report and its age in nanoseconds when it was sent."""
+    """The report, and its age in nanoseconds when it was sent."""
     age_ns = message.age_us * MICROSECOND_NS
     require(age_ns <= AGE_MAX_NS, "age_us is over an hour")
     require(len(message.capacities) <= LIST_LENGTH_MAX, "too many capacities")
@@ -239,7 +241,7 @@ def write_budget_uses(message: pb.SubscribeResponse, uses: Iterable[BudgetUse]) 
 
 
 def read_budget_uses(message: pb.SubscribeResponse) -> list[BudgetUse]:
-    """What is about neither a key nor a tenant is a newer gateway's, and is not read."""
+    """Budget uses of the peer. Entries of a kind other than key or tenant come from a newer gateway and are skipped."""
     require(len(message.budget_uses) <= LIST_LENGTH_MAX, "too many budgets")
     return [_budget_use(each) for each in message.budget_uses if each.kind in KINDS]
 
@@ -273,7 +275,7 @@ def _queue(message: pb.ModelQueue) -> ModelQueue:
 
 
 def _is_of_use(message: pb.ModelCapacity) -> bool:
-    """Nothing of ours can be handed over by a connector that we do not know."""
+    """True if the capacity can be used: a pool with a connector unknown here cannot take a hand-off of ours."""
     return not message.connector or message.connector in _CONNECTORS_TOLD
 
 
@@ -345,7 +347,8 @@ def read_forward(message: pb.ForwardRequest, now_ns: int) -> ArrivedForward:
 
 
 def _outbound(message: pb.ForwardRequest, profile: RequestProfile) -> OutboundRequest:
-    """A call about a stored response must be routed by that very response, or tenants could reach each other's."""
+    """A call about a stored response must be routed by that very response; otherwise tenants could reach each
+    other's."""
     method = message.method or "POST"
     require(is_engine_call(method, message.path), "path is not one that may be forwarded")
     response_id = stored_response_of(method, message.path)
@@ -422,12 +425,13 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
 
 
 def _service_class(told: str) -> ServiceClass:
-    """A class that we do not know is served like the best: whatever it was promised, it gets no less."""
+    """An unknown class of a newer peer is served as interactive, the best class, so that it gets no less than
+    promised."""
     return _SERVICE_CLASSES.get(told, ServiceClass.INTERACTIVE)
 
 
 def _connectors(told: Collection[str]) -> frozenset[Connector]:
-    """One that we do not know is none of ours."""
+    """Known connectors of the list; unknown ones are ignored. Raises WireError for too many."""
     if len(told) == len(_CONNECTORS_TOLD) and set(told) == _CONNECTORS_TOLD.keys():
         return ALL_CONNECTORS
     require(len(told) <= LIST_LENGTH_MAX, "too many connectors")
@@ -584,7 +588,8 @@ def explained_to_pb(explained: ExplainedRequest) -> pb.ExplainResponse:
 
 
 def read_explained(message: pb.ExplainResponse) -> ExplainedRequest:
-    """For people to read: words are bounded, not understood, so that a newer peer's are shown as they are."""
+    """An explanation for people to read: words are bounded but not interpreted, so that a newer peer's words are shown
+    as they are."""
     require(len(message.placements) <= PLACEMENTS_MAX, "too many placements")
     require(len(message.refusals) <= PLACEMENTS_MAX, "too many refusals")
     return ExplainedRequest(
@@ -706,7 +711,7 @@ def _explained_candidate(message: pb.Candidate) -> ExplainedCandidate:
 
 
 _NANOS = 1_000_000_000
-"""Of one unit of a currency."""
+"""Billionths in one unit of a currency."""
 
 
 def _costs_to_pb(costs: ExplainedCosts) -> pb.Costs:
@@ -723,7 +728,7 @@ def _costs_to_pb(costs: ExplainedCosts) -> pb.Costs:
 
 
 def _explained_costs(message: pb.Costs) -> ExplainedCosts:
-    """The score is ours to work out: a peer that told it as well could contradict itself."""
+    """The score is computed here rather than sent, so that a peer cannot contradict its own costs."""
     explained = ExplainedCosts.of(
         *map(_in_ms, (message.reading_us, message.crowding_us, message.waiting_us, message.distance_us))
     )
@@ -744,7 +749,7 @@ def _in_ms(duration_us: int) -> float:
     return duration_us / 1_000
 
 
-# Who serves what
+# Assignment of replicas
 
 
 def ownership_request(gateway_id: GatewayId) -> pb.OwnershipRequest:
@@ -768,7 +773,7 @@ def read_ownership(message: pb.OwnershipResponse) -> Ownership:
 
 
 def _headers_to_pb(headers: Headers) -> list[pb.Header]:
-    """What may travel of a client's or an engine's headers; the rest is left behind, as at any proxy."""
+    """Headers of a client or an engine that may be forwarded; the others are dropped, as at any proxy."""
     travelling = [_header_to_pb(name, value) for name, value in headers if _header_fault(name, value) is None]
     return travelling[:HEADERS_MAX]
 
@@ -804,7 +809,7 @@ def _header_fault(name: str, value: str) -> str | None:
 
 
 def _label(text: str, what: str) -> str:
-    """An id, or nothing."""
+    """An id, or the empty string."""
     return read_id(text, what) if text else ""
 
 
@@ -814,7 +819,8 @@ def _model(text: str) -> ModelName:
 
 
 def _word(words: type[_Word], text: str, detail: str) -> tuple[_Word | None, str]:
-    """The word, None for one that a newer peer knows, and the detail, which then tells of it."""
+    """The outcome or refusal reason, None if it is unknown (a newer peer's), and the detail, which then quotes the
+    word."""
     read_text(detail, "detail", TEXT_LENGTH_MAX)
     try:
         return words(text), detail

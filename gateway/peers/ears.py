@@ -1,6 +1,6 @@
-"""What is heard of all peers, on its way to the core: whoever else has an ear for it is told in passing.
+"""Passes observations of all peers on to the core, and tells further listeners about them in passing.
 
-It keeps nothing from the core and adds nothing.
+Every event reaches the core unchanged, and none is added.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.peers.heartbeats import Heartbeats
 
 
 class Ears:
-    """One for all peers."""
+    """Heartbeats of all peers."""
 
     def __init__(self, hand_on: Callable[[GatewayId, Event], None]) -> None:
         self._hand_on = hand_on
@@ -24,16 +24,17 @@ class Ears:
         self._heartbeats: dict[GatewayId, Heartbeats] = {}
 
     def start(self, *, on_control: Callable[[GatewayId, ControlVersion], None], on_lost: Callable[[], None]) -> None:
-        """`on_control` hears by which word each peer serves, `on_lost` that a peer's link broke."""
+        """`on_control` is called with the version of the controller snapshot that a peer serves by, `on_lost` when the
+        link to a peer broke."""
         self._on_control, self._on_lost = on_control, on_lost
 
     def listen_to(self, peer: GatewayId, heartbeats: Heartbeats) -> Callable[[], object]:
-        """Gives what ends it."""
+        """Register a peer's heartbeats; returns the function that removes them."""
         self._heartbeats[peer] = heartbeats
         return partial(self._forget, peer, heartbeats)
 
     def called_by(self, peer: GatewayId) -> None:
-        """A peer has begun to listen to us."""
+        """A peer has opened a subscription here, and so is reachable."""
         heartbeats = self._heartbeats.get(peer)
         if heartbeats is not None:
             heartbeats.called()
@@ -47,10 +48,11 @@ class Ears:
             self._on_lost()
 
     def heard(self) -> list[PeerHeard]:
-        """Of each peer, when last."""
+        """Time and state of the last heartbeat of each peer."""
         return [each.what_was_heard() for each in self._heartbeats.values()]
 
     def _forget(self, peer: GatewayId, heartbeats: Heartbeats) -> None:
-        """A peer that is named differently now is listened to anew before the old one is forgotten."""
+        """Remove a peer's heartbeats, unless newer ones took their place: when a peer's entry changes, its new
+        heartbeats are registered before the old ones are removed."""
         if self._heartbeats.get(peer) is heartbeats:
             del self._heartbeats[peer]

@@ -1,4 +1,6 @@
-"""Asks a peer what it decided about a request that we forwarded to it. For operators: no request waits for this."""
+"""Asks a peer what it decided about a request that this gateway forwarded to it. Serves operators: no request waits for
+the answer.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ _SECOND_NS = 1_000_000_000
 
 
 class PeerExplainer:
-    """Puts the question to peers over the connections that are there anyway."""
+    """Sends the question over the peer connections that exist anyway."""
 
     def __init__(self, links: Mapping[GatewayId, PeerLink], gateway_id: GatewayId) -> None:
         self._links = links
         self._gateway_id = gateway_id
 
     async def ask(self, peer: GatewayId, request_id: RequestId) -> OtherSide:
-        """An answer in every case: the peer's side, or why there is none."""
+        """Return an answer in every case: the peer's explanation, or why there is none."""
         link = self._links.get(peer)
         if link is None:
             return OtherSide(peer, None, "it is no peer of ours any more")

@@ -1,7 +1,8 @@
-"""Listens to one peer: its load reports and the round trip to it, turned into observations on our own clock.
+"""Subscribes to one peer's load reports, measures the round trip to it, and turns both into observations on this
+gateway's clock.
 
-A peer that is not who and where our own configuration says is treated as lost, whatever load it reports. However fast
-a peer talks, reading it takes little more of our time than it is allowed: one heartbeat more than fits.
+A peer whose identity or place differs from our configuration is treated as lost, whatever load it reports. Heartbeats
+of one peer take no more processing time than `heartbeats_time_max` allows, plus one heartbeat.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000
 _UNSEEN_NS = 200_000
-"""What a heartbeat costs beside making sense of it, about: gRPC reads it, and the core takes it in. What else the core
-finds to do then is no fault of the peer's."""
+"""Estimated processing time of a heartbeat outside this module: gRPC reads the message, and the core takes in the
+event. Other work that the core finds to do then is not counted against the peer."""
 _TOLD_AGAIN_NS = 60 * _SECOND_NS
-"""A peer that stays too talkative is told of this often."""
+"""Interval between warnings about a peer that stays too talkative."""
 
 REFUSED_BY_US = "the certificate shown there is not that of this peer, or not to be believed"
 REFUSED_THERE = "the peer does not believe who we are"
@@ -46,23 +47,23 @@ _Call = grpc.aio.UnaryStreamCall[pb.SubscribeRequest, pb.SubscribeResponse]
 
 
 class PeerLost(Exception):
-    """A subscription is over: why, in words."""
+    """A subscription is over, for the reason given in words."""
 
 
 class ImposterFound(PeerLost):
-    """Whoever answers at a peer's address is not that peer."""
+    """The gateway that answers at a peer's address is not that peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Subscription:
     call: _Call
     version: int
-    """Of the credentials that it went out with."""
+    """Version of the credentials that the call was made with."""
     opened_ns: int
 
 
 class RoundTrips:
-    """The last round trips to a peer: their median and their p99."""
+    """Last round trips to a peer: their median and their p99, in nanoseconds."""
 
     def __init__(self, window: int) -> None:
         self._samples_ns: deque[int] = deque(maxlen=window)
@@ -77,7 +78,7 @@ class RoundTrips:
         return self._quantile_ns(99)
 
     def _quantile_ns(self, percent: int) -> int:
-        """Nearest rank; 0 before the first sample."""
+        """Quantile by nearest rank; 0 before the first sample."""
         if not self._samples_ns:
             return 0
         ordered = sorted(self._samples_ns)
@@ -85,7 +86,7 @@ class RoundTrips:
 
 
 class Pause:
-    """A loop's pause between two attempts. It can be ended early, also before it begins."""
+    """Pause of a loop between two attempts. It can be ended early, even before it begins."""
 
     def __init__(self) -> None:
         self._ended = asyncio.Event()
@@ -94,7 +95,7 @@ class Pause:
         self._ended.set()
 
     async def wait(self, longest_s: float) -> bool:
-        """True where it was ended early."""
+        """Wait up to `longest_s` seconds. True if the pause was ended early."""
         try:
             async with asyncio.timeout(longest_s):
                 await self._ended.wait()
@@ -105,7 +106,8 @@ class Pause:
 
 
 class Allowance:
-    """What one peer's heartbeats may take of our time in each second, counted from the first one in it."""
+    """Limit on the processing time of one peer's heartbeats in each second; a second begins with the first heartbeat in
+    it."""
 
     def __init__(self, time_max_ns: int) -> None:
         self._time_max_ns = time_max_ns
@@ -113,8 +115,8 @@ class Allowance:
         self._spent_ns = 0
 
     def spend(self, now_ns: int, taken_ns: int) -> int:
-        """One heartbeat was taken in, and took so long. Gives how long to listen to no other: 0 until the allowance is
-        used up, and a second at most then."""
+        """Charge one heartbeat that took `taken_ns`. Returns the nanoseconds for which to read no other: 0 until the
+        limit is reached, then the rest of the second."""
         if now_ns >= self._began_ns + _SECOND_NS:
             self._began_ns, self._spent_ns = now_ns, 0
         self._spent_ns += taken_ns + _UNSEEN_NS
@@ -122,7 +124,7 @@ class Allowance:
 
 
 class Heartbeats:
-    """What one peer tells about itself. `listen` and `measure` run for as long as the gateway does."""
+    """Heartbeats of one peer. `listen` and `measure` run for as long as the gateway does."""
 
     def __init__(
         self,
@@ -139,9 +141,9 @@ class Heartbeats:
         on_lost: Callable[[], None] = lambda: None,
         on_scaling: Callable[[ScalingReport], None] | None = None,
     ) -> None:
-        """`on_refused` is told whenever a connection fails because whoever answers shows a wrong certificate;
-        `on_budgets` what the peer says of budgets, and `on_lost` that it says nothing more for now; `on_scaling` what
-        it says of its replicas, if anybody wants to know."""
+        """`on_refused` is called each time a connection fails because the gateway that answers shows a wrong
+        certificate, `on_budgets` with the budget uses that the peer reports, and `on_lost` when the peer is lost.
+        `on_scaling` is called with the peer's scaling report; None: scaling reports are not read."""
         self.round_trips = RoundTrips(link.peering.rtt_window)
         self._link = link
         self._request = codec.subscribe_request(gateway_id, place)
@@ -156,15 +158,15 @@ class Heartbeats:
         self._measured = asyncio.Event()
         self._listen_pause, self._measure_pause = Pause(), Pause()
         self._called_ns: int | None = None
-        """When its call last ended our back-off, if it was not heard since."""
+        """Time at which a call from the peer last ended our back-off; None once a heartbeat arrived."""
         self._heard = False
         self._heard_ns: int | None = None
-        """When it last said anything."""
+        """Time of the last heartbeat."""
         self._found_ns = 0
-        """When it was last heard after a loss."""
+        """Time of the first heartbeat after the last loss."""
         self._allowance = Allowance(link.peering.heartbeats_time_max_ns)
         self._told_ns: int | None = None
-        """When it was last told that the peer is too talkative."""
+        """Time of the last warning that the peer is too talkative."""
         self._log = log.bind(peer=link.peer.spec.gateway_id, address=str(link.peer.address))
 
     async def listen(self) -> Never:
@@ -181,8 +183,8 @@ class Heartbeats:
                 failures = 0
 
     def called(self) -> None:
-        """The peer has just begun to listen to us, and so is there: what waits for it tries again at once. One
-        that calls and still is not heard ends no pause that is as short as can be."""
+        """The peer has opened a subscription here and so is reachable: end the back-off of both loops. A peer that
+        keeps calling without being heard ends it at most once per `reconnect_min`."""
         now_ns = self._clock.now_ns()
         is_soon = self._called_ns is not None and now_ns < self._called_ns + self._link.peering.reconnect_min_ns
         if self._heard or is_soon:
@@ -193,8 +195,8 @@ class Heartbeats:
         self._listen_pause.end()
 
     def what_was_heard(self) -> PeerHeard:
-        """For whoever wants to know whether it lives, whatever we make of its load. `is_broken`: it was heard and then
-        lost, or cannot be reached."""
+        """Liveness of the peer, whatever its load. `is_broken` means that it was heard and then lost, or that it cannot
+        be reached."""
         heard_ns = self._heard_ns
         return PeerHeard(
             self._link.peer.spec.gateway_id,
@@ -204,7 +206,7 @@ class Heartbeats:
         )
 
     async def measure(self) -> Never:
-        """Time a round trip at every interval. One that fails says nothing of load: silence is noticed by `listen`."""
+        """Time a round trip at every interval. A failed ping says nothing about load; `listen` notices silence."""
         failure = ""
         while True:
             try:
@@ -221,7 +223,7 @@ class Heartbeats:
         return self._clock.now_ns() - started_ns
 
     def _ping_failed(self, error: grpc.aio.AioRpcError, last: str) -> str:
-        """Gives what was wrong, in a word; it is told loudly when it is not what was wrong last time."""
+        """Return the failure in words, and log it: loudly if it differs from the last one."""
         failure = failure_of_ping(error)
         if failure == REFUSED_BY_US:
             self._on_refused()
@@ -260,12 +262,14 @@ class Heartbeats:
         return message
 
     def _is_old(self, subscription: _Subscription) -> bool:
-        """It would hold on to a connection, and so to certificates, that all other calls have left."""
+        """True if the subscription is older than its credentials or than a connection may be: it would keep a
+        connection open that all other calls have left."""
         age_ns = self._clock.now_ns() - subscription.opened_ns
         return subscription.version != self._link.version or age_ns > self._link.peering.connection_age_ns
 
     async def _succeed(self, old: _Subscription) -> _Subscription:
-        """Hear the first word on a new subscription, then end the old one: nothing is missed between the two."""
+        """Open a new subscription, take in its first report, then end the old one, so that no report is missed in
+        between."""
         new = self._open()
         try:
             self._take_in(await self._next(new))
@@ -276,7 +280,7 @@ class Heartbeats:
         return new
 
     async def _turn_away(self, talker: _Subscription, rest_ns: int) -> _Subscription:
-        """Stop listening for a while, and begin anew with what the peer says then: what it said before is dropped."""
+        """Stop listening for `rest_ns`, then subscribe anew; reports of the meantime are dropped."""
         talker.call.cancel()
         self._tell_of_talking()
         await asyncio.sleep(rest_ns / _SECOND_NS)
@@ -289,7 +293,7 @@ class Heartbeats:
             self._log.warning("the peer's heartbeats take too much of our time; some are not listened to")
 
     def _take_in(self, message: pb.SubscribeResponse) -> int:
-        """Gives for how long the peer has said enough."""
+        """Take in one report. Returns the nanoseconds for which to read no other."""
         began_ns = self._clock.thread_ns()
         report, age_ns = codec.read_load(message)
         budgets = codec.read_budget_uses(message)
@@ -315,7 +319,8 @@ class Heartbeats:
         return self._clock.now_ns() - self._found_ns if self._heard else 0
 
     def _lose(self, lost: PeerLost, failures: int) -> None:
-        """Report the loss once, at once: a new subscription may take long, and staleness would take longer."""
+        """Report a loss once and without delay: subscribing anew may take long, and waiting for the report to go stale
+        longer."""
         if isinstance(lost, ImposterFound):
             self._log.error("peer is not who it should be; nothing is sent there", detail=str(lost))
         elif self._heard or failures == 1:
@@ -327,15 +332,16 @@ class Heartbeats:
 
 
 def observe(report: LoadReport, age_ns: int, round_trips: RoundTrips, now_ns: int) -> PeerObservation:
-    """Put a report on our clock: it was measured `age_ns` before it was sent, half a round trip ago."""
+    """Put a report on this gateway's clock: it was measured `age_ns` before it was sent, and sent half a round trip
+    ago."""
     rtt_ns = round_trips.median_ns()
     generated_ns = now_ns - age_ns - rtt_ns // 2
     return PeerObservation(report, generated_ns, heard_ns=now_ns, rtt_ns=rtt_ns, rtt_p99_ns=round_trips.p99_ns())
 
 
 def failure_of_ping(error: grpc.aio.AioRpcError) -> str:
-    """In its words alone does gRPC tell a refused certificate from an unreachable peer. A peer that refuses ours in the
-    handshake just hangs up, which looks like any other lost connection."""
+    """Classify a failed ping. Only the error's text tells a refused certificate from an unreachable peer. A peer that
+    refuses our certificate in the handshake closes the connection, which looks like any other lost connection."""
     if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
         return REFUSED_THERE
     words = (error.details() or "").lower()
@@ -344,7 +350,8 @@ def failure_of_ping(error: grpc.aio.AioRpcError) -> str:
 
 
 def identity_fault(report: LoadReport, spec: PeerSpec) -> str | None:
-    """Who and where it says it is, against who and where our operator says it is."""
+    """Difference between the peer's reported identity and place and those in our configuration; None if there is
+    none."""
     if report.gateway_id != spec.gateway_id:
         return f"it calls itself {report.gateway_id}, we know it as {spec.gateway_id}"
     if report.place != spec.place:

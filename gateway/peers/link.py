@@ -1,4 +1,4 @@
-"""The connection to one other gateway, set up so that a silent network is noticed. It sends nothing by itself."""
+"""Connection to one other gateway, configured so that a silent network is noticed. It sends nothing by itself."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ _SECOND_NS = 1_000_000_000
 
 
 class PeerLink:
-    """Heartbeats, pings and forwards to a peer share one HTTP/2 connection. Made inside the running loop.
+    """Connection to a peer: heartbeats, pings and forwards share one HTTP/2 connection. Create it inside the running
+    loop.
 
-    While `follow_credentials` runs, new credentials make a new channel; calls end on the one that they began on.
+    While `follow_credentials` runs, new credentials open a new channel; running calls end on the channel that they
+    began on.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class PeerLink:
         clock: Clock | None = None,
         watch: Watch = UNWATCHED,
     ) -> None:
-        """`start` runs what it is given to its end: streams that forwards share."""
+        """`start` runs a coroutine to its end; it is used for the streams that forwards share."""
         self.peer = peer
         self.peering = peering
         self._transport = transport
@@ -51,26 +53,26 @@ class PeerLink:
 
     @property
     def stub(self) -> peer_pb2_grpc.PeerServiceAsyncStub:
-        """For one call each time: the next may have to go out on another channel."""
+        """Stub for one call. Get it anew for each call: the next one may have to use another channel."""
         return self._line.stub
 
     @property
     def carrier(self) -> Carrier:
-        """For one forward each time, as with the stub."""
+        """Carrier for one forward. Get it anew for each forward, like the stub."""
         return self._line.carrier
 
     @property
     def is_connected(self) -> bool:
-        """Is there a connection, on which the peer has had its say?"""
+        """True if the connection is up, so that an error on it may come from the peer."""
         return self._line.is_ready
 
     @property
     def is_failing(self) -> bool:
-        """Has the last attempt to connect failed?"""
+        """True if the last attempt to connect failed."""
         return self._line.channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
     async def follow_credentials(self) -> Never:
-        """New calls go over to a new channel at each change of credentials; the old one closes after its calls."""
+        """Open a new channel at each change of credentials, for new calls; the old channel closes after its calls."""
         async with TaskGroup() as endings:
             while True:
                 await self._transport.newer_than(self.version)
@@ -80,15 +82,15 @@ class PeerLink:
                 endings.create_task(self._end(self._old_lines[-1], grace_s))
 
     def dial_again(self) -> None:
-        """End the pause that follows a failed attempt to connect. GRPC has no call for that, and so a new channel takes
-        the place of the one that pauses."""
+        """End gRPC's pause after a failed attempt to connect. gRPC has no call for that, so a new channel replaces the
+        one that pauses."""
         if self.is_failing:
             self._old_lines.append(self._line)
             self._lay_line()
             self._start(self._end(self._old_lines[-1], 0))
 
     async def retire(self, grace_s: float) -> None:
-        """Take no new calls, and close once those that run are over."""
+        """Take no new calls, and close once the running calls are over or `grace_s` seconds have passed."""
         try:
             async with TaskGroup() as endings:
                 for line in [*self._old_lines, self._line]:
@@ -110,14 +112,14 @@ class PeerLink:
     def _lay_line(self) -> None:
         spec, address = self.peer.spec, str(self.peer.address)
         self.version = self._transport.version
-        """Of the credentials that new calls go out with."""
+        """Version of the credentials that new calls are made with."""
         self._line = _Line(
             self._transport.open_channel(address, spec.gateway_id, spec.place, client_options(self.peering)),
             self,
         )
 
     def make_carrier(self, line: _Line) -> Carrier:
-        """Messages cross as bytes: what is none is ours to find out."""
+        """Make the carrier of a line. Its messages cross gRPC as bytes, so that malformed ones are detected here."""
         begin, gateway_id = line.stream_stream(METHOD), self.peer.spec.gateway_id
         return Carrier(
             begin,
@@ -131,7 +133,7 @@ class PeerLink:
 
 
 class _Line(FollowedChannel):
-    """A channel with the stub for its calls, and with what carries forwards."""
+    """Channel with the stub for its calls and the carrier for its forwards."""
 
     def __init__(self, channel: grpc.aio.Channel, link: PeerLink) -> None:
         super().__init__(channel)

@@ -1,6 +1,7 @@
-"""Asks a peer which replicas are not at home, once its heartbeats say that it serves by a newer word than ours.
+"""Asks a peer which replicas are served away from home, once its heartbeats announce a newer controller snapshot than
+ours.
 
-What a peer says is hearsay: it is handed on, and nothing here decides what follows from it.
+A peer's answer is hearsay: it is handed on, and no decision about it is made here.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from gateway.peers.link import PeerLink
 
 _SECOND_NS = 1_000_000_000
 ASKED_AT_ONCE_MAX = 4
-"""Peers. One that stalls keeps no other from being asked."""
+"""Peers asked at the same time; more than one, so that a peer that stalls does not delay the others."""
 REST_NS = 5 * _SECOND_NS
-"""How long a peer is not asked again that gave no answer, or nothing newer than it had promised."""
+"""Pause after a peer that failed to answer, or answered nothing newer than is known here."""
 
 Learnt = Callable[[GatewayId, Ownership], None]
 
 
 class OwnershipAsker:
-    """At most one question to each peer at a time, each with a deadline."""
+    """Asks each peer at most one question at a time, each with a deadline."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class OwnershipAsker:
         clock: Clock,
         log: FilteringBoundLogger,
     ) -> None:
-        """`is_news` says whether what was said then would change anything here."""
+        """`is_news` tells whether a snapshot of that version would change anything here."""
         self._links = links
         self._question = codec.ownership_request(gateway_id)
         self._is_news = is_news
@@ -53,7 +54,8 @@ class OwnershipAsker:
         self._rests_until_ns: dict[GatewayId, int] = {}
 
     def heard(self, peer: GatewayId, version: ControlVersion) -> None:
-        """A heartbeat says by which word the peer serves."""
+        """Take note of the version of the snapshot that a peer serves by, as its heartbeat says; ask the peer if it is
+        news."""
         if not self._is_news(version) or peer in self._asked or len(self._asked) >= ASKED_AT_ONCE_MAX:
             return
         link = self._links.get(peer)

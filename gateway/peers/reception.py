@@ -1,7 +1,7 @@
-"""What becomes of another gateway's forward once it has come, whichever way it came: it is read, looked at, and run
-here.
+"""Receives the forwards of other gateways, whichever way they come: reads, checks and runs them here.
 
-It places nothing: a forward enters the core like any request, and the core's answer, accepted or refused, goes back.
+It makes no placement: a forward enters the core like any request, and the core's answer, accepted or refused, goes
+back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from protos.mesh.v1 import peer_pb2 as pb
 
 
 class Reception:
-    """One for all forwards of all peers."""
+    """Counts, checks and runs all forwards of all peers."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class Reception:
         on_malformed: Callable[[GatewayId], None],
         log: FilteringBoundLogger,
     ) -> None:
-        """`why_closed` says why no forward is taken whatever the core would say; empty when it may be asked.
-        `on_malformed` is told of everybody who forwards what no gateway may."""
+        """`why_closed` gives the reason for refusing every forward without asking the core; empty if the core may be
+        asked. `on_malformed` is called for each gateway that forwards a malformed request."""
         self._owners = owners
         self._forwards_max = forwards_max
         self._cache_salts = cache_salts
@@ -63,7 +63,7 @@ class Reception:
 
     @property
     def forwards(self) -> int:
-        """Those that are here now."""
+        """Forwards that run here at this moment."""
         return self._forwards
 
     @property
@@ -72,7 +72,7 @@ class Reception:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """A forward is here meanwhile."""
+        """Count a forward inside the context."""
         self.enter()
         try:
             yield
@@ -80,7 +80,7 @@ class Reception:
             self.leave()
 
     def enter(self) -> None:
-        """A forward is here, until `leave`."""
+        """Count a forward until `leave`."""
         self._forwards += 1
         self._idle.clear()
 
@@ -90,18 +90,19 @@ class Reception:
             self._idle.set()
 
     async def until_idle(self, wait_max_s: float) -> None:
-        """No forward is here any more, or it took too long."""
+        """Wait until no forward runs here, or `wait_max_s` seconds have passed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_max_s):
                 await self._idle.wait()
 
     def read(self, message: pb.ForwardRequest) -> tuple[codec.ArrivedForward, Claim]:
-        """Raises WireError. Its body is looked at once it is known whose word it comes with."""
+        """Read the message, but not its body, and return it with the claim about its origin, which is still to be
+        checked. Raises WireError."""
         arrived = codec.read_forward(message, self._owners.clock.now_ns())
         return arrived, (arrived.event.origin_gateway_id, arrived.event.stamp.origin)
 
     def scrutinise(self, arrived: codec.ArrivedForward) -> tuple[codec.ArrivedForward, Body | None]:
-        """Raises WireError."""
+        """Check the body and compute the request's cache salt. Raises WireError."""
         body = scrutinise(arrived.request)
         if body is None:
             return arrived, None
@@ -109,7 +110,7 @@ class Reception:
         return replace(arrived, request=replace(arrived.request, cache_salt=salt)), body
 
     def why_not_now(self, body: Body | None) -> str:
-        """Empty: the core may be asked."""
+        """Reason for refusing this forward without asking the core; empty if the core may be asked."""
         if closed := self._why_closed():
             return closed
         if body is not None and body.names_priority and not self._pass_priority:
@@ -119,12 +120,12 @@ class Reception:
     async def run(
         self, arrived: codec.ArrivedForward, sink: Sink, hold: Hold | None = None
     ) -> EndRequest | RefuseForward:
-        """`hold`: of the room that its request is counted in. None: its answer is not kept, and the origin has to go on
-        with it."""
+        """Run the request. `hold` reserves more of the memory that its request is counted in. None: the answer is not
+        kept, and resuming it is left to the origin."""
         return await RequestOwner(self._owners, arrived.event, arrived.request, sink, hold=hold).run()
 
     def note_malformed(self, origin: GatewayId, error: WireError, caller: str) -> None:
-        """The caller's fault, which it counts against itself: neither the core nor an engine hears of it."""
+        """Count and log a malformed forward against its origin; neither the core nor an engine hears of it."""
         self._on_malformed(origin)
         passed_over = self._seldom.turn(origin or caller.rpartition(":")[0])
         if passed_over is not None:
@@ -133,6 +134,6 @@ class Reception:
             )
 
     def note_fault(self, error: BaseException) -> None:
-        """An error of our own, in serving a forward."""
+        """Report an internal error in serving a forward."""
         if self._owners.on_fault is not None:
             self._owners.on_fault(error)

@@ -1,8 +1,9 @@
-"""Bounds what other gateways' requests hold in memory here, in all and per peer. It counts what is said by nobody.
+"""Limits the memory that other gateways' requests hold here, in total and per peer. A peer is known by its certificate,
+or by its address if it shows none.
 
-A message on an exchange tells its length, and has room or has none. One in a call of its own has no length before it
-has come, so that on its way it is taken to be as large as any may be. Waiting is for those alone, since they are soon
-over; where running requests take all the room, there is none.
+A message on an exchange announces its length, and is admitted or refused at once. A message in a call of its own has no
+length until it has arrived, so it counts as the largest allowed message until then. Only such messages are waited for,
+since they arrive soon; if running requests hold all the memory, there is no waiting.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from gateway.config.sections import PeeringConfig
 
 _SECOND_NS = 1_000_000_000
 WAITING_EACH_MAX = 64
-"""Forwards of one peer that wait for their turn to be read."""
+"""Forwards of one peer that may wait for their turn to be read."""
 
 
 class PeerRoom:
-    """How much may still be held for whom."""
+    """Bytes that are held for each peer, and how many more may be."""
 
     def __init__(self, bytes_max: int, peer_bytes_max: int, message_bytes_max: int, turn_wait_s: float) -> None:
         self._bytes_max = bytes_max
@@ -33,7 +34,8 @@ class PeerRoom:
 
     @classmethod
     def of(cls, peering: PeeringConfig) -> Self:
-        """A message that has not come by the time its origin gives it up is not waited for any longer."""
+        """Limits of the configuration. A message waits for its turn up to `accept_timeout`, when its origin gives it
+        up."""
         return cls(
             peering.forwards_held_max_bytes,
             peering.forwards_held_peer_max_bytes,
@@ -47,17 +49,18 @@ class PeerRoom:
 
     @property
     def peers(self) -> int:
-        """Whoever anything is counted for."""
+        """Number of peers that bytes are held for or that wait for room."""
         return len(self._held.keys() | self._reading.keys() | self._waiting.keys())
 
     async def place_for(self, peer: str) -> Place | None:
-        """Where a message may be read into. None: there is no room, and soon will not be."""
+        """Reserve room for a message of unknown length, after waiting if other messages are arriving. None: there is no
+        room, and none is expected soon."""
         if not self.fits(peer) and not await self._gets_a_turn(peer):
             return None
         return Place(self, peer)
 
     def place_of(self, peer: str, size: int) -> Place | None:
-        """For a message whose length was told. None: there is no room now."""
+        """Reserve room for a message of a known length. None: there is no room at this moment."""
         if not self.fits(peer, size):
             return None
         return Place(self, peer, size)
@@ -77,7 +80,7 @@ class PeerRoom:
         return self.fits(peer)
 
     def fits(self, peer: str, size: int | None = None) -> bool:
-        """None: of a message whose length nobody knows yet."""
+        """True if `size` bytes more fit; None stands for the largest message, since the length is not known yet."""
         size = self.message_bytes_max if size is None else size
         return self._held[peer] + size <= self._peer_bytes_max and self.bytes + size <= self._bytes_max
 
@@ -90,7 +93,7 @@ class PeerRoom:
             self._held[peer] += size
 
     def settle(self, peer: str, size: int) -> None:
-        """The message has come."""
+        """Replace the reservation for the largest message by the size of the one that has arrived."""
         _take(self._reading, peer, 1)
         self.give_back(peer, self.message_bytes_max - size)
 
@@ -101,10 +104,10 @@ class PeerRoom:
 
 
 class Place:
-    """One forward's part of the room; to be entered as soon as it is got."""
+    """Room of one forward. Enter it directly after it was obtained."""
 
     def __init__(self, room: PeerRoom, peer: str, size: int | None = None) -> None:
-        """None: nobody knows yet how large the message is."""
+        """`size` is None while the message's length is not known."""
         self._room = room
         self._peer = peer
         self._size = size
@@ -122,7 +125,7 @@ class Place:
         self._room.give_back(self._peer, self._size or 0)
 
     def keep(self, more: int) -> bool:
-        """Of what is answered, so many bytes more; or fewer, if negative. False: there is no room, and none was
+        """Take `more` bytes for the answer, or give some back if negative. False: there is no room, and none was
         taken."""
         assert self._size is not None, "an answer comes after its request"
         if more > 0 and not self._room.fits(self._peer, more):
@@ -135,7 +138,7 @@ class Place:
         return True
 
     def settle(self, size: int) -> None:
-        """The message is this large, and there is no other."""
+        """The message has arrived and has this many bytes."""
         assert self._size is None, "a message comes once"
         self._size = size
         self._room.settle(self._peer, size)

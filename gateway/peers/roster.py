@@ -1,4 +1,6 @@
-"""The links to our peers, as our own operator names them now. Others hold its two maps and see every change there."""
+"""Links to the peers that the operator's configuration names. Other modules hold its two maps and see every change
+there.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,12 @@ from gateway.core.vocabulary import GatewayId, PeerSpec
 from gateway.peers.link import PeerLink
 
 RunLoops = Callable[[PeerLink], list[Callable[[], object]]]
-"""Starts what listens to a peer. Gives what ends it, when it is a peer no longer."""
+"""Starts the loops that listen to a peer; returns the functions that end them."""
 
 
 class PeerRoster:
-    """A peer that is named differently is a new one: the old link takes no calls any more and closes after its last."""
+    """Peers by gateway id. A peer whose entry changes counts as a new one: the old link takes no more calls and closes
+    after its last one."""
 
     def __init__(
         self, open_link: Callable[[PeerConfig], PeerLink], run_loops: RunLoops, retire: Callable[[PeerLink], None]
@@ -27,7 +30,7 @@ class PeerRoster:
         self._endings: dict[GatewayId, list[Callable[[], object]]] = {}
 
     def replace(self, peers: Iterable[PeerConfig]) -> None:
-        """Know exactly these from now on. Tell the core right after, before anything else can happen."""
+        """Make these the peers. Tell the core directly afterwards, before any other event."""
         wanted = {peer.spec.gateway_id: peer for peer in peers}
         for gateway_id, link in list(self.links.items()):
             if wanted.get(gateway_id) != link.peer:

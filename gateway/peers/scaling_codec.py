@@ -1,6 +1,7 @@
-"""What gateways tell each other for scaling, between its protobuf messages and values. It goes with heartbeats.
+"""Converts the scaling reports that gateways exchange between protobuf messages and values. They travel with
+heartbeats.
 
-Nothing from the wire goes further unchecked: a message that breaks a bound raises WireError, and ends that call.
+No value from the wire is used unchecked: a message that breaks a bound raises WireError, which ends the call.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from protos.mesh.v1 import peer_pb2 as pb
 POOLS_MAX = 64
 REGIONS_MAX = 256
 REQUESTS_MAX = 10**8
-"""Of one region's clients, at once."""
+"""Requests of one region's clients at the same time."""
 PRICE_MAX = 10**12
 RTT_MAX_US = 60 * 10**6
 
 
 def add_scaling(message: pb.SubscribeResponse, report: ScalingReport) -> None:
-    """To a heartbeat that is about to go out; nothing where this gateway says nothing of replicas."""
+    """Add the report to a heartbeat about to be sent; an empty report adds nothing."""
     if not report.loads:
         return
     message.pool_loads.extend(
@@ -49,7 +50,7 @@ def add_scaling(message: pb.SubscribeResponse, report: ScalingReport) -> None:
 
 
 def read_scaling(message: pb.SubscribeResponse) -> ScalingReport:
-    """Empty where its sender says nothing of replicas, or is of an older version."""
+    """The peer's scaling report; empty if the peer does not scale replicas or is of an older version."""
     require_few(message.pool_loads, "pool_loads", POOLS_MAX)
     require_few(message.ways, "ways", REGIONS_MAX)
     require_few(message.accepts, "accepts", REGIONS_MAX)

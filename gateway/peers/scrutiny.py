@@ -1,7 +1,7 @@
-"""Holds a forward against what its origin's door must have made of it, before anything here acts on it.
+"""Checks a forward against its own body before it is used: both must agree as they would at the origin's HTTP API.
 
-An origin is another party: what it says of a body decides where the body goes, and a lie about it could steer our
-engines or reach another tenant's stored response. Nothing is put right here: whoever is wrong is told so.
+An origin is another party: its statements about a body decide where the body goes, and a false one could steer our
+engines or reach another tenant's stored response. Faults are not corrected here but reported to the origin.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _HEADERS = frozenset({*ENGINE_HEADERS, REQUEST_ID_HEADER})
 
 
 def scrutinise(request: OutboundRequest) -> Body | None:
-    """What the body holds; None for a call that has none. Raises WireError for what no gateway may forward."""
+    """Check a forward and return its body; None for a call that has none. Raises WireError for a request that no
+    gateway may forward."""
     _check_headers(request.headers, request.profile)
     if request.path not in POSTED_PATHS:
         _require(request.profile.is_control, "a call about a stored response is not marked as one")
@@ -41,7 +42,8 @@ def _check_headers(headers: Headers, profile: RequestProfile) -> None:
 
 
 def _check_profile(request: OutboundRequest, body: Body) -> None:
-    """The response that a body follows decides where it may run, as a path does for a call about one."""
+    """Check that profile and body agree. The response that a body follows decides where it may run, like the path of a
+    call about a stored response."""
     profile, followed = request.profile, body.followed_response_id
     key = "" if followed is None else stored_response_key(profile.tenant, followed)
     _require(not profile.is_control, "a request for an engine is marked as a call about a stored response")

@@ -1,6 +1,7 @@
-"""What other gateways may ask of us: our heartbeats, a ping, and to run one of their requests.
+"""Serves the calls of other gateways: heartbeats, pings, forwards, explanations and replica assignments.
 
-It places nothing: a forward enters the core like any request, and the core's answer, accepted or refused, goes back.
+It makes no placement: a forward enters the core like any request, and the core's answer, accepted or refused, goes
+back.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ _NOWHERE = Place(RegionName(""), Jurisdiction(""))
 _OTHER_CALLS_MAX = 256
 """Pings and health checks that may run beside forwards and subscriptions."""
 _CUT_OFF_WAIT_S = 5.0
-"""What a forward that is cut off may take to leave; it waits for nothing but its turn."""
+"""Seconds that a forward which was cut off may take to end; it only waits for its turn in the event loop."""
 _SUBSCRIPTIONS_EACH_MAX = 8
-"""Of one peer: two while it goes over to a new connection, and some whose connections died unnoticed. One peer that
-forgets to end its own takes no other peer's place."""
+"""Subscriptions of one peer: two while it moves to a new connection, and some whose connections died unnoticed. A peer
+that does not end its old ones takes no other peer's place."""
 _DATA_BYTES_MAX = 256 * 1024
-"""A larger piece of a body is sent in parts, so that no answer can outgrow the limit on messages."""
+"""Bytes of a body that are sent as one message; a larger piece is split, so that no message exceeds the size limit."""
 
 _Context = grpc.aio.ServicerContext[pb.ForwardRequest, pb.ForwardResponse]
 _SubscribeContext = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SubscribeResponse]
@@ -69,12 +70,12 @@ _ExchangeContext = grpc.aio.ServicerContext[Any, Any]
 _AnyContext = _Context | _ExchangeContext | _SubscribeContext | _PingContext | _ExplainContext | _OwnershipContext
 
 Explain = Callable[[GatewayId, RequestId], ExplainedRequest | None]
-"""What was decided here about a request that this gateway forwarded to us; None for any other."""
+"""Explains the decisions about a request that the given gateway forwarded here; None for any other request."""
 BudgetsTold = Callable[[Place | None, int], tuple[Sequence[BudgetUse], int]]
 
 
 class PeerService:
-    """The calls of `peer.proto`."""
+    """Calls of `peer.proto`."""
 
     def __init__(
         self,
@@ -97,12 +98,12 @@ class PeerService:
         budgets: BudgetsTold = lambda _place, seen: ((), seen),
         on_subscribed: Callable[[GatewayId], None] = lambda _: None,
     ) -> None:
-        """`why_closed` says why no forward is taken whatever the core would say; empty when it may be asked. `budgets`:
-        what a gateway in that place may know of those that changed since it has seen the others, and what it has seen
-        with them.
+        """`why_closed` gives the reason for refusing every forward without asking the core; empty if the core may be
+        asked. `budgets` takes a peer's place and the point up to which it was told, and returns the budget uses that
+        changed since and may be known there, with the new point.
 
-        `on_refused` is told of every caller that is not whom it should be, `on_malformed` of every one that forwards
-        what no gateway may, and `on_subscribed` of every peer that begins to listen to us.
+        `on_refused` is called for every caller whose identity is wrong, `on_malformed` for every gateway that forwards
+        a malformed request, and `on_subscribed` for every peer that opens a subscription.
         """
         self.reception = Reception(
             owners,
@@ -133,11 +134,11 @@ class PeerService:
 
     @property
     def room(self) -> PeerRoom:
-        """What forwards hold in memory, whichever way they come."""
+        """Memory that forwards hold, whichever way they come."""
         return self._room
 
     async def Subscribe(self, request: pb.SubscribeRequest, context: _SubscribeContext) -> None:  # noqa: N802
-        """Heartbeats until either side leaves. Waiting for a slow reader skips reports, it never collects them."""
+        """Send heartbeats until either side leaves. A slow reader skips reports; they never queue up."""
         caller = await self._check_subscriber(request, context)
         if self._subscribers.total() >= self._peering.subscribers_max:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many subscribers")
@@ -155,8 +156,8 @@ class PeerService:
         return pb.PingResponse()
 
     async def Forward(self, request: pb.ForwardRequest, context: _Context) -> None:  # noqa: N802
-        """Run one request here, for a gateway of the version before. The caller's leaving cancels this task, and with
-        it the request. To go once the version after next is out."""
+        """Run one request, for a gateway of the previous version. The end of the caller's call cancels this task and
+        the request. Remove it once the version after next is out."""
         arrived, body = await self._read_forward(request, context)
         del request  # a second copy of the body
         if busy := "too many forwards at once" if self.reception.is_full else self.reception.why_not_now(body):
@@ -166,7 +167,7 @@ class PeerService:
             await self._run(arrived, context)
 
     async def Exchange(self, _: object, context: _ExchangeContext) -> None:  # noqa: N802
-        """Run many of a caller's requests here (see `exchange`). Who calls is looked at once."""
+        """Run many of a caller's requests (see `exchange`). The caller is identified once, for the whole stream."""
         if not self._peering.exchange:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not served here")
         await self._check_caller(context, None)
@@ -195,7 +196,8 @@ class PeerService:
             await context.abort(fault.code, str(fault))
 
     async def Explain(self, request: pb.ExplainRequest, context: _ExplainContext) -> pb.ExplainResponse:  # noqa: N802
-        """Nobody learns of a request that it did not forward here itself, nor whether there is one."""
+        """Explain a request to the gateway that forwarded it. Any other caller is told the same as if the request did
+        not exist."""
         try:
             caller, request_id = codec.read_explain_request(request)
         except WireError as error:
@@ -209,7 +211,7 @@ class PeerService:
     async def Ownership(  # noqa: N802
         self, request: pb.OwnershipRequest, context: _OwnershipContext
     ) -> pb.OwnershipResponse:
-        """What we know of replicas that are not at home: whoever heard that we know more asks."""
+        """Replicas served away from home, as the newest controller snapshot known here says."""
         try:
             caller = codec.read_ownership_request(request)
         except WireError as error:
@@ -218,7 +220,8 @@ class PeerService:
         return codec.ownership_to_pb(self._ownership())
 
     async def _publish(self, caller: GatewayId, context: _SubscribeContext) -> None:
-        """The last report is sent even if the board was closed right after it: it may be our farewell."""
+        """Send reports until the board is closed. The last report is sent even then: it may announce this gateway's
+        end."""
         sent, seen = None, 0
         while (newest := await self._board.newer_than(sent, wait_max_s=self._keep_alive_s)) or not self._board.closed:
             sent = newest
@@ -234,7 +237,7 @@ class PeerService:
                 await context.write(message)
 
     async def _run(self, arrived: codec.ArrivedForward, context: _Context) -> None:
-        with suppress(SinkGone):  # nobody is left to be told anything
+        with suppress(SinkGone):  # the origin has left, so no answer can reach it
             end = await self.reception.run(arrived, ForwardSink(context))
             if isinstance(end, RefuseForward):
                 await context.write(codec.refused_to_pb(end.reason, end.detail))
@@ -242,7 +245,7 @@ class PeerService:
     async def _read_forward(
         self, request: pb.ForwardRequest, context: _Context
     ) -> tuple[codec.ArrivedForward, Body | None]:
-        """The body is looked at last, once it is known whose word it comes with."""
+        """Read a forward, check its caller, then its body, which is read last."""
         origin = GatewayId("")
         try:
             arrived, claim = self.reception.read(request)
@@ -254,7 +257,7 @@ class PeerService:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     async def check_caller(self, context: _Context) -> None:
-        """Ends the call of whoever is no gateway of this mesh, whatever it would say."""
+        """Abort the call of a caller that is not a gateway of this mesh."""
         await self._check_caller(context, None)
 
     def _leave(self, caller: GatewayId) -> None:
@@ -263,7 +266,7 @@ class PeerService:
             del self._subscribers[caller]
 
     async def _check_named(self, caller: GatewayId, context: _ExplainContext | _OwnershipContext) -> None:
-        """That it is the gateway which it calls itself."""
+        """Check that the caller is the gateway that it claims to be."""
         known = self._peers.get(caller)
         await self._check_caller(context, (caller, known.place if known else _NOWHERE))
 
@@ -279,7 +282,7 @@ class PeerService:
         return gateway_id
 
     async def _check_caller(self, context: _AnyContext, claim: Claim | None) -> None:
-        """Whoever calls is held to the certificate it came with, before anything else is made of what it says."""
+        """Check the caller's certificate, and its claim if any, before its message is used."""
         fault = self._transport.caller_fault(context.auth_context(), claim)
         if fault is not None:
             await self._refuse(context, fault)
@@ -293,9 +296,10 @@ class PeerService:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, fault)
 
     def _identity_fault(self, gateway_id: GatewayId, place: Place) -> str | None:
-        """Only gateways that our own operator named, and only from where the operator says they are.
+        """Difference between a subscriber's claim and the peers that our operator configured, by id and place; None if
+        there is none.
 
-        For forwards the core asks the same, and refuses with a reason.
+        The core makes the same check for forwards, and refuses with a reason.
         """
         known = self._peers.get(gateway_id)
         if known is None:
@@ -307,8 +311,8 @@ class PeerService:
 
 
 class ForwardSink:
-    """Sends a request's answer back to the gateway that forwarded it. What is put goes out with the next `drain`,
-    which waits while that gateway is slow."""
+    """Sends a request's answer back to the gateway that forwarded it. Bytes go out with the next `drain`, which waits
+    while that gateway is slow."""
 
     is_immediate = False
 
@@ -337,7 +341,8 @@ class ForwardSink:
         await self._write(codec.ended_to_pb(end, summary))
 
     async def _write(self, message: pb.ForwardResponse) -> None:
-        """Of a call that is over, gRPC tells by errors of its own, where it does not cancel whoever serves it."""
+        """Write a message. gRPC reports a call that is over by errors of its own where it does not cancel the task:
+        they raise SinkGone."""
         try:
             await self._context.write(message)
         except grpc.aio.BaseError as error:
@@ -345,7 +350,7 @@ class ForwardSink:
 
 
 class PeerServer:
-    """The gRPC listener: PeerService and the standard health service."""
+    """gRPC listener with PeerService and the standard health service."""
 
     def __init__(
         self,
@@ -358,7 +363,7 @@ class PeerServer:
         log: FilteringBoundLogger,
         shares_port: bool = False,
     ) -> None:
-        """With `shares_port` another process of this gateway may listen at the same address, and take over."""
+        """`shares_port` lets another process of this gateway listen at the same address and take over."""
         self._service = service
         self._board = board
         self._transport = transport
@@ -373,14 +378,14 @@ class PeerServer:
         peer_pb2_grpc.add_PeerServiceServicer_to_server(service, self._server)  # type: ignore[arg-type]
         self.arrivals = Arrivals(peering, service.room, service.check_caller, service.Forward)
         self.arrivals.add_to(self._server, SERVICE_NAME)
-        # Messages of an exchange cross as bytes: what is none is ours to find out.
+        # Messages of an exchange cross gRPC as bytes, so that malformed ones are detected by `read_message`.
         exchange: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(service.Exchange)
         self._server.add_registered_method_handlers(SERVICE_NAME, {"Exchange": exchange})
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self, address: Address, *, takes_over: bool = False) -> Address:
-        """Listen. Returns the real address, also where the system chose the port. Raises OSError if it is taken, unless
-        this is to take over from whoever has it."""
+        """Listen. Returns the real address, also where the system chose the port. Raises OSError if the port is taken,
+        unless this process takes over from the one that has it."""
         if self._shares_port and not takes_over and (fault := why_not(address)):
             raise OSError(fault, f"cannot listen on {address} for peers")
         try:
@@ -392,21 +397,22 @@ class PeerServer:
         return replace(address, port=port)
 
     async def drain(self) -> None:
-        """Tell whoever asks for our health; the core itself refuses new forwards."""
+        """Report this gateway as not serving to health checks; the core itself refuses new forwards."""
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def undrain(self) -> None:
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
 
     async def leave(self, grace_s: float) -> None:
-        """Whoever calls from now on gets the process that has taken over; forwards that run go on for so long."""
+        """Stop listening: new callers reach the process that has taken over. Running forwards may go on for `grace_s`
+        seconds."""
         self._board.close()
         self._service.callers.close()
         await self._server.stop(grace_s)
 
     async def stop(self, grace_s: float) -> None:
-        """End the subscriptions, give running forwards this long, then close. gRPC does not wait for those that it cuts
-        off; we do, so that each has told its end."""
+        """End the subscriptions, give running forwards `grace_s` seconds, then close. gRPC does not wait for forwards
+        that it cuts off; this method does, so that each reports its end."""
         self._board.close()
         self._service.callers.close()
         await self._server.stop(grace_s)

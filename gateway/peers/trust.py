@@ -1,7 +1,7 @@
-"""Which peers we send nothing more, since one of their answers came from where its request must not run.
+"""Stops sending requests to peers whose answer came from where its request must not run.
 
-Nothing but an operator's word, or a restart, ends that. It cannot undo what a peer has seen: it sounds the alarm, once
-for each such answer, and keeps the next prompt at home.
+Only an operator's command or a restart ends that. It cannot undo what a peer has seen: it raises an alarm for each such
+answer, and keeps later prompts away from the peer.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Tell = Callable[[GatewayId, RequestId, RanAt], None]
 
 
 class Trust:
-    """To the core, a peer that is not trusted is lost: what it says of itself goes no further than here."""
+    """Filter for events about peers. The core sees a distrusted peer as lost: its heartbeats are dropped here."""
 
     def __init__(self, submit: Callable[[Event], None], log: FilteringBoundLogger, *told: Tell) -> None:
-        """`told` hear of each violation as it is found."""
+        """`told` are called for each violation."""
         self._submit = submit
         self._log = log
         self._told = told
         self._broken_by: dict[GatewayId, str] = {}
 
     def violated(self, peer: GatewayId, request_id: RequestId, ran_at: RanAt) -> None:
-        """An answer of this peer says that it comes from there, which the request's residency rule forbids."""
+        """Record an answer of this peer that came from where the request's residency rule forbids."""
         where = f"{ran_at.place.region}/{ran_at.place.jurisdiction}"
         why = f"it says that it ran a request in {where}, which the request's residency rule forbids"
         self._log.error(
@@ -44,17 +44,17 @@ class Trust:
         self._submit(TargetLost(peer_target(peer), f"distrusted: {why}"))
 
     def hear(self, peer: GatewayId, event: Event) -> None:
-        """Something about a peer, for the core."""
+        """Pass an event about a peer on to the core, unless the peer is distrusted."""
         if peer not in self._broken_by:
             self._submit(event)
 
     def restore(self) -> None:
-        """An operator allows forwarding again: each peer is a target again with its next heartbeat."""
+        """Trust all peers again, at an operator's command: each is a target again with its next heartbeat."""
         if self._broken_by:
             self._log.warning("peers are trusted again", peers=sorted(self._broken_by))
         self._broken_by.clear()
 
     def notes(self) -> dict[str, str]:
-        """For operators."""
+        """Notes for operators."""
         told = "; ".join(f"{peer}: {why}" for peer, why in self._broken_by.items())
         return {"distrusted_peers": told} if told else {}

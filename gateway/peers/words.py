@@ -1,5 +1,5 @@
-"""What a peer says of one forward, word by word, whichever way it comes. In which order words may come, and what they
-mean for a leg, is not known here: `client.py` says.
+"""Words (messages) of a peer about one forward, whichever way they travel. Their allowed order, and their meaning for a
+leg, are known to `client.py` alone.
 """
 
 from __future__ import annotations
@@ -19,32 +19,34 @@ from gateway.ground.wire import WireError
 from gateway.request.legs import LegFailure
 
 _TOO_LARGE_AN_ANSWER = "CLIENT: Received message larger than max"
-"""gRPC has one status for this, for a request that is too large, and for too many calls at once."""
+"""gRPC has one status for an answer that is too large, for a request that is too large, and for too many calls at once;
+this text marks the first."""
 
 
 class Word(NamedTuple):
     kind: str | None
-    """`accepted`, `refused`, `head`, `data` or `ended`; None: it says nothing."""
+    """`accepted`, `refused`, `head`, `data` or `ended`; None for a message without content."""
     said: Any
 
 
 class Words(Protocol):
-    """Of one forward. Raises LegFailure where it breaks off."""
+    """Words of one forward. The methods raise LegFailure where the forward breaks off."""
 
     async def next(self) -> Word:
-        """Passes over what is of a kind that we do not know."""
+        """Wait for the next word; words of an unknown kind are skipped."""
         ...
 
     async def pour(self, take: Callable[[bytes], bool]) -> Word | None:
-        """Hand on what comes of the body until `take` answers False, which gives None, or another word comes."""
+        """Hand the body's bytes on until `take` answers False, which returns None, or until another word comes, which
+        is returned."""
         ...
 
     async def until_closed(self) -> None:
-        """The last word has come, and the answer is whole: however its way closes changes nothing."""
+        """Wait for the transport to close after the last word of a whole answer; its way of closing changes nothing."""
         ...
 
     def leave(self) -> None:
-        """Nobody wants more of it: the peer is told, if it might say more. Twice is once."""
+        """Stop reading: the peer is told, if it might send more. A second call does nothing."""
         ...
 
 
@@ -66,8 +68,8 @@ def faults_as_leg_failures() -> Iterator[None]:
 
 
 def failure_in(error: grpc.aio.AioRpcError) -> LegFailure:
-    """What a call's status says about the peer. That it finds our message malformed, or that either end finds it too
-    large, is no failure of the peer's: what a client may send must not close the way to it."""
+    """LegFailure for the status of a failed call. A message of ours that the peer finds malformed, or that either end
+    finds too large, is no failure of the peer's: a client's request must not take the peer out of use."""
     code, words = error.code(), error.details() or ""
     detail = status_in_words(code, words)
     is_about_ours = code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE_AN_ANSWER not in words
@@ -77,7 +79,8 @@ def failure_in(error: grpc.aio.AioRpcError) -> LegFailure:
 
 
 def is_our_shortage(error: BaseException | None) -> bool:
-    """Only where there was no connection: over one, a peer may say these words too."""
+    """True if the error is a shortage of this gateway's own. Ask only where there was no connection: over one, a peer
+    may send the same words."""
     if not isinstance(error, grpc.aio.AioRpcError) or error.code() is not grpc.StatusCode.UNAVAILABLE:
         return False
     return tells_our_shortage(error.details() or "")

@@ -1,7 +1,7 @@
-"""Clocks that are set forwards and back, and what is left of a budget of 100 tokens afterwards: one line a finding.
+"""Clocks that jump forwards and back, and what is left of a budget of 100 tokens afterwards: one case per line.
 
-Whoever can move a gateway's clock for a while gets no budget filled again by that: what was used in a day and a month
-counts again once the clock is back in it.
+Moving a gateway's clock for a while must not refill a budget: usage of a day and a month counts again once the clock is
+back in them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 class JumpCase:
     name: str
     used: tuple[tuple[str, int], ...]
-    """Tokens, each at a moment of the clock, in the order in which they are used."""
+    """Tokens used, each with the clock's time, in the order of use."""
     asked: str
-    """The moment of the clock at which the question comes."""
+    """Time of the clock when the budget is checked."""
     day: bool
-    """The day's budget is spent then,"""
+    """True if the day's budget must be spent then."""
     month: bool
-    """and so is the month's."""
+    """True if the month's budget must be spent then."""
 
 
 NOON = "2026-11-22T12:00"

@@ -1,8 +1,8 @@
-"""What an engine may answer that it should not, and what has to come of each: one line a finding.
+"""Invalid answers of an engine, and the expected result of each: one case per line.
 
-An answer is written piece by piece as it stands. Then the engine goes on with the same connection (KEEP), closes it,
-resets it, or holds it in silence until the client has left. `counts`: the engine's breaker may count it. Whatever it
-was, the next client has to get its own answer whole, though it may come over the same connection.
+An answer is written piece by piece. Then the engine keeps the connection open for further requests (KEEP), closes it,
+resets it, or holds it in silence until the client has left. `counts`: the engine's breaker may count the failure. After
+each case, the next client must get its own answer whole, even over the same connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class End(Enum):
 
 
 LATER = b""
-"""A piece that is none: what follows it is written once the client has something."""
+"""Marker piece: the pieces behind it are written once the client has received something."""
 KEEP, CLOSE, RESET, HOLD = End.KEEP, End.CLOSE, End.RESET, End.HOLD
 
 
@@ -32,17 +32,17 @@ class EngineCase:
     name: str
     pieces: tuple[bytes, ...]
     status: int
-    """What the client gets; 0 where it leaves before anything has come."""
+    """Status that the client gets; 0 if the client leaves before any answer."""
     counts: bool
     end: End = KEEP
     contains: bytes = b""
-    """Has to be in what the client gets, below the status."""
+    """Bytes that the client's answer must contain, below the status."""
     lacks: bytes = b""
-    """Must not be in it."""
+    """Bytes that the client's answer must not contain."""
 
 
 def whole(body: bytes = GOOD_ANSWER, *lines: bytes, first: bytes = b"HTTP/1.1 200 OK") -> tuple[bytes]:
-    """One answer with its length; `lines` are more headers."""
+    """One answer with its length; `lines` are further headers."""
     return (headed(*lines, b"content-length: %d" % len(body), first=first) + body,)
 
 
@@ -51,7 +51,7 @@ def headed(*lines: bytes, first: bytes = b"HTTP/1.1 200 OK", kind: bytes = b"app
 
 
 def streamed(*events: bytes, lines: tuple[bytes, ...] = ()) -> tuple[bytes, ...]:
-    """A stream in chunks, with its end."""
+    """A complete stream in chunks."""
     return (*unfinished(*events, lines=lines), b"0\r\n\r\n")
 
 
@@ -61,7 +61,7 @@ def unfinished(*events: bytes, lines: tuple[bytes, ...] = ()) -> tuple[bytes, ..
 
 
 def begun(*events: bytes) -> tuple[bytes, ...]:
-    """A stream that the client has a token of before these come."""
+    """A stream whose first token the client has received before these events are sent."""
     head, token_chunk, *rest = unfinished(ROLE + token("x"), *events)
     return (head, token_chunk, LATER, *rest, b"0\r\n\r\n")
 
@@ -71,7 +71,7 @@ def status(line: bytes) -> tuple[bytes]:
 
 
 def answered(**more: object) -> tuple[bytes]:
-    """A good answer with other fields."""
+    """A valid answer with other fields."""
     return whole(json.dumps({**json.loads(GOOD_ANSWER), **more}).encode())
 
 
@@ -87,7 +87,7 @@ _STREAM = b"".join(GOOD_STREAM)
 _HALF = chat_chunk({"content": "never whole"})[:-20]
 _BROKE_OFF = b"engine_failed_midstream"
 _HUGE = b"1" + b"0" * 400
-"""A number that no float holds."""
+"""Number that no float can hold."""
 _SECOND = whole()[0]
 _EVIL = whole(b'{"choices": [], "evil": true}')[0]
 _DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -103,7 +103,7 @@ def _stream_counting(usage: bytes) -> tuple[bytes, ...]:
 
 # fmt: off
 ENGINE_CASES = (
-    # The first line
+    # Status lines
     EngineCase("no reason", status(b"HTTP/1.1 200"), 200, False),
     EngineCase("HTTP/1.0", status(b"HTTP/1.0 200 OK"), 200, False, CLOSE),
     EngineCase("HTTP/2.0", status(b"HTTP/2.0 200 OK"), 200, False),
@@ -121,7 +121,7 @@ ENGINE_CASES = (
     EngineCase("an SSH server", (b"SSH-2.0-OpenSSH_9.2\r\n",), 502, True),
     EngineCase("a TLS alert", (b"\x15\x03\x01\x00\x02\x02\x28",), 502, True, CLOSE),
     EngineCase("zeros", (bytes(100),), 502, True),
-    # Statuses that are not what a call is answered with
+    # Statuses that no call is answered with
     EngineCase("interim answers only", (b"HTTP/1.1 100 Continue\r\n\r\n" * 10,), 502, True, CLOSE),
     EngineCase("an interim answer first", (b"HTTP/1.1 103 Early Hints\r\nx-evil: 1\r\n\r\n", *whole()), 200, False, lacks=b"x-evil"),
     EngineCase("another protocol from now on", (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nabc",), 502, True),
@@ -136,7 +136,7 @@ ENGINE_CASES = (
     EngineCase("it is full", refused(b"503 Service Unavailable", b"{}"), 503, False),
     EngineCase("it limits the rate", refused(b"429 Too Many Requests", b"{}"), 503, False),
     EngineCase("it fails", refused(b"500 Internal Server Error", b"oops"), 502, True, lacks=b"oops"),
-    # How long the answer is
+    # Lengths
     EngineCase("a length and chunks", (headed(b"content-length: 5", b"transfer-encoding: chunked") + b"0\r\n\r\n",), 502, True),
     EngineCase("two lengths", (headed(b"content-length: 2", b"content-length: 200") + GOOD_ANSWER,), 502, True),
     EngineCase("a negative length", (headed(b"content-length: -5") + GOOD_ANSWER,), 502, True),
@@ -174,7 +174,7 @@ ENGINE_CASES = (
     EngineCase("names of ours", whole(GOOD_ANSWER, b"x-nightside-region: evil-1", b"x-request-id: evil"), 200, False, lacks=b"evil"),
     EngineCase("no kind", (b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(GOOD_ANSWER), GOOD_ANSWER),), 200, False),
     EngineCase("a kind that is none", whole(GOOD_ANSWER, b"content-type: \xff;;"), 200, False),
-    # A whole answer
+    # Bodies
     EngineCase("nothing", whole(b""), 502, True),
     EngineCase("a page", whole(b"<html>welcome</html>"), 502, True),
     EngineCase("null", whole(b"null"), 502, True),
@@ -204,7 +204,7 @@ ENGINE_CASES = (
     EngineCase("an id of 100,000 letters", answered(object="response", id="a" * 100_000), 200, False),
     EngineCase("an answer of 3 MiB", whole(GOOD_ANSWER.replace(b"Hello", b"x" * (3 << 20))), 200, False),
     EngineCase("3 MiB that stop", (headed(b"content-length: 9999999") + GOOD_ANSWER.replace(b"Hello", b"x" * (3 << 20)),), 200, True, CLOSE),
-    # What it says it counted
+    # Usage counts
     EngineCase("a count beyond all numbers", _counted(b'{"prompt_tokens": ' + _HUGE + b', "completion_tokens": ' + _HUGE + b"}"), 200, False),
     EngineCase("a count of 2**64", _counted(b'{"prompt_tokens": 18446744073709551616, "completion_tokens": 1}'), 200, False),
     EngineCase("a count of 2**62", _counted(b'{"prompt_tokens": 4611686018427387904, "completion_tokens": 4611686018427387904}'), 200, False),
@@ -271,7 +271,7 @@ ENGINE_CASES = (
     EngineCase("a stream that ends within an event", begun(_HALF), 200, True, contains=_BROKE_OFF, lacks=b"never whole"),
     EngineCase("a stream that ends without saying so", begun(USAGE), 200, True, contains=_BROKE_OFF),
     EngineCase("a chunk that is none, after a token", (*unfinished(ROLE + token("x")), LATER, b"zz\r\n"), 200, True, contains=_BROKE_OFF),
-    # When it leaves
+    # Disconnects
     EngineCase("it closes at once", (), 502, True, CLOSE),
     EngineCase("it resets at once", (), 502, True, RESET),
     EngineCase("it resets within its first line", (b"HTTP/1.1 2",), 502, True, RESET),

@@ -1,7 +1,7 @@
-"""What comes to an admin address, many times at once, from those who want it to be busy for good: one line a finding.
+"""Connections that many callers open to an admin address at the same time to keep it busy: one case per line.
 
-While it lasts, clients are answered and what watches already is told on; no more than 32 watch; and all that is held is
-given back once it is over, or once its time is up, whatever the other end does.
+Meanwhile clients must be served and open pages updated, no more than 32 pages may watch, and all resources must be
+released once the connections end or their time is up, whatever the other end does.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from enum import Enum, auto
 
 
 class Then(Enum):
-    """What each does once it has said what it says."""
+    """Behaviour of each caller after it has sent its bytes."""
 
     READ = auto()
-    """Whatever comes."""
+    """Read all that comes."""
     HOLD = auto()
-    """Nothing: it reads nothing, and stays."""
+    """Stay without reading."""
     HALF_CLOSE = auto()
-    """It says that it will say nothing more, and stays."""
+    """Close the sending side, and stay."""
     RESET = auto()
-    """It breaks off at once, and comes again."""
+    """Break the connection at once, and connect again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class StormCase:
     count: int = 60
     times: int = 1
     is_given_up: bool = False
-    """No request has come, and none will: its time is bounded though it stays."""
+    """True if no complete request is sent: such a connection must be closed after a time-out."""
 
 
 WATCHERS_MAX, CONNECTIONS_MAX = 32, 256

@@ -1,7 +1,7 @@
-"""Things that files of a gateway turn into while it watches them: one line a finding.
+"""Changes of files while a gateway watches them: one case per line.
 
-What was in force stays in force, whatever a file becomes; a policy that cannot be read closes its region. What is said
-names the file and the cause, quotes nothing that may be a secret, and nobody waits for a pipe.
+The content in force must stay in force, whatever a file becomes; a policy that cannot be read closes its region. The
+error must name the file and the cause and quote no possible secret, and the gateway must not wait for a pipe.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from enum import Enum, auto
 
 class Kind(Enum):
     TEXT = auto()
-    """A file with this content, in place of the one before."""
+    """A new file with this content replaces the old one."""
     REWRITTEN = auto()
-    """The same file, with this content."""
+    """The same file is overwritten with this content."""
     LINK = auto()
-    """A link to what `content` names."""
+    """A link to the path in `content`."""
     HUGE = auto()
-    """A file of as many bytes as `content` says, all of them nothing."""
+    """A file of zeros, of the size in `content`."""
     PIPE = auto()
     FOLDER = auto()
     SOCKET = auto()
@@ -30,14 +30,14 @@ class FileCase:
     name: str
     kind: Kind
     fault: str
-    """Has to be in what is said of it."""
+    """Text that the error must contain."""
     content: bytes = b""
 
 
 GOOD, HALF = b"%GOOD%", b"%HALF%"
-"""In a content, the file as it was, and its first half."""
+"""Placeholders in `content` for the old file and for its first half."""
 SECRET = "s3cr3t-of-somebody"
-"""Never to be told."""
+"""Text that no error may contain."""
 _SECRET = SECRET.encode()
 _LAUGHS = b"a0: &a0 [x, x]\n" + b"".join(
     b"a%d: &a%d [%s]\n" % (depth, depth, b", ".join([b"*a%d" % (depth - 1)] * 9)) for depth in range(1, 12)
@@ -45,7 +45,7 @@ _LAUGHS = b"a0: &a0 [x, x]\n" + b"".join(
 
 NO_FILE, NO_SUCH, TOO_LARGE = "is not a file", "cannot be read: No such file", "is larger than"
 CONTROL = "unacceptable character"
-# What stands against a mapping of this is said in words of each kind of file.
+# The error for a wrong shape differs by kind of file.
 SHAPE = ""
 
 # fmt: off
@@ -102,7 +102,7 @@ FILE_CASES = (
 
 
 class Part(Enum):
-    """What has become of one of two files that belong together."""
+    """State of one of two files that belong together."""
 
     OLD = auto()
     NEW = auto()
@@ -111,17 +111,17 @@ class Part(Enum):
     GONE = auto()
     PIPE = auto()
     OTHERS = auto()
-    """It belongs to neither."""
+    """A file that belongs to neither certificate nor key."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairCase:
-    """A certificate and its key, of which each may be another one than the other belongs to."""
+    """States of a certificate and its key, which may not belong together."""
 
     certificate: Part
     key: Part
     fault: str
-    """Empty where they belong together: they are taken."""
+    """Text that the error must contain; empty where the pair is accepted."""
 
 
 UNFIT, UNREAD, NO_CERTIFICATE, NO_KEY = (

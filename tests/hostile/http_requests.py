@@ -1,8 +1,8 @@
-"""What arrives at a gateway's port that no decent client sends, and what has to come back: one line a finding.
+"""Malformed and unusual requests to a gateway's port, and the expected answers: one case per line.
 
-Each is sent over a connection of its own in one piece, and read until the gateway closes. `answers` are the statuses of
-all that came back, in order; `asked` is how often the engine was asked, which a request that was smuggled in would
-raise. Nothing here may make a target look broken.
+Each is sent in one piece over a connection of its own, and the answers are read until the gateway closes. `answers` are
+the statuses of all answers, in order; `asked` counts the requests that reach the engine, which request smuggling would
+raise. No case may make a target look broken.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ class HttpCase:
     answers: tuple[int, ...]
     asked: int = 0
     closes: bool = False
-    """The client closes its own side after the last byte: what it has begun will never be whole."""
+    """The client closes its sending side after the last byte, so that an incomplete request stays incomplete."""
     leaves: bool = False
-    """The client leaves once it is answered, rather than wait for the gateway to close."""
+    """The client leaves after the answer instead of waiting for the gateway to close."""
     contains: bytes = b""
-    """Has to be in what came back."""
+    """Bytes that the answers must contain."""
     at_engine: bytes = b""
-    """Has to be among the header lines with which the engine was asked."""
+    """Bytes that the header lines of the engine's request must contain."""
     not_at_engine: bytes = b""
-    """Must not be among them."""
+    """Bytes that the header lines of the engine's request must not contain."""
 
 
 def request(*headers: str | bytes, start: str | bytes = _START, body: bytes = BODY, host: str = "host: x") -> bytes:
-    """Text is Latin-1, so that every byte can be written."""
+    """Serialise a request. Text is encoded as Latin-1, so that every byte can be written."""
     lines = [_bytes(line) for line in (start, host, *headers) if line]
     return b"\r\n".join([*lines, b"", b""]) + body
 
 
 def chat(*headers: str | bytes, start: str | bytes = _START) -> bytes:
-    """A request that is right but for these."""
+    """A valid request with further headers, or another start line."""
     return request(_LENGTH, _CLOSE, *headers, start=start)
 
 
 def framed(*headers: str | bytes, body: bytes = BODY) -> bytes:
-    """A request whose length is told by these alone."""
+    """A request whose length is given by these headers alone."""
     return request(_CLOSE, *headers, body=body)
 
 
@@ -72,12 +72,12 @@ _SIZE = b"%x" % len(BODY)
 _ONE_CHUNK = _SIZE + b"\r\n" + BODY + b"\r\n"
 _INNER = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + _LENGTH.encode() + b"\r\n\r\n" + BODY
 _KEPT = request(_LENGTH)
-"""One after which the connection stays open."""
+"""A request after which the connection stays open."""
 _BOMB = gzip.compress(b'{"model": "llama", "pad": "' + b"x" * (8 << 20) + b'"}')
 
 # fmt: off
 HTTP_CASES = (
-    # Where a body ends: two readers that disagree are a request within a request
+    # Ends of bodies, on which two servers may disagree (request smuggling)
     HttpCase("length and chunked", framed(_LENGTH, _CHUNKED), (400,)),
     HttpCase("chunked and length", framed(_CHUNKED, _LENGTH), (400,)),
     HttpCase("two lengths that differ", framed(_LENGTH, "content-length: 5"), (400,)),
@@ -130,7 +130,7 @@ HTTP_CASES = (
     HttpCase("a trailer that is no header", chunked(_ONE_CHUNK + b"0\r\nno colon\r\n\r\n"), (400,)),
     HttpCase("a body that stops", framed("content-length: 500"), (), closes=True),
     HttpCase("chunks that stop", chunked(_SIZE + b"\r\n" + BODY[:10]), (), closes=True),
-    # One request behind another
+    # Pipelined requests
     HttpCase("two in one piece", _KEPT + chat(), (200, 200), asked=2),
     HttpCase("one behind a goodbye", chat() + _INNER, (400,)),
     HttpCase("one behind a refusal", request(start="GIBBERISH", body=b"") + _INNER, (400,)),
@@ -140,7 +140,7 @@ HTTP_CASES = (
     HttpCase("one behind a wrong path", request(f"content-length: {len(_INNER)}", _CLOSE, start="POST /nowhere HTTP/1.1", body=_INNER), (404,)),
     HttpCase("one behind empty chunks", chunked(b"0\r\n\r\n" + _INNER), (400,)),
     HttpCase("more than was announced", chat() + b"more", (400,)),
-    # The first line
+    # Start lines
     HttpCase("a method in small letters", chat(start="post /v1/chat/completions HTTP/1.1"), (400,)),
     HttpCase("a method of its own", chat(start="BREW /v1/chat/completions HTTP/1.1"), (400,)),
     HttpCase("two spaces", chat(start="POST  /v1/chat/completions HTTP/1.1"), (200,), asked=1),
@@ -212,7 +212,7 @@ HTTP_CASES = (
     HttpCase("an expectation", framed(_LENGTH, "expect: 100-continue"), (200,), asked=1),
     HttpCase("another expectation", framed(_LENGTH, "expect: the-impossible"), (417,)),
     HttpCase("a proxy's word", chat("forwarded: for=[::1]", "x-forwarded-for: 127.0.0.1", "x-forwarded-host: admin"), (200,), asked=1, not_at_engine=b"forwarded"),
-    # Packed bodies
+    # Compressed bodies
     HttpCase("gzip", encoded("gzip", gzip.compress(BODY)), (200,), asked=1, not_at_engine=b"content-encoding"),
     HttpCase("deflate", encoded("deflate", zlib.compress(BODY)), (200,), asked=1, not_at_engine=b"content-encoding"),
     HttpCase("identity", encoded("identity", BODY), (200,), asked=1),

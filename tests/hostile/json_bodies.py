@@ -1,8 +1,8 @@
-"""Bodies that two parsers may read differently, and what has to come of each: one line a finding.
+"""Bodies that two parsers may read differently, and the expected status of each: one case per line.
 
-`status` is what the client gets where an engine reads as vLLM and SGLang do: `json.loads`, where the last of two equal
-keys counts, then pydantic. The engine of the tests answers what it cannot read with 422. Of all that reaches it, it must
-have understood what the gateway decided by, and no field that only gateways may set.
+`status` is the client's status where an engine parses as vLLM and SGLang do: `json.loads`, where the last of two equal
+keys counts, then pydantic. The tests' engine answers 422 to a body that it cannot parse. Of each request that reaches
+it, it must have read the values that the gateway decided by, and no field that only gateways may set.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class JsonCase:
 
 
 def chat(more: str = "", *, model: str = '"llama"') -> bytes:
-    """A good request and more, as it would be written."""
+    """A valid request with further members."""
     return f'{{"model": {model}, "messages": [{{"role": "user", "content": "hi"}}]{more}}}'.encode()
 
 
 def said(content: bytes) -> bytes:
-    """A good request in which this stands where the user's words do, quotes and all."""
+    """A valid request with this in place of the user's message, quotes included."""
     return b'{"model": "llama", "messages": [{"role": "user", "content": ' + content + b"}]}"
 
 
@@ -46,7 +46,7 @@ _MANY_KEYS = "".join(f', "k{number}": {number}' for number in range(20_000))
 
 # fmt: off
 JSON_CASES = (
-    # The same key twice: the last one counts, here and there
+    # Duplicate keys: the last one counts, for gateway and engine
     JsonCase("two models, the last is served", chat(', "model": "llama"', model='"nobody"'), 200),
     JsonCase("two models, the first is served", chat(', "model": "nobody"'), 404),
     JsonCase("three models", chat(', "model": "nobody", "model": "llama"'), 200),
@@ -69,7 +69,7 @@ JSON_CASES = (
     JsonCase("a followed response in another call", chat(', "previous_response_id": "a"'), 200),
     JsonCase("a followed response in disguise", b'{"model": "llama", "input": "x", "previous_response\\u005fid": "a"}', 404, RESPONSES),
     JsonCase("a followed response that is a number", b'{"model": "llama", "input": "x", "previous_response_id": 5}', 400, RESPONSES),
-    # Fields that only gateways may set, as an engine would still read them
+    # Reserved fields: an engine may read them in any spelling
     JsonCase("a reserved field", chat(', "kv_transfer_params": {"remote_host": "evil"}'), 400),
     JsonCase("a reserved field in disguise", chat(', "kv_transfer_param\\u0073": {"a": 1}'), 400),
     JsonCase("a reserved field in other disguise", chat(', "\\u0072\\u0069\\u0064": "x"'), 400),
@@ -113,7 +113,7 @@ JSON_CASES = (
     JsonCase("a number without its digits", chat(', "seed": 1.'), 400),
     JsonCase("a number without its beginning", chat(', "seed": .5'), 400),
     JsonCase("a number with an underscore", chat(', "seed": 1_0'), 400),
-    # Truths
+    # Booleans
     JsonCase("streams in quotes", chat(', "stream": "true"'), 200),
     JsonCase("streams as one", chat(', "stream": 1'), 200),
     JsonCase("streams as zero", chat(', "stream": 0'), 200),
@@ -125,7 +125,7 @@ JSON_CASES = (
     JsonCase("streams as two", chat(', "stream": 2'), 400),
     JsonCase("streams in capitals", chat(', "stream": True'), 400),
     JsonCase("streams as a list", chat(', "stream": [true]'), 400),
-    # Text
+    # Strings
     JsonCase("half a character, escaped", said(b'"\\ud83d"'), 400),
     JsonCase("two halves, the wrong way round", said(b'"\\ude00\\ud83d"'), 400),
     JsonCase("a whole character, escaped", said(b'"\\ud83d\\ude00"'), 200),
@@ -150,7 +150,7 @@ JSON_CASES = (
     JsonCase("a model of 100,000 letters", chat(model=f'"{"a" * 100_000}"'), 400),
     JsonCase("a model that is a number", chat(model="5"), 400),
     JsonCase("a model that is a list", chat(model='["llama"]'), 400),
-    # The document
+    # Documents
     JsonCase("nothing", b"", 400),
     JsonCase("null", b"null", 400),
     JsonCase("a list", b"[" + _GOOD + b"]", 400),

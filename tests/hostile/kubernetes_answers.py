@@ -1,7 +1,7 @@
-"""What a Kubernetes API may say that it should not, to a list or on a watch, and which engines are known after it: one
-line a finding. Everything is bytes on a socket, of an API that the region file names.
+"""False answers of a Kubernetes API to a list or on a watch, and the engines that are known afterwards: one case per
+line. Each is raw bytes on a socket, from an API that the region file names.
 
-Before each of them it tells the truth once: two engines, `HONEST`.
+Before each case, the API gives one true answer with two engines, `HONEST`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 
 HONEST = ("10.0.0.1:8000", "10.0.0.2:8000")
 ELSEWHERE = "http://127.0.0.1:{elsewhere}"
-"""A server that must not be asked for anything; `{elsewhere}` is its port."""
+"""Server that must not be contacted; `{elsewhere}` is its port."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterCase:
     name: str
     lie: bytes | Endless | None
-    """A whole answer, as bytes of HTTP; None: silence."""
+    """Complete answer as raw HTTP; None stands for silence."""
     known: tuple[str, ...] = HONEST
     once: bool = False
-    """It is told once, and the truth from then on."""
+    """True if the false answer is given once, and the true one from then on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Endless:
 
     head: bytes
     pattern: bytes
-    """A piece, over and over; `%d` in it is a number that goes up."""
+    """Bytes that are repeated; `%d` in them is replaced by a growing number."""
     is_chunked: bool = True
 
     def __iter__(self) -> Iterator[bytes]:
@@ -62,7 +62,7 @@ def stream(*events: bytes) -> bytes:
 
 
 def bytewise(*events: bytes) -> bytes:
-    """A watch of one chunk a byte."""
+    """A watch with one chunk per byte."""
     return _CHUNKED + b"".join(b"1\r\n%c\r\n" % each for each in b"".join(events)) + b"0\r\n\r\n"
 
 
@@ -99,7 +99,7 @@ TRUTH = listed(ENGINES)
 
 
 def _with(address: Any, **more: Any) -> bytes:
-    """The truth, and one that is not."""
+    """A list of the true endpoints and a false one."""
     return listed(ENGINES, sliced(endpoint(address, **more), name="b"))
 
 
@@ -121,7 +121,7 @@ _EVIL = {"nightside/models": "gpt-4\r\nx: y", "nightside/slots": "1e30", "url": 
 LIST_CASES = (
     ClusterCase("the truth", TRUTH),
     ClusterCase("silence", None),
-    # What is no list
+    # Invalid lists
     ClusterCase("an empty object", _raw("{}")),
     ClusterCase("nothing", answer(b"")),
     ClusterCase("no JSON", _raw("<html>")),
@@ -136,12 +136,12 @@ LIST_CASES = (
     ClusterCase("numbers that are none", _raw(f'{{"kind": "EndpointSliceList", "metadata": {{"resourceVersion": "1"}}, "items": {_TRUE.replace("8000", "NaN")}}}')),
     ClusterCase("items that are no list", _raw('{"kind": "EndpointSliceList", "metadata": {"resourceVersion": "1"}, "items": {}}')),
     ClusterCase("items that are no objects", listed(5, "a", None)),
-    # All at once
+    # All endpoints at once
     ClusterCase("nobody, once", listed(), once=True),
     ClusterCase("nobody, again and again", listed(), known=()),
     ClusterCase("nobody, in other words", _raw('{"kind": "EndpointSliceList", "metadata": {"resourceVersion": "1"}, "items": null}'), known=()),
     ClusterCase("all without names, once", listed({**ENGINES, "metadata": {}}), once=True),
-    # Where it goes on
+    # Versions and pages
     ClusterCase("no version", _raw(f'{{"kind": "EndpointSliceList", "metadata": {{}}, "items": {_TRUE}}}')),
     ClusterCase("an empty version", listed(version="")),
     ClusterCase("a version that is a number", listed(version=7)),
@@ -151,7 +151,7 @@ LIST_CASES = (
     ClusterCase("pages of 5,000 objects, one after the other", listed(*[{}] * 5000, **{"continue": "next"})),
     ClusterCase("a next page of 1 MiB", listed(**{"continue": "n" * (1 << 20)})),
     ClusterCase("a next page with a line break", listed(**{"continue": "n\r\nx-evil: 1"})),
-    # How much
+    # Sizes
     ClusterCase("5,001 objects", listed(*[{}] * 5001)),
     ClusterCase("an object of 3 MiB", listed(ENGINES, {"metadata": {"name": "b", "x": "x" * (3 << 20)}})),
     ClusterCase("a page of 17 MiB", listed(*[{"x": "x" * (1 << 20)}] * 17)),
@@ -173,7 +173,7 @@ LIST_CASES = (
     ClusterCase("no list, in a status with line breaks", answer(b'{"message": "a\\nb\\u001b[2J", "code": 200}', status="500 Oops")),
     ClusterCase("too old, again and again", answer(b'{"code": 410}', status="410 Gone")),
     ClusterCase("a cookie", TRUTH.replace(b"content-length", b"set-cookie: a=b\r\ncontent-length")),
-    # Who is where
+    # Addresses and ports
     ClusterCase("a cloud's metadata", _with("169.254.169.254")),
     ClusterCase("a cloud's metadata in IPv6", _with("fd00:ec2::254")),
     ClusterCase("a cloud's metadata, mapped into IPv6", _with("::ffff:169.254.169.254")),
@@ -210,7 +210,7 @@ LIST_CASES = (
     ClusterCase("labels and annotations that would change what is served", listed({**ENGINES, "metadata": {"name": "a", "labels": _EVIL, "annotations": _EVIL}})),
     ClusterCase("more engines than may be", listed(ENGINES, sliced(*[endpoint(f"10.1.0.{number}") for number in range(250)], name="b")), known=(*HONEST, "10.1.0.0:8000", "10.1.0.100:8000")),
 )
-"""Each is the answer to every list after the first, unless it is told once."""
+"""Answers to every list after the first one, or to the second alone if `once` is set."""
 
 WATCH_CASES = (
     ClusterCase("nothing new", stream()),
@@ -244,5 +244,5 @@ WATCH_CASES = (
     ClusterCase("elsewhere", answer(b"", f"location: {ELSEWHERE}/", status="307 Temporary Redirect")),
 )
 # fmt: on
-"""Each is the answer to the first watch; all after it are silent. Whoever asks for the list again is told the truth,
-where the watch did not say otherwise of what is there."""
+"""Answers to the first watch; later watches are silent. Further lists get the true answer, unless the watch has changed
+the endpoints."""

@@ -1,5 +1,5 @@
-"""Names of models, tenants, replicas, regions and peers as somebody hostile would write them, wherever the page for
-operators shows one: one line a finding. Each stays text, and can be read as what it is.
+"""Hostile names of models, tenants, replicas, regions and peers, for every place where the operators' page shows one:
+one case per line. Each must stay text, and be legible as what it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ class NameCase:
     name: str
     text: str
     shown: str = ""
-    """What is to be read in its place; empty where that is the text itself."""
+    """Text that the page must show instead; empty where it is the name itself."""
 
     @property
     def told(self) -> str:

@@ -1,6 +1,6 @@
-"""Certificates that a gateway may be shown, by whoever calls it as us-1 of us-east-1 and by whoever answers where it
-calls that gateway, and what has to come of each: one line a finding. The mesh's own authority has signed them unless
-the line says otherwise: authorities make mistakes, and sign for others too.
+"""Certificates shown to a gateway by a caller that claims to be us-1 of us-east-1, or by a server at that gateway's
+address, and the expected verdict on each: one case per line. The mesh's own authority has signed them unless the case
+says otherwise: authorities make mistakes, and also sign for others.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ CONTROLLER_NAME = "controller.mesh.test"
 class Signer(Enum):
     MESH = "mesh"
     FOREIGN = "foreign"
-    """Of the same name as ours."""
+    """Authority with the same name as the mesh's own."""
     ITSELF = "itself"
     LEAF = "leaf"
-    """A gateway's certificate of the mesh, which may sign nothing."""
+    """Gateway's certificate of the mesh, which may not sign."""
 
 
 class Usage(Enum):
@@ -35,9 +35,9 @@ class Usage(Enum):
 class CertificateCase:
     name: str
     may_call: bool
-    """As us-1 of us-east-1."""
+    """True if the certificate is accepted from a caller as us-1 of us-east-1."""
     may_answer: bool
-    """The same."""
+    """True if the certificate is accepted from a server as us-1 of us-east-1."""
     uris: tuple[str, ...] = (URI,)
     names: tuple[str, ...] = (NAME,)
     common_name: str = "us-1"
@@ -47,25 +47,25 @@ class CertificateCase:
     signer: Signer = Signer.MESH
     is_authority: bool = False
     extra: bytes = b""
-    """Of its alternative names, in DER, before the others."""
+    """DER item at the beginning of the alternative names."""
     is_doubled: bool = False
-    """A second extension holds alternative names."""
+    """True if a second extension holds alternative names."""
 
 
 def _uri(name: str, *uris: str, may_answer: bool = True) -> CertificateCase:
-    """With the right host name: who is called is known by that."""
+    """Certificate with the right host name, by which servers are known, and other URIs."""
     return CertificateCase(name, may_call=False, may_answer=may_answer, uris=uris)
 
 
 def _named(name: str, *names: str, may_answer: bool = False) -> CertificateCase:
-    """With the right URI: who calls is known by that."""
+    """Certificate with the right URI, by which callers are known, and other host names."""
     return CertificateCase(name, may_call=True, may_answer=may_answer, names=names)
 
 
 # fmt: off
 CERTIFICATE_CASES = (
     CertificateCase("nothing wrong", True, True),
-    # Whose it is
+    # Owners
     CertificateCase("another gateway of the region", False, False, ("spiffe://mesh.test/gateway/us-east-1/us-2",), ("us-2.us-east-1.gateway.mesh.test",)),
     CertificateCase("the right gateway of another region", False, False, ("spiffe://mesh.test/gateway/eu-west-1/us-1",), ("us-1.eu-west-1.gateway.mesh.test",)),
     CertificateCase("region and gateway the other way round", False, False, ("spiffe://mesh.test/gateway/us-1/us-east-1",), ("us-east-1.us-1.gateway.mesh.test",)),
@@ -77,7 +77,7 @@ CERTIFICATE_CASES = (
     CertificateCase("a client's", False, False, (), ("localhost",)),
     CertificateCase("no names at all", False, False, (), ()),
     CertificateCase("no names but its subject's", False, True, (), (), common_name=NAME),
-    # What it is called
+    # URIs, by which callers are known
     _uri("no URI"),
     _uri("two gateways", URI, "spiffe://mesh.test/gateway/us-east-1/us-2"),
     _uri("the right one twice", URI, URI),
@@ -101,7 +101,7 @@ CERTIFICATE_CASES = (
     _uri("another jurisdiction", f"{URI}/jurisdiction/EU"),
     _uri("half a jurisdiction", f"{URI}/jurisdiction"),
     _uri("an id of 3,000 letters", f"{URI}{'1' * 3000}"),
-    # Where it answers
+    # Host names, by which servers are known
     _named("no host name"),
     _named("an empty host name", ""),
     _named("its address", "127.0.0.1"),
@@ -118,10 +118,10 @@ CERTIFICATE_CASES = (
     _named("a label in the middle", "us-1.*.gateway.mesh.test"),
     _named("letters from elsewhere", "xn--us-1-9ta.us-east-1.gateway.mesh.test"),
     _named("every gateway of the region", "*.us-east-1.gateway.mesh.test", may_answer=True),
-    # What cannot be read
+    # Unreadable extensions
     CertificateCase("a name of a kind that nobody reads", False, True, extra=b"\xa3\x02\x30\x00"),
     CertificateCase("names twice", False, False, is_doubled=True),
-    # For what and until when
+    # Usage and validity
     CertificateCase("to call alone", True, False, usage=Usage.CLIENT),
     CertificateCase("to answer alone", False, True, usage=Usage.SERVER),
     CertificateCase("for mail", False, False, usage=Usage.MAIL),
@@ -130,13 +130,13 @@ CERTIFICATE_CASES = (
     CertificateCase("expired a day ago", False, False, begins_days=-3, ends_days=-1),
     CertificateCase("expired a minute ago", False, False, ends_days=-1 / 1440),
     CertificateCase("valid from tomorrow on", False, False, begins_days=1, ends_days=3),
-    # Who signed it
+    # Signers
     CertificateCase("a stranger", False, False, signer=Signer.FOREIGN),
     CertificateCase("itself", False, False, signer=Signer.ITSELF),
     CertificateCase("itself, as an authority", False, False, signer=Signer.ITSELF, is_authority=True),
     CertificateCase("a gateway of the mesh", False, False, signer=Signer.LEAF),
 )
 # fmt: on
-"""Whose host name is compared is gRPC's doing, as a browser would: with a wildcard for one label, by the subject's name
-where there is no other, and up to a zero byte. Whoever signs for a mesh must sign none of them: docs/security.md says so.
-"""
+"""Cases for both directions. gRPC compares the host names, as a browser would: with a wildcard for one label, by the
+subject's name where there is no other, and up to a zero byte. A mesh's authority must sign none of them, as
+docs/security.md says."""

@@ -1,8 +1,8 @@
-"""What a peer may say that it should not, in each of its three parts, and what has to come of each: one line a finding.
+"""Invalid messages of a peer in each of its roles, and the expected result of each: one case per line.
 
-As a caller it forwards requests to us (`CALL_CASES`), as a called one it answers our forwards (`ANSWER_CASES`), and all
-the while it tells its load (`BEAT_CASES`). It holds a certificate of the mesh, so that nothing but what it says is
-wrong. Messages are protobuf or, where no honest library would write them, bytes.
+As a caller it forwards requests to this gateway (`CALL_CASES`), as a called peer it answers this gateway's forwards
+(`ANSWER_CASES`), and it sends heartbeats (`BEAT_CASES`). It holds a certificate of the mesh, so that only its messages
+are wrong. Messages are protobuf or, where no honest library would write them, raw bytes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Status = grpc.StatusCode
 
 
 class Came(Enum):
-    """What came of a forward to us."""
+    """Result of a forward to this gateway."""
 
     SERVED = "served"
     REFUSED = "refused"
-    """In a message: try elsewhere."""
+    """Refusal by a message, after which the origin tries elsewhere."""
     MALFORMED = "malformed"
     DENIED = "denied"
-    """To whoever is not the one it says it is."""
+    """Denial for a caller that is not the gateway which it claims to be."""
 
 
 SERVED, REFUSED, MALFORMED, DENIED = Came.SERVED, Came.REFUSED, Came.MALFORMED, Came.DENIED
@@ -35,21 +35,21 @@ _BODY = b'{"model": "llama", "messages": [{"role": "user", "content": "hi"}], "s
 _EU = {"region": "eu-west-1", "jurisdiction": "EU"}
 
 
-# As a caller
+# The peer as a caller
 
 
 @dataclass(frozen=True, slots=True)
 class CallCase:
     name: str
     changes: dict[str, Any] | bytes
-    """By field, through dots; bytes stand for the whole message."""
+    """Changes by field, with dots for nested ones; bytes stand for the whole message."""
     came: Came
     not_at_engine: bytes = b""
-    """Where it is served all the same: what of its headers the engine must not see."""
+    """Bytes that the headers at the engine must not contain where the forward is served all the same."""
 
 
 def forward(changes: dict[str, Any]) -> pb.ForwardRequest:
-    """A forward that is right but for these."""
+    """A valid forward with these changes."""
     message = pb.ForwardRequest(
         request_id="r-1",
         origin_gateway_id="eu-1",
@@ -101,7 +101,7 @@ _WIRE = forward({}).SerializeToString()
 # fmt: off
 CALL_CASES = (
     CallCase("nothing wrong", {}, SERVED),
-    # The message
+    # Messages
     CallCase("an empty message", b"", MALFORMED),
     CallCase("bytes that are no message", b"\xff" * 100, MALFORMED),
     CallCase("half a message", _WIRE[: len(_WIRE) // 2], MALFORMED),
@@ -109,7 +109,7 @@ CALL_CASES = (
     CallCase("a field of a later version", _WIRE + b"\xfa\x3e\x04evil", SERVED),
     CallCase("a field twice", _WIRE + b"\x0a\x03r-2", SERVED),
     CallCase("a field of another type", b"\x08\x05" + _WIRE, SERVED),
-    # Who and where
+    # Identities and places
     CallCase("no id", {"request_id": ""}, MALFORMED),
     CallCase("an id of 10,000 letters", {"request_id": "a" * 10_000}, MALFORMED),
     CallCase("an id with a line break", {"request_id": "a\r\nx-evil: 1"}, MALFORMED),
@@ -128,14 +128,14 @@ CALL_CASES = (
     CallCase("a rule without a place", {"stamp.rule.regions": []}, REFUSED),
     CallCase("a rule of 5,000 places", {"stamp.rule.regions": [f"r-{number}" for number in range(5000)]}, MALFORMED),
     CallCase("a rule with a place that is no name", {"stamp.rule.regions": ["us east"]}, MALFORMED),
-    # How far and how long
+    # Hops and deadlines
     CallCase("no hops", {"hops_cross_region": 0}, MALFORMED),
     CallCase("two hops across regions", {"hops_cross_region": 2}, REFUSED),
     CallCase("9 hops", {"hops_in_region": 8}, MALFORMED),
     CallCase("2**32 - 1 hops", {"hops_cross_region": 2**32 - 1}, MALFORMED),
     CallCase("no time left", {"deadline_ms": 0}, MALFORMED),
     CallCase("2**64 - 1 milliseconds left", {"deadline_ms": 2**64 - 1}, MALFORMED),
-    # What it is about
+    # Profiles and bodies
     CallCase("another model than the body's", {"profile.model": "other"}, MALFORMED),
     CallCase("a body with another model", _body('{"model": "other", "messages": [], "stream": true}'), MALFORMED),
     CallCase("a body with two models", _body('{"model": "llama", "model": "other", "messages": [], "stream": true}'), MALFORMED),
@@ -158,7 +158,7 @@ CALL_CASES = (
     CallCase("a session of 10,000 letters", {"profile.session_key": "a" * 10_000}, MALFORMED),
     CallCase("a model that nobody has", {"profile.model": "none", **_body('{"model": "none", "messages": [], "stream": true}')}, REFUSED),
     CallCase("a model with a line break", {"profile.model": "a\nb"}, MALFORMED),
-    # Where to
+    # Paths and methods
     CallCase("a path of the engine's own", {"path": "/metrics"}, MALFORMED),
     CallCase("a path that leads back", {"path": "/v1/responses/../../sleep", "method": "GET"}, MALFORMED),
     CallCase("a path with a line break", {"path": "/v1/chat/completions\r\nx-evil: 1"}, MALFORMED),
@@ -185,10 +185,10 @@ CALL_CASES = (
     CallCase("a priority", _header("x-vllm-priority", "-9"), MALFORMED),
 )
 # fmt: on
-"""Each is made by a peer in eu-west-1 of a gateway in us-east-1."""
+"""Forwards of a peer in eu-west-1 to a gateway in us-east-1."""
 
 
-# As a called one
+# The peer as the called gateway
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +196,12 @@ class AnswerCase:
     name: str
     messages: tuple[pb.ForwardResponse | bytes, ...]
     status: int
-    """What the client gets; 0 where it waits for another peer, or for more, until it leaves."""
+    """Status that the client gets; 0 where it waits, for another peer or for more, until it leaves."""
     counts: bool
     aborts: grpc.StatusCode | None = None
-    """How the call ends, if not well."""
+    """Status with which the call ends, if it fails."""
     holds: bool = False
-    """The call does not end."""
+    """True if the call does not end."""
     contains: bytes = b""
     lacks: bytes = b""
 
@@ -229,7 +229,7 @@ ACCEPTED = pb.ForwardResponse(accepted=pb.Accepted())
 _STREAM = data(*GOOD_STREAM)
 _BEGUN = (ACCEPTED, head(), data(ROLE, token("x")))
 _NEWER = b"\xfa\x3e\x04evil"
-"""A message of a kind that we do not know."""
+"""Serialised field of an unknown message kind."""
 _JSON = ("content-type", "application/json")
 _BROKE_OFF = b"engine_failed_midstream"
 GOOD_ANSWER = (ACCEPTED, head(), _STREAM, ended())
@@ -237,7 +237,7 @@ GOOD_ANSWER = (ACCEPTED, head(), _STREAM, ended())
 # fmt: off
 ANSWER_CASES = (
     AnswerCase("nothing wrong", GOOD_ANSWER, 200, False, contains=b"[DONE]"),
-    # Its first word
+    # First messages
     AnswerCase("not a word", (), 502, True),
     AnswerCase("an empty message", (b"",), 502, True),
     AnswerCase("bytes that are no message", (b"\xff" * 100,), 502, True),
@@ -258,7 +258,7 @@ ANSWER_CASES = (
     AnswerCase("it has no such call", (), 502, True, aborts=Status.UNIMPLEMENTED),
     AnswerCase("it finds us malformed", (), 0, False, aborts=Status.INVALID_ARGUMENT),
     AnswerCase("it takes no more", (), 0, False, aborts=Status.RESOURCE_EXHAUSTED),
-    # Accepted
+    # Accepted forwards
     AnswerCase("accepted, and gone", (ACCEPTED,), 502, True),
     AnswerCase("accepted, and failed", (ACCEPTED,), 502, True, aborts=Status.UNAVAILABLE),
     AnswerCase("accepted twice", (ACCEPTED, *GOOD_ANSWER), 502, True),
@@ -271,7 +271,7 @@ ANSWER_CASES = (
     AnswerCase("accepted, then failed there", (ACCEPTED, ended("failed_before_first_byte")), 502, True),
     AnswerCase("accepted, then abandoned by nobody", (ACCEPTED, ended("abandoned")), 502, True),
     AnswerCase("accepted, then a body", (ACCEPTED, _STREAM, ended()), 502, True),
-    # The head
+    # Heads
     AnswerCase("two heads", (ACCEPTED, head(), head(), _STREAM, ended()), 502, True),
     AnswerCase("a status of 0", (ACCEPTED, head(0), _STREAM, ended()), 502, True),
     AnswerCase("an interim status", (ACCEPTED, head(100), *GOOD_ANSWER[1:]), 502, True),
@@ -294,7 +294,7 @@ ANSWER_CASES = (
     AnswerCase("a length", (ACCEPTED, head(200, ("content-length", "5")), _STREAM, ended()), 502, True),
     AnswerCase("a coding", (ACCEPTED, head(200, ("transfer-encoding", "gzip")), _STREAM, ended()), 502, True),
     AnswerCase("names of ours", (ACCEPTED, head(200, ("x-nightside-region", "evil-1"), ("x-request-id", "evil")), _STREAM, ended()), 200, False, lacks=b"evil"),
-    # The body
+    # Bodies
     AnswerCase("no body", (ACCEPTED, head(), ended()), 502, True),
     AnswerCase("a body of nothing", (ACCEPTED, head(), data(), data(), ended()), 502, True),
     AnswerCase("a whole answer that is no JSON", (ACCEPTED, head(200, _JSON), data(b"<html>"), ended()), 502, True),
@@ -310,7 +310,7 @@ ANSWER_CASES = (
     AnswerCase("a kind of a later version midway", (*_BEGUN, _NEWER, data(STOP, DONE), ended()), 200, False, contains=b"[DONE]"),
     AnswerCase("silence midway", _BEGUN, 0, False, holds=True),
     AnswerCase("an error in its stream", (*_BEGUN, data(b'data: {"error": {"code": 500}}\n\n'), ended()), 200, True, contains=_BROKE_OFF),
-    # The end
+    # Ends
     AnswerCase("completed, but for its end", (*_BEGUN, ended()), 200, True, contains=_BROKE_OFF),
     AnswerCase("completed twice", (*GOOD_ANSWER, ended()), 200, False),
     AnswerCase("more after the end", (*GOOD_ANSWER, data(b"data: evil\n\n")), 200, False, lacks=b"evil"),
@@ -324,7 +324,7 @@ ANSWER_CASES = (
     AnswerCase("2**64 - 1 tokens", (*GOOD_ANSWER[:-1], ended(prompt_tokens=2**64 - 1, output_tokens=2**64 - 1)), 200, False),
 )
 # fmt: on
-"""Each answers a forward of a gateway in us-east-1 that has no engine; the peer is in eu-west-1."""
+"""Answers of a peer in eu-west-1 to a forward of a gateway in us-east-1 that has no engine."""
 _FAR = {"region": "ap-east-1", "jurisdiction": "AP"}
 # fmt: off
 ELSEWHERE_CASES = (
@@ -334,25 +334,25 @@ ELSEWHERE_CASES = (
     AnswerCase("it failed elsewhere", (ACCEPTED, ended("failed_before_first_byte", replica_id="r", place=pb.Place(**_FAR))), 502, True),
 )
 # fmt: on
-"""Each says that the request ran where its residency rule forbids. Such a peer is sent nothing more."""
+"""Answers that say that the request ran where its residency rule forbids. The peer must get no further requests."""
 
 
-# As a called one, frame by frame
+# The peer as the called gateway, frame by frame
 
 
 @dataclass(frozen=True, slots=True)
 class FrameCase:
     name: str
     messages: tuple[pb.ExchangeResponse | bytes, ...]
-    """Forward 0 in a frame stands for the one that is answered; others are so much above it."""
+    """Messages in order. Forward 0 in a frame stands for the answered one; other numbers are offsets above it."""
     status: int
-    """What the client gets; 0 where it waits until it leaves."""
+    """Status that the client gets; 0 where it waits until it leaves."""
     breaks: bool = False
-    """It costs the peer its stream."""
+    """True if the peer loses its stream."""
     contains: bytes = b""
     lacks: bytes = b""
     times: int = 1
-    """The first message, so often."""
+    """Number of times that the first message is sent."""
 
 
 def frames(*each: pb.AnswerFrame, **more: Any) -> pb.ExchangeResponse:
@@ -360,7 +360,7 @@ def frames(*each: pb.AnswerFrame, **more: Any) -> pb.ExchangeResponse:
 
 
 def frame(*said: pb.ForwardResponse, forward: int = 0, **more: Any) -> pb.AnswerFrame:
-    """All of that in one frame."""
+    """One frame with all of these messages."""
     made = pb.AnswerFrame(forward=forward, **more)
     for each in said:
         kind = each.WhichOneof("kind")
@@ -380,7 +380,7 @@ def _later(message: pb.ExchangeResponse) -> pb.ExchangeResponse:
 _ACCEPTED, _HEAD, _ENDED = frame(ACCEPTED), frame(head()), frame(ended())
 _WHOLE = frame(*GOOD_ANSWER)
 _OTHERS = 1000
-"""Far above any forward that is begun here."""
+"""Offset far above any forward of the test."""
 _EVIL = data(b"data: evil\n\n")
 
 # fmt: off
@@ -388,14 +388,14 @@ FRAME_CASES = (
     FrameCase("nothing wrong, in one frame", (frames(_WHOLE),), 200, contains=b"[DONE]"),
     FrameCase("nothing wrong, in one message", (frames(*(frame(each) for each in GOOD_ANSWER)),), 200, contains=b"[DONE]"),
     FrameCase("nothing wrong, and a last word", (frames(_WHOLE, frame(last=True)),), 200, contains=b"[DONE]"),
-    # Whose it is
+    # Forwards that are not the answered one
     FrameCase("another's answer first", (frames(frame(*GOOD_ANSWER[:2], _EVIL, forward=_OTHERS)), frames(_WHOLE)), 200, contains=b"[DONE]", lacks=b"evil"),
     FrameCase("another's head in the middle", (frames(_ACCEPTED, frame(head(500), forward=_OTHERS)), frames(_HEAD, frame(_STREAM), _ENDED)), 200, contains=b"[DONE]"),
     FrameCase("another's end in the middle", (frames(_ACCEPTED, _HEAD, frame(ended("failed_midstream"), forward=_OTHERS)), frames(frame(_STREAM), _ENDED)), 200, contains=b"[DONE]"),
     FrameCase("a forward that never can be", (frames(frame(_EVIL, forward=2**63)), frames(_WHOLE)), 200, contains=b"[DONE]", lacks=b"evil"),
     FrameCase("1,100 forwards that never were, one by one", (frames(frame(ACCEPTED, forward=_OTHERS)), frames(_WHOLE)), 502, breaks=True, times=1100),
     FrameCase("1,100 forwards that never were, at once", (frames(*[frame(ACCEPTED, forward=_OTHERS)] * 1100), frames(_WHOLE)), 502, breaks=True),
-    # In what order
+    # Order of frames
     FrameCase("two heads in two frames", (frames(_ACCEPTED, _HEAD, _HEAD, frame(_STREAM), _ENDED),), 502),
     FrameCase("accepted and refused in one frame", (frames(frame(ACCEPTED, refused("busy")), frame(*GOOD_ANSWER[1:])),), 502),
     FrameCase("two ends", (frames(_WHOLE, _ENDED),), 200, contains=b"[DONE]"),
@@ -406,7 +406,7 @@ FRAME_CASES = (
     FrameCase("a last word in the middle", (frames(_ACCEPTED, _HEAD, frame(data(ROLE, token("x"))), frame(last=True)),), 200, contains=_BROKE_OFF),
     FrameCase("an end before its beginning", (frames(_ENDED, _WHOLE),), 502, lacks=b"Hello"),
     FrameCase("tokens before their head", (frames(_ACCEPTED, frame(_STREAM), _HEAD, _ENDED),), 502),
-    # How much
+    # Sizes and credit
     FrameCase("credit beyond all numbers", (frames(frame(credit=2**64 - 1)), frames(_WHOLE)), 502, breaks=True),
     FrameCase("credit below nothing", (frames(frame(credit=2**63)), frames(_WHOLE)), 502, breaks=True),
     FrameCase("credit byte by byte", (frames(*[frame(credit=1)] * 1100), frames(_WHOLE)), 502, breaks=True),
@@ -420,10 +420,10 @@ FRAME_CASES = (
     FrameCase("a field of a later version", (_later(frames(_WHOLE)),), 200, contains=b"[DONE]"),
     FrameCase("40,000 heads", (frames(_ACCEPTED, *[frame(pb.ForwardResponse(head=pb.Head()))] * 40_000),), 502, breaks=True),
     FrameCase("40,000 pieces of a byte", (frames(_ACCEPTED, _HEAD, *[frame(data(b":"))] * 40_000),), 502, breaks=True),
-    # Its stream
+    # Streams
     FrameCase("it closes, and answers", (frames(_WHOLE, closing=True),), 200, contains=b"[DONE]"),
     FrameCase("it closes again and again", (frames(closing=True), frames(_WHOLE)), 200, contains=b"[DONE]", times=100),
-    # What it says of others
+    # Refusals and their details
     FrameCase("a refusal with a wait of years", (frames(frame(refused("busy", "retry after 99999999999 s"))),), 0, lacks=b"99999999999"),
     FrameCase("it refuses by its policy", (frames(frame(refused("residency_not_accepted"))),), 0),
     FrameCase("it refuses by our stamp", (frames(frame(refused("residency_stamp"))),), 0),
@@ -438,23 +438,23 @@ FRAME_CASES = (
     FrameCase("an error with a wait of years", (frames(_ACCEPTED, frame(head(429, _JSON, ("retry-after", "99999999999"))), frame(data(b'{"error": {"message": "evil"}}')), _ENDED),), 0),
 )
 # fmt: on
-"""Each answers a forward of a gateway in us-east-1 that has no engine."""
+"""Answers to a forward of a gateway in us-east-1 that has no engine."""
 
 
-# As a neighbour
+# The peer as a source of heartbeats
 
 
 @dataclass(frozen=True, slots=True)
 class BeatCase:
     name: str
     changes: dict[str, Any] | bytes
-    """By field, through dots; bytes stand for the whole message."""
+    """Changes by field, with dots for nested ones; bytes stand for the whole message."""
     believed: bool
-    """The peer counts as one that may be sent to."""
+    """True if the peer counts as a possible target."""
 
 
 def beat(number: int, changes: dict[str, Any]) -> pb.SubscribeResponse:
-    """A heartbeat that is right but for these."""
+    """A valid heartbeat with these changes."""
     message = pb.SubscribeResponse(
         gateway_id="eu-1",
         place=pb.Place(**_EU),
@@ -515,7 +515,7 @@ BEAT_CASES = (
     BeatCase("the same capacity 1,000 times", {"capacities": [capacity()] * 1000}, True),
     BeatCase("a queue of 2**32 - 1", _queues(pb.ModelQueue(model="llama", length=2**32 - 1)), True),
     BeatCase("a queue without a model", _queues(pb.ModelQueue(length=1)), False),
-    # Room, and what it promises
+    # Room and releases
     BeatCase("room for 2**31", _capacities(room=2**31), False),
     BeatCase("room for 2**63 - 1", _capacities(room=2**63 - 1), False),
     BeatCase("room for less than -2**62", _capacities(room=-(2**63)), False),
@@ -531,7 +531,7 @@ BEAT_CASES = (
     BeatCase("a threshold of 2**64 - 1", _capacities(threshold_tokens=2**64 - 1), False),
     BeatCase("a connector that nobody knows", _capacities(connector="teleport"), True),
     BeatCase("a connector with a line break", _capacities(connector="a\nb"), True),
-    # What is not its own
+    # Claims about other regions, tenants and budgets
     BeatCase("a capacity in our region", _capacities(place=pb.Place(region="us-east-1", jurisdiction="US")), True),
     BeatCase("a capacity in a third region", _capacities(place=pb.Place(region="ap-east-1", jurisdiction="AP")), True),
     BeatCase("a capacity in its region under another law", _capacities(place=pb.Place(region="eu-west-1", jurisdiction="US")), True),
@@ -551,5 +551,5 @@ BEAT_CASES = (
     BeatCase("5,000 queues", _queues(*(pb.ModelQueue(model=f"m-{number}") for number in range(5000))), False),
 )
 # fmt: on
-"""Each is told by a peer in eu-west-1 to a gateway in us-east-1 with an engine of its own, which has no budgets, plans no
-replicas and follows no controller: what is said of those is not read."""
+"""Heartbeats of a peer in eu-west-1 to a gateway in us-east-1 with an engine of its own. That gateway has no budgets,
+plans no replicas and follows no controller, so it does not read the fields about those."""

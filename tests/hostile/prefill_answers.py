@@ -1,7 +1,7 @@
-"""`kv_transfer_params` of a prefill that lies, and what may become of each: one line a finding. A hand-off is passed on to
-the decode engine as it came, so it has to be one JSON object of a bounded size, without a word of ours in any writing,
-and lead to the worker itself (10.0.0.7 and 127.0.0.1, port 5600) and nowhere else; counts of experts are used
-or dropped, and cost nothing but themselves.
+"""False `kv_transfer_params` of a prefill worker, and the expected result of each: one case per line. A hand-off is
+passed on to the decode engine unchanged, so it must be one JSON object of a bounded size, must not contain a member of
+the gateway's own in any spelling, and must lead to the worker itself (10.0.0.7 and 127.0.0.1, port 5600) and nowhere
+else. Counts of experts are used or dropped, at no other cost.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ TOLD = b'"remote_host":"10.0.0.7","remote_port":5600,"remote_block_ids":[1,2]'
 class PrefillCase:
     name: str
     params: bytes
-    """As they stand in the answer."""
+    """Raw value of the member in the answer."""
     told: bytes | None
-    """What the decode engine is told; None: the prefill is to blame, and nothing is."""
+    """Hand-off that the decode engine is given; None if the prefill is at fault and the decode engine is given none."""
     counts: bool = False
-    """There are counts that can be used."""
+    """True if the counts can be used."""
 
 
 def counts(data: bytes = bytes(8), **more: object) -> bytes:
@@ -43,7 +43,7 @@ _HUGE = b"1" + b"0" * 400
 
 
 def _leading(host: str = '"10.0.0.7"', port: str = "5600") -> tuple[bytes, bytes]:
-    """Such a hand-off, and what becomes of it where it may go on."""
+    """A hand-off with this address, and the same as the expected result where it is allowed."""
     told = handed(f'"remote_host":{host},"remote_port":{port},"remote_block_ids":[[1,2]]'.encode())
     return told, told
 
@@ -57,7 +57,7 @@ def _also(*members: bytes) -> tuple[bytes, bytes]:
 PREFILL_CASES = (
     PrefillCase("nothing of ours", _PLAIN, _PLAIN),
     PrefillCase("counts", handed(TOLD, counts()), _PLAIN, counts=True),
-    # Where it leads
+    # Addresses
     PrefillCase("itself, by its other address", *_leading('"127.0.0.1"')),
     PrefillCase("itself by its name on its machine", *_leading('"localhost"')),
     PrefillCase("no host and no port", *_leading("null", "null")),
@@ -99,7 +99,7 @@ PREFILL_CASES = (
     PrefillCase("many nodes, one of them elsewhere", handed(TOLD, b'"remote_multi_nodes_meta_mapping":{"0":{"host":"10.0.0.7"},"1":{"host":"evil.example.net"}}'), None),
     PrefillCase("a member of a long name", handed(TOLD, b'"' + b"x" * 1000 + b'host":"evil"'), None),
     PrefillCase("20,000 nodes", handed(TOLD, b'"nodes":[' + b",".join([b'{"host":"10.0.0.7"}'] * 20_000) + b"]"), None),
-    # What it is
+    # Documents
     PrefillCase("nothing", b"", None),
     PrefillCase("null", b"null", None),
     PrefillCase("a list", b"[" + _PLAIN + b"]", None),

@@ -1,5 +1,5 @@
-"""Descriptions of a replica that a controller hands to an adopter, each as another gateway announced it, and what is
-said of each when it alone is left out: one line a finding. Whatever stands beside it in the snapshot is taken in.
+"""Descriptions of a replica that a controller hands to an adopter, each as another gateway announced it, and the reason
+why that replica alone is skipped: one case per line. The rest of the snapshot must be applied.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ class DescriptionCase:
     name: str
     text: str
     why: str
-    """Has to be in what is said of it; empty where it is served."""
+    """Text that the reason must contain; empty where the replica is served."""
     label: str = "lent"
-    """What it goes by: its id, or its place in the list."""
+    """Name of the replica in the reason: its id, or its index in the list."""
     accepts: bool = True
-    """Its home says what it accepts."""
+    """True if the home gateway has stated what the replica accepts."""
     times: int = 1
 
 
@@ -33,13 +33,13 @@ _DEEP = "[" * 100_000
 # fmt: off
 DESCRIPTION_CASES = (
     DescriptionCase("nothing wrong", described(), ""),
-    # What is none
+    # Invalid documents
     DescriptionCase("nothing", "", "it is not JSON", _FIRST),
     DescriptionCase("no JSON", "{", "it is not JSON", _FIRST),
     DescriptionCase("a list", "[]", "it is not a JSON object", _FIRST),
     DescriptionCase("levels without end", '{"id": "lent", "a": ' + _DEEP, "it is not JSON", _FIRST),
     DescriptionCase("null", "null", "it is not a JSON object", _FIRST),
-    # What it is called
+    # Ids
     DescriptionCase("no id", described(id=None), "it is no id", _FIRST),
     DescriptionCase("an id with a line break", described(id="a\nb"), "it is no id", _FIRST),
     DescriptionCase("an id that is a list", described(id=["lent"]), "it is no id", _FIRST),
@@ -48,7 +48,7 @@ DESCRIPTION_CASES = (
     DescriptionCase("our own replica's id", described(id="us-1-r0"), "is in this gateway's own region file", _FIRST),
     DescriptionCase("one id twice", described(), "granted twice", times=2),
     DescriptionCase("one id three times", described(), "granted twice", times=3),
-    # What it says of itself
+    # Fields
     DescriptionCase("a key of a later version", described(colour="red"), "colour: is not a known key"),
     DescriptionCase("a key with a line break", described(**{"a\nb": 1}), "holds a key that is not known, and no name"),
     DescriptionCase("a thousand keys", described(**{f"k{number}": 1 for number in range(1000)}), "is not a known key"),
@@ -67,7 +67,7 @@ DESCRIPTION_CASES = (
     DescriptionCase("a certificate without its key", described(url="https://127.0.0.1:9", tls={"client_certificate": "/etc/passwd"}), "tls"),
     DescriptionCase("a file for a key", described(api_key_file="/etc/shadow"), "api_key_file"),
     DescriptionCase("a key of our environment", described(api_key_env="HOME"), "api_key_env"),
-    # Where it is
+    # Places
     DescriptionCase("a URL with a query", described(url="http://127.0.0.1:9/?x=1"), "url"),
     DescriptionCase("a URL of a cloud's metadata", described(url="http://169.254.169.254"), "none of the ranges"),
     DescriptionCase("a side channel in a cloud's metadata", described(role="prefill", side_channel_hosts=["169.254.169.254"]), "side_channel_hosts: 169.254.169.254 is in none of the ranges"),
@@ -77,7 +77,7 @@ DESCRIPTION_CASES = (
     DescriptionCase("side channels that are a text", described(role="prefill", side_channel_hosts="127.0.0.1"), "side_channel_hosts"),
     DescriptionCase("a region without a jurisdiction", described(jurisdiction=None), "region and jurisdiction"),
     DescriptionCase("half of another place", described(region="us-east-1"), "has region us-east-1 in US"),
-    # Whose law
+    # Policies
     DescriptionCase("nothing of what its home accepts", described(), "nothing says what its home accepts", accepts=False),
 )
 # fmt: on

@@ -1,19 +1,20 @@
-"""Two controllers over one shared store, and what each may still do: one line a finding.
+"""Stories of two controllers over one shared store, and the allowed result of each step: one case per line.
 
-Each case is a story of steps, and behind each step stands how it ends; without a word it is done. After every step no
-gateway has gone back to an older word, the names were written by none who leads by an older term, and no two leases
-last at once. At the end no replica is served by two gateways that have heard each other.
+Each case is a sequence of steps, each with its result behind `->`; without one, the step succeeds. After every step, no
+gateway may have gone back to an older version, no leader of an older term may have written DNS records, and no two
+leases may be valid at the same time. At the end, no replica may be served by two gateways that have heard each other.
 
-- `7 s`: time goes on. `a 7 s`: on a's clock alone. `b looks 7 s`: meanwhile b tries each second to lead.
-- `a leads`, `a renews`, `a gives back`. A lease lasts 6 s, of which a margin of 1 s is taken off.
-- `a writes r1 to us` (or eu): an order that the replica of us is served there. `a tells us`: as it was written last.
-- `a publishes`; `a reads names` and `a writes names` are its two halves.
-- `a recovers`: may it start a gateway anew?
-- `a starts to write r1 to us`, `a ends it`: in between it is on its way. `a asks to renew`, `a is answered`: in between
-  the answer is. `a is robbed`: somebody has the store who did not wait. `b registers us`: it hears what us serves by.
-- `store is gone` (or `gone for a`), `store is back`; `store keeps silent`: the next write takes place and is not
-  answered. `store is late 3 s`: so long it takes for the next answer. `store forgets`: a copy from before the last write
-  takes its place; `store forgets all`: from before anybody led.
+- `7 s`: time passes. `a 7 s`: on a's clock alone. `b looks 7 s`: meanwhile b tries each second to lead.
+- `a leads`, `a renews`, `a gives back`. A lease lasts 6 s, of which a margin of 1 s is deducted.
+- `a writes r1 to us` (or eu): a assigns the replica r1 to us. `a tells us`: a sends us the newest assignment.
+- `a publishes`: a writes the DNS records; `a reads names` and `a writes names` are its two halves.
+- `a recovers`: a checks its lease, as before it restarts a gateway.
+- `a starts to write r1 to us`, `a ends it`: the request is under way in between. `a asks to renew`, `a is answered`:
+  the answer is under way in between. `a is robbed`: another holder takes the store without waiting for the lease.
+  `b registers us`: b learns the version that us serves by.
+- `store is gone` (or `gone for a`), `store is back`; `store keeps silent`: the next write takes effect without an
+  answer. `store is late 3 s`: the next answer takes so long. `store forgets`: a copy from before the last write
+  replaces it; `store forgets all`: an empty store replaces it.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from dataclasses import dataclass
 class SplitCase:
     name: str
     story: str
-    """Steps, with a semicolon between two; behind `->` how one ends."""
+    """Steps, separated by semicolons; each may have a result behind `->`."""
     rates: tuple[float, float] = (1.0, 1.0)
-    """How fast the clocks of both go."""
+    """Rates of both controllers' clocks."""
     offsets_s: tuple[int, int] = (0, 0)
-    """What they say at the beginning."""
+    """Initial times of both controllers' clocks, in seconds."""
 
 
 _A_LEADS = "a leads; a writes r1 to us; a tells us; a tells eu"

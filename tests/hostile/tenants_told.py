@@ -1,6 +1,6 @@
-"""What a lying peer may say of tenants: of their requests, and of budgets. One line a finding.
+"""False reports of a peer about tenants' requests and budgets: one case per line.
 
-The word of a peer takes nothing of a tenant's floor, makes nobody known, and is kept within bounds.
+A peer's report must not reduce a tenant's guaranteed share, make an unknown tenant known, or exceed its bounds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from protos.mesh.v1 import peer_pb2 as pb
 
 HONEST = "default"
-"""The tenant with limits that asks at the gateway that hears this."""
+"""Tenant with limits that sends requests to the gateway which hears the report."""
 _BIG, _ALL = 10**12, 2**64 - 1
 HOUR_US = 3600 * 10**6
 
@@ -21,9 +21,9 @@ class UseCase:
     name: str
     uses: tuple[pb.TenantUse, ...]
     believed: bool
-    """The heartbeat is taken in; else its peer is lost until it says something else."""
+    """True if the heartbeat is accepted; otherwise the peer is lost until its next valid heartbeat."""
     age_us: int = 0
-    """Since when that is so, it says."""
+    """Age of the report in microseconds, as the peer claims."""
 
 
 def _use(tenant: str = HONEST, each: int = 0, **changes: int) -> pb.TenantUse:
@@ -74,13 +74,13 @@ USE_CASES = (
 
 @dataclass(frozen=True, slots=True)
 class BudgetCase:
-    """Of the budget of key `a`, 100 tokens a day and 1,000 a month, on 22 November 2026."""
+    """Reports about the budget of key `a`, 100 tokens a day and 1,000 a month, on 22 November 2026."""
 
     name: str
     said: tuple[dict[str, Any], ...]
     believed: bool
     left: bool
-    """Is there anything left of that budget? A peer can say that it is used up."""
+    """True if any of that budget must be left. A peer can report that it is used up."""
 
 
 def _said(**changes: Any) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""URLs of a webhook for scaling, and what has to come of each in a region file that does not say `insecure`: one line a
-finding. What is said there goes beyond this machine by TLS alone, to the host that an operator reads in the line.
+"""URLs of a scaling webhook, and the expected verdict on each in a region file without `insecure`: one case per line.
+Reports may leave this machine by TLS alone, to the host that an operator reads in the URL.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class UrlCase:
     name: str
     url: str
     fault: str
-    """Has to be in what is said of it; empty where it may be used."""
+    """Text that the error must contain; empty where the URL is allowed."""
 
 
 # fmt: off

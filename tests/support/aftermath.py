@@ -1,7 +1,8 @@
-"""What has to be true after any fault, whoever caused it: nothing of it is left, and the next clients are served.
+"""Checks that hold after any fault, whatever caused it: all its resources are released, and the next clients are
+served.
 
-It looks at the core's and the driver's own books, and from outside at sockets, tasks, objects and memory, so that it
-holds for whatever the edges are made of.
+It reads the books of core and driver, and looks from outside at sockets, tasks, objects and memory, so that it works
+for any implementation of the edges.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from tests.support.wire import CHAT_BODY, CHAT_PATH
 BODY_BYTES_MAX = 16 << 20
 REQUESTS_MAX = 4
 _REST_S = 15.0
-"""Longer than anything may take to end; what has not come to rest by then never will."""
+"""Seconds, longer than any request may take to end; a gateway that is not at rest by then never will be."""
 _KEPT_BYTES_MAX = 2 << 20
-"""A rest may differ from the one before by what a gateway learns: a prefix, a decision, a few steps of its tail."""
+"""Bytes by which two rests may differ, for what a gateway learns: a prefix, a decision, a few steps of its tail."""
 _OF_A_REQUEST = (RequestOwner, Mailbox, RequestState, OutboundRequest, EventScanner)
-"""What lives only as long as its request."""
+"""Classes whose objects live only as long as their request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What stands where nobody asks anything: to be found again once everybody has left."""
+    """Resources in use while no request runs; they must be the same once all clients have left."""
 
     tasks: int
     objects: Counter[str]
@@ -54,7 +55,7 @@ class Books:
 
 @dataclass
 class Stand:
-    """Gateways and fake engines as one fault needs them. The first gateway is where clients ask."""
+    """Gateways and fake engines as one fault needs them. Clients ask the first gateway."""
 
     gateways: list[GatewayHandle]
     engines: list[FakeEngine]
@@ -77,7 +78,7 @@ class Stand:
         return sum(engine.aborted.count for engine in self.engines)
 
     async def become_busy(self) -> None:
-        """Whoever asks now has to wait."""
+        """Make all engines busy, so that new requests have to wait."""
         for engine in self.engines:
             engine.waiting = 1
         await until(lambda: free_replicas(self.gateways[-1]) == 0)
@@ -90,7 +91,7 @@ class Stand:
         await until(lambda: free_replicas(self.gateways[-1]) > 0)
 
     def left_over(self) -> list[str]:
-        """In words; empty once all is quiet."""
+        """Resources still in use, in words; empty once all is quiet."""
         found: list[str] = []
         for gateway in self.gateways:
             found += [f"{gateway.config.gateway_id}: {each}" for each in left_in(gateway)]
@@ -105,11 +106,11 @@ class Stand:
         return Books(self.tasks(), Counter(kinds), tracemalloc.get_traced_memory()[0])
 
     def tasks(self) -> int:
-        """All but those that wait on an engine's side of a connection that the gateway keeps for later."""
+        """Number of tasks, without those on an engine's side of a connection that the gateway keeps for later."""
         return len(asyncio.all_tasks()) - sum(connections_at(engine.port) for engine in self.engines)
 
     async def comes_to_rest(self, before: Books | None = None) -> None:
-        """Raises AssertionError with what is left in words."""
+        """Wait until all is at rest. Raises AssertionError with the resources still in use."""
         found: list[str] = []
         try:
             async with asyncio.timeout(_REST_S):
@@ -122,7 +123,8 @@ class Stand:
             raise AssertionError(f"not at rest: {found}; all tasks: {dict(tasks)}") from None
 
     async def serves(self) -> None:
-        """As many as there is room for at once, and then one that takes all the room there is for bodies."""
+        """Assert that as many clients are served at once as there is room for, and then one whose body takes all the
+        room for bodies."""
         for engine in self.engines:
             engine.plays(stream(*GOOD_STREAM))
         await self.become_free()
@@ -147,12 +149,13 @@ async def stand(
     engines: int = 1,
     change: Callable[[GatewayConfig], GatewayConfig] = lambda config: config,
 ) -> AsyncIterator[Stand]:
-    """With `across` the engines stand in another region, and the gateway that is asked has none.
+    """Serve gateways and engines. With `across`, the engines stand in another region, and the gateway that clients ask
+    has none.
 
-    Once the block is left everything has to be as it was before it, and the next clients have to be served.
+    At the end of the block, all resources must be as before it, and the next clients must be served.
     """
     async with AsyncExitStack() as stack:
-        gc.freeze()  # the collector passes over what there is already, a hundred times what a gateway is made of
+        gc.freeze()  # spares the collector the objects that exist already, a hundred times a gateway's
         stack.callback(gc.unfreeze)
         fakes = [await stack.enter_async_context(FakeEngine().serving()) for _ in range(engines)]
         session = await stack.enter_async_context(
@@ -192,7 +195,7 @@ def left_in(gateway: GatewayHandle) -> list[str]:
 
 
 def connections_at(port: int) -> int:
-    """Open sockets of this process that were accepted at this port."""
+    """Number of open sockets of this process that were accepted at this port."""
     found = 0
     for path in Path("/dev/fd").iterdir():
         try:
@@ -230,7 +233,7 @@ def tracing_memory() -> Iterator[None]:
 
 
 def _with_little_room(config: GatewayConfig) -> GatewayConfig:
-    """So that a place which is not given back is missed at once."""
+    """Limit the room, so that a place which is not given back is noticed at once."""
     limits = LimitsConfig(
         requests_max=REQUESTS_MAX, body_max_bytes=BODY_BYTES_MAX, bodies_held_max_bytes=BODY_BYTES_MAX
     )

@@ -1,4 +1,4 @@
-"""Work that goes on beside a test."""
+"""Runs a coroutine beside a test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 @asynccontextmanager
 async def in_background(work: Coroutine[object, object, object]) -> AsyncIterator[None]:
-    """Cancelled at the end of the block; if it breaks, so does the block."""
+    """Run `work` as a task, which is cancelled at the end of the block; if it fails, so does the block."""
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(work)
         yield

@@ -1,5 +1,6 @@
-"""A miniature world of decode workers that step behind one barrier, around a real decode tier: no gateways, no engines,
-no time but steps."""
+"""Simulates decode workers that step together, around a real decode tier: without gateways, engines or time other than
+steps.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _FAR_NS = 1 << 60
 
 @dataclass(frozen=True)
 class Load:
-    """Of each request, when its prompt has been read (a step), and how many tokens it has and gets."""
+    """Step at which each request's prompt is ready, and its numbers of prompt and output tokens."""
 
     arrivals: list[int]
     prompts: list[int]
@@ -29,7 +30,8 @@ class Load:
 
 
 def heavy_tailed(requests: int, slots: int, offered: float, seed: int) -> Load:
-    """As many requests a step as keep that many slots busy, times `offered`."""
+    """Requests with lengths of a heavy-tailed distribution, at a rate that keeps `offered` times this many slots
+    busy."""
     rng = random.Random(seed)
     prompts = [min(30_000, max(50, int(rng.lognormvariate(7.0, 1.0)))) for _ in range(requests)]
     outputs = [min(1_000, max(8, int(rng.lognormvariate(4.0, 1.0)))) for _ in range(requests)]
@@ -38,7 +40,7 @@ def heavy_tailed(requests: int, slots: int, offered: float, seed: int) -> Load:
 
 
 class Oracle(Predictor):
-    """Knows how long each will be."""
+    """Predictor that knows each request's output length."""
 
     def __init__(self, load: Load) -> None:
         self._outputs = {f"q{number}": output for number, output in enumerate(load.outputs)}
@@ -51,7 +53,8 @@ class Oracle(Predictor):
 @dataclass(frozen=True)
 class Played:
     imbalance: float
-    """max − min of the KV tokens, on average over the steps while requests came, without the first ones."""
+    """Difference between the largest and the smallest KV load, averaged over the steps while requests arrive, without
+    the first ones."""
     deficit: float
     steps: int
     degraded: int

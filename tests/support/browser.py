@@ -1,5 +1,5 @@
-"""A real Chromium without a screen, driven by Selenium. It asks nobody but this machine: neither the driver nor the
-browser is looked for elsewhere, and no name is looked up.
+"""A real Chromium without a screen, driven by Selenium. It contacts only this machine: neither the driver nor the
+browser is downloaded, and no name is resolved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 ENOUGH_S = 60.0
-"""What has not come true by then never will."""
+"""Seconds after which a condition counts as never true."""
 _OPTIONS = (
     "--headless=new",
     "--no-sandbox",
@@ -54,14 +54,14 @@ def chromium(profile: Path) -> Iterator[Chrome]:
 
 
 class Page:
-    """One tab, seen as its user does. Everything here blocks: call it in a thread."""
+    """One browser tab, as its user sees it. Every method blocks: call it in a thread."""
 
     def __init__(self, driver: Chrome) -> None:
         self.driver: Any = driver
-        """Half of what it offers has no types."""
+        """Driver, typed as Any: half of its methods have no types."""
 
     def open(self, url: str, *, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
-        """As somebody who was never here."""
+        """Open a page as a first-time visitor."""
         self.driver.get("about:blank")
         self.forget_logs()
         self.driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": url, "storageTypes": "all"})
@@ -71,7 +71,7 @@ class Page:
         self.driver.get(f"{url}/")
 
     def resize(self, width: int, height: int) -> None:
-        """What is seen, without a window's edge: no window is as narrow as a telephone."""
+        """Set the size of the viewport: a window cannot be as narrow as a telephone's."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
@@ -80,7 +80,7 @@ class Page:
         return found
 
     def text(self, css: str) -> str:
-        """Of all of it, as it is in the document."""
+        """Whole text of an element, as it is in the document."""
         told: str | None = self.driver.execute_script(
             "return document.querySelector(arguments[0])?.textContent ?? ''", css
         )
@@ -90,7 +90,7 @@ class Page:
         return self.driver.execute_script(script, *arguments)
 
     def until(self, script: str, *arguments: object) -> Any:
-        """Until this JavaScript gives something true, which is given."""
+        """Wait until this JavaScript expression is truthy, and return its value."""
         wait = WebDriverWait(self.driver, ENOUGH_S, poll_frequency=0.02)
         return wait.until(lambda driver: driver.execute_script(f"return {script}", *arguments), f"never: {script}")
 
@@ -102,11 +102,11 @@ class Page:
         self.driver.get_log("performance")
 
     def console(self) -> list[str]:
-        """What the browser complained of since it was asked last."""
+        """Messages in the browser's console since the last call."""
         return [each["message"] for each in self.driver.get_log("browser")]
 
     def asked(self) -> set[str]:
-        """Whom it asked for something since it was asked last, as scheme and host."""
+        """Origins (scheme and host) that the page contacted since the last call."""
         hosts = set()
         for entry in self.driver.get_log("performance"):
             message = json.loads(entry["message"])["message"]

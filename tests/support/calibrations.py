@@ -1,4 +1,4 @@
-"""Calibrations of expert locality, small and made up: a few domains whose requests prefer experts of their own."""
+"""Small synthetic calibrations of expert locality: a few domains whose requests prefer experts of their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from gateway.fit.eldr_calibration import Calibration
 def calibration(
     requests: int = 48, domains: int = 3, layers: int = 4, experts: int = 12, *, told_by: int = 2, seed: int = 1
 ) -> Calibration:
-    """The first `told_by` layers tell domains apart; the others pick at random. Two requests are of one document."""
+    """Calibration in which the first `told_by` layers tell domains apart and the others pick experts at random. Each
+    two requests share a document."""
     rng = np.random.default_rng(seed)
     home = np.arange(requests) // 2 % domains
     share = experts // domains
@@ -27,7 +28,7 @@ def calibration(
     chances *= rng.uniform(0.8, 1.2, chances.shape)
     chances /= chances.sum(axis=2, keepdims=True)
     prefill = rng.poisson(chances * 90).astype(np.uint16)
-    chances[:, told_by:] = 1.0 / experts  # what a prompt picks there says nothing of its answer
+    chances[:, told_by:] = 1.0 / experts  # the prompt's experts in these layers predict nothing about the answer's
     decode = (rng.poisson(chances * 200) / 200).astype(np.float32)
     return Calibration(
         Shape(layers, experts, "m"),

@@ -1,4 +1,4 @@
-"""A gateway reduced to its core and its gRPC face, with a scripted engine, and another gateway's connection to it."""
+"""A gateway reduced to core and gRPC service, with a scripted engine, and another gateway's connection to it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class EngineLeg(Pouring):
 
 @dataclass
 class Callee:
-    """A gateway in the EU reduced to its core and its gRPC face, and the US gateway's connection to it."""
+    """A gateway in the EU reduced to its core and its gRPC service, and the US gateway's connection to it."""
 
     link: PeerLink
     driver: Driver
@@ -96,11 +96,11 @@ class Callee:
     core: GatewayCore
     accepted: asyncio.Event = field(default_factory=asyncio.Event)
     closed_because: list[str] = field(default_factory=list)
-    """Set to one reason, it takes no forward."""
+    """Reasons for refusing every forward; empty while forwards are accepted."""
     malformed: list[GatewayId] = field(default_factory=list)
-    """Whose forwards were no gateway's to send."""
+    """Gateways that sent a malformed forward."""
     body: bytes = BODY
-    """What is forwarded."""
+    """Body of the forwards."""
 
     @asynccontextmanager
     async def forward(self, order: StartLeg | None = None, gateway_id: GatewayId = CALLER) -> AsyncIterator[Leg]:
@@ -128,7 +128,7 @@ def start_core(driver: Driver) -> None:
 
 
 def explain(caller: GatewayId, request_id: RequestId) -> ExplainedRequest | None:
-    """Knows one request, of one origin."""
+    """Explain the one request that is known, to its origin."""
     if (caller, request_id) != (CALLER, RequestId("r-1")):
         return None
     return ExplainedRequest("eu-1", EU.region, EU.jurisdiction, request_id, "llama", caller, age_ms=1.0)
@@ -136,7 +136,7 @@ def explain(caller: GatewayId, request_id: RequestId) -> ExplainedRequest | None
 
 @asynccontextmanager
 async def serve(peering: PeeringConfig, opener: LegOpener | None = None) -> AsyncIterator[Callee]:
-    """`opener` stands in for the scripted engine."""
+    """Serve the gateway. `opener` replaces the scripted engine."""
     clock, engine, board = Clock(), Engine(), LoadBoard()
     core = GatewayCore(GatewayId("eu-1"), EU, seed=1)
     driver = Driver(core, clock)

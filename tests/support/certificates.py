@@ -1,4 +1,4 @@
-"""Certificates for tests, good and bad, in files as an operator would lay them out."""
+"""Valid and invalid certificates for tests, in files as an operator would lay them out."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def mesh_identity(gateway_id: str, place: Place, trust_domain: str = TRUST_DOMAI
 def mesh_leaf(
     ca: DevelopmentCa, gateway_id: str, place: Place, *, days: float = 1, jurisdiction: Jurisdiction | None = None
 ) -> Issued:
-    """A gateway's certificate; with negative days, one that has expired."""
+    """Certificate of a gateway; with negative days, an expired one."""
     begins, ends = validity(Clock().wall_ns(), days)
     identity = replace(mesh_identity(gateway_id, place, ca.trust_domain), jurisdiction=jurisdiction)
     return ca.issue_for_gateway(identity, begins=min(begins, ends - timedelta(days=1)), ends=ends)
 
 
 def controller_leaf(ca: DevelopmentCa, name: str = "control-1", *, may_call: bool = False) -> Issued:
-    """A controller's certificate; with `may_call`, one that could be shown to those whom it calls too."""
+    """Certificate of a controller; with `may_call`, one that is also valid for a client."""
     begins, ends = validity(Clock().wall_ns(), 1)
     identity = ControllerIdentity(ca.trust_domain, name)
     if not may_call:
@@ -47,7 +47,8 @@ def controller_leaf(ca: DevelopmentCa, name: str = "control-1", *, may_call: boo
 
 
 def clients_leaf(ca: DevelopmentCa, *, days: float = 1, for_callers: bool = False) -> Issued:
-    """What clients are shown; `for_callers`, the same as one to call with. It names no gateway."""
+    """Certificate for the listener that clients connect to; with `for_callers`, the same for a client. It names no
+    gateway."""
     begins, ends = validity(Clock().wall_ns(), days)
     names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
     usage = ExtendedKeyUsageOID.CLIENT_AUTH if for_callers else ExtendedKeyUsageOID.SERVER_AUTH
@@ -60,7 +61,7 @@ def roots_of(*authorities: DevelopmentCa) -> bytes:
 
 @dataclass
 class Files:
-    """One gateway's files for one use."""
+    """Certificate files of one gateway for one purpose."""
 
     folder: Path
     certificate: Path = field(init=False)
@@ -73,7 +74,7 @@ class Files:
         self.roots = self.folder / "roots.pem"
 
     def put(self, leaf: Issued | None = None, *, roots: bytes | None = None) -> None:
-        """Each file is replaced as a whole, as certificate managers do."""
+        """Replace each file as a whole, as certificate managers do."""
         if leaf is not None:
             _replace(self.key, leaf.key_pem)
             _replace(self.certificate, leaf.certificate_pem)

@@ -6,7 +6,7 @@ from gateway.ground.clock import Clock
 
 
 class StillClock(Clock):
-    """Stands still until a test moves it."""
+    """Clock that stands still until a test moves it."""
 
     def __init__(self, now: int = 0) -> None:
         self.now = now

@@ -1,4 +1,6 @@
-"""A controller and gateways as processes, each of which can be killed and begun again where it was, under requests."""
+"""A controller and gateways as processes, which can be killed and restarted with their state, while clients send
+requests.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +28,22 @@ from tests.support.processes import QUICK_OBSERVATION, QUICK_PEERS, QUICK_PROBES
 
 PLACES = {"us-1": US, "ap-1": AP, "eu-1": EU}
 OPEN = (US, AP)
-"""Each takes and sends the other's. The third is for itself."""
+"""Regions that exchange requests with each other. The third one exchanges none."""
 ADDRESSES = {"us-1": "192.0.2.1", "ap-1": "192.0.2.2", "eu-1": "192.0.2.3"}
-"""What the name says; nobody connects to them."""
+"""Addresses that DNS answers contain; no client connects to them."""
 NETWORKS = {"us-1": "198.51.100.0/26", "ap-1": "198.51.100.64/26", "eu-1": "198.51.100.128/26"}
 ZONE = "mesh.test"
 PATIENT = {**QUICK["decisions"], "silence": "1m"}
-"""However slow the machine: nobody is called down for being slow."""
+"""Decision settings under which no gateway is declared down for being slow, however slow the machine."""
 _WHOLE = b"".join(GOOD_STREAM)
 _LOOK_S = 0.02
 ENOUGH_S = 100.0
-"""What has not come true by then never will."""
+"""Seconds after which a condition counts as never true."""
 
 
 @dataclass
 class Controlled:
-    """Nobody runs yet."""
+    """The processes, none of which runs at first."""
 
     folder: Path
     ports: Callable[[], int]
@@ -54,20 +56,20 @@ class Controlled:
     dns: dict[str, int] = field(default_factory=dict)
     control_port: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of the controller's file, besides the usual."""
+    """Additional settings of the controller's file."""
     control: dict[str, Any] = field(default_factory=dict)
-    """Of each region file's section of that name, besides the usual."""
+    """Additional settings of each region file's `control` section."""
     more: dict[str, Any] = field(default_factory=dict)
-    """Of each region file."""
+    """Additional settings of each region file."""
     replica: dict[str, Any] = field(default_factory=dict)
-    """Of each replica, besides the usual."""
+    """Additional settings of each replica."""
     ways: dict[str, int] = field(default_factory=dict)
-    """By gateway, the port at which it dials the controller, where that is not the controller's own."""
+    """Port at which each gateway dials the controller, where it is not the controller's own."""
     health: dict[str, int] = field(default_factory=dict)
-    """By gateway, the port at which the controller asks for its health, likewise."""
+    """Port at which the controller asks for each gateway's health, where it is not the gateway's own."""
 
     async def prepare(self, *names: str) -> None:
-        """Who is to be there, with an engine each."""
+        """Choose the gateways that take part, and start an engine for each."""
         self.control_port = self.ports()
         for name in names:
             self.engines[name] = await self.stack.enter_async_context(FakeEngine().serving())
@@ -75,7 +77,7 @@ class Controlled:
             self.dns[name] = self.ports()
 
     async def start(self, *names: str) -> None:
-        """The controller, then gateways, until all are as they should be."""
+        """Start the controller, then the gateways, and wait until all have settled."""
         await self.prepare(*names)
         await self.start_controller()
         for name in names:
@@ -135,13 +137,13 @@ class Controlled:
         return path
 
     async def kill(self, *names: str) -> None:
-        """-9; `controller` is one of the names."""
+        """Kill processes with SIGKILL; `controller` is one of the names."""
         for name in names:
             process = self.gateways.pop(name).process if name in self.gateways else self._controller.process
             process.kill()
             await process.wait()
 
-    # What is seen
+    # Observing
 
     @property
     def _controller(self) -> ControllerProcess:
@@ -149,7 +151,7 @@ class Controlled:
         return self.controller
 
     async def state(self) -> dict[str, Any]:
-        """What the controller says."""
+        """State of the controller, by its admin API."""
         return await self._json(f"{self._controller.admin_url}/admin/state")
 
     async def served(self, name: str) -> set[str]:
@@ -158,7 +160,7 @@ class Controlled:
         return {each["id"] for each in state["replicas"]}
 
     async def gateway(self, name: str) -> dict[str, Any]:
-        """What the controller says of one; nothing of one that it does not know."""
+        """State of one gateway, by the controller's admin API; an empty one if the controller does not know it."""
         found: list[dict[str, Any]] = [each for each in (await self.state())["gateways"] if each["id"] == name]
         return found[0] if found else {"condition": "", "attached": False}
 
@@ -168,7 +170,7 @@ class Controlled:
             return found
 
     async def until_served(self, name: str, *replicas: str) -> None:
-        """Exactly these."""
+        """Wait until the gateway serves exactly these replicas."""
         await until_seen(lambda: self.served(name), lambda served: served == set(replicas))
 
     async def until_state(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -178,8 +180,8 @@ class Controlled:
         await until_seen(lambda: self.gateway(name), holds)
 
     async def settled(self) -> None:
-        """Every gateway that runs is up, serves its own replica by what it was told last, and is what the name says
-        to clients beside it, whomever they ask."""
+        """Wait until every running gateway is up, serves its own replica by the newest snapshot, and is the answer of
+        every gateway's DNS to clients near it."""
 
         def is_settled(state: dict[str, Any]) -> bool:
             named = {name for area in state["names"] for name in area["gateways"]}
@@ -192,17 +194,17 @@ class Controlled:
             await self.until_told(name, ADDRESSES[name])
 
     async def told(self, client: str, by: str) -> NameAnswer:
-        """What a gateway says to clients in the network of another's region. Raises OSError if it says nothing."""
+        """Answer of a gateway's DNS to clients in the network of another region. Raises OSError if there is none."""
         resolver = NameResolver([("127.0.0.1", self.dns[by])], NETWORKS[client], Clock())
         return await resolver.ask(ZONE)
 
     async def until_told(self, client: str, *addresses: str) -> None:
-        """By every gateway that runs."""
+        """Wait until every running gateway answers these addresses."""
         for by in self.gateways:
             await until_seen(partial(self._told_or_not, client, by), lambda told: set(told) == set(addresses))
 
     async def _told_or_not(self, client: str, by: str) -> tuple[str, ...]:
-        """A busy machine may keep an answer for longer than a client waits for it."""
+        """Addresses of the answer, or the error: a busy machine may answer later than a client waits."""
         try:
             return (await self.told(client, by)).addresses
         except OSError as error:
@@ -213,7 +215,8 @@ _Seen = TypeVar("_Seen")
 
 
 async def until_seen(look: Callable[[], Awaitable[_Seen]], holds: Callable[[_Seen], bool]) -> _Seen:
-    """Another process has to be asked again and again. One that hangs is told of with what was seen of it last."""
+    """Poll another process until its state is as wanted; returns the state. Raises AssertionError with the last
+    state."""
     seen: list[_Seen] = []
     try:
         async with asyncio.timeout(ENOUGH_S):
@@ -244,16 +247,16 @@ async def controlled(
 
 @dataclass
 class Onlookers:
-    """Clients who ask one gateway after another without a pause, and resolvers, all the while. What each of them got is
-    counted, whatever it was."""
+    """Clients that send requests to each gateway without a pause, and resolvers, all the while. Every outcome is
+    counted."""
 
     mesh: Controlled
     ends: dict[str, Counter[str]]
-    """By gateway."""
+    """Outcomes by gateway."""
     silent: list[str] = field(default_factory=list)
-    """Names without an answer while a gateway lived to whom they could have led."""
+    """DNS queries without an answer although a gateway was alive that it could have named."""
     breaches: list[str] = field(default_factory=list)
-    """Replicas served where their home's policy does not let them be."""
+    """Replicas served where the policy of their home does not allow it."""
 
     async def ask(self, name: str) -> None:
         while True:
@@ -293,7 +296,7 @@ class Onlookers:
             await asyncio.sleep(_LOOK_S)
 
     async def until_answered(self, *names: str) -> None:
-        """Once more from now on, by each."""
+        """Wait until each of these gateways has answered once more."""
         before = {name: self.ends[name]["answered"] for name in names}
 
         async def answered() -> dict[str, int]:
@@ -302,7 +305,8 @@ class Onlookers:
         await until_seen(answered, lambda more: all(more.values()))
 
     def check(self, *, died: Iterable[str] = ()) -> None:
-        """Whoever asked a gateway that lived was answered; of one that died, nobody heard anything but its end."""
+        """Assert that gateways which lived answered every request; requests to gateways that died may also be cut or
+        not connect."""
         for name, ends in self.ends.items():
             allowed = {"answered", "cut", "not connected"} if name in died else {"answered"}
             assert ends["answered"], f"nobody was answered by {name}"
@@ -318,7 +322,7 @@ def _may_serve(name: str, replica: str) -> bool:
 
 @asynccontextmanager
 async def watched(mesh: Controlled, *, resolves: Iterable[str] = ("us-1", "ap-1")) -> AsyncIterator[Onlookers]:
-    """Everybody asks and looks until the block ends."""
+    """Send requests and queries, and watch the replicas, until the block ends."""
     seen = Onlookers(mesh, {name: Counter() for name in mesh.engines})
     async with asyncio.TaskGroup() as tasks:
         asking = [tasks.create_task(seen.ask(name)) for name in mesh.engines]

@@ -1,4 +1,4 @@
-"""Short ways to say to a controller's core who is registered, who is heard and what was seen."""
+"""Short forms of a controller core's events: registrations, reports about peers, and probes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def replicas(home: str, count: int) -> list[ReplicaEntry]:
 
 
 class Told:
-    """A core that is told one thing after another, at times of the test's choosing."""
+    """A core that is told one event after another, at times of the test's choosing."""
 
     def __init__(self, config: ControllerConfig | None = None) -> None:
         self.core = ControllerCore()
         self.now_ns = 0
         self.effects: list[Effect] = []
-        """Of the last thing it was told."""
+        """Effects of the last event."""
         self.history: list[Effect] = []
         if config is not None:
             self.tell(events.ConfigApplied(config))
@@ -81,7 +81,7 @@ class Told:
         self.tell(events.PeersHeard(GatewayId(by), (said,)))
 
     def kill(self, name: str) -> None:
-        """As a process that is killed: its connections break, ours and its peers'."""
+        """Kill a process: its connections to the controller and to its peers break."""
         self.disconnect(name)
         for other, health in list(self.core.health.items()):
             if health.connected and other != name:
@@ -89,7 +89,7 @@ class Told:
         self.probe(name, times=self.core.config.probe_failures_min)
 
     def wait(self, duration_ns: int) -> None:
-        """Waking the core whenever it asks for it."""
+        """Let time pass, waking the core whenever it asks for it."""
         until_ns = self.now_ns + duration_ns
         while (wake_ns := self.core.next_wakeup_ns()) is not None and wake_ns <= until_ns:
             self.now_ns = wake_ns
@@ -104,7 +104,7 @@ class Told:
 
 
 def mesh(config: ControllerConfig | None = None, *, per_gateway: int = 4) -> Told:
-    """One gateway in each of three regions, heard of and up."""
+    """Core with one gateway in each of three regions, all connected and up."""
     told = Told(config)
     gateways = [gateway("us", US), gateway("eu", EU), gateway("ap", AP)]
     told.register(gateways, [each for entry in gateways for each in replicas(entry.gateway_id, per_gateway)])

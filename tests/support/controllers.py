@@ -1,4 +1,4 @@
-"""Controllers for tests: their files, in this process and as processes, and gateways that attach to them."""
+"""Controllers for tests: files, controllers in this process and as processes, and gateways that attach to them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 @asynccontextmanager
 async def controller_process(file: Path, *, started_by: Sequence[str] = ()) -> AsyncIterator[ControllerProcess]:
-    """A running controller that has said it is ready. Killed at the end if it has not gone by itself.
+    """Run a controller until it reports ready. It is killed at the end if it has not exited by itself.
 
     `started_by` stands before the command, such as `env`.
     """
@@ -130,7 +130,7 @@ async def controller_process(file: Path, *, started_by: Sequence[str] = ()) -> A
 
 @asynccontextmanager
 async def controller_started(file: Path, *, started_by: Sequence[str] = ()) -> AsyncIterator[ControllerProcess]:
-    """One that may have to stand by first. Killed at the end if it has not gone by itself."""
+    """Run a controller that may have to stand by first. It is killed at the end if it has not exited by itself."""
     arguments = [*started_by, *command("controller", "run", file)]
     process = await asyncio.create_subprocess_exec(
         *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT

@@ -1,4 +1,4 @@
-"""Builders for core tests: short ways to say who exists, what was observed and who asks."""
+"""Builders for core tests: short forms of specs, observations, requests and policies."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ US = Place(RegionName("us-east-1"), Jurisdiction("US"))
 EU = Place(RegionName("eu-west-1"), Jurisdiction("EU"))
 AP = Place(RegionName("ap-northeast-1"), Jurisdiction("JP"))
 LAYERED = PlacementPolicy.PREFIX
-"""Our own region first, then others, and nobody who has a pending request: for tests of just that."""
+"""Policy that prefers the own region and uses no target with a pending request; for tests of that behaviour alone."""
 BOTH = (PlacementPolicy.COST, PlacementPolicy.PREFIX)
-"""The default, and the paper's: what is promised whatever the policy is promised under these."""
+"""Default policy and the paper's policy, for promises that hold under any policy."""
 ANYWHERE = PlaceRule(jurisdictions=frozenset({US.jurisdiction, EU.jurisdiction, AP.jurisdiction}))
 
 
 LOOPBACK_RANGES = ("127.0.0.0/8", "10.0.0.0/8", "localhost")
-"""Where the engines of tests are, whatever region they stand in."""
+"""Address ranges of the tests' engines, whatever region they stand in."""
 
 
 def table(*places: Place, ranges: tuple[str, ...] = LOOPBACK_RANGES) -> RegionTable:
-    """The operators' table with these regions."""
+    """Operators' table with these regions."""
     return RegionTable({each.region: KnownRegion(each.jurisdiction, ranges) for each in places})
 
 
@@ -70,7 +70,7 @@ REGIONS = table(US, EU, AP)
 
 
 def regions_document(*places: Place, ranges: tuple[str, ...] = LOOPBACK_RANGES) -> dict[str, object]:
-    """The same, as a file has it."""
+    """Table of regions, as a file has it."""
     return {
         each.region: {"jurisdiction": str(each.jurisdiction), "replicas": list(ranges)}
         for each in places or (US, EU, AP)
@@ -91,7 +91,7 @@ def policy(
 
 
 def stamp_of(policy: ResidencyPolicy, tenant: TenantName) -> ResidencyStamp:
-    """What a region under this policy puts on its tenant's requests."""
+    """Stamp that a region under this policy puts on its tenant's requests."""
     return ResidencyStamp(policy.place, tenant, processing_rule(policy, tenant), policy.digest)
 
 
@@ -137,12 +137,12 @@ def peer_spec(name: str, place: Place) -> PeerSpec:
 
 @dataclass
 class Desk:
-    """One core under test, with a clock that only the test moves and a checker that looks after every event."""
+    """One core under test, with a clock that only the test moves and a checker that runs after every event."""
 
     core: GatewayCore
     now_ns: int = 0
     effects: list[Effect] = field(default_factory=list)
-    """Everything ordered so far."""
+    """Effects of all events so far."""
 
     def __post_init__(self) -> None:
         self.checker = Checker(self.core)
@@ -175,7 +175,7 @@ class Desk:
         kv_tokens: int = 0,
         kv_usage: float = 0.0,
     ) -> list[Effect]:
-        """Observe replicas right now; all of them when none is named."""
+        """Observe replicas at the current time; all of them if none is named."""
         ids = names or tuple(state.spec.replica_id for state in self.core.replicas)
         observations = tuple(
             ReplicaObservation(
@@ -204,7 +204,7 @@ class Desk:
         room: int | None = None,
         release_ns: int = 0,
     ) -> list[Effect]:
-        """A heartbeat of a peer, as fresh as can be. `room`: for a request on each free replica if nothing is said."""
+        """Report a heartbeat of a peer, without age. `room` defaults to one request per free replica."""
         self._sequence += 1
         report = LoadReport(
             GatewayId(name),
@@ -230,7 +230,7 @@ class Desk:
         return self.tell(events.PeersObserved((PeerObservation(report, self.now_ns, self.now_ns, rtt_ns, rtt_ns),)))
 
     def ask(self, request_id: str, *, deadline_ns: int = 600 * SECOND, **details: str) -> list[Effect]:
-        """A client's request arrives."""
+        """Have a client's request arrive."""
         return self.tell(events.RequestArrived(profile(request_id, **details), self.now_ns + deadline_ns))  # type: ignore[arg-type]
 
     def first_token(self, request_id: str, attempt: int = 1) -> list[Effect]:
@@ -253,8 +253,8 @@ def desk(
     placement: PlacementPolicy | None = None,
     gateway_id: str = "",
 ) -> Desk:
-    """A configured core; its replicas `r0`, `r1`, … have been probed idle unless told otherwise. `placement`: the
-    config's policy, or the one that the test is about."""
+    """Configured core, whose replicas `r0`, `r1`, … have been probed idle unless `probed` is False. `placement`: the
+    policy that the test is about; None keeps the config's."""
     specs = [replica_spec(f"r{i}", place) for i in range(replicas)] if isinstance(replicas, int) else list(replicas)
     made = Desk(GatewayCore(GatewayId(gateway_id or f"gw-{place.region}"), place, seed=1))
     config = config or CoreConfig()
@@ -267,20 +267,20 @@ def desk(
 
 
 def under(placement: PlacementPolicy, config: CoreConfig | None = None) -> CoreConfig:
-    """A config with this policy."""
+    """Config with this placement policy."""
     config = config or CoreConfig()
     return replace(config, placement=replace(config.placement, policy=placement))
 
 
 def unresumed(config: CoreConfig | None = None) -> CoreConfig:
-    """A config in which an answer that breaks is broken."""
+    """Config in which a broken answer is not resumed."""
     return replace(config or CoreConfig(), resume=ResumeConfig(enabled=False))
 
 
 def occupy(one: Desk, *names: str) -> None:
-    """Have these replicas, or all, take nothing more for now. One pending request is enough where replicas are asked
-    only while they are available; whoever weighs costs would send another one there if that is cheapest, and takes
-    no for an answer only of those that do not take any."""
+    """Keep these replicas, or all, from taking requests. One pending request is enough under policies that place only
+    on available replicas. A policy that weighs costs may still choose a busy replica if that is cheapest, so under such
+    a policy the replicas are probed unhealthy."""
     if one.core.placer.weighs_everybody:
         one.probe(*names, healthy=False)
     else:
@@ -297,11 +297,11 @@ def started(effects: Iterable[Effect]) -> list[str]:
 
 
 def ended(effects: Iterable[Effect]) -> list[tuple[str, str]]:
-    """(request, outcome) of the requests that ended, in order."""
+    """Request and outcome of the requests that ended, in order."""
     return [(end.request_id, end.outcome.value) for end in of_kind(EndRequest, effects)]
 
 
 def no_leg_beside(leg: Coroutine[None, None, None]) -> asyncio.Task[None]:
-    """For an owner whose core orders one leg at a time."""
+    """Leg starter for an owner whose core orders one leg at a time."""
     leg.close()
     raise AssertionError("a leg was ordered beside another one")

@@ -1,6 +1,6 @@
-"""A gateway that counts what it holds at each SIGUSR1, for tests that look for growth from outside.
+"""Runs a gateway that counts its objects at each SIGUSR1, for tests that look for leaks from outside.
 
-`python -m tests.support.counted_gateway REGION_FILE CENSUS_FILE`. Nothing of the gateway itself is changed.
+`python -m tests.support.counted_gateway REGION_FILE CENSUS_FILE`. The gateway itself is unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nightside import main
 
 
 def census() -> dict[str, object]:
-    """What this process holds after everything unreachable is gone."""
+    """Counts of this process after a garbage collection."""
     gc.collect()
     kinds = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
     return {

@@ -1,4 +1,4 @@
-"""A decode tier at hand, with few words."""
+"""Builders for a decode tier."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pool_spec(batch: int = 4, connector: Connector = Connector.NIXL, kv_tokens: 
 
 @dataclass
 class Bench:
-    """A tier, and what time it is there."""
+    """A tier and its current time."""
 
     tier: DecodeTier
     now_ns: int = 0
@@ -31,7 +31,7 @@ class Bench:
         return self.tier.add(Facts(RequestId(key), tokens), self.now_ns, self.now_ns + lease_ns)
 
     def tick(self, after_ns: int = 10 * MS) -> list[tuple[str, str]]:
-        """Who went where, once the interval since the last tick is over."""
+        """Requests and their workers, as admitted by the next tick."""
         self.now_ns += after_ns
         admissions = self.tier.tick(self.now_ns)
         self.admitted |= {admission.key: admission for admission in admissions}
@@ -49,7 +49,7 @@ class Bench:
         )
 
     def loads(self) -> dict[str, tuple[int, int]]:
-        """Of each group: the largest load and the smallest."""
+        """Largest and smallest load of each group."""
         return {each.name: (each.load_max, each.load_min) for each in self.tier.figures(self.now_ns).groups}
 
 
@@ -61,7 +61,7 @@ def bench(
     predictor: Predictor | None = None,
     seed: int = 1,
 ) -> Bench:
-    """Workers w0, w1, … of one group, or each in the group it is given."""
+    """Tier with workers w0, w1, … in one group, or with the given workers and their groups."""
     config = config or DecodeConfig(policy=DecodePolicyName.JOIN_SHORTEST_QUEUE)
     tier = DecodeTier(config, spec or pool_spec(), random.Random(seed), predictor)
     named = workers if isinstance(workers, dict) else {f"w{number}": "dp" for number in range(workers)}

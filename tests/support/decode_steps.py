@@ -1,4 +1,4 @@
-"""A decode group as its definition says it, step after step and with nothing clever: what the model is held against."""
+"""A decode group computed literally by its definition, step after step, as a reference for the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Work:
     output: int
     transfer_ns: int
     ready_ns: int | None = None
-    """Since it is fetched: when it will be there."""
+    """Time at which its KV cache has arrived; None until the transfer has begun."""
     generated: int = 0
     runs: bool = False
 
@@ -25,11 +25,11 @@ class SteppedGroup:
     config: DecodeGroupConfig
     now_ns: int = 0
     here: list[Work] = field(default_factory=list)
-    """In order of their coming."""
+    """Requests in order of arrival."""
     told: list[tuple[str, str, int]] = field(default_factory=list)
-    """What happened: to whom, what, when."""
+    """Events: request, kind and time."""
     lasts: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
-    """Of each step, when it began and ended, and what each rank read."""
+    """Begin, end, and tokens read by each rank, of each step."""
     percent: dict[int, int] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
     flight: tuple[int, int, tuple[int, ...], list[Work]] | None = None
@@ -47,8 +47,8 @@ class SteppedGroup:
         self.lost.add(rank)
 
     def run_until(self, until_ns: int | None) -> None:
-        """Everything up to and including then; whoever is admitted after it at that very moment takes part in a step
-        that begins there."""
+        """Run up to and including this time. A request that is admitted afterwards, at the same time, takes part in a
+        step that begins then."""
         while (next_ns := self._next_ns()) is not None and (until_ns is None or next_ns <= until_ns):
             if self.flight is None and next_ns > self.now_ns:
                 self.now_ns = next_ns

@@ -1,4 +1,4 @@
-"""A process that can open nothing more."""
+"""A process without a free file descriptor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MORE = 16
 
 @contextmanager
 def no_descriptor_left() -> Iterator[None]:
-    """Whatever is open stays so."""
+    """Use up all file descriptors; those that are open stay open."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = [os.open(os.devnull, os.O_RDONLY)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + _MORE, limits[1]))

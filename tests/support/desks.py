@@ -25,7 +25,7 @@ QUICK = Backoff(min_ns=1_000_000, max_ns=2_000_000)
 
 
 class MemoryStore:
-    """Takes writes, or fails them as it is told."""
+    """Store in memory that takes writes, or fails them as a test sets it."""
 
     def __init__(self, documents: Mapping[str, bytes] | None = None) -> None:
         self.documents = dict(documents or {})
@@ -86,7 +86,7 @@ async def running_desk(
     wall_s: int = 0,
     clock: Clock | None = None,
 ) -> AsyncIterator[Desk]:
-    """On clocks that stand still."""
+    """Run a desk on clocks that stand still."""
     core = ControllerCore()
     driver = Driver(core, clock or StillClock(1))
     async with running_keeper(store) as keeper:

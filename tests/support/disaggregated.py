@@ -1,4 +1,4 @@
-"""A region with one disaggregated pool, for tests of a core: who is in it, and how a request goes through it."""
+"""A region with one disaggregated pool, for tests of a core: its workers, and a request's way through it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pair(
     config: CoreConfig | None = None,
     margin: int = 32,
 ) -> Desk:
-    """A region with one disaggregated pool, its workers probed idle."""
+    """Core of a region with one disaggregated pool, whose workers have been probed idle."""
     desk = Desk(GatewayCore(GatewayId("gw-us"), US, seed=1))
     config = config or CoreConfig()
     desk.tell(events.ConfigApplied(replace(config, decode=replace(config.decode, room_margin=margin))))
@@ -55,13 +55,13 @@ def pair(
 
 
 def resized(desk: Desk, pool: PoolSpec, specs: Iterable[ReplicaSpec], version: int = 2) -> list[Effect]:
-    """The region file describes the pool otherwise from now on."""
+    """Apply an assignment in which the pool has changed."""
     peers = (peer_spec("gw-eu", EU),)
     return desk.tell(events.AssignmentApplied(version, tuple(specs), peers, pools=(pool,)))
 
 
 def decoding(effects: Iterable[Effect]) -> list[str]:
-    """Of whom a decode leg was ordered, in order."""
+    """Requests for which a decode leg was ordered, in order."""
     return [name for name, role, _ in roles(effects) if role == "decode"]
 
 
@@ -76,7 +76,7 @@ def roles(effects: Iterable[Effect]) -> list[tuple[str, str, str]]:
 
 
 def books(desk: Desk) -> tuple[int, ...]:
-    """All that has to come to nothing."""
+    """Counts that must return to zero."""
     pool = desk.core.decode_pools.get(POOL.name)
     assert pool is not None
     figures = pool.tier.figures(desk.now_ns)
@@ -86,7 +86,7 @@ def books(desk: Desk) -> tuple[int, ...]:
 
 
 def read(desk: Desk, request_id: str, prompt_tokens: int = 100) -> list[Effect]:
-    """The prompt comes in, and is read; whoever is free takes over."""
+    """Have a request arrive and its prefill complete; a free decode worker takes over."""
     effects = desk.ask(request_id)
     effects += leg_ended(desk, request_id, 1, prompt_tokens=prompt_tokens)
     return effects + desk.wait(20 * MS)

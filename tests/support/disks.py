@@ -1,4 +1,4 @@
-"""A disk that is full, for what runs in the test's own process."""
+"""A full disk, for code that runs in the test's own process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process takes a byte, so nothing may be logged to standard error meanwhile."""
+    """Keep every file of this process from taking another byte. Logging to standard error would fail meanwhile, too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:

@@ -1,5 +1,6 @@
-"""What every DNS provider of a controller has to do, checked by what a resolver would be told. A kind of provider is
-tested by a class that inherits this, opens one, and says where its answers are."""
+"""Tests for every DNS provider of a controller, by the answers that a resolver would get. Each provider has a test
+class that inherits these, opens the provider and names its server.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +33,19 @@ _SUBNETS = {US: "198.51.100.0/24", EU: "203.0.113.0/24", None: "192.0.2.0/24"}
 
 
 class DnsConformance(ABC):
-    """All providers of one test are of the same zone."""
+    """Tests of one provider. All providers of one test serve the same zone."""
 
     places_everybody = False
-    """Nobody's whereabouts are unknown to it: everybody is nearest to some region."""
+    """True if the provider places every client near some region, so that no client's location is unknown."""
 
     @abstractmethod
     async def open(self) -> DnsProvider:
-        """One more way to the zone, in which nothing has been published before the test began."""
+        """Open one more provider of the zone. No records were published in the zone before the test."""
 
     @property
     @abstractmethod
     def server(self) -> Address:
-        """Where the zone's own server is asked, once one was opened."""
+        """Address of the zone's own server, once a provider was opened."""
 
     @pytest.fixture
     async def provider(self) -> AsyncIterator[DnsProvider]:
@@ -53,7 +54,7 @@ class DnsConformance(ABC):
         await provider.close()
 
     async def answer(self, name: str, kind: str, client: str | None = None) -> dns.message.Message:
-        """As a resolver is told that asks for a client in that region; None: nobody knows where."""
+        """Answer to a resolver that asks for a client in that region; None stands for an unknown location."""
         asked = query(name, kind, subnet=_SUBNETS[client])  # type: ignore[index]
         return await dns.asyncquery.udp(asked, self.server.host, timeout=60, port=self.server.port)
 

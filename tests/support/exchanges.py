@@ -1,4 +1,4 @@
-"""Both ends of an exchange without gRPC between them: what one end writes, the other reads with its next step."""
+"""Both ends of an exchange without gRPC between them: each end reads in its next step what the other has written."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ HEAD = LegHead(200, (("content-type", "text/event-stream"),), RanAt(ReplicaId("e
 
 
 TURNS_MAX = 100_000
-"""What has not come true by then never will."""
+"""Turns of the event loop after which a condition counts as never false."""
 
 
 async def turning_while(holds: Callable[[], object]) -> None:
-    """Let the loop turn. For what is in this process alone, where nothing but turns can bring it about."""
+    """Let the loop turn while the condition holds, for changes that need nothing but turns."""
     for _ in range(TURNS_MAX):
         if not holds():
             return
@@ -55,7 +55,7 @@ class Turns:
 
 
 class Pipe:
-    """One way. A message that is written wakes its reader at once."""
+    """One direction. Writing a message wakes its reader at once."""
 
     def __init__(self) -> None:
         self.messages: deque[bytes | None] = deque()
@@ -66,7 +66,7 @@ class Pipe:
         self.put(message)
 
     def put(self, message: bytes | None) -> None:
-        """None ends it."""
+        """Append a message; None ends the pipe."""
         if message is not None:
             self.written.append(message)
         self.messages.append(message)
@@ -81,7 +81,7 @@ class Pipe:
 
 
 class PipedCall:
-    """What gRPC gives an origin, with the peer's end in a test's hands."""
+    """Stand-in for the call that gRPC gives an origin, with the peer's end in a test's hands."""
 
     def __init__(self) -> None:
         self.to_peer = Pipe()
@@ -105,7 +105,7 @@ class PipedCall:
 
 
 class Peer:
-    """The called end, as far as a test needs one: it answers what it is told to, fairly and in batches."""
+    """The called end, as far as a test needs it: it sends the answers that it is given, fairly and in batches."""
 
     def __init__(self, call: PipedCall) -> None:
         self.outbox = Outbox(pb.AnswerFrame, "data")
@@ -127,7 +127,7 @@ class Peer:
                     self.cancelled.append(frame.forward)
 
     def says(self, **fields: Any) -> None:
-        """One frame, at once and as it is."""
+        """Send one frame, at once and unchanged."""
         self._call.from_peer.put(pb.ExchangeResponse(frames=[pb.AnswerFrame(**fields)]).SerializeToString())
 
     def begins(self, forward: int) -> None:
@@ -163,7 +163,7 @@ async def piped(
 
 
 async def begun(stream: OriginStream, peer: Peer, count: int, request: bytes = b"request") -> list[OriginForward]:
-    """So many forwards that have been accepted and have a head."""
+    """Open so many forwards, and have the peer accept each and send its head."""
     forwards = [stream.open(request) for _ in range(count)]
     await turning_while(lambda: len(peer.requests) < count)
     for number in range(1, count + 1):

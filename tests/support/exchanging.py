@@ -1,4 +1,4 @@
-"""A program that opens an exchange to a gateway and says on it what it likes: bytes, frames, or nothing."""
+"""Opens an exchange to a gateway and sends arbitrary bytes or frames on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protos.mesh.v1 import peer_pb2 as pb
 
 
 class RawOrigin:
-    """One stream."""
+    """Origin's end of one stream, without any of its rules."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         begin: Any = channel.stream_stream(METHOD)
@@ -34,7 +34,7 @@ class RawOrigin:
         await self.say(pb.OriginFrame(forward=forward, request_bytes=len(raw), request=raw, credit=credit))
 
     async def hear(self) -> bool:
-        """One message. False at the end."""
+        """Read one message. False at the end of the stream."""
         raw = await self.call.read()
         if not isinstance(raw, bytes):
             return False
@@ -42,7 +42,7 @@ class RawOrigin:
         return True
 
     async def until_ended(self, forward: int) -> str:
-        """How it ended: an outcome, or why it was refused."""
+        """Wait for the end of a forward: its outcome, or the reason for its refusal."""
         while True:
             for frame in self.heard:
                 if frame.forward == forward and (frame.HasField("ended") or frame.HasField("refused")):
@@ -50,7 +50,7 @@ class RawOrigin:
             assert await self.hear(), "the stream ended first"
 
     async def status(self) -> tuple[grpc.StatusCode, str]:
-        """After its end."""
+        """Status of the stream, after its end."""
         return await self.call.code(), await self.call.details()
 
 

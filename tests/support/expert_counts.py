@@ -1,4 +1,4 @@
-"""Reads what the plug-in for vLLM says of experts, with nothing of the plug-in's own."""
+"""Decodes the expert counts that the plug-in for vLLM reports, without code of the plug-in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def unpacked(text: object, dtype: str) -> list[int]:
-    """`dtype`: "<u2" of a prompt, "<u4" of an answer."""
+    """Decode counts. `dtype` is "<u2" for a prompt, "<u4" for an answer."""
     assert isinstance(text, str)
     numbers: list[int] = np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), dtype=dtype).tolist()
     return numbers

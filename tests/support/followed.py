@@ -1,4 +1,4 @@
-"""A core whose every step is told to a ledger and to who reads it, with the part of an owner that ends a request."""
+"""A core whose steps are reported to a ledger and other observers, with the part of an owner that ends a request."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.support.core import MS, SECOND, US, Desk, profile
 from tests.support.orders import forward_from_eu, leg_order
 
 FAILS = {1: (LegResult.FAILED, LegResult.CANCELLED), 2: (LegResult.CANCELLED, LegResult.FAILED)}
-"""By the leg that fails: how both end."""
+"""Results of both legs, by the leg that fails."""
 
 
 class Followed:
-    """At the gateway us-1."""
+    """Core and ledger at the gateway us-1."""
 
     def __init__(self, core: Desk, *, open_max: int = 100) -> None:
         self.desk = core
@@ -38,7 +38,7 @@ class Followed:
         self._observers: list[GatewayObserver] = [self.ledger]
 
     def watch(self, observers: Iterable[GatewayObserver] = ()) -> None:
-        """From now on, after the ledger, with what the core was told before."""
+        """Add observers after the ledger, and report the core's assignment and policy to all."""
         self._observers += observers
         replicas = tuple(state.spec for state in self.desk.core.replicas)
         peers = tuple(state.spec for state in self.desk.core.peers)
@@ -46,7 +46,7 @@ class Followed:
         self.step(events.PolicyApplied(self.desk.core.policy))
 
     def step(self, event: Event, effects: Iterable[Effect] = ()) -> None:
-        """One told by hand, of which the core knows nothing."""
+        """Report a step that the core has not taken."""
         told = list(effects)
         for observer in self._observers:
             observer.on_step(self.desk.now_ns, event, told)
@@ -56,7 +56,7 @@ class Followed:
         self.step(event, self.desk.tell(event))
 
     def probe(self) -> None:
-        """Find every replica free."""
+        """Observe every replica as free."""
         self.step(events.TimePassed(), self.desk.probe())
 
     def ask(self, request_id: str, **changes: object) -> None:
@@ -78,7 +78,7 @@ class Followed:
         self.tell(events.LegEnded(RequestId(request_id), attempt, 1, result, refusal, **more))  # type: ignore[arg-type]
 
     def finish(self, request_id: str, ran_at: RanAt | None = None, **more: object) -> None:
-        """As the owner does, once the core has had its last word."""
+        """Report the end of a request as its owner does, after the core's last effect."""
         summary = RequestSummary(ran_at=ran_at, **more)  # type: ignore[arg-type]
         self.ledger.on_finished(self.profiles.pop(request_id), self.ends.pop(request_id), summary)
 
@@ -89,12 +89,12 @@ class Followed:
             self.finish(request_id)
 
     def two_legs(self, request_id: str) -> None:
-        """Told by hand: one attempt at r0 and r1 at once."""
+        """Report one attempt with two legs, at r0 and r1, that the core has not made."""
         started = [leg_order(request_id, leg, replica_target(ReplicaId(f"r{leg - 1}"))) for leg in (1, 2)]
         self.step(self._arrival(request_id), started)
 
     def two_ends(self, request_id: str, results: Iterable[LegResult], outcome: Outcome | None = None) -> None:
-        """Told by hand: the end of both, a millisecond each, and of the request if it has an outcome."""
+        """Report the end of both legs, a millisecond apart, and that of the request if an outcome is given."""
         for leg, result in enumerate(results, start=1):
             end = EndRequest(RequestId(request_id), outcome, "", 1) if outcome and leg == 2 else None
             self.desk.now_ns += MS

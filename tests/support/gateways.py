@@ -1,4 +1,4 @@
-"""Whole gateways on loopback for integration tests: their configs and policies, and waiting for what must come true."""
+"""Whole gateways on loopback for integration tests: their configs and policies, and waiting for conditions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Asked = aiohttp.client._RequestContextManager
 ANY_PORT = Address("127.0.0.1", 0)
 QUICK_PEERING = PeeringConfig(ping_interval_ns=50 * MS, reconnect_min_ns=5 * MS, reconnect_max_ns=50 * MS)
 ENOUGH_S = 120.0
-"""What has not come true by then never will."""
+"""Seconds after which a condition counts as never true."""
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True}
 
 
@@ -55,7 +55,7 @@ def write_policy(
 
 
 def region_document(folder: Path, gateway_id: str, place: Place, **more: object) -> dict[str, object]:
-    """What a region file says, under any ports."""
+    """Document of a region file, with any free ports."""
     return {
         "gateway": gateway_id,
         "region": place.region,
@@ -76,8 +76,8 @@ async def serving_file(path: Path) -> AsyncIterator[GatewayHandle]:
 def region_config(
     gateway_id: str, place: Place, engines: Iterable[str], *, policy_file: Path, peers_port: int = 0
 ) -> GatewayConfig:
-    """Under the layered rule, where one pending request is enough to make an engine busy. A broken answer that nobody
-    can go on with is soon told to be one."""
+    """Config under the layered policy, where one pending request makes an engine busy. A broken answer that cannot be
+    resumed is reported as broken after 3 s."""
     replicas = tuple(
         ReplicaConfig(ReplicaSpec(ReplicaId(f"{gateway_id}-r{number}"), place, (MODEL,)), url, Dialect.VLLM)
         for number, url in enumerate(engines)
@@ -102,7 +102,8 @@ def knowing(config: GatewayConfig, *others: GatewayConfig) -> GatewayConfig:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Bounded by itself: what a test runner throws into an event loop, some task may swallow."""
+    """Wait for a condition, with a time-out of its own: an exception that a test runner throws into an event loop may
+    be swallowed by some task."""
     try:
         async with asyncio.timeout(ENOUGH_S):
             while not holds():  # noqa: ASYNC110 - a gateway's inner state has no event to wait for
@@ -124,13 +125,13 @@ def counted(gateway: GatewayHandle, name: str, **labels: str) -> float:
 
 
 def ask(session: aiohttp.ClientSession, gateway_url: str, **changes: object) -> _Asked:
-    """One chat request; use as a context."""
+    """One chat request; use it as a context."""
     body = io.BytesIO(json.dumps({**CHAT, **changes}).encode())
     return session.post(f"{gateway_url}/v1/chat/completions", data=body, headers={"content-type": "application/json"})
 
 
 async def nightside(*arguments: str | Path) -> tuple[int | None, str, str]:
-    """The command as an operator runs it: exit code, output, error output."""
+    """Run the command as an operator does; returns exit code, output and error output."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "nightside", *map(str, arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""One gateway for many hostile cases: after each it serves an innocent client at once, and holds nothing."""
+"""One gateway for many hostile cases: after each, it must serve an innocent client at once and hold no resources."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from tests.support.rest import unrest
 from tests.support.wire import posted, wire
 
 ENOUGH_S = 20.0
-"""What has not ended by then never will."""
+"""Seconds after which a request counts as never ending."""
 BODY_BYTES_MAX = 1 << 20
 COUNTING_ONLY = CoreConfig(
     attempt=AttemptConfig(attempts_max=1, breaker_failures_in_row=10**6, breaker_window=10**6, breaker_open_ns=1)
 )
-"""One attempt a request, and a breaker that counts without ever opening: a case sees the failures of its own alone."""
+"""Config with one attempt per request and a breaker that counts but never opens, so that each case sees only its own
+failures."""
 NO_STATUS = 0
-"""The connection ended without an answer."""
+"""Status for a connection that ended without an answer."""
 
 
 @dataclass
@@ -42,14 +43,15 @@ class Besieged:
     engine: FakeEngine
     room: Room
     told: list[EventDict]
-    """What the gateway logged."""
+    """Log records of the gateway."""
 
     def failures(self, target: str) -> float:
-        """What its targets' breakers have counted."""
+        """Failed attempts at this kind of target, which its breakers count."""
         return counted(self.gateway, "attempts_total", target=target, result="failed")
 
     async def goes_on(self) -> None:
-        """It is whole, met no error of its own, holds no request, no byte and no leg, and serves whoever is next."""
+        """Assert that the gateway met no internal error, holds no request, no byte and no leg, and serves the next
+        client."""
         assert not self.gateway.driver.failed.is_set(), self.gateway.driver.crash
         faults = [each for each in self.told if each.get("exc_info")]
         self.told.clear()
@@ -65,7 +67,7 @@ class Besieged:
 
 
 async def innocent_answer(gateway: GatewayHandle) -> tuple[int, bool]:
-    """The status that a good request gets, and whether its answer is whole."""
+    """Status of a good request, and whether its answer is whole."""
     received = await sent(gateway, posted("connection: close"))
     return int(received[9:12]), b'"content":"Hello"' in received and b"[DONE]" in received
 
@@ -78,7 +80,8 @@ async def sent(
     leaves: bool = False,
     on_first: Callable[[], None] = lambda: None,
 ) -> bytes:
-    """All that comes back over a connection of its own until it ends, or with `leaves` until there is an answer."""
+    """Send bytes over a connection of their own. Returns all that comes back until the connection ends, or with
+    `leaves` until an answer has begun."""
     async with asyncio.timeout(ENOUGH_S), wire(gateway) as connection:
         connection.send(raw)
         if closes:
@@ -111,7 +114,7 @@ async def besieged(
 
 
 def keeping(told: list[EventDict]) -> FilteringBoundLogger:
-    """A log in a list."""
+    """Logger that appends its records to a list."""
 
     def keep(_: object, method: str, record: EventDict) -> EventDict:
         told.append(record)
@@ -128,5 +131,5 @@ def with_little_room(config: GatewayConfig) -> GatewayConfig:
 
 
 def rooms() -> list[Room]:
-    """Of all gateways in this process. None hands its own out: what holds bodies is nobody else's business."""
+    """Rooms of all gateways in this process, found by the garbage collector, since no gateway exposes its own."""
     return [each for each in gc.get_objects() if isinstance(each, Room)]

@@ -1,7 +1,8 @@
-"""A gateway that can be asked from outside what it holds, and what of it only the garbage collector would free.
+"""Runs a gateway that answers from outside what it holds in memory, and what of it only the garbage collector would
+free.
 
 `python -m tests.support.inspected_gateway REGION_FILE SOCKET`. Commands are lines on a Unix socket, each answered by a
-line of JSON. Nothing of the gateway itself is changed, but for the collector while `watch` is in force.
+line of JSON. The gateway itself is unchanged, except for the collector while `watch` is in force.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from gateway.http.room import Room
 from nightside import main
 
 BUFFER_BYTES = 1024
-"""A buffer smaller than this is a header or a name."""
+"""Size in bytes below which a buffer counts as a header or a name."""
 _BUFFERS = (bytes, bytearray, memoryview)
 _rooms: list[Room] = []
 _loops: list[asyncio.AbstractEventLoop] = []
 
 
 def held() -> int:
-    """Bytes of bodies that are counted now."""
+    """Bytes of bodies that are counted at this moment."""
     return sum(room.bytes for room in _rooms)
 
 
 def clients() -> int:
-    """Connections of clients whose task runs."""
+    """Client connections whose task runs."""
     running = [task.get_coro() for loop in _loops for task in asyncio.all_tasks(loop)]
     return sum(getattr(each, "__qualname__", "") == "RequestHandler.start" for each in running)
 
 
 def watch() -> None:
-    """What is unreachable from now on is kept, and told by `garbage`."""
+    """Keep unreachable objects from this moment on, to be reported by `garbage`."""
     gc.set_debug(0)
     gc.collect()
     gc.freeze()
@@ -48,7 +49,7 @@ def watch() -> None:
 
 
 def garbage() -> dict[str, int]:
-    """Frames and buffers that only the collector could free, and what holds them, since it was asked last."""
+    """Frames and buffers that only the collector could free, and their holders, since the last call."""
     gc.collect()
     found = Counter[str]()
     for each in gc.garbage:
@@ -64,7 +65,7 @@ def garbage() -> dict[str, int]:
 
 
 def _name_of(each: object) -> str:
-    """Empty where it is of no account: libraries have small cycles of their own."""
+    """Name of an object that matters; empty for others: libraries have small cycles of their own."""
     if isinstance(each, FrameType):
         return f"frame {each.f_code.co_filename}:{each.f_lineno} {each.f_code.co_qualname}"
     if isinstance(each, CoroutineType | GeneratorType):

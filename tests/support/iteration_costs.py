@@ -1,4 +1,4 @@
-"""Costs that the engine model does not come with, to hold its seam against: each asks something else of it."""
+"""Iteration costs that the engine model lacks, to test its interface: each depends on another aspect of a batch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from loadgen.engine.sequences import Sequence
 
 
 def kv_tokens(batch: list[Sequence]) -> int:
-    """Whose keys and values an iteration reads, those that it computes included."""
+    """Tokens whose keys and values an iteration reads, including those that it computes."""
     return sum(sequence.computed + sequence.scheduled for sequence in batch)
 
 
 @dataclass(frozen=True)
 class GrowingPace:
-    """Each iteration takes longer than the one before, by as much."""
+    """Pace at which each iteration takes longer than the one before, by a constant."""
 
     first_ns: int
     growth_ns: int
@@ -29,7 +29,7 @@ class GrowingPace:
 
 
 class Independent:
-    """An engine that waits for nobody."""
+    """Engine whose iterations wait for no other engine."""
 
     def next_start_ns(self, now_ns: int) -> int:
         return now_ns
@@ -40,7 +40,7 @@ class Independent:
 
 @dataclass(frozen=True)
 class KvCost(Independent):
-    """Beside the linear cost, each token costs its share whose keys and values are read."""
+    """Linear cost, plus a cost for each token whose keys and values are read."""
 
     linear: LinearCost
     kv_token_ns: int
@@ -52,7 +52,7 @@ class KvCost(Independent):
 
 @dataclass(frozen=True)
 class ExpertCost(Independent):
-    """Each expert that any request of the batch calls is read once."""
+    """Cost of reading each expert that any request of the batch calls, once."""
 
     base_ns: int
     expert_ns: int

@@ -1,4 +1,4 @@
-"""What legs have in common that a test makes up."""
+"""Common parts of test legs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection to a peer whose streams run in tasks of the test's own loop."""
+"""Connection to a peer whose streams run in tasks of the test's own loop."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def peer_link(
     transport: Transport | None = None,
     clock: Clock | None = None,
 ) -> PeerLink:
-    """Inside the running loop, which ends its streams with the channel."""
+    """Link inside the running loop; its streams end with the channel."""
     return PeerLink(peer, peering, transport or Plaintext(), asyncio.get_running_loop().create_task, clock=clock)

@@ -1,7 +1,7 @@
-"""Servers on loopback that own their connections: leaving one closes them all, also those that come meanwhile.
+"""Servers on loopback that own their connections: leaving one closes all of them, even those that arrive meanwhile.
 
-`asyncio.Server` does not: Python 3.11 forgets a connection that it has accepted and that its `close` overtakes, and
-nobody closes what a handler has yet to begin with or does not close itself.
+`asyncio.Server` does not: Python 3.11 loses a connection that it has accepted when `close` overtakes it, and does not
+close a connection whose handler has not begun or leaves it open.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]]
 async def listening(
     talk: Talk, *, tls: ssl.SSLContext | None = None, own: socket.socket | None = None
 ) -> AsyncIterator[int]:
-    """The port where every connection is a talk of its own, closed once the talk is over. `own` is a bound
-    socket to listen at, and closed as well."""
+    """Serve, and yield the port: each connection runs `talk`, and is closed after it. `own` is a bound socket to listen
+    on, which is closed as well."""
     loop = asyncio.get_running_loop()
     running: list[asyncio.Task[None]] = []
     with ExitStack() as stack:
@@ -34,7 +34,7 @@ async def listening(
         async with asyncio.TaskGroup() as tasks:
 
             def accept() -> None:
-                with suppress(BlockingIOError, ConnectionAbortedError):  # it has left already
+                with suppress(BlockingIOError, ConnectionAbortedError):  # the caller has left already
                     connection, _ = own.accept()
                     stack.enter_context(connection).setblocking(False)
                     running.append(tasks.create_task(_converse(connection, talk, tls)))
@@ -52,7 +52,7 @@ async def _converse(connection: socket.socket, talk: Talk, tls: ssl.SSLContext |
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
-    with suppress(asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):  # the other side leaves when it likes
+    with suppress(asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):  # the other side may leave at any time
         transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection, ssl=tls)
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         try:
@@ -65,7 +65,8 @@ async def _converse(connection: socket.socket, talk: Talk, tls: ssl.SSLContext |
 
 
 async def knock(port: int, turns: int) -> socket.socket:
-    """Connect, and give the loop so many turns to notice: at each, a server that is closed then knows another half."""
+    """Connect, and give the loop so many turns to notice: at each number of turns, a server that is closed then is in
+    another state."""
     caller = socket.create_connection(("127.0.0.1", port))
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -84,7 +85,7 @@ async def until_dropped(caller: socket.socket) -> None:
 
 @asynccontextmanager
 async def serving_http(runner: web.BaseRunner, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """The port where the runner serves until the block is left."""
+    """Serve the runner until the block is left; yields the port."""
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()

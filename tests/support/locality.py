@@ -1,4 +1,4 @@
-"""Artifacts of expert locality at hand, with few words."""
+"""Builders for expert-locality artifacts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def artifact_of(
     idf: Sequence[Sequence[float]] | None = None,
     model: str = MODEL,
 ) -> EldrArtifact:
-    """Centroids as they point; they are made as long as they have to be."""
+    """Artifact with these centroids, whose rows are normalised to unit length."""
     rows = np.array(centroids, np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     experts = rows.shape[1] // len(mask)
@@ -39,7 +39,7 @@ def near(*cosines: float, artifact: str = "a1", state: SignatureState = Signatur
 
 
 def told(counts: Sequence[Sequence[int]], /, *, model: str = MODEL, **other: object) -> bytes:
-    """As an engine's plug-in says it."""
+    """Expert counts in the form in which an engine's plug-in reports them."""
     rows = np.array(counts, "<u2")
     document: dict[str, object] = {
         "v": 1,

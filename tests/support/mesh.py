@@ -1,8 +1,7 @@
-"""A whole mesh of gateway cores in one thread, with a network that delays, reorders and drops what a test tells it to.
+"""A whole mesh of gateway cores in one thread, with a network that delays, reorders and drops as a test decides.
 
 It relays forwards between cores as the live edges would, and keeps its own naive record of where each request was
-allowed to
-run, so that a wrong decision cannot hide behind the code that made it.
+allowed to run, so that a wrong decision cannot hide behind the code that made it.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ RTT_NS = 80 * MS
 
 @dataclass
 class OpenLeg:
-    """An attempt that runs somewhere, waiting for the test (or the other gateway) to say how it goes on."""
+    """A leg that runs at a target, until the test (or the other gateway) ends it."""
 
     gateway: str
     order: ordered.StartLeg
@@ -55,7 +54,7 @@ class OpenLeg:
 
 @dataclass
 class Ask:
-    """A request as the outside world knows it."""
+    """A request as its client knows it."""
 
     ingress: str
     tenant: TenantName
@@ -63,11 +62,11 @@ class Ask:
     model: ModelName = MODEL
     ends: list[Outcome] = field(default_factory=list)
     stamped: PlaceRule | None = None
-    """Where the ingress policy allowed it to run when the ingress last sent it somewhere."""
+    """Rule of the ingress policy when the ingress last sent the request to a target."""
 
 
 class Mesh:
-    """Cores, their open legs, and messages under way. Every step is the test's choice."""
+    """Cores, their open legs, and messages under way. The test chooses every step."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -76,20 +75,22 @@ class Mesh:
         self.checkers: dict[str, Checker] = {}
         self.specs: dict[str, list[ReplicaSpec]] = {}
         self.places: dict[tuple[str, ReplicaId], Place] = {}
-        """Of every replica that was ever a gateway's own: one that is gone may be tried until the gateway is told."""
+        """Place of every replica that was ever a gateway's own: a removed replica may be tried until the gateway is
+        told."""
         self.accepts: dict[tuple[str, str], PlaceRule | None] = {}
-        """By gateway and replica, what it was told last of where the replica takes anything from."""
+        """Rule by gateway and replica for the origins that the replica takes requests from, as the gateway was last
+        told."""
         self.policies: dict[str, ResidencyPolicy] = {}
         self.legs: dict[tuple[str, RequestId], OpenLeg] = {}
         self.asks: dict[RequestId, Ask] = {}
         self.heartbeats: list[tuple[str, LoadReport, int]] = []
-        """Under way: (to, report, measured at)."""
+        """Heartbeats under way: (to, report, measured at)."""
         self.forwards_under_way: list[tuple[str, str, ordered.StartLeg]] = []
-        """Sent and not yet arrived: (from, to, order)."""
+        """Forwards sent and not yet arrived: (from, to, order)."""
         self.stored: list[tuple[TenantName, str]] = []
         self.made_at: dict[str, tuple[str, str]] = {}
         self.cut: set[tuple[str, str]] = set()
-        """One-way partitions: what goes from the first to the second is lost."""
+        """One-way partitions: messages from the first to the second are lost."""
         self.story: list[str] = []
         """One short line per event, for a failure's message."""
         self.told: list[bytes] = []
@@ -112,7 +113,7 @@ class Mesh:
             self.assign(name)
 
     def assign(self, name: str) -> None:
-        """Tell a gateway which replicas and peers are its own now."""
+        """Tell a gateway its current replicas and peers."""
         peers = tuple(PeerSpec(GatewayId(other), peer.place) for other, peer in self.cores.items() if other != name)
         version = self.cores[name].assignment_version + 1
         self.places |= {(name, spec.replica_id): spec.place for spec in self.specs[name]}
@@ -123,7 +124,7 @@ class Mesh:
         self.policies[name] = policy
         self.tell(name, events.PolicyApplied(policy))
 
-    # One event into one core
+    # Handling one event by one core
 
     def tell(self, name: str, event: Event) -> list[Effect]:
         effects = self.cores[name].handle(event, self.now_ns)
@@ -136,7 +137,7 @@ class Mesh:
         return effects
 
     def advance(self, duration_ns: int) -> None:
-        """Let time pass for everybody; each core is woken when it asked to be."""
+        """Let time pass for all cores; each core is woken when it asked to be."""
         end_ns = self.now_ns + duration_ns
         while True:
             wakeups = [(core.next_wakeup_ns(), name) for name, core in self.cores.items()]
@@ -147,7 +148,7 @@ class Mesh:
             self.tell(name, events.TimePassed())
         self.now_ns = end_ns
 
-    # The outside world
+    # Events from outside
 
     def ask(
         self,
@@ -167,7 +168,7 @@ class Mesh:
         self.tell(name, events.RequestArrived(asked, self.now_ns + patience_ns))
 
     def abandon(self, request_id: RequestId) -> None:
-        """The client goes away: its owner closes the leg, then reports."""
+        """Have the client leave: its owner closes the leg, then reports."""
         name = self.asks[request_id].ingress
         self._close_leg(name, request_id)
         self.tell(name, events.RequestAbandoned(request_id))
@@ -210,7 +211,7 @@ class Mesh:
             events.ForwardArrived(forwarded, order.deadline_ns, GatewayId(origin), order.hops, order.stamp),
         )
 
-    # How legs go on
+    # Progress of legs
 
     def replica_legs(self) -> list[OpenLeg]:
         return [leg for leg in self.legs.values() if leg.order.target.kind is TargetKind.REPLICA]
@@ -224,7 +225,7 @@ class Mesh:
             self.first_token(origin)
 
     def store(self, leg: OpenLeg) -> None:
-        """The engine keeps its answer; every gateway that the answer passes learns of it."""
+        """Have the engine store its answer; every gateway on the answer's way learns of it."""
         request_id = leg.order.request_id
         key = f"response-{leg.order.attempt}-of-{request_id}-at-{leg.gateway}"  # each answer is another response
         self.made_at[key] = (leg.gateway, leg.order.target.id)
@@ -283,7 +284,7 @@ class Mesh:
             self._oracle_run(name, order)
 
     def _close_leg(self, name: str, request_id: RequestId) -> None:
-        """The owner closes its connection; whoever works at the other end notices."""
+        """Have the owner close its connection; the gateway at the other end notices."""
         leg = self.legs.get((name, request_id))
         if leg is None:
             return
@@ -304,7 +305,7 @@ class Mesh:
         self.end_leg(origin.gateway, end.request_id, result, refusal=refusal, detail=detail)
 
     def _leg_towards(self, name: str, request_id: RequestId) -> OpenLeg | None:
-        """The forward through which another gateway reached `name` with this request."""
+        """Leg by which another gateway forwarded this request to `name`."""
         for (gateway, leg_request), leg in self.legs.items():
             if leg_request == request_id and gateway != name and leg.order.target.id == name:
                 return leg

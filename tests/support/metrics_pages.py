@@ -1,4 +1,4 @@
-"""What a page of metrics says, read as Prometheus would."""
+"""Reads a metrics page as Prometheus would."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 def sums_by_name(page: str) -> dict[str, float]:
-    """Of all series of a name."""
+    """Sum over all series of each name."""
     sums: dict[str, float] = defaultdict(float)
     for family in text_string_to_metric_families(page):
         for sample in family.samples:

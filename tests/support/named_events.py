@@ -1,4 +1,4 @@
-"""Streams whose events have names: the responses and the messages API."""
+"""Reads event streams whose events have names: those of the responses and the messages API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def events_of(stream: bytes) -> list[dict[str, Any]]:
-    """What they carry. Each is named after its own type."""
+    """Data of the events. Asserts that each event is named after its own type."""
     read = []
     for event in stream.decode().split("\n\n")[:-1]:
         name, data = event.split("\n")

@@ -1,4 +1,4 @@
-"""Tests that a page names, and the names that pytest would find in a file."""
+"""Names of the tests that a page lists, and of those that pytest would find in a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def named_on(page: str) -> list[str]:
-    """Each entry that is one test and nothing else."""
+    """Entries of the page that consist of one test's name."""
     return re.findall(r"^- `(tests/[^`]+)`$", page, flags=re.MULTILINE)
 
 
@@ -20,7 +20,7 @@ def is_there(test: str) -> bool:
 
 
 def names_in(path: Path) -> set[str]:
-    """The names that pytest would find, at whatever depth."""
+    """Names that pytest would find, at any depth."""
     found = set[str]()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
@@ -31,7 +31,7 @@ def names_in(path: Path) -> set[str]:
 
 
 def _classes_of(node: ast.ClassDef | ast.Assign) -> set[str]:
-    """Hypothesis makes a test of a state machine by assigning it to a name."""
+    """Names of test classes. An assignment counts, too: Hypothesis turns a state machine into a test by one."""
     if isinstance(node, ast.ClassDef):
         return {node.name} if node.name.startswith("Test") else set()
     names = (target.id for target in node.targets if isinstance(target, ast.Name))

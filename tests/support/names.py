@@ -1,4 +1,4 @@
-"""Names of blocks, one by one."""
+"""Splits a prefix chain into the names of its blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A zone with three regions, and short ways to ask it."""
+"""A zone with three regions, and short forms of DNS queries for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def area(region: RegionName, *addresses: str, is_closed: bool = False) -> Area:
 
 
 def tree(version: int = 1, /, *, closed: frozenset[RegionName] = frozenset(), **more: tuple[str, ...]) -> RecordTree:
-    """`us`, `eu`, `ap`: addresses told there. Those of `closed` are in a closed jurisdiction each."""
+    """Records of the regions `us`, `eu` and `ap` with these addresses. Each region in `closed` is in a closed
+    jurisdiction."""
     areas = {"us": (US_ADDRESS,), "eu": EU_ADDRESSES, "ap": (), **more}
     regions = {"us": US, "eu": EU, "ap": AP}
     told = tuple(
@@ -43,7 +44,7 @@ def tree(version: int = 1, /, *, closed: frozenset[RegionName] = frozenset(), **
 
 
 def with_networks(before: RecordTree, region: RegionName, *networks: str) -> RecordTree:
-    """Clients of that region are in those."""
+    """The same tree with other client networks for one region."""
     areas = tuple(replace(each, networks=networks) if each.region == region else each for each in before.areas)
     return replace(before, areas=areas)
 
@@ -51,7 +52,7 @@ def with_networks(before: RecordTree, region: RegionName, *networks: str) -> Rec
 def query(
     name: str | dns.name.Name = ZONE, kind: str = "A", *, subnet: str = "", payload: int = 1232
 ) -> dns.message.Message:
-    """`subnet`: with ECS, as `203.0.113.0/24`."""
+    """DNS query. `subnet`: client subnet for ECS, such as `203.0.113.0/24`."""
     options: list[dns.edns.Option] = []
     if subnet:
         address, _, length = subnet.partition("/")

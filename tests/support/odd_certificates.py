@@ -1,4 +1,4 @@
-"""Certificates as no authority should sign them, from `tests/hostile/peer_certificates.py`."""
+"""Certificates that no authority should sign, by the cases of `tests/hostile/peer_certificates.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _USAGES = {
 
 
 def odd_certificate(case: CertificateCase, ca: DevelopmentCa) -> Issued:
-    """With whatever leads to its signer behind it."""
+    """Certificate of the case, followed by the chain to its signer."""
     key = generate_private_key(SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, case.common_name)])
     issuer, signing, chain = _signer(case.signer, ca, subject, key)
@@ -58,7 +58,7 @@ def _names(extra: bytes, names: list[x509.GeneralName]) -> x509.ExtensionType:
 
 
 def _with_first(sequence: bytes, item: bytes) -> bytes:
-    """In DER, as long as both are short."""
+    """Insert an item at the beginning of a DER sequence; both must be short."""
     content = item + sequence[2:]
     assert len(content) < 128
     return bytes([sequence[0], len(content)]) + content

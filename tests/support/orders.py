@@ -1,4 +1,4 @@
-"""What a core orders of an edge, and what an edge tells it of a forward, said as shortly as a test can."""
+"""Short forms of a core's orders to an edge, and of an edge's events about forwards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def leg_order(
 
 
 def forward_order(request_id: str = "r-1", to: str = "eu-1", *, stamp: ResidencyStamp | None = None) -> StartLeg:
-    """From the US, with half a minute left on the real clock."""
+    """Order of a forward from the US, with half a minute left on the real clock."""
     return StartLeg(
         RequestId(request_id),
         1,
@@ -56,7 +56,7 @@ def forward_from_eu(
 
 
 def start(attempt: int = 1, leg: int = 1) -> StartLeg:
-    """A leg of `R1`, at the replica `a`."""
+    """Order of a leg of `R1` at the replica `a`."""
     return leg_order(R1, leg, replica_target(ReplicaId("a")), attempt, deadline_ns=10**18)
 
 

@@ -1,4 +1,4 @@
-"""One request's owner with a real core, scripted connections to engines and a sink that keeps what it is given."""
+"""One request's owner with a real core, scripted connections to engines, and a sink that records what it is given."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ FAILED = LegFailure(LegResult.FAILED, "connection refused")
 GOOD = b"".join(GOOD_STREAM)
 
 NEVER_STALE = ObservationConfig(replica_stale_ns=3600 * SECOND, keep_alive_ns=3600 * SECOND)
-"""What is seen is told once, and the clock is that of a machine which may be busy."""
+"""Observations that never go stale: each is reported once, and the real clock of a slow machine may run on."""
 
 Piece = bytes | BaseException | asyncio.Event
-"""Bytes that arrive, what is raised in place of more, or something to wait for."""
+"""Bytes that arrive, an exception raised in place of more, or an event to wait for."""
 
 
 @dataclass
 class Reply:
-    """One attempt, as an engine would play it."""
+    """Script of one attempt, as an engine would play it."""
 
     pieces: tuple[Piece, ...] = GOOD_STREAM
     status: int = 200
@@ -133,7 +133,7 @@ class RecordingSink:
         self.head = head
 
     def put(self, data: bytes) -> bool:
-        """Has never room for more, so that each piece is waited for."""
+        """Record the bytes, and report that there is room for no more, so that each piece is waited for."""
         assert self.head is not None
         assert not self._is_full, "put before it was drained"
         if self.failure is not None:
@@ -171,14 +171,14 @@ class Scene:
         self.has_arrived = asyncio.Event()
         self.finished: list[tuple[RequestProfile, EndRequest, RequestSummary]] = []
         self.seen_at_end: list[Event] = []
-        """What the driver's observers had been told when the request was finished."""
+        """Events that the driver's observers had been told when the request was finished."""
         self.opened_at_arrival: int | None = None
-        """Connections that had been opened when they were told of the request."""
+        """Connections that had been opened when the observers were told of the request."""
         self.tasks: list[asyncio.Task[None]] = []
-        """Of legs that ran beside another one."""
+        """Tasks of legs that ran beside another one."""
         self.opener = ScriptedOpener()
         self.faults: list[BaseException] = []
-        """Errors of our own that were reported."""
+        """Internal errors that were reported."""
         self.sink = RecordingSink()
         self.clock = Clock()
         self.core = GatewayCore(GatewayId("us-1"), US, seed=1)
@@ -198,7 +198,7 @@ class Scene:
         self.driver.submit(events.ReplicasObserved(observed))
 
     def hear(self) -> None:
-        """The peer has a replica to spare."""
+        """Report a heartbeat of the peer with a free replica."""
         now_ns = self.clock.now_ns()
         self.driver.submit(events.PeersObserved((PeerObservation(idle_report(1), now_ns, now_ns, 0, 0),)))
 
@@ -260,7 +260,7 @@ class Scene:
             assert all(task.done() for task in self.tasks), "a leg outlived its owner"
 
     def check(self) -> None:
-        """What holds however a request ended."""
+        """Assert what holds however a request ended."""
         started = gauges_of(self.core, self.clock.now_ns())
         assert (started.requests, started.attempts, self.driver.open_requests) == (0, 0, 0)
         assert self.opener.opened == self.opener.closed == len(self.attempts_ended)

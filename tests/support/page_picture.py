@@ -1,5 +1,5 @@
-"""Takes the picture of the page that the README shows: the demo's three regions under their load, as the controller's
-page shows them in a real Chromium. `make page-picture` runs it; no test does.
+"""Takes the picture of the page that the README shows: the demo's three regions under load, on the controller's page in
+a real Chromium. `make page-picture` runs it; no test does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.browser import Page, chromium
 from tests.support.served import in_thread
 
 _SECONDS = 600.0
-"""The load goes on for longer than the picture takes, and is then left."""
+"""Duration of the load, longer than the picture takes; the rest is cancelled."""
 
 
 async def take(folder: Path, pictures: list[tuple[Path, str, int, int, bool]], after_s: float) -> None:

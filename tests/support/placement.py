@@ -1,4 +1,4 @@
-"""A core under one placement policy, and why it chose what it chose."""
+"""A core under one placement policy, and the reasons of its placements."""
 
 from __future__ import annotations
 

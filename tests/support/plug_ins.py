@@ -1,4 +1,4 @@
-"""Packages that bring placement policies, laid out as an installer would."""
+"""Packages with placement policies, laid out as an installer would."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class First(Policy):
 
 
 def put(folder: Path, package: str, *, name: str, version: str = "1.0", source: str = SOURCE) -> None:
-    """A package of one module, whose class `First` is the policy `name`."""
+    """Write a package of one module, whose class `First` is the policy `name`."""
     folder.mkdir(exist_ok=True)
     (folder / f"{package}.py").write_text(source)
     info = folder / f"{package}-{version}.dist-info"

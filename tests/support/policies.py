@@ -1,4 +1,4 @@
-"""Residency policies written short: as the content of a file, and as what a gateway makes of it, without the file."""
+"""Residency policies in short form: as the content of a file, and as a gateway reads it, without a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.policy.file import PolicyDocument
 
 Rule = dict[str, list[str]]
 Stated = tuple[Path, ResidencyPolicy]
-"""A file's name and the policy that it states."""
+"""Name of a file, and the policy that it states."""
 
 
 def by_jurisdiction(*names: str) -> Rule:
@@ -21,7 +21,7 @@ def by_region(*names: str) -> Rule:
 
 
 def policy_content(region: str, jurisdiction: str, **changes: object) -> dict[str, object]:
-    """A policy that keeps its requests in its jurisdiction and takes in nobody, changed as told."""
+    """A policy that keeps its requests in its jurisdiction and accepts none from elsewhere, with these changes."""
     content = {
         "version": 1,
         "region": region,
@@ -33,6 +33,6 @@ def policy_content(region: str, jurisdiction: str, **changes: object) -> dict[st
 
 
 def stated(region: str, jurisdiction: str, *, file: str | None = None, **changes: object) -> Stated:
-    """What `policy_content` says, as read from a file of the region's name."""
+    """Policy of `policy_content`, as if read from a file that is named after the region."""
     content = policy_content(region, jurisdiction, **changes)
     return Path(f"{file or region}.yaml"), PolicyDocument.model_validate(content).policy()

@@ -1,4 +1,4 @@
-"""A region whose pools are told apart by budgets, for tests of a core: a short one and a long one, if not others."""
+"""A region whose pools differ in token budgets, for tests of a core: by default a short and a long one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def assigned(
 
 
 def asking(request_id: str, prompt_tokens: int, output_tokens: int | None = 100, **more: object) -> RequestProfile:
-    """Of four bytes a token, which is what a token is taken for before anybody has told."""
+    """Request with four bytes per token, which is the ratio assumed before any engine has reported token counts."""
     asked = profile(request_id, **more)  # type: ignore[arg-type]
     return replace(asked, text_bytes=4 * prompt_tokens, output_tokens_max=output_tokens)
 
@@ -87,7 +87,7 @@ def hear(
     queues: dict[PoolName, int] | None = None,
     sequence: int = 1,
 ) -> list[Effect]:
-    """A heartbeat of a peer with these pools, and how many replicas of each are available."""
+    """Report a heartbeat of a peer with these pools and their numbers of available replicas."""
     capacities = tuple(
         ModelCapacity(
             MODEL,

@@ -1,4 +1,4 @@
-"""`nightside gateway run` as processes: their region files, how they start, and what they say of themselves."""
+"""Gateways as processes (`nightside gateway run`): their region files, their start, and their logs and metrics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def region_file(folder: Path, gateway_id: str, place: Place, engine: FakeEngine,
 def two_regions(
     folder: Path, ports: Callable[[], int], us_engine: FakeEngine, eu_engine: FakeEngine, **more: object
 ) -> tuple[Path, Path]:
-    """Region files of US and EU, each other's peers, quick to notice each other, on addresses that a restart keeps."""
+    """Region files of US and EU, each other's peers, with short intervals and with addresses that a restart keeps."""
     places = {"us-1": US, "eu-1": EU}
     peers_at = {name: f"127.0.0.1:{ports()}" for name in places}
     files = []
@@ -62,7 +62,8 @@ class Process:
     process: asyncio.subprocess.Process
     log_lines: list[dict[str, Any]] = field(default_factory=list)
     other_lines: list[str] = field(default_factory=list)
-    """Of standard error that are none of a log. Whoever ran it is told of them at its end."""
+    """Lines of standard error that are not part of the log; `gateway_process` asserts at its end that there are
+    none."""
     http_url: str = ""
     admin_url: str = ""
 
@@ -84,7 +85,7 @@ class Process:
         await until(lambda: self.has_logged(event, **fields))
 
     async def metric(self, session: aiohttp.ClientSession, name: str, **labels: str) -> float:
-        """The sum over every series with these labels; 0 where there is none."""
+        """Sum over every series with these labels; 0 if there is none."""
         async with session.get(f"{self.admin_url}/metrics") as page:
             families = text_string_to_metric_families(await page.text())
             return sum(
@@ -105,7 +106,7 @@ class Process:
             await self.until_metric(session, lambda value: value == 0, f"nightside_{name}")
 
     def limit(self, kind: int, soft: int) -> None:
-        """From now on; below the hard limit it can be lifted again."""
+        """Limit a resource at once; a soft limit below the hard one can be lifted again."""
         _, hard = resource.prlimit(self.process.pid, kind)
         resource.prlimit(self.process.pid, kind, (hard if soft == resource.RLIM_INFINITY else soft, hard))
 
@@ -113,13 +114,13 @@ class Process:
         return sum(1 for _ in Path(f"/proc/{self.process.pid}/fd").iterdir())
 
     def cpu_ticks(self) -> int:
-        """User and system time, in clock ticks of which there are a hundred in a second."""
+        """User and system time, in clock ticks of a hundredth of a second."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
 
 def keep_line(line: bytes, of_the_log: list[dict[str, Any]], others: list[str]) -> None:
-    """Where it belongs."""
+    """Append the line to the log's lines, or to the others if it is not JSON."""
     try:
         of_the_log.append(json.loads(line))
     except ValueError:
@@ -132,7 +133,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 @asynccontextmanager
 async def killed_at_the_end(process: asyncio.subprocess.Process) -> AsyncIterator[asyncio.subprocess.Process]:
-    """If it has not gone by itself."""
+    """Kill the process at the end of the block if it has not exited by itself."""
     try:
         yield process
     finally:
@@ -145,9 +146,9 @@ async def killed_at_the_end(process: asyncio.subprocess.Process) -> AsyncIterato
 async def gateway_process(
     file: Path, *, started_by: Sequence[str] = (), run: Sequence[str] = ()
 ) -> AsyncIterator[Process]:
-    """A running gateway that has said it is ready. Killed at the end if it has not gone by itself.
+    """Run a gateway until it reports ready. It is killed at the end if it has not exited by itself.
 
-    `started_by` stands before the command, such as `prlimit`; `run` stands in its place.
+    `started_by` stands before the command, such as `prlimit`; `run` replaces it.
     """
     arguments = [*started_by, *(run or command("run", file))]
     process = await asyncio.create_subprocess_exec(

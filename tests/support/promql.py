@@ -1,4 +1,4 @@
-"""As much of PromQL as it takes to see which series, labels and label values an expression names."""
+"""Parses PromQL as far as needed to find the series, labels and label values that an expression names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/nightside.rules.yaml"
 DASHBOARD = ROOT / "deploy/grafana/nightside.json"
 OF_THE_SCRAPE = frozenset({"job", "instance"})
-"""Labels that Prometheus itself gives every series."""
+"""Labels that Prometheus itself adds to every series."""
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _RANGE = re.compile(r"\[[^\]]*\]")
@@ -49,7 +49,7 @@ def selectors(expression: str) -> Iterator[Selector]:
 
 
 def grouping_labels(expression: str) -> set[str]:
-    """Labels that sums are made by, or without."""
+    """Labels by which, or without which, an expression aggregates."""
     return {label.strip() for inside in _GROUPING.findall(expression) for label in inside.split(",") if label.strip()}
 
 
@@ -64,7 +64,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def dashboard_queries(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Title of a panel and what it asks, as Grafana would ask it for everybody over a minute."""
+    """Title and query of each panel, with all gateways selected and a rate interval of a minute."""
     for panel in document["panels"]:
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"].replace("$gateway", ".*").replace("$__rate_interval", "1m")

@@ -1,6 +1,6 @@
-"""A seeded walk through the life of a mesh: who asks, what is heard, what fails.
+"""A seeded random walk through the events of a mesh: requests, heartbeats and failures.
 
-Run as a script it prints the story's digest.
+Run as a script, it prints the digest of its story.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _RESULTS = [
 
 
 class RandomWalk:
-    """Three regions, one of them busy, under everything that can happen at once."""
+    """Three regions, one of them busy, under everything that can happen at the same time."""
 
     def __init__(self, seed: int, placement: PlacementPolicy = PlacementPolicy.COST) -> None:
         self._rng = random.Random(seed)
         self.mesh = Mesh(self._rng)
         self._asked = 0
         self.held = 0
-        """How often a request was seen to be held for a replica."""
+        """Number of requests seen held for a replica, summed over the steps."""
         config = CoreConfig(placement=PlacementConfig(policy=placement), pushing=PushingConfig(in_band_credit=1))
         for name, place in _REGIONS.items():
             replicas = [replica_spec(f"{name}-{i}", place) for i in range(3)]
@@ -50,7 +50,7 @@ class RandomWalk:
         self.settle()
 
     def settle(self) -> None:
-        """The world calms down: everything is well again, and whatever still runs gets to its end."""
+        """Let all faults end and all running requests complete."""
         for _ in range(200):
             for name in self.mesh.cores:
                 self.mesh.probe(name, waiting=lambda _: 0, healthy=lambda _: True)
@@ -71,7 +71,7 @@ class RandomWalk:
         self._asked += 1
         name = self._rng.choices(list(_REGIONS), [6, 1, 1])[0]
         prompt = f"system prompt of application {self._rng.randrange(3)} " * 4 + f"user {self._rng.randrange(9)} " * 20
-        prompt *= self._rng.choice((1, 1, 20))  # what takes long to read is held while others are read
+        prompt *= self._rng.choice((1, 1, 20))  # long prompts are held for a replica while others are read
         self.mesh.ask(name, f"q{self._asked}", self._rng.choice(_TENANTS), prompt, 30 * SECOND)
 
     def _probe(self) -> None:

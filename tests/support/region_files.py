@@ -1,4 +1,4 @@
-"""Region files for tests of what reads them."""
+"""Region files, for tests of their readers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def region_at(folder: Path, text: str) -> Path:
 def read_document(
     folder: Path, document: Mapping[str, object], environ: Mapping[str, str] = PROCESS_ENVIRONMENT
 ) -> RegionFile:
-    """Raises ConfigError."""
+    """Read the document as a region file. Raises ConfigError."""
     return read_region_file(region_at(folder, yaml.safe_dump(dict(document))), environ)
 
 

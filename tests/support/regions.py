@@ -47,13 +47,15 @@ class Region:
 
     @property
     def is_busy(self) -> bool:
-        """Whatever becomes of a pool's workers, which come behind it."""
+        """True if the gateway's own engine is busy, whatever the state of a pool's workers, which follow it in the
+        list."""
         replicas = self.gateway.core.replicas
         own = next(iter(replicas), None)
         return own is None or not replicas.available >> own.slot & 1
 
     async def become_busy(self) -> None:
-        """Until its gateway was told so: one that has heard nothing for a while gives its engine no work either."""
+        """Make the engine busy, and wait until its gateway knows it by a probe: a gateway without fresh observations
+        gives its engine no work either."""
         self.engine.waiting = 1
         await until(lambda: self.is_busy and next(iter(self.gateway.core.replicas)).waiting == 1)
 
@@ -63,7 +65,7 @@ class Region:
 
 
 class Mesh:
-    """Regions that know each other; the first is where clients ask."""
+    """Regions that know each other; clients ask the first one."""
 
     def __init__(self, folder: Path, ports: Callable[[], int]) -> None:
         self._folder = folder
@@ -78,7 +80,7 @@ class Mesh:
         return Region(engine, config)
 
     async def start(self, *regions: Region) -> None:
-        """Everybody up, and everybody in everybody's eyes."""
+        """Start all gateways, and wait until each sees every other."""
         for region in regions:
             region.config = knowing(region.config, *(other.config for other in regions if other is not region))
             await region.start()
@@ -96,7 +98,7 @@ class Mesh:
 
 
 def with_a_pool(config: GatewayConfig, url: str) -> GatewayConfig:
-    """The same gateway with a disaggregated pool, for a model of its own. Both of its workers are one engine."""
+    """The same gateway with a disaggregated pool for a model of its own. One engine plays both of its workers."""
     pool = PoolSpec(
         PoolName("pooled"), PoolKind.DISAGGREGATED, Connector.NIXL, decode_batch_max=4, lease_ns=30 * SECOND
     )
@@ -113,8 +115,8 @@ def with_a_pool(config: GatewayConfig, url: str) -> GatewayConfig:
 
 
 async def busy_us_and_free_eu(mesh: Mesh, *, is_pooled: bool = False, **changes: object) -> tuple[Region, Region]:
-    """Two regions, their configs changed alike; what is asked in the first has to leave it, under the layered rule: one
-    pending request is enough. `is_pooled`: the first has a disaggregated pool besides."""
+    """Start two regions with the same changes to their configs. Requests to the first have to leave it, under the
+    layered policy, where one pending request is enough. `is_pooled`: the first has a disaggregated pool as well."""
     us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
     for region in (us, eu):
         changed = replace(region.config, **changes)  # type: ignore[arg-type]
@@ -127,7 +129,7 @@ async def busy_us_and_free_eu(mesh: Mesh, *, is_pooled: bool = False, **changes:
 
 
 async def good_answer(mesh: Mesh, region: Region) -> aiohttp.ClientResponse:
-    """Ask there, and get what a fake engine says unless told otherwise."""
+    """Ask the region's gateway, and assert that the answer is a fake engine's default."""
     async with ask(mesh.session, region.gateway.http_url) as response:
         assert await response.read() == b"".join(GOOD_STREAM)
         return response
@@ -137,7 +139,7 @@ async def good_answer(mesh: Mesh, region: Region) -> aiohttp.ClientResponse:
 async def regions_apart(
     mesh: Mesh, peering: PeeringConfig, round_trip_ms: int
 ) -> AsyncIterator[tuple[Wan, Region, Region]]:
-    """US, busy, and EU, free, each reaching the other over a long line that can be cut."""
+    """Start US, busy, and EU, free, which reach each other over a slow line that can be cut."""
     us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
     async with Wan(parse_round_trips(f"{US.region},{EU.region},{round_trip_ms}")) as wan:
         seen_from_us = await wan.route(US.region, EU.region, eu.config.listen.peers.port)

@@ -1,4 +1,4 @@
-"""A gateway at rest: nothing runs, nothing waits, and nobody is counted who has gone."""
+"""Checks that a gateway is at rest: no request runs or waits, and no count has leaked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.gateways import counted, until
 
 
 def unrest(gateway: GatewayHandle) -> list[str]:
-    """What is still counted, in words; empty once everything is over."""
+    """Counts that are not zero, in words; empty once the gateway is at rest."""
     found = [f"request {each}" for each in gateway.core.requests]
     found += [f"{gateway.driver.open_requests} open mailboxes"] if gateway.driver.open_requests else []
     for state in [*gateway.core.replicas, *gateway.core.peers]:
@@ -20,7 +20,7 @@ def unrest(gateway: GatewayHandle) -> list[str]:
 
 
 async def until_at_rest(*gateways: GatewayHandle) -> None:
-    """The core's own word first, then what the metrics page tells an operator."""
+    """Wait until each gateway's core is at rest, and assert that its metrics page agrees."""
     for gateway in gateways:
         await until(lambda gateway=gateway: not unrest(gateway))  # type: ignore[misc]
         for name in ("attempts_in_flight", "queue_length", "requests_open"):

@@ -1,5 +1,4 @@
-"""A small scenario: two regions an ocean apart, one workload and a few clients. A test says what is different in its
-own."""
+"""A small scenario: two regions an ocean apart, one workload and a few clients. Each test states its differences."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ def small_document(**changes: Any) -> dict[str, Any]:
 
 
 def controlled_document(**changes: Any) -> dict[str, Any]:
-    """Three regions, two gateways in the first, and a controller beside them; as quick as is still like life."""
+    """Three regions, two gateways in the first, and a controller; with durations as short as realism allows."""
     return (
         small_document(
             duration="30s",

@@ -1,4 +1,4 @@
-"""Further legs for requests of a real core, which by itself orders one leg an attempt."""
+"""Opens further legs for requests of a real core, which by itself orders one leg per attempt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.core.vocabulary import LegRole, PlacementReason, ReplicaId, Request
 
 
 def open_leg(core: GatewayCore, request_id: str, role: LegRole, replica: str, now_ns: int) -> StartLeg:
-    """One more leg of the request's living attempt, ordered as the core itself would order it."""
+    """Order one more leg of the request's current attempt, as the core itself would."""
     request = core.requests[RequestId(request_id)]
     state = core.replicas.get(ReplicaId(replica))
     assert request.attempt is not None
@@ -24,7 +24,7 @@ def open_leg(core: GatewayCore, request_id: str, role: LegRole, replica: str, no
 
 
 def role_of(core: GatewayCore, order: StartLeg, role: LegRole) -> None:
-    """Have the core take the leg for another one."""
+    """Change the role that the core has recorded for a leg."""
     attempt = core.requests[order.request_id].attempt
     assert attempt is not None
     attempt.legs[order.leg].role = role
@@ -32,13 +32,13 @@ def role_of(core: GatewayCore, order: StartLeg, role: LegRole) -> None:
 
 @dataclass
 class OpensLegs:
-    """A core that opens a further leg in the step of some event, for a driver."""
+    """Core for a driver that opens a further leg in the step of some event."""
 
     core: GatewayCore
     after: dict[type[Event], list[tuple[LegRole, str]]]
-    """After the first event of a kind: which legs, in which role and where."""
+    """Legs to open after the first event of a kind, by role and replica."""
     first_role: LegRole = LegRole.WHOLE
-    """Of the leg that the core starts by itself, once."""
+    """Role of the first leg that the core starts by itself."""
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         effects = self.core.handle(event, now_ns)

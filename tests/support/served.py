@@ -1,4 +1,4 @@
-"""A gateway in front of emulated engines, or one that has none and sends everything to the next region's."""
+"""A gateway in front of emulated engines, or one without engines that forwards everything to the next region."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ Ports = Callable[[], int]
 
 QUICK = EngineServerConfig(model=MODEL, engine=TINY, time_scale=0.05, ignore_eos=True, faults=True)
 SLOW = replace(QUICK, time_scale=20.0)
-"""A token takes at least 90 ms: what is asked of it is still running when the test goes on."""
+"""Config of an engine that takes at least 90 ms for a token, so that its requests are still running when the test goes
+on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     gateway: GatewayHandle
-    """Where clients ask."""
+    """Gateway that clients ask."""
     engines: list[EngineServer]
-    """Where it runs."""
+    """Engines that run the requests."""
     gateways: list[GatewayHandle]
 
     @property
@@ -56,8 +57,9 @@ async def served(
     change: Callable[[GatewayConfig], GatewayConfig] = lambda config: config,
     resumes: bool = True,
 ) -> AsyncIterator[Served]:
-    """With `across` the engines stand in another region, and the gateway that is asked has only `home_engine_urls`.
-    `change` is to that one; nowhere does a broken answer go on without `resumes`."""
+    """Serve gateways and engines. With `across`, the engines stand in another region, and the gateway that clients ask
+    has only `home_engine_urls`. `change` applies to the latter gateway; without `resumes`, no gateway resumes a broken
+    answer."""
     async with AsyncExitStack() as stack:
         servers = await stack.enter_async_context(serve_engines([engine] * engines))
         urls = [server.url for server in servers]
@@ -79,7 +81,7 @@ async def served(
 
 
 def expected(*said: tuple[str, str], tokens: int = 6) -> str:
-    """What an engine answers to this conversation."""
+    """Answer of an emulated engine to this conversation."""
     return continuation(MODEL, chat_prompt(Message(*each) for each in said), tokens).decode()
 
 
@@ -88,5 +90,5 @@ HELLO_ANSWERED = expected(("user", "hello"))
 
 
 async def in_thread(work: Callable[[], object]) -> None:
-    """For clients that block: gateway and engines go on in this thread's loop."""
+    """Run a blocking client in a thread, while gateway and engines go on in this thread's loop."""
     await asyncio.to_thread(work)

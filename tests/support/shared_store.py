@@ -1,5 +1,6 @@
-"""A store of controllers that several share, in memory, which fails as it is told. It does what
-`tests/support/store_conformance.py` wants of each."""
+"""A controllers' store in memory that several controllers share, with failures on demand. It passes
+`tests/support/store_conformance.py`, like every store.
+"""
 
 from __future__ import annotations
 
@@ -30,22 +31,22 @@ class _State:
 
 
 class SharedMemory:
-    """What all see, and what goes wrong with it."""
+    """State that all clients of the store see, and its faults."""
 
     def __init__(self) -> None:
         self.state = _State()
         self.before_write = self.state
         self.is_silent = False
-        """The next write takes place, and is not answered."""
+        """True if the next write takes place without an answer."""
         self.late: Callable[[], None] | None = None
-        """Time that goes by until the next answer."""
+        """Called once before the next answer, to let time pass."""
         self.keys = 0
 
     def forget(self, *, everything: bool) -> None:
         self.state = _State() if everything else self.before_write
 
     def take(self, holder: str, lease_ns: int = 0) -> str:
-        """Gives the key."""
+        """Give the store to a holder; returns the new key."""
         self.keys += 1
         key = f"key-{self.keys}"
         mark = Mark(self.state.mark.token + 1, key, self.state.mark.renewals + 1)
@@ -54,13 +55,13 @@ class SharedMemory:
 
 
 class SharedStore:
-    """One way to it."""
+    """One client's connection to the store."""
 
     def __init__(self, shared: SharedMemory, clock: Clock, lease_ns: int) -> None:
         self.shared = shared
         self.is_gone = False
         self.requests, self.answers = asyncio.Event(), asyncio.Event()
-        """Whether requests reach it, and answers come back."""
+        """Set while requests reach the store, and while answers come back."""
         self.requests.set()
         self.answers.set()
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Gateways that keep a tenant's limits together, with engines that answer nobody and a network that only delays."""
+"""Gateways that enforce a tenant's limits together, with engines that never answer and a network that only delays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NUMBERS = count()
 
 
 def limited(shares: SharesConfig | None = None, **limits: object) -> CoreConfig:
-    """A config in which the tests' tenant has these limits."""
+    """Config in which the tests' tenant has these limits."""
     tenants = {TENANT: TenantConfig(**limits)}  # type: ignore[arg-type]
     return CoreConfig(tenants=tenants, shares=shares or SharesConfig(), queue=QueueConfig(wait_max_ns=3600 * SECOND))
 
@@ -39,7 +39,7 @@ def told_by(name: str, place: Place, *uses: TenantUse, sequence: int = 1) -> Loa
 
 
 def heard(one: Desk, name: str, place: Place, *uses: TenantUse, rtt_ms: int = 50) -> None:
-    """A heartbeat of a peer comes in that says this of tenants."""
+    """Deliver a peer's heartbeat with these uses of tenants."""
     report = told_by(name, place, *uses, sequence=next(_NUMBERS) + 1)
     observation = PeerObservation(report, one.now_ns, one.now_ns, rtt_ms * MS, rtt_ms * MS)
     one.tell(events.PeersObserved((observation,)))
@@ -48,7 +48,7 @@ def heard(one: Desk, name: str, place: Place, *uses: TenantUse, rtt_ms: int = 50
 def asked(
     one: Desk, *, tenant: TenantName = TENANT, request_id: str = "", tokens: int | None = None
 ) -> EndRequest | None:
-    """A request comes; None: it was let in."""
+    """Have a request arrive; returns its refusal, or None if it was let in."""
     wanted = profile(request_id or f"asked-{next(_NUMBERS)}", tenant=tenant)
     wanted = replace(wanted, output_tokens_max=tokens)
     effects = one.tell(events.RequestArrived(wanted, one.now_ns + 600 * SECOND))
@@ -56,7 +56,8 @@ def asked(
 
 
 class Sharing:
-    """A mesh of cores. What one publishes reaches each other one after the way between them, unless that is cut."""
+    """A mesh of cores. Each published report reaches every other core after a delay, unless the way between them is
+    cut."""
 
     def __init__(self, places: dict[str, Place], config: CoreConfig, *, way_ns: int = 40 * MS) -> None:
         self.now_ns = 0
@@ -73,7 +74,7 @@ class Sharing:
                 peers=[PeerSpec(GatewayId(other), at) for other, at in places.items() if other != name],
                 config=config,
                 gateway_id=name,
-                probed=False,  # whoever is let in waits
+                probed=False,  # admitted requests wait
             )
             for name, place in places.items()
         }
@@ -84,7 +85,7 @@ class Sharing:
         return sum(map(len, self.running.values()))
 
     def ask(self, name: str, *, tenant: TenantName = TENANT) -> bool:
-        """Is it let in?"""
+        """Ask for admission; True if it is granted."""
         request_id = f"{name}-{next(_NUMBERS)}"
         wanted = replace(profile(request_id, tenant=tenant), output_tokens_max=1)
         end = self._tell(name, events.RequestArrived(wanted, self.now_ns + 3600 * SECOND))

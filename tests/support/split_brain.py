@@ -1,5 +1,6 @@
-"""Plays a story of `tests/hostile/split_brain.py`: two controllers' own lead, lease, renewals and keeper over one
-store, two gateways' own precedence, and names with a claim beside them."""
+"""Plays a story of `tests/hostile/split_brain.py`: the lead, lease, renewals and keeper of two controllers over one
+store, the precedence of two gateways, and DNS records with a claim beside them.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ from tests.support.shared_store import SharedMemory, SharedStore
 SECOND_NS = 1_000_000_000
 LEASE_NS = 6 * SECOND_NS
 WRITE_S = 0.5
-"""The longest that a write of names may take."""
+"""Seconds that a write of DNS records may take at most."""
 OWNER = "owner/r1"
 HOME = {"us": GatewayId("us-1"), "eu": GatewayId("eu-1")}
 ENDS: tuple[tuple[type[Exception], str], ...] = (
@@ -58,7 +59,7 @@ ENDS: tuple[tuple[type[Exception], str], ...] = (
 
 
 class RatedClock(Clock):
-    """Goes at its own rate, and from where it likes."""
+    """Clock with a rate and an offset of its own."""
 
     def __init__(self, offset_s: int, rate: float) -> None:
         self._now_ns = float(offset_s * SECOND_NS)
@@ -74,7 +75,7 @@ class RatedClock(Clock):
 
 
 class _Waiting(Waiting):
-    """Asks once."""
+    """Waiting that asks for the lead only once."""
 
     async def lead(self, store: Store, holder: str, times: LeaseTimes, clock: Clock) -> tuple[Holding, Lease]:
         async def wait(error: StoreError) -> None:
@@ -84,7 +85,7 @@ class _Waiting(Waiting):
 
 
 class Names:
-    """Where a team keeps them: a write takes place only where the claim is what the writer has read."""
+    """DNS records of the mesh: a write takes effect only if the claim is still the one that the writer has read."""
 
     def __init__(self) -> None:
         self.claim: Claim | None = None
@@ -99,7 +100,7 @@ class Names:
 
 
 class Leader:
-    """One of the two."""
+    """One of the two controllers."""
 
     def __init__(self, name: str, file: ControllerFile, shared: SharedMemory, clock: RatedClock) -> None:
         self.name, self.clock = name, clock
@@ -133,7 +134,7 @@ class Leader:
         await self._stack.aclose()
 
     async def renew(self) -> None:
-        """Raises why it is not renewed."""
+        """Renew the lease. Raises the reason if it is not renewed."""
         assert self.lead is not None
         renewals = self.lead.renewals
         if not await renewals._renew():
@@ -160,7 +161,7 @@ class Leader:
 
 
 class Gateway:
-    """Of one region; r1 is at home in us."""
+    """Gateway of one region; the replica r1 is at home in us."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -197,7 +198,7 @@ def _grant() -> ReplicaGrant:
 
 
 class Stage:
-    """Everybody in a story, and what has to hold after each of its steps."""
+    """Controllers, gateways, store and records of a story, with the checks after each of its steps."""
 
     def __init__(self, case: SplitCase, folder: Path, tasks: asyncio.TaskGroup) -> None:
         self.shared = SharedMemory()
@@ -209,7 +210,7 @@ class Stage:
         self._tasks = tasks
         self._has_forgotten = False
         self._written: list[str] = []
-        """How orders ended that were started."""
+        """Results of the writes that were started."""
         self._versions = {name: ControlVersion() for name in HOME}
 
     async def play(self, step: str) -> None:
@@ -282,7 +283,7 @@ class Stage:
     async def _jump(self, name: str, seconds: str) -> None:
         self.leaders[name].clock.go_on(float(seconds), jumps=True)
 
-    # Those who lead
+    # Leaders
 
     async def _look(self, name: str, seconds: str) -> str:
         found = ""
@@ -331,7 +332,7 @@ class Stage:
         return self._written[0]
 
     async def _recover(self, name: str) -> None:
-        """As `controller/recovery.py` asks, right before it begins."""
+        """Check the lease as `controller/recovery.py` does, directly before it begins."""
         leader = self.leaders[name].lead
         assert leader is not None
         leader.lease.check()
@@ -345,7 +346,7 @@ class Stage:
         await self.gateways[gateway].told(leader.keeper.version, self._said(name, owner))
 
     def _said(self, name: str, owner: str) -> str:
-        """Of one that was followed: what it knew."""
+        """Owner of r1 as this leader knows it: "us" if its lead has been lost."""
         leader = self.leaders[name].lead
         assert leader is not None
         if leader.keeper.lost.is_set() or leader.keeper.holding.key != self.shared.state.mark.key:
@@ -360,7 +361,7 @@ class Stage:
     async def _hear(self, gateway: str, other: str) -> None:
         self.gateways[gateway].hear(self.gateways[other])
 
-    # Names
+    # DNS records
 
     async def _publish(self, name: str) -> str:
         self.leaders[name].check_names(self.names)

@@ -1,4 +1,4 @@
-"""What every store of a controller has to do. A kind of store is tested by a class that inherits this and opens one."""
+"""Tests for every store of a controller. Each kind of store has a test class that inherits these and opens it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Open = Callable[[], Awaitable[Store]]
 
 
 class StoreConformance(ABC):
-    """Opens stores as often as a test asks; all of one test are of the same contents."""
+    """Tests of one kind of store. All stores that one test opens have the same contents."""
 
     @abstractmethod
     async def open(self) -> Store:
-        """One more way to the same contents."""
+        """Open one more store with the same contents."""
 
     @pytest.fixture
     async def stores(self) -> AsyncIterator[Open]:
@@ -170,7 +170,7 @@ LEASE_NS = 6_000_000_000
 
 
 async def looks_on(store: Store, clock: StillClock, duration_ns: int) -> None:
-    """For so long it is another's at each look."""
+    """Assert that the lease is another's at each attempt during this time."""
     for _ in range(LOOKS):
         clock.now += duration_ns // LOOKS
         with pytest.raises(StoreTaken):
@@ -182,18 +182,18 @@ LOOKS = 7
 
 
 class LeasedConformance(StoreConformance):
-    """What a store has to do besides that several machines share, and that is held for a time."""
+    """Tests for stores that several machines share, whose lease expires."""
 
     @abstractmethod
     async def open_with(self, clock: Clock, lease_ns: int) -> Store:
-        """One more way to the same contents, for one who has that clock."""
+        """Open one more store with the same contents, for a holder with that clock."""
 
     async def open(self) -> Store:
         return await self.open_with(StillClock(), LEASE_NS)
 
     @pytest.fixture
     async def watched(self) -> AsyncIterator[tuple[Store, Store, StillClock]]:
-        """One that leads or did, and one that waits, with its clock."""
+        """Store of the present or former holder, store of a waiting one, and the latter's clock."""
         clock = StillClock()
         first, second = await self.open(), await self.open_with(clock, LEASE_NS)
         yield first, second, clock
@@ -206,7 +206,7 @@ class LeasedConformance(StoreConformance):
         first, second, clock = watched
         old = await first.acquire("one")
         await first.write(old, {"a": b"1"})
-        clock.now += 1000 * LEASE_NS  # however long it was not renewed before: that is not known yet
+        clock.now += 1000 * LEASE_NS  # the lease's age is not known before the first look
         with pytest.raises(StoreTaken, match="one"):
             await second.acquire("two")
         await looks_on(second, clock, LEASE_NS - 1)
@@ -239,7 +239,7 @@ class LeasedConformance(StoreConformance):
             await looks_on(second, clock, LEASE_NS)
 
     async def test_a_lease_lasts_as_long_as_whoever_has_it_thinks(self) -> None:
-        """Two controllers whose files differ."""
+        """Two controllers' files configure different leases."""
         clock = StillClock()
         first, second = await self.open_with(StillClock(), 3 * LEASE_NS), await self.open_with(clock, LEASE_NS)
         await first.acquire("one")
@@ -279,7 +279,7 @@ class LeasedConformance(StoreConformance):
             await store.close()
 
     async def test_a_token_that_was_given_twice_opens_nothing(self, watched: tuple[Store, Store, StillClock]) -> None:
-        """As by a database that lost its last writes."""
+        """Simulate a database that lost its last writes and gave a token twice."""
         first, second, _ = watched
         holding = await first.acquire("one")
         await first.release(holding)

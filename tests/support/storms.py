@@ -1,4 +1,4 @@
-"""Makes the connections of a case of `tests/hostile/event_streams.py`."""
+"""Opens the connections of a case of `tests/hostile/event_streams.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Storm:
     address: Address
     streams: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
     began: Counter[bytes] = field(default_factory=Counter)
-    """How answers began that were read, by the first line of each."""
+    """Answers that were read, counted by their first line."""
     watching: int = 0
 
     async def blow(self) -> None:

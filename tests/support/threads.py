@@ -1,4 +1,4 @@
-"""A loop whose threads are taken, so that whatever is handed to one has yet to begin."""
+"""An event loop whose only worker thread is occupied, so that work handed to a thread does not begin."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def threads_taken() -> Iterator[Callable[[], None]]:
-    """Gives what frees the one thread; the end frees it too."""
+    """Occupy the thread; yields a function that frees it. The end of the block frees it as well."""
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(1))
     gate = threading.Event()

@@ -1,4 +1,4 @@
-"""Requests that a ledger followed to their end, as what spans are made of."""
+"""Requests that a ledger followed to their end, as input for spans."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def server_of(target: Target) -> Server | None:
 
 
 class Traced(Followed):
-    """At the gateway us-1; each finished request is kept."""
+    """Core and ledger at the gateway us-1; each finished request is kept."""
 
     def __init__(self, core: Desk | None = None, *, logging: LoggingRule | None = None, is_known: bool = True) -> None:
         super().__init__(core or desk())

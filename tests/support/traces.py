@@ -1,4 +1,4 @@
-"""A folder of traces under the names that they are published with, with hardly anything in them."""
+"""A folder of tiny traces under the names that the real ones are published with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AZURE = ["TIMESTAMP,ContextTokens,GeneratedTokens"] + [
 
 
 def published(folder: Path) -> Path:
-    """The folder, filled."""
+    """Fill the folder, and return it."""
     files = {
         "mooncake/conversation_trace.jsonl": [json.dumps(_MOONCAKE | {"timestamp": 3000 * n}) for n in range(9)],
         "claude_code_sessions/requests.jsonl": [json.dumps({"s": f"s{n}"} | _AGENTIC) for n in range(9)],

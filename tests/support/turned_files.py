@@ -1,4 +1,4 @@
-"""Files that become what a case of `tests/hostile/files.py` says."""
+"""Turns files into those of a case of `tests/hostile/files.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tests.hostile.files import GOOD, HALF, FileCase, Kind
 
 
 def turn(path: Path, case: FileCase) -> None:
-    """What was at this path lies beside it from now on."""
+    """Replace the file by that of the case. The old file is kept as NAME.before, unless the case rewrites it in
+    place."""
     good = path.read_bytes()
     content = case.content.replace(GOOD, good).replace(HALF, good[: len(good) * 3 // 5])
     if case.kind is Kind.REWRITTEN:
@@ -37,7 +38,7 @@ def turn(path: Path, case: FileCase) -> None:
 
 
 def restore(path: Path, good: bytes) -> None:
-    """As a careful program writes: another file, moved into its place."""
+    """Put the good content back as a careful program does: write another file and rename it."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     fresh = path.with_name(f"{path.name}.fresh")
@@ -46,7 +47,8 @@ def restore(path: Path, good: bytes) -> None:
 
 
 def _listen_at(path: Path) -> None:
-    """The path of a socket is bounded to some hundred bytes: it is bound where it is short, and moved."""
+    """Create a listening socket at the path. A socket's path is limited to some hundred bytes, so the folder is named
+    by its descriptor."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with socket.socket(socket.AF_UNIX) as listening:

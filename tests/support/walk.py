@@ -1,4 +1,6 @@
-"""A page of commands, run as a reader would: its blocks in order, in one shell, each held to what is shown below it."""
+"""Runs a page of commands as a reader would: its blocks in order, in one shell, each compared to the output shown below
+it.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,19 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 _PORT = re.compile(r"(127\.0\.0\.1:|localhost:|--port )(\d{4})\b")
 _MARK = "--- block {} ---"
 _TIME_MAX_S = 240
-"""Less than a test may take: what was printed by then says where it hangs."""
+"""Seconds, less than a test's time-out: the output up to then shows where the page hangs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     commands: str
     shown: str | None
-    """What the page says that they print; … stands for anything, also for whole lines."""
+    """Output as the page shows it; … stands for any text, even for whole lines."""
 
 
 def blocks_of(page: str) -> list[Block]:
-    """What readers run: `sh`, each with the `text` right after it. What is fenced as anything else they only read."""
+    """Blocks that readers run: each `sh` block, with the `text` block directly behind it. Other blocks are only
+    read."""
     fences = _FENCE.findall(page)
     return [
         Block(text, fences[index + 1][1] if fences[index + 1 : index + 2] and fences[index + 1][0] == "text" else None)
@@ -38,13 +41,13 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def on_free_ports(page: str, free_port: Callable[[], int]) -> str:
-    """The same page for a machine whose ports are taken."""
+    """The same page with free ports in place of its own."""
     ports = {port: str(free_port()) for port in sorted({port for _, port in _PORT.findall(page)})}
     return _PORT.sub(lambda found: found[1] + ports[found[2]], page)
 
 
 def is_as_shown(printed: str, shown: str) -> bool:
-    """Trailing blanks and empty lines apart."""
+    """True if the output is as shown, apart from trailing blanks and empty lines."""
     lines = [line.rstrip() for line in shown.splitlines() if line.strip()]
     wanted = "".join("(?:.*\n)*" if line == "…" else _line(line) for line in lines)
     said = "".join(f"{line.rstrip()}\n" for line in printed.splitlines() if line.strip())
@@ -56,8 +59,8 @@ def _line(shown: str) -> str:
 
 
 async def run(blocks: Sequence[Block], folder: Path, time_max_s: float = _TIME_MAX_S) -> list[str]:
-    """What each block printed. Raises AssertionError with all that was printed where a command failed. Whatever was
-    started is ended afterwards."""
+    """Run the blocks; returns the output of each. Raises AssertionError with the whole output if a command failed. All
+    processes that were started are ended."""
     script = "set -eu\n" + "\n".join(
         f"echo '{_MARK.format(number)}'\n{block.commands}" for number, block in enumerate(blocks)
     )
@@ -97,7 +100,7 @@ async def run(blocks: Sequence[Block], folder: Path, time_max_s: float = _TIME_M
 
 
 def _end(group: int) -> None:
-    """Of the shell and all that it started: it leads a group of its own."""
+    """Kill the shell and all that it started, which are one process group."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:

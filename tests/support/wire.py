@@ -1,4 +1,4 @@
-"""A client that says exactly what a test wants, over a bare connection."""
+"""A client that sends exactly the bytes of a test, over a bare connection."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Wire:
         return int(lines[0].split()[1]), headers
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
-        """One that says how long it is."""
+        """Read an answer that announces its length."""
         status, headers = await self.head()
         return status, headers, await self.reader.readexactly(int(headers["content-length"]))
 
@@ -43,14 +43,14 @@ class Wire:
         return status, code
 
     async def is_closed(self) -> bool:
-        """Waits for it; what comes before counts as not closed."""
+        """Wait for the end of the connection. Bytes before it count as not closed."""
         try:
             return await self.reader.read() == b""
         except ConnectionResetError:
             return True
 
     async def until_closed(self) -> bytes:
-        """Everything up to the end of the connection, however it ends."""
+        """Read up to the end of the connection, however it ends."""
         received = bytearray()
         try:
             while data := await self.reader.read(2**16):
@@ -67,7 +67,7 @@ class Wire:
 
 
 def posted(*headers: str, body: bytes = CHAT_BODY) -> bytes:
-    """One chat request, byte for byte."""
+    """Bytes of one chat request."""
     lines = [f"POST {CHAT_PATH} HTTP/1.1", "host: x", f"content-length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
 

@@ -1,9 +1,9 @@
-"""What each leg of a hand-off says to its engine: the client's own body, with what the connector needs spliced in.
+"""Builds the body of each leg of a hand-off: the client's own body, with the connector's parameters spliced in.
 
-Prompts stay as they are on both legs, byte for byte: an engine that is handed a KV cache for another prompt stops with
-all that runs in it. Whatever a client says of hand-offs itself is overwritten on either leg. Pure.
+Prompts stay byte for byte the same on both legs: an engine that is handed the KV cache of another prompt stops, with
+all that runs in it. Any hand-off parameter in the client's body is overwritten on either leg. Pure.
 
-vLLM's NIXL connector is run against real engines (`tests/engines`). What is here of Mooncake, vllm-ascend and SGLang is
+vLLM's NIXL connector is run against real engines (`tests/engines`). The code for Mooncake, vllm-ascend and SGLang is
 verified against recorded contracts and our emulator, not run against the real engines.
 """
 
@@ -21,13 +21,13 @@ from gateway.request.body_edits import CACHE_SALT, Member, Setting, set_members
 from gateway.request.legs import CacheSalt
 
 LegBody = tuple[bytes, bytes | memoryview]
-"""In two parts, so that a large one is not copied."""
+"""Body in two parts, so that a large one is not copied."""
 
 _ABSENT = msgspec.Raw()
 
 
 class _Named(msgspec.Struct):
-    """Members that a leg may set. Only whether they are there is looked at."""
+    """Members that a leg may set. Only their presence is looked at."""
 
     stream: msgspec.Raw = _ABSENT
     stream_options: msgspec.Raw = _ABSENT
@@ -60,7 +60,7 @@ _CAP = {
     engine_api.MESSAGES_PATH: "max_tokens",
     engine_api.RESPONSES_PATH: "max_output_tokens",
 }
-"""What limits an answer, by call."""
+"""Member that limits the length of an answer, by call."""
 _UNSET: dict[str, bytes] = {
     "max_completion_tokens": b"1",
     "stream_options": b"null",
@@ -72,8 +72,9 @@ _UNSET: dict[str, bytes] = {
     "return_token_ids": b"null",
     "return_prompt_text": b"null",
 }
-"""What a prefill sets only where the client has, mostly to what their absence means: an engine refuses options of a
-stream without a stream, more tokens at least than at most, and tokens to tell logprobs of without logprobs."""
+"""Members that a prefill sets only where the client has set them, mostly to the default. An engine refuses stream
+options without a stream, a minimum of tokens above the maximum, and ids of tokens to report logprobs for without
+logprobs."""
 _UNSET_BY_PATH: dict[str, dict[str, bytes]] = {
     engine_api.CHAT_PATH: {"logprobs": b"false", "top_logprobs": b"null"},
     engine_api.COMPLETIONS_PATH: {"logprobs": b"null"},
@@ -96,7 +97,7 @@ def prefill_body(
     bootstrap: Bootstrap | None = None,
     salt: CacheSalt | None = None,
 ) -> LegBody:
-    """For whoever reads the prompt. `bootstrap`: of the same worker, where the connector has one."""
+    """Body for the prefill worker. `bootstrap` is the worker's own, for connectors that have one."""
     named = _NAMED.decode(body)
     match connector:
         case Connector.NIXL:
@@ -123,8 +124,8 @@ def decode_body(
     salt: CacheSalt | None = None,
     assembled: bool = False,
 ) -> LegBody:
-    """For whoever writes the answer. `told`: what the prefill handed over, of a sequential connector; it goes on as it
-    is. `bootstrap`: the prefill worker's. `assembled`: have it as a stream, with usage, to be put together here."""
+    """Body for the decode worker. `told` is what the prefill handed over, for a sequential connector; it is passed on
+    unchanged. `bootstrap` is the prefill worker's. `assembled` asks for a stream with usage, to be assembled here."""
     named = _NAMED.decode(body)
     match connector:
         case Connector.NIXL | Connector.ASCEND:
@@ -148,8 +149,8 @@ def _one_token(path: str, named: _Named) -> dict[str, bytes]:
 
 
 def _unmasked(named: _Named) -> dict[str, bytes]:
-    """Mooncake hands over only what ended by length: with one token at least it cannot end by another, unless a grammar
-    lets it. The token itself is nobody's."""
+    """Members that keep a prefill from ending before its one token. Mooncake hands over only a prefill that ended by
+    length; with at least one token it cannot end otherwise, except by a grammar. The token itself is not used."""
     grammars = {name: b"null" for name in ("response_format", "structured_outputs") if _is_named(named, name)}
     return {"min_tokens": b"1", **grammars}
 
@@ -171,7 +172,7 @@ def _mooncake_decode(met: Meeting, bootstrap: Bootstrap | None) -> bytes:
 
 
 def _room(met: Meeting, bootstrap: Bootstrap | None) -> dict[str, bytes]:
-    """Both legs say the same: where the prefill is, and the room."""
+    """Members that both legs carry: the prefill worker's bootstrap server and the room."""
     assert bootstrap is not None, "SGLang without its prefill worker's bootstrap server"
     room = met.room if bootstrap.rank is None else met.in_room_of_rank(bootstrap.ranks, bootstrap.rank)
     return {

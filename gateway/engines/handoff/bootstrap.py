@@ -1,5 +1,5 @@
-"""Where a prefill worker and whoever decodes for it find each other, of connectors that start both at once: what their
-discovery pages say. Pure: bytes in, values out, or BadProbe in words.
+"""Reads the discovery pages by which a prefill worker and its decode worker find each other, for connectors that start
+both at once. Pure: bytes in, values out, or BadProbe with the reason.
 
 Verified against recorded contracts and our emulator, not run against the real engines.
 """
@@ -16,11 +16,11 @@ from gateway.core.vocabulary import Connector
 from gateway.engines.exposition import BadProbe
 
 PORT_DEFAULT = 8998
-"""Of both Mooncake's and SGLang's bootstrap servers."""
+"""Default port of both Mooncake's and SGLang's bootstrap servers."""
 _PORT_MAX = 65535
 _ENGINE_ID_LENGTH_MAX = 256
 _PAGE_BYTES_MAX = 1 << 20
-"""Of Mooncake's page; SGLang's lists every argument that its engine was started with, which is less."""
+"""Size limit of Mooncake's page. SGLang's, which lists every argument of its engine, is smaller."""
 
 
 @value
@@ -28,14 +28,14 @@ class Bootstrap:
     """A prefill worker's bootstrap server, as its decode workers have to be told of it."""
 
     host: str
-    """As decode workers reach it."""
+    """Host as decode workers reach it."""
     port: int | None = PORT_DEFAULT
-    """None: SGLang finds it out."""
+    """Port; None lets SGLang find it."""
     engine_id: str = ""
-    """Mooncake: of the data-parallel rank that has the prefill."""
+    """Id of the data-parallel rank that has the prefill (Mooncake)."""
     ranks: int = 1
     rank: int | None = None
-    """SGLang: the data-parallel rank of the prefill, where one is pinned."""
+    """Data-parallel rank of the prefill, where one is pinned (SGLang)."""
 
     @property
     def address(self) -> str:
@@ -44,14 +44,14 @@ class Bootstrap:
 
 
 def bootstrap_of(url: str, port: int = PORT_DEFAULT) -> Bootstrap:
-    """At the host that an engine's URL names, which is where both engines start it."""
+    """Bootstrap at the host of the engine's URL, where both kinds of engine start it."""
     host = urlsplit(url).hostname
     assert host is not None, "an engine's URL has a host"
     return Bootstrap(host, port)
 
 
 QUERY_PATHS = {Connector.MOONCAKE: "/query", Connector.SGLANG: "/server_info"}
-"""What is asked for what follows: Mooncake's at the bootstrap server itself, SGLang's at the engine."""
+"""Path to ask: Mooncake's at the bootstrap server itself, SGLang's at the engine."""
 
 
 class _Rank(msgspec.Struct):
@@ -69,7 +69,7 @@ _SERVER_INFO = msgspec.json.Decoder(_ServerInfo)
 
 
 def read_query(page: bytes, ranks: int = 1) -> list[str]:
-    """Mooncake: the engine ids of this many data-parallel ranks, in order. Raises BadProbe."""
+    """Read Mooncake's page: the engine ids of this many data-parallel ranks, in order. Raises BadProbe."""
     if len(page) > _PAGE_BYTES_MAX:
         raise BadProbe("the bootstrap server's page is too large")
     try:
@@ -85,7 +85,7 @@ def read_query(page: bytes, ranks: int = 1) -> list[str]:
 
 
 def read_server_info(page: bytes, before: Bootstrap) -> Bootstrap:
-    """SGLang: what a prefill worker says of its bootstrap server. Raises BadProbe."""
+    """Read SGLang's page: the prefill worker's port and number of ranks. Raises BadProbe."""
     if len(page) > _PAGE_BYTES_MAX:
         raise BadProbe("the engine's page of its arguments is too large")
     try:

@@ -1,7 +1,8 @@
-"""What goes out on one stream of an exchange: frames of all its forwards, batched, fair and within credit.
+"""Builds the messages that go out on one stream of an exchange: frames of all its forwards, in batches, shared fairly
+and within credit.
 
 It holds no socket: words and bytes are put in, messages are taken out. It never sends more of a forward than the other
-side gave credit for, nor lets one forward's bytes hold up another's.
+side gave credit for, and one forward's bytes do not hold up another's.
 """
 
 from __future__ import annotations
@@ -18,32 +19,33 @@ from gateway.ground.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 
 MESSAGE_BYTES_MAX = 1 << 20
-"""Of one message, as `peer.proto` says. Ours stay below: what a batch may hold, and the largest head or refusal."""
+"""Size limit of one message, as `peer.proto` says. Messages sent by this gateway stay below: at most one batch plus the
+largest head or refusal."""
 BATCH_BYTES_MAX = 128 * 1024
-"""A batch takes no further frame behind this much. What comes next waits for it to be written: on a slow line it is
-what a chat's first token may find ahead of itself."""
+"""A batch that has reached this size takes no further frame. The next batch waits until this one is written: on a slow
+line, this is how many bytes may be ahead of a chat's first token."""
 FRAMES_MAX = 8192
-"""Of one message, before each further one is taken for waste: what reads a message does nothing else meanwhile. A batch
-has one for each forward that has something to say."""
+"""Frames of one message; each one above counts as wasted, since the event loop does nothing else while it reads a
+message. A batch has one frame for each forward that has anything to send."""
 TURN_BYTES_MIN = 16 * 1024
-"""Of one forward in a batch, however many others there are."""
+"""Least share of one forward in a batch, however many forwards there are."""
 UNASKED_BYTES_MAX = 256 * 1024
-"""Of a request, before the peer has given any credit."""
+"""Bytes of a request that may be sent before the peer has given any credit."""
 GAPS_MAX = 3
-"""Behind a message of so many frames, or more, the next one waits for as many gaps: the more streams run, the more
-there is to gather, and the less does it matter when each comes."""
+"""Upper bound of the number of gaps to wait after a message: one gap for each of its frames. The more forwards run, the
+more there is to batch, and the less the delay of each matters."""
 CREDIT_MAX = 2**40
-"""More is garbage."""
+"""Sanity bound of the credit of one forward, in bytes."""
 _FIELD_TAG = b"\x0a"
-"""Of `frames` in either message, which has the number 1 and is length-delimited."""
+"""Protobuf tag of `frames` in either message: field number 1, length-delimited."""
 
 
 _Frame = TypeVar("_Frame", pb.OriginFrame, pb.AnswerFrame)
 
 
 class Outgoing(Generic[_Frame]):
-    """What one side still has to say of one forward: words, which go out as soon as they can, and bytes, for which
-    there must be credit."""
+    """Unsent words and bytes of one forward, in one direction. Words go out as soon as possible, bytes as credit
+    allows."""
 
     __slots__ = (
         "_bytes",
@@ -63,7 +65,7 @@ class Outgoing(Generic[_Frame]):
         self.credit = credit
         self.unsent_bytes = 0
         self.has_begun = False
-        """Something of it has gone out."""
+        """True once any frame of the forward has gone out."""
         self._outbox: Outbox[_Frame] = outbox
         self._frame: _Frame | None = None
         self._bytes: deque[bytes | memoryview] = deque()
@@ -73,7 +75,7 @@ class Outgoing(Generic[_Frame]):
 
     @property
     def frame(self) -> _Frame:
-        """The next one, for a word to be written in."""
+        """The next frame, to write a word into."""
         if self._frame is None:
             self._frame = self._make_frame()
         self._queue()
@@ -86,13 +88,13 @@ class Outgoing(Generic[_Frame]):
             self._queue()
 
     def end_with(self, last_word: Callable[[_Frame], None]) -> None:
-        """To be said once all bytes have gone."""
+        """Write this word once all bytes have gone out."""
         self._last_word = last_word
         if not self._bytes:
             self._queue()
 
     def give_credit(self, size: int) -> None:
-        """Raises WireError for more than there can be any use for."""
+        """Add `size` bytes of credit. Raises WireError above CREDIT_MAX."""
         if self.credit + size > CREDIT_MAX:
             raise WireError("more credit than anybody can use")
         self.credit += size
@@ -100,14 +102,14 @@ class Outgoing(Generic[_Frame]):
             self._queue()
 
     def drop(self) -> None:
-        """Nothing of what was to be said is said any more."""
+        """Discard all that is unsent."""
         self._frame = self._last_word = None
         self._bytes.clear()
         self.unsent_bytes = 0
         self._tell_of_room()
 
     async def until_unsent(self, most: int) -> None:
-        """Until no more than this is left. One at a time waits."""
+        """Wait until at most `most` bytes are unsent. Only one task may wait at a time."""
         assert self._room is None, "a forward has one writer"
         if self.unsent_bytes <= most:
             return
@@ -117,10 +119,10 @@ class Outgoing(Generic[_Frame]):
         finally:
             self._room = None
 
-    # The outbox's side
+    # Called by the outbox
 
     def next_frame(self, share: int) -> bytes:
-        """What is said next, with no more than `share` bytes; empty when there is nothing left to say."""
+        """Serialise the next frame, with at most `share` bytes of data; empty if there is nothing left to send."""
         self._is_queued = False
         if not self._has_something:
             return b""
@@ -160,7 +162,7 @@ class Outgoing(Generic[_Frame]):
             self._outbox.queue(self)
 
     def _take(self, most: int) -> bytes:
-        """What has gathered, up to so much."""
+        """Remove and return up to `most` bytes of the unsent data."""
         pieces = self._bytes
         if not pieces or most <= 0:
             return b""
@@ -186,11 +188,12 @@ class Outgoing(Generic[_Frame]):
 
 
 class Outbox(Generic[_Frame]):
-    """Of one stream. Whoever has something to say stands in line, and says a batch's share of it in its turn."""
+    """Outgoing side of one stream. Forwards that have something to send queue up, and each sends a batch's share in its
+    turn."""
 
     def __init__(self, make_frame: Callable[[], _Frame], payload: str, *, gap_ns: int = 0) -> None:
-        """`payload` is the field that a frame's bytes go into. A message goes out no sooner than `gap_ns` for each
-        frame of the one before, up to `GAPS_MAX`, unless that one could not hold all that there was to say."""
+        """`payload` is the frame's field for bytes. A message goes out no sooner than `gap_ns` nanoseconds for each
+        frame of the message before it (at most `GAPS_MAX` gaps), unless that message left something unsent."""
         self.make_frame: Callable[[], _Frame] = make_frame
         self.payload = payload
         self._gap_s = gap_ns / 1e9
@@ -199,7 +202,7 @@ class Outbox(Generic[_Frame]):
         self._prologue = b""
         self._is_closed = False
         self._frames = 0
-        """In the last message."""
+        """Frames in the last message."""
 
     @property
     def is_empty(self) -> bool:
@@ -207,7 +210,7 @@ class Outbox(Generic[_Frame]):
 
     @property
     def pause_s(self) -> float:
-        """From the last message to the next one."""
+        """Seconds to wait between the last message and the next one."""
         return 0.0 if self._line else self._gap_s * min(self._frames, GAPS_MAX)
 
     def queue(self, outgoing: Outgoing[_Frame]) -> None:
@@ -215,22 +218,23 @@ class Outbox(Generic[_Frame]):
         self._waiter.wake()
 
     def say(self, message: bytes) -> None:
-        """Of the stream itself: the fields of a message that are no frames."""
+        """Send fields of the stream itself, serialised: those of a message that are not frames."""
         self._prologue += message
         self._waiter.wake()
 
     def close(self) -> None:
-        """Nothing more is put in: who sends is done with the last of it."""
+        """No more is put in: `send_all` returns once the rest is sent."""
         self._is_closed = True
         self._waiter.wake()
 
     def next_message(self) -> bytes:
-        """Everybody's turn, as long as there is room. Empty when nobody has anything to say."""
+        """Build a message in which each queued forward has a turn, as long as there is room; empty if no forward has
+        anything to send."""
         parts = [self._prologue]
         size, self._prologue, self._frames = 0, b"", 0
         line = self._line
         share = max(TURN_BYTES_MIN, BATCH_BYTES_MAX // max(len(line), 1))
-        for _ in range(len(line)):  # whoever has more to say goes to the back of the line
+        for _ in range(len(line)):  # a forward with more to send goes to the back of the queue
             frame = line.popleft().next_frame(share)
             if frame:
                 parts += (_FIELD_TAG, _varint(len(frame)), frame)
@@ -241,8 +245,9 @@ class Outbox(Generic[_Frame]):
         return b"".join(parts)
 
     async def send_all(self, write: Callable[[bytes], Awaitable[object]]) -> None:
-        """Until it is closed and empty. Whatever is put in while a message is being written goes out with the next: a
-        message costs far more than the frames in it, and where many streams run, every turn of the loop has some."""
+        """Send messages until the outbox is closed and empty. Frames put in while a message is being written go out
+        with the next one: a message costs far more than its frames, and with many forwards each turn of the event loop
+        adds some."""
         loop, due_s = asyncio.get_running_loop(), 0.0
         while True:
             if not self.is_empty:
@@ -262,7 +267,7 @@ _Message = TypeVar("_Message", pb.ExchangeRequest, pb.ExchangeResponse)
 
 
 def read_message(kind: type[_Message], raw: bytes) -> _Message:
-    """Raises WireError for what is none, or too large."""
+    """Parse a message. Raises WireError if it is malformed or too large."""
     if len(raw) > MESSAGE_BYTES_MAX:
         raise WireError(f"a message of {len(raw)} bytes, of {MESSAGE_BYTES_MAX} at most")
     try:
@@ -272,7 +277,7 @@ def read_message(kind: type[_Message], raw: bytes) -> _Message:
 
 
 def has_unknown_fields(message: Any, known: Collection[str]) -> bool:
-    """Does it say anything beside these fields? Costs a copy: for what is rare."""
+    """True if the message has fields other than these. Copies the message: call it rarely."""
     rest = type(message)()
     rest.CopyFrom(message)
     for name in known:

@@ -1,7 +1,8 @@
-"""The other end of a stream: what one peer forwards to us over it, each forward in a task of its own.
+"""Serving end of a stream: runs what one peer forwards over it, each forward in a task of its own.
 
-Who calls was settled by its certificate when the stream began, and is held against each forward. Whoever breaks the
-rules of `peer.proto` loses the stream, and all that it has on it; no other peer, and no engine, hears of that.
+The caller was identified by its certificate when the stream began, and each forward's claimed origin is checked against
+that. A caller that breaks the rules of `peer.proto` loses the stream and all forwards on it; no other peer and no
+engine is affected.
 """
 
 from __future__ import annotations
@@ -30,18 +31,19 @@ from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000
 _UNREAD_BYTES_MAX = 64 * 1024
-"""Of one answer, what may wait here for credit or for its turn before more of it is asked of its engine."""
+"""Bytes of one answer that may wait here for credit or for their turn; more makes the relay wait before it reads on
+from the engine."""
 _UNREAD_GRACE_S = 10.0
-"""An answer that nobody takes is given up this long after its request's deadline."""
+"""Seconds after the request's deadline at which an answer that the origin does not read is given up."""
 _LAST_WORDS_S = 5.0
-"""What a caller that has said its last may take to read ours."""
+"""Seconds that the last frames may take to go out once the stream is ending."""
 _CLOSING = pb.ExchangeResponse(closing=True).SerializeToString()
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class StreamFault(Exception):
-    """Ends a stream, with this status."""
+    """Ends a stream with this gRPC status."""
 
     def __init__(self, code: grpc.StatusCode, reason: str) -> None:
         super().__init__(reason)
@@ -49,7 +51,7 @@ class StreamFault(Exception):
 
 
 class CalledStream:
-    """One stream. `serve` is its whole life."""
+    """One stream, from its begin to its end in `serve`."""
 
     def __init__(
         self,
@@ -63,10 +65,10 @@ class CalledStream:
         claim_fault: Callable[[Claim], str | None],
         on_ignored: Callable[[GatewayId], None],
     ) -> None:
-        """`claim_fault` says why the caller may not say that it is this gateway. `patience` is with the caller,
-        whatever the number of its streams."""
+        """`claim_fault` returns why the caller may not claim to be a given gateway, or None. `patience` is shared by
+        all streams of the caller."""
         self.origin = GatewayId("")
-        """Who it turned out to be."""
+        """Gateway that the caller has proven to be; empty before its first forward."""
         self._context = context
         self._reception = reception
         self._room = room
@@ -85,9 +87,9 @@ class CalledStream:
         self._tasks = TaskGroup()
 
     async def serve(self) -> None:
-        """Until the caller leaves, a rule is broken, or `close` was called and nothing runs any more. Raises
+        """Serve until the caller leaves, a rule is broken, or `close` was called and no forward runs any more. Raises
         StreamFault."""
-        await self._context.send_initial_metadata(())  # else gRPC keeps what it might have to send again
+        await self._context.send_initial_metadata(())  # gRPC otherwise buffers messages for a possible retry
         try:
             async with self._tasks:
                 reading = self._tasks.create_task(self._read())
@@ -99,7 +101,7 @@ class CalledStream:
                     self._cancel_all()
                 self._outbox.close()
                 if self._fault is not None:
-                    writing.cancel()  # the status says it all
+                    writing.cancel()  # the status tells the caller why
                 else:
                     asyncio.get_running_loop().call_later(_LAST_WORDS_S, writing.cancel)
         finally:
@@ -108,15 +110,15 @@ class CalledStream:
             try:
                 raise self._fault
             finally:
-                self._fault = None  # its traceback knows this stream
+                self._fault = None  # the exception's traceback refers to this stream
 
     def close(self) -> None:
-        """Take no new forwards, and end with the last one."""
+        """Accept no new forwards, and end after the last one."""
         self._is_closing = True
         self._outbox.say(_CLOSING)
         self._end_if_done()
 
-    # What comes in
+    # Incoming frames
 
     async def _read(self) -> None:
         try:
@@ -160,7 +162,7 @@ class CalledStream:
             self._let_in(frame)
 
     def _let_in(self, frame: pb.OriginFrame) -> None:
-        """Counted from here on, and its request's room taken, until it is over."""
+        """Admit a forward: it counts as running, and its request's memory is reserved, until it is over."""
         place = self._room.place_of(self._caller, frame.request_bytes)
         if place is None:
             self._turn_away(frame, "too much is held for other gateways")
@@ -168,7 +170,7 @@ class CalledStream:
         self._add(frame, Held(self._reception, place)).take_in(frame)
 
     def _turn_away(self, frame: pb.OriginFrame, why: str) -> None:
-        """Before anything of it is looked at."""
+        """Refuse a forward before any of its request is looked at."""
         forward = self._add(frame, None)
         forward.refuse(RefusalReason.BUSY, why)
         self.waste()
@@ -180,12 +182,12 @@ class CalledStream:
         return forward
 
     def waste(self) -> None:
-        """Something that moves nothing has come. Raises StreamFault once that was too much."""
+        """Count a frame or message that makes no progress. Raises StreamFault when there were too many."""
         if not self._patience.waste(self._reception.clock.now_ns()):
             reason = f"more than {WASTED_MAX} frames in a second that move nothing"
             raise StreamFault(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
 
-    # What forwards need
+    # Services for the forwards
 
     @property
     def accept_timeout_s(self) -> float:
@@ -203,7 +205,7 @@ class CalledStream:
         return self._tasks.create_task(work)
 
     def check_claim(self, claim: Claim) -> None:
-        """Is it who it says it is? Raises StreamFault."""
+        """Check the claimed origin against the caller's certificate. Raises StreamFault."""
         if claim == self._claim:
             return
         fault = self._claim_fault(claim)
@@ -235,11 +237,11 @@ class CalledStream:
         try:
             await self._outbox.send_all(self._context.write)
         except grpc.aio.BaseError:
-            self._ending.set()  # it is over: nobody is left to be told anything
+            self._ending.set()  # the call is over, and so is the stream
 
 
 class Held:
-    """What a forward takes of this gateway from its first frame on."""
+    """Resources of this gateway that a forward holds from its first frame on."""
 
     __slots__ = ("_place", "_reception")
 
@@ -258,7 +260,7 @@ class Held:
 
 
 class CalledForward:
-    """One forward: its request comes in, and runs."""
+    """One forward: its request arrives in pieces, and then runs."""
 
     __slots__ = (
         "_allowed",
@@ -280,7 +282,7 @@ class CalledForward:
         self.out = out
         self.is_accepted = False
         self.has_answered = False
-        """Something of the answer has been put."""
+        """True once the head of the answer has been put."""
         self._stream = stream
         self._held = held
         self._missing = request_bytes
@@ -291,7 +293,7 @@ class CalledForward:
         self._is_refused = False
 
     def take_in(self, frame: pb.OriginFrame) -> None:
-        """Raises WireError and StreamFault for what breaks the rules."""
+        """Process one frame. Raises WireError and StreamFault if it breaks the rules."""
         if frame.credit:
             self.out.give_credit(frame.credit)
         if frame.cancel:
@@ -321,7 +323,8 @@ class CalledForward:
             self._wait_for_rest()
 
     def _wait_for_rest(self) -> None:
-        """There is room for all of it, so that it may come as fast as it can; for so long."""
+        """Give credit for the rest of the request at once, since memory is reserved for all of it, and start the
+        time-out for its arrival."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._stream.accept_timeout_s, self.refuse, RefusalReason.BUSY, _NOT_IN_TIME)
         rest = self._missing - self._allowed
@@ -338,7 +341,7 @@ class CalledForward:
         self._task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        """Also where it was cancelled before its first step."""
+        """Also called for a task that was cancelled before its first step."""
         self._give_back()
         if task.cancelled():
             self.out.drop()
@@ -346,7 +349,7 @@ class CalledForward:
         self._stream.is_over(self.out.forward)
 
     def refuse(self, reason: RefusalReason, detail: str) -> None:
-        """It is over, but for what may still come of its request."""
+        """Refuse the forward; it is over once the rest of its request has arrived."""
         self._is_refused = True
         self._pieces.clear()
         self._give_back()
@@ -354,7 +357,7 @@ class CalledForward:
         self._leave_if_refused()
 
     def _give_back(self) -> None:
-        """Its place is another's from now on. Twice is once."""
+        """Release the forward's place and memory; a second call does nothing."""
         held, self._held = self._held, None
         if held is not None:
             held.close()
@@ -364,7 +367,7 @@ class CalledForward:
             self._stream.is_over(self.out.forward)
 
     def _cancel(self) -> None:
-        """The origin wants no more of it, and is told once it is let go of."""
+        """Cancel the forward at its origin's request; a last frame confirms its end."""
         if not self.has_answered and not self._is_refused:
             self._stream.waste()
         self.abandon()
@@ -384,10 +387,10 @@ class CalledForward:
             self.out.frame.last = True
         self._stream.is_over(self.out.forward)
 
-    # Its task
+    # Task of the forward
 
     async def _serve(self, request: bytes) -> None:
-        """Raises nothing: whatever is wrong with it, others go on."""
+        """Run the request and report every error, so that the stream's other forwards go on. Raises nothing."""
         reception = self._stream.reception
         try:
             await self._serve_read(reception, request)
@@ -430,7 +433,7 @@ class CalledForward:
         self.out.frame.refused.CopyFrom(codec.refusal_to_pb(reason, detail))
 
     def left_s(self, deadline_ns: int) -> float:
-        """How long an answer may lie here unread."""
+        """Seconds that unread answer bytes may stay here."""
         return max(deadline_ns - self._stream.reception.clock.now_ns(), 0) / _SECOND_NS + _UNREAD_GRACE_S
 
 
@@ -443,8 +446,8 @@ def _say_failed(frame: pb.AnswerFrame) -> None:
 
 
 class ExchangeSink:
-    """Sends a request's answer back over the stream that it came on. Nothing in it waits for the socket: what one turn
-    of the loop brings goes out together, and `drain` waits only for an origin that reads slowly."""
+    """Sends a request's answer back over the stream that the request came on. Writes never wait for the socket: frames
+    of one turn of the event loop go out together, and `drain` waits only for an origin that reads slowly."""
 
     is_immediate = True
 

@@ -1,6 +1,6 @@
-"""Who has streams to us: how many, how often they broke the rules, and when they may begin another.
+"""Counts each caller's streams and broken rules, and decides when a caller may begin another stream.
 
-It keeps nothing of a caller that has no stream and is in no disgrace.
+A caller without a stream and without a recent fault leaves no state here.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from gateway.peers.exchange.patience import Patience
 
 _SECOND_NS = 1_000_000_000
 STREAMS_EACH_MAX = 8
-"""Of one caller: the one that takes forwards, and older ones with forwards that still run."""
+"""Streams of one caller: the one that takes forwards, and older ones whose forwards still run."""
 REST_NS = 5 * _SECOND_NS
-"""How long a caller whose stream was ended for its doing may begin no other."""
+"""Time for which a caller may begin no stream after one of its streams broke the rules."""
 _DISGRACED_MAX = 1024
 
 
@@ -28,7 +28,7 @@ class _Caller:
 
 
 class Callers:
-    """One for all streams."""
+    """Callers of all streams."""
 
     def __init__(self, clock: Clock, streams_max: int) -> None:
         self._clock = clock
@@ -42,7 +42,7 @@ class Callers:
         return sum(len(each.streams) for each in self._callers.values())
 
     def why_not(self, caller: str) -> str:
-        """Why it may begin no stream now; empty when it may."""
+        """Reason why the caller may not begin a stream at this moment; empty if it may."""
         if self._clock.now_ns() < self._rests_until_ns.get(caller, 0):
             return "your last stream broke the rules; wait a little"
         known = self._callers.get(caller)
@@ -51,13 +51,13 @@ class Callers:
         return ""
 
     def patience_with(self, caller: str) -> Patience:
-        """With whoever begins a stream now."""
+        """Patience that all streams of this caller share."""
         self._forget_whoever_left()
         return self._callers.setdefault(caller, _Caller()).patience
 
     @contextmanager
     def holding(self, caller: str, stream: CalledStream) -> Iterator[None]:
-        """It has this stream meanwhile."""
+        """Count the stream as the caller's inside the context."""
         known = self._callers.setdefault(caller, _Caller())
         known.streams.append(stream)
         if self._is_closed:
@@ -68,7 +68,7 @@ class Callers:
             known.streams.remove(stream)
 
     def disgrace(self, caller: str) -> None:
-        """Its stream was ended for its doing."""
+        """Keep the caller from beginning a stream for a while, after one of its streams broke the rules."""
         now_ns = self._clock.now_ns()
         resting = {each: until_ns for each, until_ns in self._rests_until_ns.items() if until_ns > now_ns}
         if len(resting) < _DISGRACED_MAX:
@@ -76,14 +76,15 @@ class Callers:
         self._rests_until_ns = resting
 
     def _forget_whoever_left(self) -> None:
-        """But not what was wasted just now: else a caller would only have to come again."""
+        """Forget callers without streams, except those that wasted frames in the last second: otherwise reconnecting
+        would reset their count."""
         now_ns = self._clock.now_ns()
         for name, each in list(self._callers.items()):
             if not each.streams and each.patience.is_fresh(now_ns):
                 del self._callers[name]
 
     def close(self) -> None:
-        """No new forwards on any stream; each ends with its last one."""
+        """Accept no new forwards on any stream; each stream ends with its last forward."""
         self._is_closed = True
         for caller in self._callers.values():
             for stream in caller.streams:

@@ -1,7 +1,8 @@
-"""Which stream a forward to a peer goes out on: the one that is open, a new one, or none where the peer knows of none.
+"""Chooses the stream that a forward to a peer goes out on: the open one, a new one, or none if the peer does not serve
+`Exchange`.
 
-One for each connection. A stream that broke through the peer's doing is not replaced at once; a connection that is lost
-is gRPC's to bring back, as for every other call.
+Each connection has one carrier. A stream that broke through the peer's fault is replaced only after a pause; a lost
+connection is left to gRPC to reconnect, as for every other call.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from gateway.request.legs import LegFailure
 
 _SECOND_NS = 1_000_000_000
 _STREAMS_PER_AGE = 2
-"""A stream takes new forwards for this part of a connection's age: what begins on it is then on a connection that is at
-most so much over its own."""
+"""Divisor of a connection's age: a stream takes new forwards for this part of it, so that a forward begins on a
+connection that exceeds its age by at most that part."""
 
 Start = Callable[[Coroutine[None, None, None]], object]
 
 
 class Carrier:
-    """Of one connection to one peer."""
+    """Carrier of one connection to one peer."""
 
     def __init__(
         self,
@@ -40,8 +41,9 @@ class Carrier:
         on_ignored: Callable[[], None],
         on_broken: Callable[[str], None],
     ) -> None:
-        """`begin` makes the call, `start` runs what it is given to its end, `is_shortage` knows an error that is ours.
-        `on_broken` is told why a stream ended that should not have."""
+        """`begin` makes the call, `start` runs a coroutine to its end, `is_shortage` tells whether an error is a
+        shortage of this gateway's own. `on_broken` is called with the reason when a stream ended that should not
+        have."""
         self._begin = begin
         self._peering = peering
         self._clock = clock
@@ -58,7 +60,8 @@ class Carrier:
         self._unserved_until_ns = 0
 
     def open(self, request: bytes) -> OriginForward | None:
-        """None: the peer knows of no exchange. Raises LegFailure while it is left alone."""
+        """Begin a forward; None if the peer does not serve `Exchange`. Raises LegFailure during the pause after a
+        fault."""
         now_ns = self._clock.now_ns()
         if not self._peering.exchange or now_ns < self._unserved_until_ns:
             return None
@@ -68,7 +71,7 @@ class Carrier:
         return stream.open(request)
 
     def retire(self) -> None:
-        """New forwards go out on another connection."""
+        """Accept no new forwards here: they go out on another connection."""
         if self._stream is not None:
             self._stream.retire()
 
@@ -107,7 +110,7 @@ class Carrier:
                 before = 0 if stream.has_served else self._failures
                 self._failures = self._backoff.failures_in_a_row(before, now_ns - stream.opened_ns)
                 self._failed = why
-                if self._failures > 1:  # one may be anything, and nobody is to suffer for it
+                if self._failures > 1:  # one broken stream causes no pause: it may have any cause
                     pause_s = self._backoff.pause_s(self._failures, self._rng)
                     self._rests_until_ns = now_ns + round(pause_s * _SECOND_NS)
 

@@ -1,7 +1,8 @@
-"""The one thing of gRPC's inside that an exchange leans on: how a message goes out.
+"""Sends messages through a private method of gRPC's, the only private part of gRPC that an exchange depends on.
 
-gRPC's own `write` notes a message that found its call over as an internal error of that call, and forgets the status
-that the other end gave: that it knows of no exchange, or which rule was broken. No state of a call is touched here.
+The public `write` records a message that finds its call over as an internal error of the call, and loses the status
+that the other end gave, which says that `Exchange` is not served or which rule was broken. The state of a call is not
+touched here.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ Write = Callable[[bytes], Awaitable[object]]
 
 
 class CallOver(Exception):
-    """The call is over. Who reads from it learns why."""
+    """The call is over; its status is raised to the task that reads from it."""
 
 
 def writer_of(call: Any) -> Write:
-    """Raises CallOver where a message finds no way out any more."""
+    """Function that sends a message on the call. It raises CallOver once the call is over."""
     inner = getattr(call, "_cython_call", None)
     if inner is None:
-        return cast(Write, call.write)  # no call of gRPC's
+        return cast(Write, call.write)  # not a call of gRPC's own
     sends: Write = inner.send_serialized_message
     is_begun = False
 

@@ -1,6 +1,7 @@
-"""Our end of one stream to a peer: the forwards that we send over it, and what is said of each.
+"""Origin's end of one stream to a peer: the forwards sent over it, and the peer's answers to each.
 
-It decides nothing about a request. What breaks the stream, ours or the peer's, ends each of its forwards once.
+It makes no decision about a request. A fault that breaks the stream, ours or the peer's, ends each of its forwards
+once.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from protos.mesh.v1 import peer_pb2 as pb
 
 METHOD = "/nightside.mesh.v1.PeerService/Exchange"
 _LEFT_MAX = 8192
-"""Forwards that we have left and the peer has not let go of."""
+"""Forwards that this gateway has left and whose end the peer has not confirmed yet; one more breaks the stream."""
 _CLOSE_WAIT_S = 5.0
-"""What a peer may take to close a stream that we have nothing more to say on."""
+"""Seconds that a peer may take to close a stream that this gateway has closed on its side."""
 _KNOWN = ("forward", "accepted", "refused", "head", "data", "ended", "credit", "last")
 _WORDS: tuple[Literal["accepted", "refused", "head"], ...] = ("accepted", "refused", "head")
 
@@ -45,7 +46,7 @@ Call = grpc.aio.StreamStreamCall[bytes, bytes]
 
 
 class Unserved(Exception):
-    """The peer does not know what an exchange is, and has run nothing."""
+    """The peer does not serve `Exchange`, and has run nothing."""
 
 
 class OriginStream:
@@ -61,18 +62,18 @@ class OriginStream:
         on_ignored: Callable[[], None],
         is_shortage: Callable[[BaseException], bool],
     ) -> None:
-        """Of each forward the peer may have so many bytes on their way; messages are so far apart. `is_shortage`
-        knows an error that is ours."""
+        """`window_bytes` is the credit that the peer has for each forward, `gap_ns` the gap between messages (see
+        `Outbox`). `is_shortage` tells whether an error is a shortage of this gateway's own."""
         self.window_bytes = window_bytes
         self.opened_ns = clock.now_ns()
         self.is_retiring = False
-        """New forwards belong on another stream."""
+        """True if new forwards belong on another stream."""
         self.has_spoken = False
-        """The peer has said something on it."""
+        """True once the peer has sent a message on it."""
         self.has_served = False
-        """A forward on it has ended in good order."""
+        """True once the peer has reported the end of a forward on it."""
         self.broken: LegFailure | Unserved | None = None
-        """Why it is over; None while it is not."""
+        """Reason why the stream is over; None while it is open."""
         self.is_connection_lost = False
         self._call = call
         self._clock = clock
@@ -86,11 +87,11 @@ class OriginStream:
         self._peer_closes = False
         self._was_retiring = False
         self._broke_with = 0
-        """Forwards that were on it as it ended."""
+        """Forwards that ran on the stream when it ended."""
 
     @property
     def has_closed(self) -> bool:
-        """Its end was agreed on, or nobody missed it."""
+        """True if the stream was retiring and no forward ran on it when it ended."""
         return self._was_retiring and not self._broke_with
 
     @property
@@ -98,7 +99,7 @@ class OriginStream:
         return len(self._forwards)
 
     def open(self, request: bytes) -> OriginForward:
-        """`request` is a ForwardRequest, serialised."""
+        """Begin a forward. `request` is a serialised ForwardRequest."""
         assert self.broken is None, "a broken stream takes no forward"
         assert not self.is_retiring, "a stream that retires takes no forward"
         self._last_id += 1
@@ -108,12 +109,12 @@ class OriginStream:
         return forward
 
     def retire(self) -> None:
-        """No new forwards; it closes after the last one."""
+        """Accept no new forwards; the stream closes after the last one."""
         self.is_retiring = True
         self._close_if_done()
 
     async def run(self) -> None:
-        """Until it is over, whichever side ends it. Never raises but what cancels it."""
+        """Run the stream until either side ends it. Raises nothing but its own cancellation."""
         why: LegFailure | Unserved = LegFailure(LegResult.INTERNAL, "this gateway closed the connection")
         try:
             async with TaskGroup() as tasks:
@@ -129,7 +130,7 @@ class OriginStream:
             self._break(why)
 
     async def _read(self) -> LegFailure | Unserved:
-        """Gives why it ended."""
+        """Read until the stream is over; returns the reason."""
         try:
             while isinstance(raw := await self._call.read(), bytes):
                 self.has_spoken = True
@@ -159,9 +160,9 @@ class OriginStream:
         except TimeoutError:
             self._call.cancel()
         except (CallOver, grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
-            pass  # it is over: who reads learns why
+            pass  # the call is over, and `_read` returns the reason
 
-    # What comes in
+    # Incoming frames
 
     def _take_in(self, raw: bytes) -> None:
         message = read_message(pb.ExchangeResponse, raw)
@@ -181,7 +182,7 @@ class OriginStream:
         self._close_if_done()
 
     def _ignore(self) -> None:
-        """It is about a forward that is over, or never was."""
+        """Count a frame for a forward that is over or never began."""
         self._on_ignored()
         self._waste()
 
@@ -189,16 +190,17 @@ class OriginStream:
         if not self._patience.waste(self._clock.now_ns()):
             raise WireError(f"more than {WASTED_MAX} frames in a second that move nothing")
 
-    # What forwards tell
+    # Called by forwards
 
     def is_over(self, forward: int) -> None:
-        """The peer has said its last word of it."""
+        """Forget a forward whose last word has come."""
         self.has_served = True
         if self._forwards.pop(forward).is_left:
             self._left -= 1
 
     def is_left(self, forward: OriginForward, number: int) -> None:
-        """We want no more of it. Where the peer knows of it, it still has to say that it has let go."""
+        """Note that this gateway has left a forward. If the peer knows of it, the forward stays until the peer confirms
+        its end."""
         if forward.is_over:
             return
         if not forward.has_begun:
@@ -224,7 +226,8 @@ class OriginStream:
 
 
 def _not_looked_at(why: LegFailure | Unserved) -> LegFailure | Unserved:
-    """The peer had said that it closes, and of this one it has said nothing."""
+    """Reason for a forward without any answer, on a stream that the peer closed as announced: the peer has not looked
+    at it, so it counts as refused. Reasons of this gateway's own stay as they are."""
     if isinstance(why, Unserved) or why.result is LegResult.INTERNAL:
         return why
     return LegFailure(LegResult.REFUSED, "the peer closed its stream before it had looked at it", RefusalReason.BUSY)
@@ -255,12 +258,12 @@ class OriginForward:
         self._allowed = stream.window_bytes
         """Bytes that the peer may still send."""
         self._consumed = 0
-        """Bytes that we took in and have given no new credit for."""
+        """Bytes consumed here for which no new credit was given yet."""
         self._take: Callable[[bytes], bool] | None = None
         self._waiter = Waiter()
         self._broken: LegFailure | Unserved | None = None
         self._passed_over = False
-        """What it said last was of a kind that we do not know."""
+        """The peer's last frame was of an unknown kind."""
         self.has_spoken = False
         self.is_over = False
         self.is_left = False
@@ -271,7 +274,7 @@ class OriginForward:
         frame.credit = self._allowed
         self._out.put(request)
 
-    # For the leg
+    # Called by the leg
 
     async def next(self) -> Word:
         while not self._words:
@@ -312,10 +315,10 @@ class OriginForward:
             self._out.frame.cancel = True
         self._stream.is_left(self, self._out.forward)
 
-    # For the stream
+    # Called by the stream
 
     def take_in(self, frame: pb.AnswerFrame) -> bool:
-        """False: it moves nothing. Raises WireError for more than was allowed."""
+        """Process one frame. False: it makes no progress. Raises WireError for more bytes than there was credit for."""
         data = frame.data
         if len(data) > self._allowed:
             raise WireError(f"more than it had credit for: {len(data)} bytes, of {self._allowed}")
@@ -329,7 +332,8 @@ class OriginForward:
         return self._take_words(frame, data) or moves
 
     def _take_words(self, frame: pb.AnswerFrame, data: bytes) -> bool:
-        """The words in it, in their order. Of a forward that was left they are dropped."""
+        """Take the words of a frame, in their order; those of a forward that was left are dropped. Returns whether the
+        frame makes progress."""
         words: list[Word] = [Word(kind, getattr(frame, kind)) for kind in _WORDS if frame.HasField(kind)]
         if data:
             words.append(Word("data", data))
@@ -355,7 +359,8 @@ class OriginForward:
         return (bool(words) and not says_nothing) or is_last
 
     def _take_no_word(self, frame: pb.AnswerFrame, words: list[Word]) -> bool:
-        """There may be one of a later version in it. A frame of nothing at all is a word out of place: True."""
+        """Handle a frame without a known word. It may carry one of a later version; an entirely empty frame counts as a
+        word out of order, which returns True."""
         if has_unknown_fields(frame, _KNOWN):
             self._passed_over = True
         elif not frame.credit and not frame.last:
@@ -365,7 +370,7 @@ class OriginForward:
 
     @property
     def has_begun(self) -> bool:
-        """The peer may know of it."""
+        """True if the peer may know of the forward."""
         return self._out.has_begun
 
     def break_off(self, why: LegFailure | Unserved) -> None:
@@ -375,7 +380,7 @@ class OriginForward:
         self._waiter.wake()
 
     def _hand_on(self, data: bytes, take: Callable[[bytes], bool]) -> None:
-        """Without waking anybody while there is room."""
+        """Hand bytes directly to `take`, without waking the waiting task as long as there is room."""
         try:
             has_room = take(data)
         except Exception as error:  # noqa: BLE001 - it is the waiting task's, which raises it
@@ -388,7 +393,7 @@ class OriginForward:
             self._waiter.wake()
 
     def _note_consumed(self, size: int) -> None:
-        """New credit, half a window at a time."""
+        """Give new credit, half a window at a time."""
         self._consumed += size
         if self._consumed * 2 >= self._stream.window_bytes and not self.is_over:
             self._allowed += self._consumed
@@ -396,6 +401,6 @@ class OriginForward:
             self._consumed = 0
 
     def _raise_if_broken(self) -> None:
-        """Each time an exception of its own: the traceback of one that is kept would know who keeps it."""
+        """Raise a new exception each time: the traceback of a stored one would keep references to its readers."""
         if self._broken is not None:
             raise replace(self._broken) if isinstance(self._broken, LegFailure) else Unserved

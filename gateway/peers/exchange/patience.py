@@ -1,17 +1,19 @@
-"""How much of another gateway's talk may be for nothing before its stream is ended. It counts, and reads no clock."""
+"""Limits the frames without use that another gateway may send before its stream is ended. It counts, and reads no
+clock.
+"""
 
 from __future__ import annotations
 
 _SECOND_NS = 1_000_000_000
 WASTED_MAX = 1000
-"""Frames and messages in a second that moved nothing, of one gateway: some 20 ms of our time. One that behaves has next
-to none of them."""
+"""Frames and messages of one gateway that may make no progress in a second: some 20 ms of processing time. A correct
+gateway sends next to none."""
 CREDIT_MIN = 1024
-"""Who gives less credit at a time gives it for nothing, and so does who sends less of a request that goes on."""
+"""Bytes: a frame that gives less credit, or carries less of a request that is not complete yet, counts as wasted."""
 
 
 class Patience:
-    """With one gateway, whatever the number of its streams."""
+    """Wasted frames of one gateway, on all of its streams together."""
 
     def __init__(self) -> None:
         self._began_ns = -_SECOND_NS
@@ -19,7 +21,7 @@ class Patience:
         self.wasted_total = 0
 
     def waste(self, now_ns: int) -> bool:
-        """One more. False: it has run out."""
+        """Count one wasted frame. False: the gateway has sent more than WASTED_MAX in this second."""
         if now_ns >= self._began_ns + _SECOND_NS:
             self._began_ns, self._wasted = now_ns, 0
         self._wasted += 1
@@ -27,5 +29,5 @@ class Patience:
         return self._wasted <= WASTED_MAX
 
     def is_fresh(self, now_ns: int) -> bool:
-        """Nothing is counted against it any more."""
+        """True if a second has passed, so that no frame counts any more."""
         return now_ns >= self._began_ns + _SECOND_NS

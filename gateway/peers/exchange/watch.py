@@ -1,4 +1,4 @@
-"""Who is told of what is odd about exchanges; each gateway counts it by the peer it has it from."""
+"""Callbacks for irregular events on exchanges; each gateway counts them by the peer that caused them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gateway.core.vocabulary import GatewayId
 
 
 def _nobody(*_: object) -> None:
-    """Is told."""
+    """Default callback, which does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
     ignored: Callable[[GatewayId], None] = _nobody
-    """A frame was about a forward that is over, or never was."""
+    """Called for a frame about a forward that is over or never began."""
     broken: Callable[[GatewayId, str], None] = _nobody
-    """A stream ended that should not have: why, in words."""
+    """Called when a stream ended that should not have, with the reason in words."""
 
 
 UNWATCHED = Watch()

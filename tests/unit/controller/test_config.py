@@ -15,7 +15,7 @@ WITHOUT_DEFAULT = ("controller", "regions", "store", "naming", "operators")
 
 
 def keys(document: object, path: str = "") -> set[str]:
-    """Every key of a document, by path; lists count as one."""
+    """Paths of all keys of a document; the items of a list count as one."""
     if isinstance(document, list):
         return set().union(*(keys(each, f"{path}[]") for each in document))
     if not isinstance(document, dict):

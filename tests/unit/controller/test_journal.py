@@ -28,7 +28,7 @@ def refuse(reason: str) -> None:
 
 
 class Watched(Told):
-    """Writes down what it is told."""
+    """A core whose steps are recorded."""
 
     def __init__(self, config: ControllerConfig | None = None) -> None:
         self.steps: list[ControllerStep] = []
@@ -41,7 +41,7 @@ class Watched(Told):
 
 
 def a_life() -> list[ControllerStep]:
-    """With every kind of event, and every kind of effect."""
+    """Steps with every kind of event and every kind of effect."""
     told = Watched(ControllerConfig(closed_jurisdictions=frozenset({Jurisdiction("EU")})))
     own = policy(US, accept=rule(US))
     restored = events.StateRestored(3, ((ReplicaId("us-r0"), GatewayId("eu")),), (own,))

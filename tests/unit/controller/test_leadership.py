@@ -16,7 +16,7 @@ TIMES = LeaseTimes(margin_ns=SECOND, renew_interval_ns=1_000_000)
 
 
 class LeasedStore(MemoryStore):
-    """Answers as it is told, and takes its time by a clock that it moves."""
+    """Store that gives the answers of a list, each after a time by which it advances the clock."""
 
     def __init__(self, clock: StillClock, *answers: StoreError | None) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ async def test_of_two_controllers_one_leads_whatever_the_store_and_clocks_do(cas
 
 
 class TestTheStoreOfTheStories(LeasedConformance):
-    """It does what every shared store has to, so that a story is one of every store."""
+    """The stories' store passes the tests of every shared store, so that the stories hold for each of them."""
 
     @pytest.fixture(autouse=True)
     def shared(self) -> SharedMemory:

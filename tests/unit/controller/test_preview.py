@@ -13,7 +13,7 @@ from tests.support.core import AP, EU, REGIONS, US, policy, rule
 
 
 def told(own: dict[Place, ResidencyPolicy] | None = None) -> tuple[Told, Registry]:
-    """Three regions, whose US lets nobody in but EU unless told otherwise."""
+    """Three regions; by default the US accepts requests from the EU alone."""
     registry, mesh = registry_of({}, REGIONS), Told()
     own = own or {US: policy(US, accept=rule(EU)), EU: policy(EU), AP: policy(AP)}
     for name, place in (("us", US), ("eu", EU), ("ap", AP)):
@@ -74,7 +74,8 @@ def test_of_a_gateway_that_goes_its_replicas_go_too() -> None:
 
 
 def test_what_clients_would_reach_no_more_is_told_with_what_stands_against_it() -> None:
-    """Replicas of the US may only go to Europe, and its clients are led to Japan, which sends nothing out."""
+    """Replicas of the US may only go to Europe, while its clients are led to Japan, which forwards no requests
+    elsewhere."""
     mesh, registry = told({US: policy(US, accept=rule(EU)), EU: policy(EU), AP: policy(AP, process=rule(AP))})
     seen = look(mesh, registry, orders.DrainGateway("us"))
     closed = "policy policy-of-ap-northeast-1 of ap-northeast-1: process names neither region eu-west-1"

@@ -39,7 +39,7 @@ async def serving(status: int = 200, *, hangs: bool = False) -> AsyncIterator[st
 
 
 class Host(AbstractResolver):
-    """Each name is a host with these addresses."""
+    """Resolver that gives every name the same addresses."""
 
     def __init__(self, *addresses: str) -> None:
         self.addresses = addresses
@@ -59,7 +59,7 @@ class Host(AbstractResolver):
 
 
 class Probed:
-    """A prober, who is registered and attached, and what it said of them."""
+    """A prober, its registry and attached gateways, and the events that it has submitted."""
 
     def __init__(self, config: ProbeConfig = QUICK, resolver: AbstractResolver | None = None) -> None:
         self.registry: Registry = registry_of({}, REGIONS)
@@ -104,7 +104,7 @@ async def test_each_gateway_is_asked_again_and_again_and_one_that_hangs_holds_up
 
 
 NOWHERE = "255.255.255.255"
-"""No connection can be made there, and nobody refuses one."""
+"""Address to which connections fail without being refused."""
 
 
 @pytest.mark.parametrize(

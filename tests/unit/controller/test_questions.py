@@ -37,7 +37,7 @@ def decision(gateway: str, request: str, age_ms: int) -> DecisionShown:
 
 
 async def answers(questions: Questions, links: Links, **documents: bytes) -> None:
-    """Each as soon as it is asked; whoever is not named says nothing."""
+    """Answer each gateway's question once it is asked; gateways without a document stay silent."""
     for link in links.all():
         await link.asked_more.wait()
         link.asked_more.clear()

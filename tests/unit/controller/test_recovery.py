@@ -20,7 +20,7 @@ WRITES = "import sys; open(sys.argv[1], 'a').write(' '.join(sys.argv[2:]) + '\\n
 
 
 class Started:
-    """A recovery with its tasks, and how each ended."""
+    """A recovery with its tasks, and the end of each."""
 
     def __init__(self, tasks: asyncio.TaskGroup, *command: str, **more: object) -> None:
         self.ended: list[str] = []

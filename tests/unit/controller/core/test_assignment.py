@@ -78,7 +78,7 @@ class TestWanted:
 
 
 class TestPools:
-    """Prefill and decode workers of a pool are of no use apart."""
+    """Pools whose prefill and decode workers must stay together."""
 
     def pooled(self, mesh: MeshState, home: str, count: int) -> dict[ReplicaId, GatewayId]:
         owned = own(mesh, home, count)

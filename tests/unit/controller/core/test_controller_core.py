@@ -459,7 +459,7 @@ class TestRecords:
 
 
 class AnyStory(RuleBasedStateMachine):
-    """Whatever is told in whatever order, some things never happen."""
+    """Invariants that hold for any events in any order."""
 
     names = st.sampled_from(["us1", "us2", "eu1", "eu2", "ap1"])
     policies = st.sampled_from(["open", "regional", "closed"])
@@ -502,7 +502,8 @@ class AnyStory(RuleBasedStateMachine):
 
     @rule(name=names, how=policies, ours=policies)
     def kill_one_that_we_narrow(self, name: str, how: str, ours: str) -> None:
-        """What few walks come to by chance: what it had looks for an adopter while both policies count."""
+        """Kill a region's gateways while both their own policy and the controller's narrower one limit adopters. Random
+        walks seldom get here."""
         region = self.places[name].region
         near = [each for each, place in self.places.items() if place.region == region]
         for each in self.places:

@@ -11,7 +11,7 @@ SELF, PEER = GatewayId("self"), GatewayId("peer")
 
 
 def lost(at_ns: int = 0) -> GatewayHealth:
-    """One that was up, whose stream broke and whose probes all fail since."""
+    """Health of a gateway that was up, whose stream broke, and whose probes have all failed since."""
     health = GatewayHealth(0)
     health.connect(0)
     health.rise(0)

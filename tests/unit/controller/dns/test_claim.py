@@ -54,7 +54,7 @@ def test_each_write_is_known_by_its_claim() -> None:
     ],
 )
 def test_who_may_write_after_it(owner: str, term: int, version: int, raised: type[Exception] | None) -> None:
-    """A new term begins with its own versions: whoever led before may have been ahead by the clock on its wall."""
+    """A new term may begin with lower versions: the former leader's version may have been ahead, by its wall clock."""
     if raised is None:
         check_claim(CLAIM, owner, term, version)
         return

@@ -97,7 +97,7 @@ def test_what_dynamic_updates_cannot_say_is_refused_by_its_key(
 
 
 def test_a_write_has_to_fit_into_what_is_left_of_a_lease(tmp_path: Path) -> None:
-    """Of the default, 6 s less a second's margin and 1.5 s until it is renewed."""
+    """Default remainder of a lease: 6 s, less a margin of 1 s and less 1.5 s until it is renewed."""
     store = {"store": {"kind": "dynamodb", "dynamodb": {"table": "t"}}, "history": {"path": "h"}}
     read(tmp_path, route53(timeout="2s"), **store)
     with pytest.raises(ConfigError, match=r"records.route53.timeout: a write may take longer than is left of a lease"):

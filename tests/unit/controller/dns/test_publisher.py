@@ -25,7 +25,7 @@ AT_ONCE = Backoff(1, 1)
 
 
 class Scripted:
-    """Meets each call with the next fault of a list, and takes it after the last."""
+    """Provider that raises the next fault of a list at each call, and succeeds after the last."""
 
     tells_clients_apart = True
 
@@ -33,7 +33,7 @@ class Scripted:
         self.calls: list[tuple[int, Changes]] = []
         self.changed = 1
         self.settled: list[str] = []
-        """`begun`, `done` and `cancelled`, as they came."""
+        """Order of `begun`, `done` and `cancelled`."""
         self.settle_gate: asyncio.Event | None = None
         self.settle_faults: list[DnsError] = []
         self._faults = list(faults)

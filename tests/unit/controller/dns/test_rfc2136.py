@@ -1,4 +1,4 @@
-"""What is put into an update; name servers are asked in tests/cloud."""
+"""Content of dynamic updates; tests/cloud sends them to name servers."""
 
 from __future__ import annotations
 

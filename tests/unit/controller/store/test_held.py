@@ -8,7 +8,7 @@ MARK = Mark(3, "key", 7)
 
 
 class Looks:
-    """One look after the other, as far apart as a test has them."""
+    """Looks at a lease, one after the other, at intervals that a test sets."""
 
     def __init__(self) -> None:
         self.watch = Watch()

@@ -62,7 +62,7 @@ class TestKilled:
     async def test_whenever_it_is_killed_what_was_answered_is_there_and_nothing_is_half_done(
         self, tmp_path: Path
     ) -> None:
-        """Between any two writes and in the middle of one: by chance, from a seed."""
+        """Kills come at random between two writes or within one, from a fixed seed."""
         path = tmp_path / "controller.db"
         rng = random.Random(3)
         answered = 0
@@ -165,7 +165,7 @@ class TestTrouble:
 
 @pytest.mark.parametrize("replaced", [True, False])
 async def test_a_file_that_is_not_the_one_that_was_opened_takes_no_write(tmp_path: Path, replaced: bool) -> None:
-    """SQLite would go on with the one that has no name any more, and say that all is well."""
+    """SQLite would go on writing to the file that has lost its name, and report success."""
     path = tmp_path / "controller.db"
     store = await SqliteStore.open(path)
     holding = await store.acquire("one")

@@ -1,4 +1,4 @@
-"""What is put into a batch, as the API would be given it; the API itself is asked in tests/cloud."""
+"""Content of Route53 batches, as the API would receive it; tests/cloud asks the API itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ CONFIG = Route53Config(hosted_zone="Z1", requests_per_s=1000)
 
 
 class Written(Route53Api):
-    """Keeps record sets as Route53 does, as far as a batch is all or nothing and takes away only what is just so."""
+    """Keeps record sets as Route53 does: a batch applies as a whole or not at all, and deletes only record sets that
+    match exactly."""
 
     def __init__(self, shared: dict[tuple[str, str, str], RecordSet] | None = None) -> None:
         clock = Clock()
@@ -105,7 +106,7 @@ async def test_another_zone_is_another_providers() -> None:
 
 
 async def test_a_write_needs_a_lease_that_lasts() -> None:
-    """In the API, right before it is sent."""
+    """The lease is checked in the API class, directly before the write is sent."""
     clock = StillClock()
     lease = Lease(clock, 1, 3_000_000_000)
     api = Route53Api(CONFIG, lease, clock, make_client=_no_client, rng=random.Random(0))

@@ -47,7 +47,7 @@ from controller.dns.route53.record_sets import Location, as_api, from_api, locat
     ],
 )
 def test_nothing_that_was_said_is_lost(said: dict[str, Any]) -> None:
-    """Also not of what ours never have: to be taken away it has to be said just so."""
+    """Record sets keep even fields that ours never have: a deletion has to match the record set exactly."""
     assert as_api(from_api(said)) == said
 
 
