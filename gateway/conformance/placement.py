@@ -372,20 +372,25 @@ class _Walk:
 
 
 def _size_of(policy: Policy) -> int:
-    """Bytes of the objects that only the policy holds."""
-    seen = {id(policy.fleet), id(policy.config)}
-    left: list[object] = [policy]
-    total = 0
+    """Bytes of the objects that the policy alone holds: nothing that its fleet or config holds."""
+    shared = _reached_from([policy.fleet, policy.config], set())
+    return sum(map(sys.getsizeof, _reached_from([policy], set(shared)).values()))
+
+
+def _reached_from(roots: list[object], known: set[int]) -> dict[int, object]:
+    """Objects that the roots refer to, themselves included, by identity; without types, functions and what is known."""
+    found: dict[int, object] = {}
+    left = roots
     while left:
         each = left.pop()
-        if id(each) in seen or isinstance(each, type | ModuleType | FunctionType):
+        if id(each) in known or isinstance(each, type | ModuleType | FunctionType):
             continue
-        seen.add(id(each))
-        total += sys.getsizeof(each)
+        known.add(id(each))
+        found[id(each)] = each
         left += gc.get_referents(each)
         if isinstance(each, dict):
-            left += each  # the collector leaves out keys that are strings
-    return total
+            left += each  # The collector leaves out keys that are strings.
+    return found
 
 
 # Command line

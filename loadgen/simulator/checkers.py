@@ -261,10 +261,6 @@ class Watch:
         """Rules under which each request was sent on from its ingress gateway; each attempt keeps its own."""
         self._now_ns = 0
 
-    @property
-    def is_thorough(self) -> bool:
-        return self._every_invariant
-
     def on_start(self, spec: GatewaySpec, policy: ResidencyPolicy, core: GatewayCore) -> None:
         places = {str(replica.replica_id): replica.place for replica in spec.replicas}
         places |= {str(peer.gateway_id): peer.place for peer in spec.peers}

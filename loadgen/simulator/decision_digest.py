@@ -114,7 +114,7 @@ def order_line(effect: Effect) -> str:
 
 
 def record_line(record: RequestRecord) -> str:
-    """What one client saw of its request."""
+    """Outcome of one request as its client recorded it."""
     when = f"{record.sent_ns} {record.first_token_ns} {record.ended_ns}"
     tokens = f"{record.output_tokens} {record.prompt_tokens} {record.cached_tokens}"
     return f"{record.client_region} {record.end} {when} {record.served_by} {tokens} {record.tries} {record.detail}"

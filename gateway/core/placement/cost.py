@@ -20,7 +20,15 @@ from gateway.core.placement.holds import Holds
 from gateway.core.placement.policy import Choice, Offer, Policy, Weighed
 from gateway.core.replicas import ReplicaState
 from gateway.core.requests import Hold
-from gateway.core.vocabulary import PREFIX_HASH_BYTES, Costs, PlacementReason, RequestProfile, Target, TargetKind
+from gateway.core.vocabulary import (
+    PREFIX_HASH_BYTES,
+    Costs,
+    PlacementReason,
+    RequestId,
+    RequestProfile,
+    Target,
+    TargetKind,
+)
 
 _HOLDERS_MAX: Final = 4
 _IDLEST_MAX: Final = 4
@@ -95,10 +103,10 @@ class Cost(Policy):
         self._replicas: list[Weighed] = []
         self._peers: list[Weighed] = []
         """What was compared for the request that was asked about last."""
-        self._unread_profile: RequestProfile | None = None
-        self._unread_slot = -1
-        self._unread_bytes = 0
-        """What the replica of that slot has to read of that prompt, found when it was chosen."""
+        self._chosen: tuple[RequestId, int, int] | None = None
+        """Request, bytes of its prompt, and the slot of the replica that was chosen for it last."""
+        self._chosen_unread_bytes = 0
+        """Bytes of that prompt that the replica has to read."""
 
     def wants_prefixes(self) -> bool:
         return True
@@ -281,7 +289,8 @@ class Cost(Policy):
     def _replica_choice(self, profile: RequestProfile, offer: Offer, slot: int, blocks: int) -> Choice:
         choice = Choice(slot, blocks, _reason_here(blocks))
         uncached_bytes = choice.uncached_bytes = self._caches.uncached_bytes(profile, slot)
-        self._unread_profile, self._unread_slot, self._unread_bytes = profile, slot, uncached_bytes
+        self._chosen = (profile.request_id, profile.prompt_bytes, slot)
+        self._chosen_unread_bytes = uncached_bytes
         is_cold = self._pushes_out_too_much(profile, offer, slot, uncached_bytes)
         if is_cold or self._waits_better_here(offer, slot, uncached_bytes):
             choice.hold = Hold(slot, uncached_bytes, _beginning(profile, blocks), is_cold=is_cold)
@@ -312,8 +321,8 @@ class Cost(Policy):
         """All that follows a stored response is new, whatever prompts begin with the same words."""
         if profile.follows:
             return profile.prompt_bytes
-        if profile is self._unread_profile and slot == self._unread_slot:
-            return self._unread_bytes
+        if self._chosen == (profile.request_id, profile.prompt_bytes, slot):
+            return self._chosen_unread_bytes
         return self._caches.uncached_bytes(profile, slot)
 
     def _pushes_out_too_much(self, profile: RequestProfile, offer: Offer, slot: int, uncached_bytes: int) -> bool:
@@ -392,7 +401,7 @@ class Cost(Policy):
             self._turn = slot + 1
             books = self._books[slot]
             books.holds.pushed_bytes += self._bytes_to_read(profile, slot)
-            self._unread_profile = None
+            self._chosen = None
             if not books.state.prefilling:
                 books.reading_since_ns = self._now_ns
             if books.began_ns is None:
