@@ -46,12 +46,7 @@ class WaitingRoom:
         return self._length
 
     def __contains__(self, request: RequestState) -> bool:
-        hold = request.held
-        if hold is None:
-            queue = self._queues.get(request.request_class)
-        else:
-            queue = self._held.get(hold.slot, {}).get((request.request_class, hold.is_cold))
-        return queue is not None and request in queue
+        return request.is_queued
 
     def begin(self, now_ns: int) -> None:
         """It is this late: what waits is as old as that makes it."""
@@ -94,15 +89,27 @@ class WaitingRoom:
 
     def join(self, request: RequestState) -> None:
         """Wait at the place that the arrival number gives, which for a returning request is its old one."""
+        self.announce(request)
+        self.queue(request)
+
+    def announce(self, request: RequestState) -> None:
+        """Count a request as waiting in its tenant's shares. Either `queue` or `leave` follows."""
         if request.charge is None:
             request.charge = self.shares.opened(request.profile.tenant)
-        self._put_in(request)
-        self._count(request, 1)
         self.shares.joined(request.charge.account)
 
+    def queue(self, request: RequestState) -> None:
+        """Put an announced request into the queue of its class."""
+        self._put_in(request)
+        self._count(request, 1)
+        request.is_queued = True
+
     def leave(self, request: RequestState) -> None:
-        self._take_out(request)
-        self._count(request, -1)
+        """Take a request out, whether it was queued or only announced."""
+        if request.is_queued:
+            request.is_queued = False
+            self._take_out(request)
+            self._count(request, -1)
         self.shares.left(charge_of(request).account)
 
     def unhold(self, request: RequestState) -> None:

@@ -134,6 +134,8 @@ class GatewayCore(GatewayState):
         self._invited_slot = 0
         """Whoever is held for this replica, or the next one, is asked next when others have changed."""
         self._effects: list[Effect] = []
+        self._newcomer: RequestState | None = None
+        """Request that has just come while no other waits: placed without being queued, if it can be."""
 
     # The two doors
 
@@ -303,7 +305,11 @@ class GatewayCore(GatewayState):
         if event.profile.goes_on:
             request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
         self.requests[request.request_id] = request
-        self._wait(request, now_ns)
+        if len(self.waiting) or request_class.fit is not None or now_ns >= request.next_deadline_ns:
+            self._wait(request, now_ns)
+        else:
+            self.waiting.announce(request)
+            self._newcomer = request
 
     # Requests wait and are placed
 
@@ -337,6 +343,35 @@ class GatewayCore(GatewayState):
     def _place_waiting(self, now_ns: int) -> None:
         """Place whoever can be placed, in turn. Placing only uses capacity up, so a class that is blocked stays blocked
         for the rest of the round."""
+        newcomer, self._newcomer = self._newcomer, None
+        if len(self.waiting):
+            if newcomer is not None:
+                self._queue(newcomer)
+            self._place_queued(now_ns)
+        elif newcomer is not None:
+            self._place_newcomer(newcomer, now_ns)
+        if self.waiting.homes:
+            self._place_held(now_ns)
+        else:
+            self.replicas.changed = 0
+
+    def _place_newcomer(self, request: RequestState, now_ns: int) -> None:
+        """Place the only request that waits; it is queued only if it has to wait."""
+        placement = self._placement_of(request, now_ns)
+        if placement is None:
+            self._queue(request)
+        elif isinstance(placement, Hold):
+            self._queue(request)
+            self._hold(request, placement)
+        else:
+            self._start(request, placement, now_ns)
+
+    def _queue(self, request: RequestState) -> None:
+        """Put an announced newcomer into the queue."""
+        self.waiting.queue(request)
+        self.timers.set(request.timer, request.wakes_ns)
+
+    def _place_queued(self, now_ns: int) -> None:
         for slot in slots_of(self.waiting.homes & ~self.replicas.open):
             for request in self.waiting.all_held_for(slot):  # or those who came later would choose before them
                 self._unhold(request)
@@ -362,10 +397,6 @@ class GatewayCore(GatewayState):
                 for each in blocked:
                     self.waiting.add_to(heads, each)
                 blocked = []
-        if self.waiting.homes:
-            self._place_held(now_ns)
-        else:
-            self.replicas.changed = 0
 
     def _is_waited_for(self, model: ModelName, fit: PoolFit) -> bool:
         """The pool of ours that such requests are meant for, if there is one."""

@@ -46,9 +46,9 @@ from gateway.core.vocabulary import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestClass:
-    """Everything that decides which targets a request may go to."""
+    """Everything that decides which targets a request may go to. Never changed once it is made: it is a key of maps."""
 
     model: ModelName
     rule: PlaceRule
@@ -90,7 +90,7 @@ class RequestClass:
                 self.goes_on,
                 self.service_class,
             )
-            object.__setattr__(self, "_hash", hash((told, own)))
+            self._hash = hash((told, own))
         return self._hash
 
     @property
@@ -255,6 +255,7 @@ class RequestState:
         "held",
         "hops",
         "is_poison",
+        "is_queued",
         "is_too_long",
         "last_failure",
         "leaves_room",
@@ -307,6 +308,8 @@ class RequestState:
         """The gateway that forwarded it to us; None for a client's own request."""
         self.timer = Timer(TimerKind.REQUEST, profile.request_id)
         self.phase = Phase.WAITING
+        self.is_queued = False
+        """It stands in a queue; only the waiting room changes this."""
         self.attempt: AttemptState | None = None
         self.held: Hold | None = None
         """While it waits: for which replica, if it waits for one and no other."""
