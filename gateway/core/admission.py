@@ -48,10 +48,6 @@ class WaitingRoom:
     def __contains__(self, request: RequestState) -> bool:
         return request.is_queued
 
-    def begin(self, now_ns: int) -> None:
-        """It is this late: what waits is as old as that makes it."""
-        self.shares.begin(now_ns)
-
     def length(self, model: ModelName) -> int:
         return self._length_of.get(model, 0)
 

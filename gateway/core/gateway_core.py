@@ -144,8 +144,9 @@ class GatewayCore(GatewayState):
         assert self._now_ns is None or now_ns >= self._now_ns, "time went backwards"
         self._now_ns = now_ns
         self._effects = []
-        self.waiting.begin(now_ns)
-        self._fire_timers(now_ns)
+        self.waiting.shares.begin(now_ns)
+        if self.timers.may_be_due(now_ns):
+            self._fire_timers(now_ns)
         self._take_in(event, now_ns)
         if self.decode_pools:
             self._decode_pooled(now_ns)
@@ -450,7 +451,8 @@ class GatewayCore(GatewayState):
         that may be so of whatever is placed, else of what has to wait."""
         request.leaves_room = leaves_room(self.waiting.shares, request)
         if self.placer.weighs_everybody:
-            self._record_shadow(request, now_ns)
+            if self.placer.may_shadow:
+                self._record_shadow(request, now_ns)
             return self.placer.place(request, now_ns)
         placement = self.placer.place(request, now_ns)
         if placement is None:
@@ -540,7 +542,7 @@ class GatewayCore(GatewayState):
         hops, left = request.hops.after(crosses_regions=crosses_regions), None
         if order.may_break:
             left = Resumes(resumes_left(self.config.resume, request), request.first_step_deaths)
-        yields = request.request_class.service_rank > 0 or request.profile.service_class is ServiceClass.INTERACTIVE
+        yields = request.request_class.service_class is not ServiceClass.INTERACTIVE or request.profile.service_class is ServiceClass.INTERACTIVE
         return replace(order, hops=hops, stamp=request.stamp, resumes_left=left, yields=yields)
 
     def _may_break(self, request: RequestState, leg: LegState) -> bool:

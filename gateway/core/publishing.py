@@ -25,8 +25,8 @@ class Publisher:
         if self._last is None or now_ns >= keep_alive_ns:
             return self._next(now_ns)
         if now_ns < due_ns:
-            if self._state() != self._last_state:
-                self._core.timers.set_earlier(self._timer, due_ns)
+            if self._timer.at_ns > due_ns and self._state() != self._last_state:
+                self._core.timers.set(self._timer, due_ns)
             return None
         if self._state() != self._last_state and self._is_news(self._last):
             return self._next(now_ns)

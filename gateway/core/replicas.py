@@ -306,6 +306,16 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         if state.listed:
             self._levels.put(state.slot, state.load)
 
+    def configure(self, config: CoreConfig, now_ns: int) -> None:
+        for state in self:
+            state.counts_legs = _counts_legs(state.spec, config)
+        super().configure(config, now_ns)
+
+    def _legs_changed(self, state: ReplicaState, now_ns: int) -> None:
+        if state.listed:
+            self._levels.put(state.slot, state.load)
+        super()._legs_changed(state, now_ns)
+
     def _count_preemptions(self, state: ReplicaState, total: int) -> None:
         """An engine that has begun anew counts from nothing; what it did before it was ours is not our pool's."""
         seen, state.preemptions = state.preemptions, total
@@ -530,7 +540,9 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     # Inside
 
     def _make(self, spec: ReplicaSpec, slot: int) -> ReplicaState:
-        return ReplicaState(self, spec, slot, self._config)
+        state = ReplicaState(self, spec, slot, self._config)
+        state.counts_legs = _counts_legs(spec, self._config)
+        return state
 
     def _drop(self, state: ReplicaState) -> None:
         super()._drop(state)
@@ -619,6 +631,13 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
 def _takes_from(origin: Place | None, accepts: PlaceRule | None) -> bool:
     return accepts is None or (origin is not None and accepts.allows(origin))
+
+
+def _counts_legs(spec: ReplicaSpec, config: CoreConfig) -> bool:
+    """Whether own legs may fill the replica, by selective pushing or as part of a disaggregated pool."""
+    pushing = config.pushing
+    is_counted = _mode_for(spec, pushing.mode) is _OUTSTANDING or pushing.in_band_credit is not None
+    return is_counted or spec.role is not _UNIFIED
 
 
 def _mode_for(spec: ReplicaSpec, mode: PushingMode) -> PushingMode:

@@ -268,6 +268,7 @@ class RequestState:
         "refusals",
         "refused_tokens",
         "request_class",
+        "request_id",
         "resumes",
         "resumes_begun",
         "resumes_left",
@@ -295,6 +296,7 @@ class RequestState:
         meter: TenantMeter | None = None,
     ) -> None:
         self.profile = profile
+        self.request_id = profile.request_id
         self.request_class = request_class
         self.arrival_number = arrival_number
         self.arrived_ns = arrived_ns
@@ -337,10 +339,6 @@ class RequestState:
         """What whoever forwarded it to us allows of that; None: it does not say, or is nobody."""
         self.first_step_deaths = 0 if resumes_left is None else resumes_left.first_step_deaths
         """Engines that failed its rest before their first token, since it last broke, here or before it came here."""
-
-    @property
-    def request_id(self) -> RequestId:
-        return self.profile.request_id
 
     def move_to(self, phase: Phase) -> None:
         assert phase in PHASES_AFTER[self.phase], f"{self.request_id} goes from {self.phase} to {phase}"

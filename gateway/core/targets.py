@@ -34,6 +34,7 @@ class TargetState(Generic[_SpecOf_co]):
         "accepting",
         "backlog_bytes",
         "breaker",
+        "counts_legs",
         "detail",
         "distrusted_since_ns",
         "healthy",
@@ -75,6 +76,8 @@ class TargetState(Generic[_SpecOf_co]):
         """False while it says itself that it takes nothing."""
         self.detail = ""
         self.in_flight = 0
+        self.counts_legs = False
+        """The number of own legs there has a say in its standing, whatever its breaker and ramp say."""
         self.unreflected: dict[LegKey, int] = {}
         """Own legs without a first token that its last word cannot have counted, with the time of each."""
         self.prefilling: dict[LegKey, int] = {}
@@ -163,13 +166,13 @@ class Targets(Generic[_State, _Spec]):
         state.backlog_bytes += uncached_bytes
         state.unreflected[key] = now_ns
         self._note_change(state)
-        self.refresh(state, now_ns)
+        self._legs_changed(state, now_ns)
 
     def first_token(self, state: _State, key: LegKey, now_ns: int) -> None:
         state.backlog_bytes -= state.prefilling.pop(key, 0)
         if state.unreflected.pop(key, None) is not None:
             self._note_change(state)
-            self.refresh(state, now_ns)
+            self._legs_changed(state, now_ns)
 
     def ended(
         self,
@@ -191,12 +194,24 @@ class Targets(Generic[_State, _Spec]):
             state.ramp.start(now_ns)
         if result in _DISTRUSTED_FOR:
             state.distrusted_since_ns = now_ns
-        self.refresh(state, now_ns)
+        self._legs_changed(state, now_ns)
 
     def wake(self, target_id: str, now_ns: int) -> None:
         """A deadline of this target has come: staleness, a rest, an open breaker, or a step of its ramp."""
         state = self._by_id.get(target_id)
         if state is not None:
+            self.refresh(state, now_ns)
+
+    def _legs_changed(self, state: _State, now_ns: int) -> None:
+        """Refresh a target whose legs have changed, unless legs have no say in its standing: it is available, counts
+        no legs, and nothing was found against it."""
+        if (
+            state.standing is not AVAILABLE
+            or state.counts_legs
+            or state.breaker.state is not _CLOSED
+            or state.ramp.limit is not None
+            or state.distrusted_since_ns is not None
+        ):
             self.refresh(state, now_ns)
 
     def refresh(self, state: _State, now_ns: int) -> None:

@@ -87,6 +87,10 @@ class Timers:
         self._settle_top()
         return self._heap[0][0] if self._heap else None
 
+    def may_be_due(self, now_ns: int) -> bool:
+        """Whether `pop_due` may find a timer; False is certain."""
+        return bool(self._heap) and self._heap[0][0] <= now_ns
+
     def pop_due(self, now_ns: int) -> Iterator[Timer]:
         """Take out each timer whose time has come, earliest first; those set meanwhile with a due time are included."""
         while True:

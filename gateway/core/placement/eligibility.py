@@ -68,10 +68,17 @@ class Eligibility:
         self._peers = peers
         self._targets: dict[RequestClass, _Targets] = {}
         self._sibling_mask = 0
+        self.may_shadow = False
+        """Overflow is in shadow mode for some model."""
+        self._take(config)
 
     def configure(self, config: PlacementConfig) -> None:
-        self._config = config
+        self._take(config)
         self._targets.clear()
+
+    def _take(self, config: PlacementConfig) -> None:
+        self._config = config
+        self.may_shadow = OverflowMode.SHADOW in (config.overflow, *config.overflow_by_model.values())
 
     def peers_changed(self) -> None:
         self._sibling_mask = sum(1 << state.slot for state in self._peers if state.spec.place.region == self._region)
@@ -142,7 +149,7 @@ class Eligibility:
         return self._available_peers(request_class) & self._sibling_mask
 
     def available_remotes(self, request_class: RequestClass) -> int:
-        if not self._may_overflow(request_class):
+        if not self._peers.usable or not self._may_overflow(request_class):
             return 0
         return self._available_peers(request_class) & ~self._sibling_mask
 

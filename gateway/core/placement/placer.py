@@ -100,6 +100,11 @@ class Placer:
         return self._replicas.pushable if self.weighs_everybody else self._replicas.available
 
     @property
+    def may_shadow(self) -> bool:
+        """Whether overflow is in shadow mode for any model."""
+        return self._eligibility.may_shadow
+
+    @property
     def replica_index(self) -> PrefixIndex:
         return self._fleet.replica_index
 
@@ -336,7 +341,7 @@ class Placer:
     def _weigh(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
         """Of everybody at once, and of waiting here for one of ours. Whoever yields is held for nobody: it takes what
         is idle, or waits for any room, and bars nobody's way."""
-        is_yielding = request.request_class.service_rank > 0 or request.leaves_room
+        is_yielding = request.request_class.service_class is not ServiceClass.INTERACTIVE or request.leaves_room
         remotes = self._sparing_peers(request, self._eligibility.available_remotes(request.request_class))
         offer = self._offer(request, remotes)
         if not (offer.replicas or offer.siblings or offer.remotes):
