@@ -234,9 +234,9 @@ class GatewayCore(GatewayState):
     def _request_arrived(self, event: RequestArrived, now_ns: int) -> None:
         profile = event.profile
         assert profile.request_id not in self.requests, f"{profile.request_id} arrived twice"
-        rule, budget = self._intake.rule_of(profile), self._intake.budget_of(profile)
-        request_class = self._intake.class_of(profile, rule, _NO_HOPS, budget=budget)
-        rejection = self._intake.rejection_of(profile, request_class)
+        budget = self._intake.budget_of(profile)
+        admittance = self._intake.admittance_of(profile, budget)
+        rejection = self._intake.rejection_of(profile, admittance)
         if rejection is not None:
             outcome, detail = rejection
             after_ns = self.drains.clears_ns(self.waiting, profile.model, now_ns) if outcome in _FULL else 0
@@ -249,8 +249,8 @@ class GatewayCore(GatewayState):
             self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0, retry_after_ns=wait_ns))
             self.goodput.refused(profile)
             return
-        stamp = ResidencyStamp(self.place, profile.tenant, rule, self.policy.digest)
-        self._admit(event, request_class, stamp, now_ns, budget=budget, meter=meter)
+        stamp = ResidencyStamp(self.place, profile.tenant, admittance.rule, self.policy.digest)
+        self._admit(event, admittance.request_class, stamp, now_ns, budget=budget, meter=meter)
 
     def _forward_arrived(self, event: ForwardArrived, now_ns: int) -> None:
         request_id = event.profile.request_id
@@ -542,7 +542,10 @@ class GatewayCore(GatewayState):
         hops, left = request.hops.after(crosses_regions=crosses_regions), None
         if order.may_break:
             left = Resumes(resumes_left(self.config.resume, request), request.first_step_deaths)
-        yields = request.request_class.service_class is not ServiceClass.INTERACTIVE or request.profile.service_class is ServiceClass.INTERACTIVE
+        yields = (
+            request.request_class.service_class is not ServiceClass.INTERACTIVE
+            or request.profile.service_class is ServiceClass.INTERACTIVE
+        )
         return replace(order, hops=hops, stamp=request.stamp, resumes_left=left, yields=yields)
 
     def _may_break(self, request: RequestState, leg: LegState) -> bool:
@@ -1114,6 +1117,7 @@ class GatewayCore(GatewayState):
         """What waits is judged again under the new policy; what runs finishes under its stamp."""
         assert event.policy.place == self.place, "a policy of another place"
         self.policy = self.limits.policy = event.policy
+        self.rules_version += 1
         self._judge_waiting_again()
 
     def _judge_waiting_again(self) -> None:
@@ -1183,6 +1187,7 @@ class GatewayCore(GatewayState):
     def _lockdown_changed(self, event: LockdownChanged) -> None:
         """Forwards that gave no token yet are taken back and wait at home; with `cut`, streams end too."""
         self.locked_down = event.active
+        self.rules_version += 1
         self._judge_waiting_again()
         if not event.active:
             return
@@ -1213,6 +1218,7 @@ class GatewayCore(GatewayState):
         if event.version <= self.assignment_version:
             return
         self.assignment_version = event.version
+        self.rules_version += 1
         self.control = event.control
         self.away = frozenset(event.away)
         joined_replicas, left_replicas = self.replicas.assign(event.replicas, now_ns, event.pools)

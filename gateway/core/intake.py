@@ -11,7 +11,7 @@ from gateway.core.events import ForwardArrived
 from gateway.core.pools import PoolFit
 from gateway.core.prospects import why_no_newcomer
 from gateway.core.requests import RequestClass
-from gateway.core.residency import both, may_enter, processing_rule, refusal_of
+from gateway.core.residency import Verdict, both, may_enter, processing_rule, refusal_of
 from gateway.core.state import GatewayState
 from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
@@ -41,16 +41,57 @@ room, and an estimate is off by so much."""
 _INTERACTIVE: Final = ServiceClass.INTERACTIVE
 
 
+_Kind = tuple[ModelName, TenantName, PlaceRule | None, frozenset[Connector], ServiceClass, bool]
+
+
+class Admittance:
+    """What the rules in force say of a client's request of one kind."""
+
+    __slots__ = ("ingress", "request_class", "rule")
+
+    def __init__(self, ingress: Verdict, rule: PlaceRule, request_class: RequestClass) -> None:
+        self.ingress = ingress
+        """Whether it may enter this region."""
+        self.rule = rule
+        """Where it may be processed."""
+        self.request_class = request_class
+
+
 class Intake:
-    """Judges newcomers by what the gateway knows; it changes nothing but its own cache."""
+    """Judges newcomers by what the gateway knows; it changes nothing but its own caches."""
 
     def __init__(self, core: GatewayState) -> None:
         self._core = core
         self._classes: dict[RequestClass, RequestClass] = {}
         """Equal ones are mostly the same one, which makes looking it up elsewhere cheap; equality still decides."""
+        self._admittances: dict[_Kind, Admittance] = {}
+        """By everything in a request that they depend on; emptied when the rules change."""
+        self._rules_version = -1
 
-    def rejection_of(self, profile: RequestProfile, request_class: RequestClass) -> tuple[Outcome, str] | None:
+    def admittance_of(self, profile: RequestProfile, budget: Estimate | None) -> Admittance:
+        """What the rules say of a client's own request. One that follows a stored response or has a budget is judged by
+        itself; any other like the last one of its kind, as long as the rules stay."""
+        core = self._core
+        if profile.follows or profile.is_control or budget is not None:
+            return self._judge(profile, budget)
+        if self._rules_version != core.rules_version or len(self._admittances) >= _CLASSES_MAX:
+            self._admittances.clear()
+            self._rules_version = core.rules_version
+        kind = (
+            profile.model, profile.tenant, profile.process, profile.connectors, profile.service_class, profile.goes_on,
+        )  # fmt: skip
+        known = self._admittances.get(kind)
+        if known is None:
+            known = self._admittances[kind] = self._judge(profile, None)
+        return known
+
+    def _judge(self, profile: RequestProfile, budget: Estimate | None) -> Admittance:
         ingress = may_enter(self._core.policy, profile.tenant, profile.process)
+        rule = self.rule_of(profile)
+        return Admittance(ingress, rule, self.class_of(profile, rule, _NO_HOPS, budget=budget))
+
+    def rejection_of(self, profile: RequestProfile, admittance: Admittance) -> tuple[Outcome, str] | None:
+        ingress, request_class = admittance.ingress, admittance.request_class
         if not ingress.allowed:
             return Outcome.REJECTED_RESIDENCY_INGRESS, ingress.why
         if self._core.draining:
@@ -65,10 +106,10 @@ class Intake:
 
     def _fullness_for(self, profile: RequestProfile, request_class: RequestClass) -> tuple[Outcome, str] | None:
         """A full queue turns away only those who would have to wait in it."""
-        may_go = self._core.placer.has_target(request_class)
-        if may_go and not self._core.waiting.has_class(request_class):
-            return None
-        return self._fullness(profile, 0)
+        fullness = self._fullness(profile, 0)
+        if fullness is None or self._core.waiting.has_class(request_class):
+            return fullness
+        return None if self._core.placer.has_target(request_class) else fullness
 
     def overfullness_for(self, profile: RequestProfile) -> tuple[Outcome, str] | None:
         """The same of a newcomer that was let past a full queue, as somebody was free, and waits in it all the same:

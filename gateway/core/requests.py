@@ -36,7 +36,6 @@ from gateway.core.vocabulary import (
     Place,
     PlaceRule,
     RefusalReason,
-    RequestId,
     RequestProfile,
     ResidencyStamp,
     Resumes,
@@ -44,6 +43,30 @@ from gateway.core.vocabulary import (
     Target,
     Word,
 )
+
+
+class ClassTargets:
+    """Masks of the targets that one class may go to, and the versions of the sets that they were found in."""
+
+    __slots__ = (
+        "available_peers",
+        "config",
+        "eligible_replicas",
+        "peers_version",
+        "preferred_replicas",
+        "replicas_version",
+    )
+
+    def __init__(self, config: object) -> None:
+        self.config = config
+        """Placement settings that they were found under."""
+        self.replicas_version = -1
+        self.eligible_replicas = 0
+        """In whatever pool that takes it."""
+        self.preferred_replicas = 0
+        """Those among them in the pool that it is meant for."""
+        self.peers_version = -1
+        self.available_peers = 0
 
 
 @dataclass(slots=True)
@@ -74,6 +97,8 @@ class RequestClass:
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     """What it is served as: any other goes where there is room to spare."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)
+    targets: ClassTargets | None = field(init=False, compare=False, repr=False, default=None)
+    """Masks of the targets that it may go to, kept by `Eligibility` until the fleet changes."""
 
     def __hash__(self) -> int:
         """It is looked up several times for each request, and the same all its life."""
@@ -295,11 +320,8 @@ class RequestState:
         promotion_ns: int | None = None,
         meter: TenantMeter | None = None,
     ) -> None:
-        self.profile = profile
-        self.request_id = profile.request_id
-        self.request_class = request_class
-        self.arrival_number = arrival_number
-        self.arrived_ns = arrived_ns
+        self.profile, self.request_id, self.request_class = profile, profile.request_id, request_class
+        self.arrival_number, self.arrived_ns = arrival_number, arrived_ns
         self.deadline_ns = deadline_ns
         self.queue_deadline_ns = queue_deadline_ns
         self.promotion_ns = promotion_ns

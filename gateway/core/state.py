@@ -37,6 +37,8 @@ class GatewayState:
         self.control = ControlVersion()
         self.away: frozenset[ModelName] = frozenset()
         """Models of ours that somebody else serves for now."""
+        self.rules_version = 0
+        """Changes with all that `Intake.admittance_of` rests on: policy, lockdown, and what replicas accept."""
         self.draining = False
         self.locked_down = False
         self.requests: dict[RequestId, RequestState] = {}

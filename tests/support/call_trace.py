@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from gateway.config.sections import GatewayConfig
-from gateway.core.config import PlacementConfig
+from gateway.core.config import PlacementConfig, PushingConfig
 from tests.support.core import EU, LAYERED, US
 from tests.support.gateways import knowing, until, usable_peers
 from tests.support.regions import Mesh, Region
@@ -130,7 +130,7 @@ async def traced(kind: str) -> Trace:
     """Trace of one request of a warm gateway. `kind`: local, or forwarded (both gateways are counted)."""
     mesh = Mesh(Path(tempfile.mkdtemp()), _free_port)
     us = await mesh.region("us-1", US)
-    us.config = _quiet(us.config, PlacementConfig())
+    us.config = _quiet(us.config, PlacementConfig(), publishes=kind != "local")
     if kind == "local":
         await mesh.start(us)
     else:
@@ -150,10 +150,12 @@ async def traced(kind: str) -> Trace:
     return profiler.trace
 
 
-def _quiet(config: GatewayConfig, placement: PlacementConfig) -> GatewayConfig:
-    """Probes once, at the start, and believes for ever what they found."""
+def _quiet(config: GatewayConfig, placement: PlacementConfig, *, publishes: bool = True) -> GatewayConfig:
+    """A gateway that probes once, at its start, and believes the result; without `publishes` it sends one heartbeat."""
     observation = replace(config.core.observation, replica_stale_ns=3 * _HOUR_NS)
-    core = replace(config.core, placement=placement, observation=observation)
+    if not publishes:
+        observation = replace(observation, publish_interval_ns=_HOUR_NS, keep_alive_ns=_HOUR_NS)
+    core = replace(config.core, placement=placement, observation=observation, pushing=PushingConfig())
     return replace(config, core=core, probes=replace(config.probes, interval_ns=_HOUR_NS))
 
 

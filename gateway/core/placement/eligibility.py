@@ -8,13 +8,12 @@ resort (`spill_replicas`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from gateway.core.config import OverflowMode, PlacementConfig
 from gateway.core.peers import Peers, PeerState
 from gateway.core.replicas import Replicas, ReplicaState
-from gateway.core.requests import RequestClass
+from gateway.core.requests import ClassTargets, RequestClass
 from gateway.core.rooms import Homes, Rooms
 from gateway.core.vocabulary import (
     GatewayId,
@@ -28,23 +27,9 @@ from gateway.core.vocabulary import (
     TargetKind,
 )
 
-_CLASSES_CACHED_MAX = 1024
 _INTERACTIVE: Final = ServiceClass.INTERACTIVE
 PoolQueue = Callable[[ModelName, PoolName], int]
 """How many requests wait for a model that are meant for that pool."""
-
-
-@dataclass(slots=True)
-class _Targets:
-    """Which targets one class may go to; kept until the fleet changes."""
-
-    replicas_version: int = -1
-    eligible_replicas: int = 0
-    """In whatever pool that takes it."""
-    preferred_replicas: int = 0
-    """Of these, in the pool that it is meant for."""
-    peers_version: int = -1
-    available_peers: int = 0
 
 
 class Eligibility:
@@ -66,7 +51,6 @@ class Eligibility:
         self._config = config
         self._replicas = replicas
         self._peers = peers
-        self._targets: dict[RequestClass, _Targets] = {}
         self._sibling_mask = 0
         self.may_shadow = False
         """Overflow is in shadow mode for some model."""
@@ -74,7 +58,6 @@ class Eligibility:
 
     def configure(self, config: PlacementConfig) -> None:
         self._take(config)
-        self._targets.clear()
 
     def _take(self, config: PlacementConfig) -> None:
         self._config = config
@@ -234,12 +217,10 @@ class Eligibility:
 
     # Inside
 
-    def _targets_of(self, request_class: RequestClass) -> _Targets:
-        targets = self._targets.get(request_class)
-        if targets is None:
-            if len(self._targets) >= _CLASSES_CACHED_MAX:
-                self._targets.clear()
-            targets = self._targets[request_class] = _Targets()
+    def _targets_of(self, request_class: RequestClass) -> ClassTargets:
+        targets = request_class.targets
+        if targets is None or targets.config is not self._config:
+            targets = request_class.targets = ClassTargets(self._config)
         if targets.replicas_version != self._replicas.version or request_class.failed_replicas:
             targets.replicas_version = self._replicas.version
             targets.eligible_replicas = self._untried_replicas_or_all(request_class)
