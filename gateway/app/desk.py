@@ -19,7 +19,6 @@ from gateway.core.description import decode_figures_of, describe, gauges_of, sha
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, PolicyApplied, PricesChanged, TokensSettled
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.residency import may_enter
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
 from gateway.ground.clock import Clock
 from gateway.ground.descriptors import DescriptorWatch
@@ -186,7 +185,7 @@ class Desk:
 
     def may_enter(self, tenant: TenantName, rule: PlaceRule | None) -> bool:
         """True if the policy in force lets the tenant's requests enter this region."""
-        return may_enter(self.core.policy, tenant, rule).allowed
+        return self.core.may_enter(tenant, rule)
 
     def notes(self) -> dict[str, str]:
         """Warnings for operators while the gateway is ready."""

@@ -64,7 +64,7 @@ from gateway.core.prospects import waits_for, why_never_again
 from gateway.core.publishing import Publisher
 from gateway.core.replicas import ReplicaState
 from gateway.core.requests import AttemptState, Hold, LegEnd, LegState, Phase, RequestClass, RequestState
-from gateway.core.residency import may_enter, refusal_of
+from gateway.core.residency import refusal_of
 from gateway.core.resume import (
     FIRST_STEP_DEATHS_MAX,
     broken_outcome,
@@ -161,6 +161,10 @@ class GatewayCore(GatewayState):
         return self.timers.next_ns()
 
     # What is asked of it
+
+    def may_enter(self, tenant: TenantName, process: PlaceRule | None) -> bool:
+        """Whether this region may see what a client of this tenant asks, whose key may narrow where it is processed."""
+        return self._intake.ingress_of(tenant, process).allowed
 
     def models_for(self, tenant: TenantName, process: PlaceRule | None) -> list[ModelName]:
         """What a client of this tenant, whose key may narrow where it is processed, could ask for and be served."""
@@ -1151,7 +1155,7 @@ class GatewayCore(GatewayState):
 
     def _judge_own(self, request: RequestState) -> None:
         tenant = request.profile.tenant
-        ingress = may_enter(self.policy, tenant, request.profile.process)
+        ingress = self._intake.ingress_of(tenant, request.profile.process)
         if not ingress.allowed:
             self._end(request, Outcome.REJECTED_RESIDENCY_INGRESS, ingress.why)
             return

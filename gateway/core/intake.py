@@ -66,17 +66,31 @@ class Intake:
         """Equal ones are mostly the same one, which makes looking it up elsewhere cheap; equality still decides."""
         self._admittances: dict[_Kind, Admittance] = {}
         """By everything in a request that they depend on; emptied when the rules change."""
+        self._ingress: dict[tuple[TenantName, PlaceRule | None], Verdict] = {}
+        """By tenant and the rule of the client's key; emptied with the above."""
         self._rules_version = -1
+
+    def ingress_of(self, tenant: TenantName, process: PlaceRule | None) -> Verdict:
+        """Whether a client of this tenant, whose key may narrow where it is processed, may enter this region."""
+        self._forget_old_rules()
+        known = self._ingress.get((tenant, process))
+        if known is None:
+            known = self._ingress[tenant, process] = may_enter(self._core.policy, tenant, process)
+        return known
+
+    def _forget_old_rules(self) -> None:
+        is_full = len(self._admittances) >= _CLASSES_MAX or len(self._ingress) >= _CLASSES_MAX
+        if is_full or self._rules_version != self._core.rules_version:
+            self._admittances.clear()
+            self._ingress.clear()
+            self._rules_version = self._core.rules_version
 
     def admittance_of(self, profile: RequestProfile, budget: Estimate | None) -> Admittance:
         """What the rules say of a client's own request. One that follows a stored response or has a budget is judged by
         itself; any other like the last one of its kind, as long as the rules stay."""
-        core = self._core
         if profile.follows or profile.is_control or budget is not None:
             return self._judge(profile, budget)
-        if self._rules_version != core.rules_version or len(self._admittances) >= _CLASSES_MAX:
-            self._admittances.clear()
-            self._rules_version = core.rules_version
+        self._forget_old_rules()
         kind = (
             profile.model, profile.tenant, profile.process, profile.connectors, profile.service_class, profile.goes_on,
         )  # fmt: skip
@@ -86,7 +100,7 @@ class Intake:
         return known
 
     def _judge(self, profile: RequestProfile, budget: Estimate | None) -> Admittance:
-        ingress = may_enter(self._core.policy, profile.tenant, profile.process)
+        ingress = self.ingress_of(profile.tenant, profile.process)
         rule = self.rule_of(profile)
         return Admittance(ingress, rule, self.class_of(profile, rule, _NO_HOPS, budget=budget))
 
@@ -261,7 +275,7 @@ class Intake:
 
     def models_for(self, tenant: TenantName, process: PlaceRule | None) -> list[ModelName]:
         """What a client of this tenant, whose key may narrow where it is processed, could ask for and be served."""
-        if not may_enter(self._core.policy, tenant, process).allowed:
+        if not self.ingress_of(tenant, process).allowed:
             return []
         rule = self._rule_for(tenant, process)
         names = dict.fromkeys([*self._core.replicas.models(), *self._core.peers.models()])

@@ -19,8 +19,8 @@ def prefix_salt(model: ModelName, tenant: TenantName, cache_salt: str | None) ->
 
     Each field comes after its length, so no two triples look alike.
     """
-    fields = (model, tenant) if cache_salt is None else (model, tenant, cache_salt)
-    return b"".join(_framed(field) for field in fields)
+    salt = _framed(model) + _framed(tenant)
+    return salt if cache_salt is None else salt + _framed(cache_salt)
 
 
 def prefix_chain(

@@ -12,7 +12,7 @@ from gateway.core.bits import next_slot_from, slots_of
 from gateway.core.config import CoreConfig, PushingMode
 from gateway.core.pools import PoolBounds, PoolFit
 from gateway.core.slots import EngineSlots
-from gateway.core.targets import AVAILABLE, LegKey, Targets, TargetState
+from gateway.core.targets import AVAILABLE, NO_LIMIT, LegKey, Targets, TargetState
 from gateway.core.timers import TimerKind, Timers
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
@@ -71,7 +71,7 @@ class LoadLevels:
 
     def total(self, mask: int) -> int:
         """Of all loads in the mask."""
-        return sum(load * (slots & mask).bit_count() for load, slots in self._mask_at.items())
+        return sum([load * (slots & mask).bit_count() for load, slots in self._mask_at.items()])
 
     def at_zero(self, mask: int) -> int:
         return self._mask_at.get(0, 0) & mask
@@ -308,7 +308,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
     def configure(self, config: CoreConfig, now_ns: int) -> None:
         for state in self:
-            state.counts_legs = _counts_legs(state.spec, config)
+            _set_credit(state, config)
         super().configure(config, now_ns)
 
     def _legs_changed(self, state: ReplicaState, now_ns: int) -> None:
@@ -541,7 +541,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
 
     def _make(self, spec: ReplicaSpec, slot: int) -> ReplicaState:
         state = ReplicaState(self, spec, slot, self._config)
-        state.counts_legs = _counts_legs(spec, self._config)
+        _set_credit(state, self._config)
         return state
 
     def _drop(self, state: ReplicaState) -> None:
@@ -633,11 +633,11 @@ def _takes_from(origin: Place | None, accepts: PlaceRule | None) -> bool:
     return accepts is None or (origin is not None and accepts.allows(origin))
 
 
-def _counts_legs(spec: ReplicaSpec, config: CoreConfig) -> bool:
-    """Whether own legs may fill the replica, by selective pushing or as part of a disaggregated pool."""
-    pushing = config.pushing
-    is_counted = _mode_for(spec, pushing.mode) is _OUTSTANDING or pushing.in_band_credit is not None
-    return is_counted or spec.role is not _UNIFIED
+def _set_credit(state: ReplicaState, config: CoreConfig) -> None:
+    """Set how own legs may fill the replica, by selective pushing or as part of a disaggregated pool."""
+    mode, credit = _mode_for(state.spec, config.pushing.mode), config.pushing.in_band_credit
+    state.counts_legs = mode is _OUTSTANDING or state.spec.role is not _UNIFIED
+    state.credit = credit if mode is _PENDING and credit is not None else NO_LIMIT
 
 
 def _mode_for(spec: ReplicaSpec, mode: PushingMode) -> PushingMode:

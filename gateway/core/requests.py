@@ -175,6 +175,7 @@ class LegState:
         "started_ns",
         "state",
         "stop_detail",
+        "target",
         "uncached_bytes",
     )
 
@@ -184,6 +185,7 @@ class LegState:
         self.number = number
         self.role = role
         self.state = state
+        self.target = state.target
         self.started_ns = started_ns
         self.first_token_ns: int | None = None
         """When a replica of ours gave it."""
@@ -196,10 +198,6 @@ class LegState:
         """Why we ordered it to stop for what it did or did not do; then its CANCELLED is a failure of the target."""
         self.is_withdrawn = False
         """We took the forward back, through no fault of the peer."""
-
-    @property
-    def target(self) -> Target:
-        return self.state.target
 
 
 class LegEnd:

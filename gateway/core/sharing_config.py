@@ -107,12 +107,11 @@ class ClassesConfig:
 
     def class_of(self, model: ModelName) -> ServiceClass | None:
         """By a model's default."""
-        named = (
-            (ServiceClass.INTERACTIVE, self.interactive.models),
-            (ServiceClass.BATCH, self.batch.models),
-            (ServiceClass.BEST_EFFORT, self.best_effort.models),
-        )
-        return next((each for each, models in named if model in models), None)
+        if model in self.interactive.models:
+            return ServiceClass.INTERACTIVE
+        if model in self.batch.models:
+            return ServiceClass.BATCH
+        return ServiceClass.BEST_EFFORT if model in self.best_effort.models else None
 
 
 def tenant_in(tenants: dict[TenantName, TenantConfig], name: TenantName) -> TenantConfig:

@@ -25,6 +25,7 @@ _OPEN: Final = BreakerState.OPEN
 _DISTRUSTED_FOR = frozenset({LegResult.FAILED, LegResult.BUSY, LegResult.REFUSED})
 
 _SpecOf_co = TypeVar("_SpecOf_co", bound=Spec, covariant=True)
+NO_LIMIT: Final = 1 << 60
 
 
 class TargetState(Generic[_SpecOf_co]):
@@ -35,6 +36,7 @@ class TargetState(Generic[_SpecOf_co]):
         "backlog_bytes",
         "breaker",
         "counts_legs",
+        "credit",
         "detail",
         "distrusted_since_ns",
         "healthy",
@@ -78,6 +80,8 @@ class TargetState(Generic[_SpecOf_co]):
         self.in_flight = 0
         self.counts_legs = False
         """The number of own legs there has a say in its standing, whatever its breaker and ramp say."""
+        self.credit = NO_LIMIT
+        """Own legs that its last word cannot have counted, up to which they have no say in its standing."""
         self.unreflected: dict[LegKey, int] = {}
         """Own legs without a first token that its last word cannot have counted, with the time of each."""
         self.prefilling: dict[LegKey, int] = {}
@@ -208,6 +212,7 @@ class Targets(Generic[_State, _Spec]):
         if (
             state.standing is not AVAILABLE
             or state.counts_legs
+            or len(state.unreflected) > state.credit
             or state.breaker.state is not _CLOSED
             or state.ramp.limit is not None
             or state.distrusted_since_ns is not None
