@@ -79,9 +79,9 @@ def test_the_higher_priority_goes_first_until_the_other_has_waited_for_it() -> N
     one.join(low)
     one.join(high)
     one.shares.started(charge_of(high), high.profile, 500)
-    one.begin(10 * SECOND - 1)
+    one.shares.begin(10 * SECOND - 1)
     assert one.head_of(LLAMA) is high
-    one.begin(10 * SECOND)
+    one.shares.begin(10 * SECOND)
     assert one.head_of(LLAMA) is low, "as high by now, and it had less"
 
 
