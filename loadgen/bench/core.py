@@ -36,9 +36,11 @@ def run() -> Mapping[str, object]:
     """Medians of several rounds, each on a core that has been warmed up; ratios are within this run."""
     rates = {replicas: _requests_per_s(replicas, queued=0) for replicas in (8, 128, 1024)}
     queued = _requests_per_s(128, queued=10_000)
+    lives = {replicas: _life_us(replicas) for replicas in (2, 128)}
     return {
         "prompt_bytes": PROMPT_BYTES,
         **{f"requests_per_s_at_{replicas}_replicas": round(rate) for replicas, rate in rates.items()},
+        **{f"life_us_at_{replicas}_replicas": round(life_us, 1) for replicas, life_us in lives.items()},
         "requests_per_s_at_128_replicas_with_10000_queued": round(queued),
         "ratio_1024_to_8_replicas": round(rates[1024] / rates[8], 2),
         "ratio_10000_queued_to_none": round(queued / rates[128], 2),
@@ -51,10 +53,18 @@ def _requests_per_s(replicas: int, *, queued: int) -> float:
     return median(bench.round() for _ in range(_ROUNDS))
 
 
+def _life_us(replicas: int) -> float:
+    """Microseconds of the core for the life of one request by the defaults: selective pushing by pending requests, and
+    five candidates recorded; two requests are in flight at each replica."""
+    bench = _Bench(replicas, 0, CoreConfig(), in_flight=2 * replicas)
+    bench.round()
+    return 1e6 / median(bench.round() for _ in range(_ROUNDS))
+
+
 class _Bench:
     """One core under a steady load: about half of each replica's limit in flight, or a queue that never empties."""
 
-    def __init__(self, replicas: int, queued: int) -> None:
+    def __init__(self, replicas: int, queued: int, config: CoreConfig | None = None, in_flight: int = 0) -> None:
         self._rng = random.Random(7)
         self._replicas = [vocabulary.ReplicaId(f"r{i}") for i in range(replicas)]
         self._in_flight_max = replicas * 8
@@ -66,11 +76,14 @@ class _Bench:
         specs = tuple(vocabulary.ReplicaSpec(replica_id, PLACE, (MODEL,)) for replica_id in self._replicas)
         open_rule = vocabulary.PlaceRule(regions=frozenset({PLACE.region}))
         pushing = PushingConfig(PushingMode.OUTSTANDING, outstanding_max=8)
-        self._tell(events.ConfigApplied(CoreConfig(pushing=pushing, queue=QueueConfig(20_000, wait_max_ns=FAR_NS))))
+        counting = CoreConfig(pushing=pushing, queue=QueueConfig(20_000, wait_max_ns=FAR_NS))
+        self._tell(events.ConfigApplied(config or counting))
         self._tell(events.PolicyApplied(ResidencyPolicy(PLACE, open_rule, open_rule, digest="bench")))
         self._tell(events.AssignmentApplied(1, specs, ()))
         self._probe()
-        for _ in range(self._in_flight_max + queued if queued else self._in_flight_max // 2):
+        for number in range(in_flight or (self._in_flight_max + queued if queued else self._in_flight_max // 2)):
+            if number % replicas == 0:
+                self._probe()
             self._ask()
 
     def round(self) -> float:
