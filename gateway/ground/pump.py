@@ -37,8 +37,11 @@ class Core(Protocol[_EventT_contra, _EffectOf]):
 
 
 class Observer(Protocol[_EventT_contra, _EffectOf]):
-    """Observer such as metrics, the log or the journal. It sees every step once and in order, soon after the effects
-    were performed, and must not block."""
+    """Observer such as metrics, the log or the journal. It sees its steps once and in order, soon after the effects
+    were performed, and must not block.
+
+    An observer that has an attribute `watches`, a frozenset of types of events and effects, is told the steps that hold
+    one of them; any other observer is told every step."""
 
     def on_step(self, now_ns: int, event: _EventT_contra, effects: list[_EffectOf]) -> None: ...
 
@@ -83,6 +86,8 @@ class Pump(ABC, Generic[EventT, EffectT]):
         self._clock = clock
         self._time_passed = time_passed
         self._observers = tuple(observers)
+        self._audiences: dict[tuple[type, frozenset[type]], tuple[Observer[EventT, EffectT], ...]] = {}
+        """Observers that are told a step, by the type of its event and the types of its effects."""
         self._on_crash = on_crash
         self._inbox: deque[EventT] = deque()
         self._pumping = False
@@ -116,8 +121,28 @@ class Pump(ABC, Generic[EventT, EffectT]):
         while self._untold:
             step = self._untold.popleft()
             self._tail.append(step)
-            for observer in self._observers:
-                self._tell(observer, step)
+            assert step.effects is not None, "a step that failed is not told"
+            kinds = (type(step.event), frozenset(map(type, step.effects)))
+            audience = self._audiences.get(kinds)
+            if audience is None:
+                audience = self._audiences[kinds] = self._audience_of({kinds[0], *kinds[1]})
+            for observer in audience:
+                try:
+                    observer.on_step(step.now_ns, step.event, step.effects)
+                except Exception as error:  # noqa: BLE001 - any error of an observer stops this program
+                    self._drop(observer, error)
+
+    def _audience_of(self, kinds: set[type]) -> tuple[Observer[EventT, EffectT], ...]:
+        """Observers of a step that holds an event and effects of these types, in their order."""
+        wanted = [(each, getattr(each, "watches", None)) for each in self._observers]
+        return tuple([each for each, watches in wanted if watches is None or not watches.isdisjoint(kinds)])
+
+    def _drop(self, observer: Observer[EventT, EffectT], error: Exception) -> None:
+        """Drop an observer that failed and stop the pump, since its counts or records cannot be trusted; the others are
+        told the rest."""
+        self._observers = tuple([each for each in self._observers if each is not observer])
+        self._audiences.clear()
+        self.fail(error)
 
     def fail(self, error: Exception, *steps: Step[EventT, EffectT]) -> None:
         """Stop the pump for a failure of the core, of an observer, or of a part that follows the core by way of one.
@@ -166,16 +191,6 @@ class Pump(ABC, Generic[EventT, EffectT]):
         self._untold.append(step)
         if len(self._untold) > _UNTOLD_STEPS_MAX:
             self.tell_observers()
-
-    def _tell(self, observer: Observer[EventT, EffectT], step: Step[EventT, EffectT]) -> None:
-        """Tell one observer a step. One that fails is dropped and stops the pump, since its counts or records cannot be
-        trusted; the others are told the rest."""
-        assert step.effects is not None, "a step that failed is not told"
-        try:
-            observer.on_step(step.now_ns, step.event, step.effects)
-        except Exception as error:  # noqa: BLE001 - any error of an observer stops this program
-            self._observers = tuple(each for each in self._observers if each is not observer)
-            self.fail(error)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import accumulate, takewhile
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -300,6 +301,8 @@ class Audit:
         return UNAVAILABLE if self.is_failing and self._config.required else ""
 
     # What it sees
+
+    watches: Final = frozenset[type]([ForwardArrived])
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
         """A forward that is turned away was seen here too, and is over at once."""

@@ -8,6 +8,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Final
 
 from msgspec import UNSET, UnsetType
 from structlog.typing import FilteringBoundLogger
@@ -250,6 +251,8 @@ class DecisionLog:
 
     def __len__(self) -> int:
         return len(self._records)
+
+    watches: Final = frozenset[type]([StartLeg, RecordShadow, RefuseForward])
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
         """An observer of the driver, told after the ledger."""

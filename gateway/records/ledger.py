@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Any
 
 from gateway.core import effects as ordered
 from gateway.core import events
@@ -143,6 +143,20 @@ class Ledger:
         self._departing: dict[int, RequestRecord] = {}
         """By `profile_key`: those whose id has come again before their owner was done."""
         self._takers: list[TakeFinished] = []
+        self._on_event: dict[type, Callable[[Any, list[Effect], int], None]] = {
+            events.RequestArrived: self._request_arrived,
+            events.ForwardArrived: self._forward_arrived,
+            events.FirstToken: self._first_token_came,
+            events.LegEnded: self._leg_ended,
+            events.AssignmentApplied: self._assigned,
+            events.PolicyApplied: self._policy_applied,
+        }
+        self._on_effect: dict[type, Callable[[Any, int], None]] = {
+            ordered.StartLeg: self._leg_started,
+            ordered.EndRequest: self._request_ended,
+            ordered.RecordShadow: self._shadowed,
+        }
+        self.watches = frozenset[type]([*self._on_event, *self._on_effect])
 
     def __len__(self) -> int:
         return len(self._open) + len(self._departing)
@@ -183,46 +197,14 @@ class Ledger:
             raise failures[0]
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        """The steps of every request come first: each of them passes here."""
-        match event:
-            case events.LegEnded():
-                self._leg_ended(event, now_ns)
-            case events.RequestArrived():
-                self._follow(event, now_ns)
-            case events.FirstToken():
-                self._first_token_came(event, now_ns)
-            case events.ForwardArrived():
-                if refusal_in(effects) is None:
-                    self._follow(event, now_ns)
-            case events.AssignmentApplied():
-                self._assigned(event)
-            case events.PolicyApplied():
-                self.policy = event.policy
-            case (
-                events.ReplicasObserved()
-                | events.PeersObserved()
-                | events.TimePassed()
-                | events.ConfigApplied()
-                | events.DrainRequested()
-                | events.DrainLifted()
-                | events.LockdownChanged()
-                | events.TargetLost()
-                | events.RequestAbandoned()
-                | events.LegAccepted()
-                | events.ResponseStored()
-                | events.ProgressSampled()
-                | events.DecodeHistoryRestored()
-                | events.TokenBudgetRestored()
-                | events.TokensSettled()
-                | events.PredictorFitted()
-                | events.ArtifactReady()
-                | events.PricesChanged()
-            ):
-                pass
-            case _ as never:
-                assert_never(never)
-        if effects:
-            self._take_effects(effects, now_ns)
+        """Follow one step: its event, and then what was ordered."""
+        take = self._on_event.get(type(event))
+        if take is not None:
+            take(event, effects, now_ns)
+        for effect in effects:
+            take_effect = self._on_effect.get(type(effect))
+            if take_effect is not None:
+                take_effect(effect, now_ns)
 
     def record_of(self, event: events.RequestArrived | events.ForwardArrived, now_ns: int) -> RequestRecord:
         """One of its arrival alone, which nobody follows: all there is of a forward that is turned away."""
@@ -232,29 +214,25 @@ class Ledger:
             profile.request_id, profile.model, now_ns, origin, self.policy, id(profile), is_control=profile.is_control
         )
 
-    def _take_effects(self, effects: list[Effect], now_ns: int) -> None:
-        for effect in effects:
-            match effect:
-                case ordered.StartLeg():
-                    self._leg_started(effect, now_ns)
-                case ordered.EndRequest():
-                    record = self._open.get(effect.request_id)
-                    if record is not None and record.end is None:
-                        record.end = effect
-                case ordered.RecordShadow():
-                    record = self._open.get(effect.request_id)
-                    if record is not None:
-                        record.shadow = effect
-                case (
-                    ordered.PublishLoad()
-                    | ordered.StopLeg()
-                    | ordered.AcceptForward()
-                    | ordered.RefuseForward()
-                    | ordered.SampleProgress()
-                ):
-                    pass
-                case _ as never:
-                    assert_never(never)
+    def _request_arrived(self, event: events.RequestArrived, _effects: list[Effect], now_ns: int) -> None:
+        self._follow(event, now_ns)
+
+    def _forward_arrived(self, event: events.ForwardArrived, effects: list[Effect], now_ns: int) -> None:
+        if refusal_in(effects) is None:
+            self._follow(event, now_ns)
+
+    def _policy_applied(self, event: events.PolicyApplied, _effects: list[Effect], _now_ns: int) -> None:
+        self.policy = event.policy
+
+    def _request_ended(self, effect: ordered.EndRequest, _now_ns: int) -> None:
+        record = self._open.get(effect.request_id)
+        if record is not None and record.end is None:
+            record.end = effect
+
+    def _shadowed(self, effect: ordered.RecordShadow, _now_ns: int) -> None:
+        record = self._open.get(effect.request_id)
+        if record is not None:
+            record.shadow = effect
 
     def _follow(self, event: events.RequestArrived | events.ForwardArrived, now_ns: int) -> None:
         record = self.record_of(event, now_ns)
@@ -297,7 +275,7 @@ class Ledger:
             )
             record.legs.append(leg)
 
-    def _first_token_came(self, event: events.FirstToken, now_ns: int) -> None:
+    def _first_token_came(self, event: events.FirstToken, _effects: list[Effect], now_ns: int) -> None:
         record = self._open.get(event.request_id)
         leg = None if record is None else record.leg(event.attempt, event.leg)
         if record is None or leg is None or leg.ended is not None:
@@ -307,12 +285,12 @@ class Ledger:
         if record.first_leg is None and event.is_sent:
             record.first_leg, record.first_token_ns = leg, now_ns
 
-    def _leg_ended(self, event: events.LegEnded, now_ns: int) -> None:
+    def _leg_ended(self, event: events.LegEnded, _effects: list[Effect], now_ns: int) -> None:
         leg = self.leg_of(event)
         if leg is not None and leg.ended is None:
             leg.ended, leg.result, leg.ended_ns = event, event.result, now_ns
 
-    def _assigned(self, event: events.AssignmentApplied) -> None:
+    def _assigned(self, event: events.AssignmentApplied, _effects: list[Effect], _now_ns: int) -> None:
         self.places = {replica_target(each.replica_id): each.place for each in event.replicas}
         self.places |= {peer_target(each.gateway_id): each.place for each in event.peers}
         self.replicas_of = {}

@@ -10,7 +10,7 @@ that ran it for another one counts it apart, in series that begin with `forwards
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import assert_never
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -66,6 +66,7 @@ class Metrics:
         self.money = MoneyTally(self.registry)
         self.traces = TraceMetrics(self.registry)
         self._define_levels()
+        self._subscribe()
         self.registry.register(_Levels(gauges, self._rtt_ns, self._models))
         ProcessCollector(registry=self.registry)
 
@@ -78,9 +79,14 @@ class Metrics:
         return [described(family) for family in self.registry.collect()]
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        self._take_event(now_ns, event, effects)
-        if effects:
-            self._take_effects(effects)
+        """Count one step: its event, and then what was ordered."""
+        take = self._on_event.get(type(event))
+        if take is not None:
+            take(event, effects, now_ns)
+        for effect in effects:
+            take_effect = self._on_effect.get(type(effect))
+            if take_effect is not None:
+                take_effect(effect)
 
     def refused(self, reason: str, tenant: TenantName | None) -> None:
         """A request was turned away at the door. `reason` is one of a closed set; where nobody knows whose it was, it
@@ -263,68 +269,34 @@ class Metrics:
         self.registry.register(level)
         return level
 
-    def _take_event(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        match event:
-            case events.LegEnded():
-                self._leg_ended(event)
-            case events.RequestArrived():
-                self._models.of(event.profile.model)  # a name is made a label by the first request for it
-            case events.FirstToken():
-                self._first_token_came(event, now_ns)
-            case events.ReplicasObserved() | events.TimePassed() | events.LegAccepted() | events.ProgressSampled():
-                pass
-            case events.PeersObserved():
-                self._peers_observed(event)
-            case events.ForwardArrived():
-                refusal = refusal_in(effects)
-                answer = "accepted" if refusal is None else refusal.reason
-                self._received.add(self._peer(event.origin_gateway_id), answer)
-            case events.AssignmentApplied():
-                self._assigned(event)
-            case events.PolicyApplied():
-                self._closed.set(bool(event.policy.closed_reason))
-            case events.LockdownChanged():
-                self._locked_down.set(event.active)
-            case events.TargetLost():
-                self._lost.add(event.target.kind)
-            case events.DrainRequested():
-                self._draining.set(1)
-            case events.DrainLifted():
-                self._draining.set(0)
-            case (
-                events.ResponseStored()
-                | events.RequestAbandoned()
-                | events.ConfigApplied()
-                | events.DecodeHistoryRestored()
-                | events.TokenBudgetRestored()
-                | events.TokensSettled()
-                | events.PredictorFitted()
-                | events.ArtifactReady()
-                | events.PricesChanged()
-            ):
-                pass
-            case _ as never:
-                assert_never(never)
+    def _subscribe(self) -> None:
+        """Name what is counted: events and effects of any other type are not told."""
+        self._on_event: dict[type, Callable[[Any, list[Effect], int], None]] = {
+            events.RequestArrived: self._request_arrived,
+            events.ForwardArrived: self._forward_arrived,
+            events.FirstToken: self._first_token_came,
+            events.LegEnded: self._leg_ended,
+            events.PeersObserved: self._peers_observed,
+            events.AssignmentApplied: self._assigned,
+            events.PolicyApplied: lambda event, *_: self._closed.set(bool(event.policy.closed_reason)),
+            events.LockdownChanged: lambda event, *_: self._locked_down.set(event.active),
+            events.TargetLost: lambda event, *_: self._lost.add(event.target.kind),
+            events.DrainRequested: lambda *_: self._draining.set(1),
+            events.DrainLifted: lambda *_: self._draining.set(0),
+        }
+        self._on_effect: dict[type, Callable[[Any], None]] = {
+            ordered.StartLeg: self._leg_started,
+            ordered.EndRequest: self._request_ended,
+            ordered.RecordShadow: lambda effect: self._shadows.add(self._peer(GatewayId(effect.target.id))),
+        }
+        self.watches = frozenset[type]([*self._on_event, *self._on_effect])
 
-    def _take_effects(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case ordered.StartLeg():
-                    self._leg_started(effect)
-                case ordered.EndRequest():
-                    self._request_ended(effect)
-                case ordered.RecordShadow():
-                    self._shadows.add(self._peer(GatewayId(effect.target.id)))
-                case (
-                    ordered.PublishLoad()
-                    | ordered.StopLeg()
-                    | ordered.AcceptForward()
-                    | ordered.RefuseForward()
-                    | ordered.SampleProgress()
-                ):
-                    pass
-                case _ as never:
-                    assert_never(never)
+    def _request_arrived(self, event: events.RequestArrived, _effects: list[Effect], _now_ns: int) -> None:
+        self._models.of(event.profile.model)  # A name is made a label by the first request for it.
+
+    def _forward_arrived(self, event: events.ForwardArrived, effects: list[Effect], _now_ns: int) -> None:
+        refusal = refusal_in(effects)
+        self._received.add(self._peer(event.origin_gateway_id), "accepted" if refusal is None else refusal.reason)
 
     def _leg_started(self, order: ordered.StartLeg) -> None:
         """Legs that an attempt begins besides its first neither waited nor are another try."""
@@ -345,7 +317,7 @@ class Metrics:
         elif (after := record.ended_by(order.attempt - 1)) is not None:
             self._retries.add(after)
 
-    def _first_token_came(self, event: events.FirstToken, now_ns: int) -> None:
+    def _first_token_came(self, event: events.FirstToken, _effects: list[Effect], now_ns: int) -> None:
         record = self._ledger.get(event.request_id)
         leg = None if record is None else record.leg(event.attempt, event.leg)
         if record is None or record.origin is not None or record.is_control:
@@ -354,7 +326,7 @@ class Metrics:
             after_s = (now_ns - record.arrived_ns) / _SECOND_NS
             self._first_token.observe(after_s, self._models.of(record.model), ran(leg.target))
 
-    def _leg_ended(self, event: events.LegEnded) -> None:
+    def _leg_ended(self, event: events.LegEnded, _effects: list[Effect], _now_ns: int) -> None:
         record = self._ledger.get(event.request_id)
         leg = None if record is None else record.leg(event.attempt, event.leg)
         if leg is None or leg.ended is not event:
@@ -377,13 +349,13 @@ class Metrics:
             ended.add(self._models.of(record.model), end.outcome)
             self.resumes.request_ended(record, end)
 
-    def _assigned(self, event: events.AssignmentApplied) -> None:
+    def _assigned(self, event: events.AssignmentApplied, _effects: list[Effect], _now_ns: int) -> None:
         self._peers = {peer.gateway_id for peer in event.peers}
         for gone in self._rtt_ns.keys() - self._peers:
             del self._rtt_ns[gone]
         self._models.assign((model for replica in event.replicas for model in replica.models), self._peers)
 
-    def _peers_observed(self, event: events.PeersObserved) -> None:
+    def _peers_observed(self, event: events.PeersObserved, _effects: list[Effect], _now_ns: int) -> None:
         for observation in event.observations:
             report = observation.report
             if report.gateway_id in self._peers:

@@ -4,6 +4,8 @@ the core what it makes of its replicas, and decides nothing.
 
 from __future__ import annotations
 
+from typing import Final
+
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.effects import Effect
@@ -28,6 +30,8 @@ class ReplicaLog:
         """When it was last told that it was up, and that it was down."""
         self._reachable = 0
         """As last looked at, once everything about it has been told."""
+
+    watches: Final = frozenset[type]([ReplicasObserved, TimePassed, AssignmentApplied])
 
     def on_step(self, now_ns: int, event: Event, _effects: list[Effect]) -> None:
         """Of most steps it sees at a glance that they change nothing."""
