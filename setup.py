@@ -65,6 +65,7 @@ COMPILED = (
     "gateway/core/placement/eligibility.py",
     "gateway/core/placement/fleet.py",
     "gateway/core/placement/holds.py",
+    "gateway/core/placement/layered.py",
     "gateway/core/placement/least_load.py",
     "gateway/core/placement/lmetric.py",
     "gateway/core/placement/nearest_region.py",

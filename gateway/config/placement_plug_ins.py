@@ -12,6 +12,7 @@ from functools import cache
 
 from gateway.config.plug_ins import PlugInUnusable, load_plug_in
 from gateway.core.config import PlacementConfig, PlacementPolicy
+from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import Policy
 
 GROUP = "nightside.placement"
@@ -74,7 +75,10 @@ def policy_fault(found: object) -> str:
     leave out its abstract methods."""
     if not isinstance(found, type) or not issubclass(found, Policy):
         return "is no gateway.core.placement.policy.Policy"
-    for question in ("choose_replica", "choose_peer"):
-        if getattr(found, question) is getattr(Policy, question):
+    base, questions = (
+        (Layered, ("choose_replica", "choose_peer")) if issubclass(found, Layered) else (Policy, ("weigh",))
+    )
+    for question in questions:
+        if getattr(found, question) is getattr(base, question):
             return f"does not say how to {question}"
     return ""

@@ -454,7 +454,7 @@ class GatewayCore(GatewayState):
         """Where it goes now, and for the record what overflow would have done: where other regions compete with ours
         that may be so of whatever is placed, else of what has to wait."""
         request.leaves_room = leaves_room(self.waiting.shares, request)
-        if self.placer.weighs_everybody:
+        if self.placer.takes_full_replicas:
             if self.placer.may_shadow:
                 self._record_shadow(request, now_ns)
             return self.placer.place(request, now_ns)

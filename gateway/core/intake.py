@@ -128,7 +128,7 @@ class Intake:
     def overfullness_for(self, profile: RequestProfile) -> tuple[Outcome, str] | None:
         """The same of a newcomer that was let past a full queue, as somebody was free, and waits in it all the same:
         it may be held for another."""
-        return self._fullness(profile, 1) if self._core.placer.weighs_everybody else None
+        return self._fullness(profile, 1) if self._core.placer.takes_full_replicas else None
 
     def _fullness(self, profile: RequestProfile, own: int) -> tuple[Outcome, str] | None:
         """`own`: how many of those who wait are the one that is judged."""

@@ -423,7 +423,7 @@ class Checker:
         wanted = request.request_class
         if wanted.pinned not in (None, state.target):
             return False
-        free = self._core.replicas.pushable if self._core.placer.weighs_everybody else self._core.replicas.available
+        free = self._core.replicas.pushable if self._core.placer.takes_full_replicas else self._core.replicas.available
         if not self._takes_part(state, wanted) or (wanted.goes_on and not self._continues(state)):
             return False
         return (

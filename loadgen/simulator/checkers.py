@@ -611,7 +611,7 @@ class Watch:
         """Check first come, first served among requests of one account that may go to the same targets. Only requests
         held for one replica, and those that leave room, may be overtaken. A tenant has two accounts for a while if it
         is told apart only once another tenant is forgotten."""
-        if visit.is_ordinary and view.core.placer.weighs_everybody:
+        if visit.is_ordinary and view.core.placer.takes_full_replicas:
             waiting = view.alike(visit.queue, leg.request_id)
             earlier = [request_id for request_id, arrival in waiting.items() if arrival < visit.arrival]
             starter = view.core.requests.get(leg.request_id)
@@ -650,7 +650,7 @@ class Watch:
         assert probe is not None
         age_ns = self._now_ns - probe.sampled_ns
         self._expect("only fresh probes count", age_ns <= view.core.config.observation.replica_stale_ns, where)
-        if view.core.placer.weighs_everybody or leg.role is LegRole.DECODE:
+        if view.core.placer.takes_full_replicas or leg.role is LegRole.DECODE:
             return
         if pushing.mode is PushingMode.PENDING:
             self._expect("nothing is pushed to a replica with pending requests", probe.waiting == 0, where)
@@ -681,7 +681,7 @@ class Watch:
             self._expect("no peer with a long queue is used", is_short, where)
         else:
             forwards = sum(peer == heard.report.gateway_id for peer, _ in view.uncounted.values())
-            ahead = _AHEAD if view.core.placer.weighs_everybody else 1
+            ahead = _AHEAD if view.core.placer.takes_full_replicas else 1
             room = _room_of(heard, config.observation.publish_interval_ns, ahead)
             has_room = bool(visit.follows) or queue + forwards <= room
             self._expect("no peer is sent more than it has room for", has_room, where)

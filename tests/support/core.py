@@ -281,7 +281,7 @@ def occupy(one: Desk, *names: str) -> None:
     """Keep these replicas, or all, from taking requests. One pending request is enough under policies that place only
     on available replicas. A policy that weighs costs may still choose a busy replica if that is cheapest, so under such
     a policy the replicas are probed unhealthy."""
-    if one.core.placer.weighs_everybody:
+    if one.core.placer.takes_full_replicas:
         one.probe(*names, healthy=False)
     else:
         one.probe(*names, waiting=1)

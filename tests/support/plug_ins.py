@@ -6,10 +6,11 @@ from pathlib import Path
 
 SOURCE = """
 from gateway.core.bits import lowest_slot
-from gateway.core.placement.policy import Choice, Policy
+from gateway.core.placement.layered import Layered
+from gateway.core.placement.policy import Choice
 
 
-class First(Policy):
+class First(Layered):
     def choose_replica(self, profile, mask, /):
         return Choice(lowest_slot(mask))
 

@@ -42,7 +42,7 @@ class LeastCarbon(Policy):
         super().configure(config)
         self._load_max = int(config.policy_options.get("load_max", _LOAD_MAX))
 
-    def weighs_everybody(self) -> bool:
+    def takes_full_replicas(self) -> bool:
         return True
 
     def weigh(self, profile: RequestProfile, offer: Offer, _now_ns: int, /) -> Choice | None:
@@ -61,12 +61,6 @@ class LeastCarbon(Policy):
 
     def costs_at_peer(self, profile: RequestProfile, slot: int, _matched_blocks: int = -1) -> Costs | None:
         return _costs(_milligrams_there(self.fleet, profile, slot))
-
-    def choose_replica(self, _profile: RequestProfile, mask: int, /) -> Choice:
-        return Choice(min(self._here(mask))[-1])
-
-    def choose_peer(self, profile: RequestProfile, mask: int, _is_remote: bool, /) -> Choice:
-        return Choice(min(self._there(profile, mask))[-1])
 
     def _here(self, mask: int) -> Iterator[tuple[bool, float, float, int, int]]:
         """Of each: is it busy, what it emits, its load, and which it is. Ours before others."""

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from gateway.core.bits import slots_of
 from gateway.core.config import PlacementConfig
 from gateway.core.placement.fleet import Fleet
-from gateway.core.placement.policy import Choice, Policy
+from gateway.core.placement.layered import Layered
+from gateway.core.placement.policy import Choice
 from gateway.core.vocabulary import RequestProfile
 
 _FULL_AT = 8
 
 
-class Packed(Policy):
+class Packed(Layered):
     """Takes the busiest replica with fewer than `full_at` requests, and the nearest gateway once we have none free."""
 
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:

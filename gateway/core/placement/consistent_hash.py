@@ -5,11 +5,12 @@ from __future__ import annotations
 from gateway.core.config import PlacementConfig
 from gateway.core.hash_ring import HashRing
 from gateway.core.placement.fleet import Fleet
-from gateway.core.placement.policy import Choice, Policy
+from gateway.core.placement.layered import Layered
+from gateway.core.placement.policy import Choice
 from gateway.core.vocabulary import RequestProfile, Target, TargetKind
 
 
-class ConsistentHash(Policy):
+class ConsistentHash(Layered):
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
         super().__init__(fleet, config)
         self._replicas = HashRing(config.ring_virtual_nodes)

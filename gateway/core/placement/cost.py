@@ -111,23 +111,10 @@ class Cost(Policy):
     def wants_prefixes(self) -> bool:
         return True
 
-    def weighs_everybody(self) -> bool:
+    def takes_full_replicas(self) -> bool:
         return True
 
     # What it is asked
-
-    def choose_replica(self, profile: RequestProfile, mask: int, /) -> Choice:
-        offer = Offer(mask)
-        self._look_around(profile, offer)
-        slot, blocks, _ = self._cheapest_replica(profile, offer)
-        return Choice(slot, blocks, _reason_here(blocks))
-
-    def choose_peer(self, profile: RequestProfile, mask: int, is_remote: bool, /) -> Choice:
-        self._look_around(profile, Offer(0, remotes=mask))
-        slot, blocks, _ = self._cheapest_peer(profile, mask)
-        if slot < 0:
-            slot = self.fleet.nearest_peer(mask, profile.model)
-        return Choice(slot, blocks, _reason_there(blocks, is_remote=is_remote))
 
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
         self._now_ns = now_ns

@@ -10,7 +10,7 @@ from gateway.core.vocabulary import RequestProfile
 
 
 class NearestRegion(RoundRobin):
-    def takes_full_replicas(self) -> bool:
+    def falls_back_to_full(self) -> bool:
         return True
 
     def choose_peer(self, profile: RequestProfile, mask: int, _is_remote: bool, /) -> Choice:

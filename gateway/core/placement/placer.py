@@ -18,13 +18,13 @@ from gateway.core.peers import Peers, PeerState
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.eligibility import Eligibility, PoolQueue
 from gateway.core.placement.fleet import ExactMatch, Fleet
+from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import (
     Choice,
     Offer,
     PlugIns,
     PolicyFactory,
     Weighed,
-    is_worth_following,
     no_plug_ins,
     share_of,
 )
@@ -97,7 +97,7 @@ class Placer:
     @property
     def taking(self) -> int:
         """Mask of the replicas that the policy in force may send a request at this moment."""
-        return self._replicas.pushable if self.weighs_everybody else self._replicas.available
+        return self._replicas.pushable if self.takes_full_replicas else self._replicas.available
 
     @property
     def may_shadow(self) -> bool:
@@ -218,16 +218,15 @@ class Placer:
         """Is anybody available for this class right now?"""
         eligibility = self._eligibility
         if request_class.pinned is not None:
-            return eligibility.pinned_target(request_class, takes_full=self.weighs_everybody) is not None
+            return eligibility.pinned_target(request_class, takes_full=self.takes_full_replicas) is not None
         if request_class.fit is not None and eligibility.spill_replicas(request_class):
             return True
-        if self.weighs_everybody and eligibility.open_replicas(request_class):
+        if self._offers_full and eligibility.open_replicas(request_class):
             return True
         return bool(
             eligibility.available_replicas(request_class)
             or eligibility.available_siblings(request_class)
             or eligibility.available_remotes(request_class)
-            or self._full_replicas(request_class)
         )
 
     def has_replica(self, request_class: RequestClass) -> bool:
@@ -278,7 +277,7 @@ class Placer:
         fit = self._fleet.fit = request.request_class.fit
         if request.request_class.pinned is not None:
             return self._place_pinned(request, now_ns)
-        placement = self._weigh(request, now_ns) if self.weighs_everybody else self._descend(request, now_ns)
+        placement = self._weigh(request, now_ns)
         if fit is None:
             return placement
         if isinstance(placement, Placement):
@@ -292,51 +291,28 @@ class Placer:
         if not mask:
             return None
         is_gone = self._eligibility.is_gone(request.request_class)
-        if self.weighs_everybody:
-            offer = Offer(mask)
-            offer.ready = mask & self._replicas.pushable
-            offer.arrived_ns = request.arrived_ns
-            choice = self._policy.weigh(request.profile, offer, now_ns)
-            if choice is None or choice.hold is not None:
-                return None
-            placement = self._settle(request, self._chosen(choice, offer), offer.count(), now_ns, choice)
-        else:
-            found = self._find_replica(request, mask)
-            assert found is not None, "somebody is free"
-            placement = self._settle(request, found, mask.bit_count(), now_ns)
-        return replace(placement, step=PoolStep.STOOD_IN if is_gone else PoolStep.SPILLED)
-
-    def _descend(self, request: RequestState, now_ns: int) -> Placement | None:
-        """Layer by layer."""
-        request_class = request.request_class
-        local = self._sparing(request, self._eligibility.available_replicas(request_class))
-        others = self._sparing_peers(request, self._eligibility.available_siblings(request_class))
-        found = self._find_in_region(request, local, others)
-        if found is None:
-            others = self._sparing_peers(request, self._eligibility.available_remotes(request_class))
-            found = self._find_peer(request, others, is_remote=True)
-        if found is None and not request.leaves_room:
-            local = self._full_replicas(request_class)
-            found = self._find_replica(request, local)
-        if found is None:
+        offer = Offer(mask)
+        offer.ready = mask & self._replicas.pushable
+        offer.arrived_ns = request.arrived_ns
+        choice = self._policy.weigh(request.profile, offer, now_ns)
+        if choice is None or choice.hold is not None:
             return None
-        return self._settle(request, found, local.bit_count() + others.bit_count(), now_ns)
+        placement = self._settle(request, self._chosen(choice, offer), now_ns, choice)
+        return replace(placement, step=PoolStep.STOOD_IN if is_gone else PoolStep.SPILLED)
 
     def shadow(self, request: RequestState, now_ns: int) -> Placement | None:
         """Where the request would be forwarded, were overflow on and not in shadow; nothing is remembered, and nothing
-        is held. A policy that weighs everybody is asked before the request is placed: where it goes changes costs."""
+        is held. A policy that takes full replicas is asked before the request is placed, since where it goes changes
+        costs; any other is asked once it has to wait."""
         remotes = self._eligibility.shadow_remotes(request.request_class)
         if not remotes:
             return None
         self._fleet.fit = request.request_class.fit
-        if not self.weighs_everybody:
-            found = self._find_peer(request, remotes, is_remote=True)
-            return None if found is None else self._placement(request, found, remotes.bit_count())
-        offer = self._offer(request, remotes)
+        offer = self._offer(request, remotes) if self.takes_full_replicas else Offer(0, remotes=remotes)
         choice = self._policy.weigh(request.profile, offer, now_ns)
         if choice is None or not choice.is_peer or not remotes >> choice.slot & 1:
             return None
-        return self._placement(request, self._chosen(choice, offer), offer.count(), choice)
+        return self._placement(request, self._chosen(choice, offer), choice)
 
     def _weigh(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
         """Of everybody at once, and of waiting here for one of ours. Whoever yields is held for nobody: it takes what
@@ -352,12 +328,12 @@ class Placer:
             choice = self._policy.weigh(request.profile, offer, now_ns) if offer.count() else None
         if choice is None or choice.hold is not None:
             return None if choice is None or is_yielding else choice.hold
-        return self._settle(request, self._chosen(choice, offer), offer.count(), now_ns, choice)
+        return self._settle(request, self._chosen(choice, offer), now_ns, choice)
 
     def _idle_of(self, offer: Offer) -> Offer:
         """Nothing else of ours."""
         idle = Offer(self._replicas.idle(offer.replicas), siblings=offer.siblings, remotes=offer.remotes)
-        idle.ready = idle.replicas & offer.ready
+        idle.ready, idle.free = idle.replicas & offer.ready, idle.replicas & offer.free
         idle.arrived_ns = offer.arrived_ns
         return idle
 
@@ -369,7 +345,7 @@ class Placer:
             replicas = eligibility.open_replicas(request_class)
         siblings = self._sparing_peers(request, eligibility.available_siblings(request_class))
         offer = Offer(replicas, siblings=siblings, remotes=remotes)
-        offer.ready = replicas & self._replicas.pushable
+        offer.ready, offer.free = replicas & self._replicas.pushable, replicas & self._replicas.available
         offer.held, offer.arrived_ns = request.held, request.arrived_ns
         return offer
 
@@ -381,55 +357,24 @@ class Placer:
         return self._eligibility.peers_with_room(mask, request.request_class) if request.leaves_room else mask
 
     def _chosen(self, choice: Choice, offer: Offer) -> _Found:
+        if choice.candidates < 0:
+            choice.candidates = offer.count()
         reason = choice.reason or PlacementReason.LOCAL_POLICY
         if choice.is_peer:
             offered = offer.siblings | offer.remotes
-            assert offered >> choice.slot & 1, "a gateway was chosen that was not offered"
+            assert offered >> choice.slot & 1, f"{self._config.policy} chose a gateway that it was not offered"
             return self._peers.at(choice.slot), reason, choice.matched_blocks
-        assert offer.ready >> choice.slot & 1, "a replica was chosen that was not offered"
+        offered = offer.ready if self.takes_full_replicas else offer.replicas
+        assert offered >> choice.slot & 1, f"{self._config.policy} chose a replica that it was not offered"
         return self._replicas.at(choice.slot), reason, choice.matched_blocks
-
-    # Layers
-
-    def _find_in_region(self, request: RequestState, local: int, siblings: int) -> _Found | None:
-        if not siblings:
-            return self._find_replica(request, local)
-        sibling = self._find_peer(request, siblings, is_remote=False)
-        replica = self._find_replica(request, local)
-        if replica is None or sibling is None:
-            return replica or sibling
-        known_there, known_here = sibling[2], replica[2]
-        if known_there > known_here and is_worth_following(
-            request.profile, known_there, self._config.explore_below_share
-        ):
-            return sibling
-        return replica
-
-    def _find_replica(self, request: RequestState, mask: int) -> _Found | None:
-        if not mask:
-            return None
-        choice = self._policy.choose_replica(request.profile, mask)
-        assert mask >> choice.slot & 1, f"{self._config.policy} chose a replica that it was not offered"
-        return self._replicas.at(choice.slot), choice.reason or PlacementReason.LOCAL_POLICY, choice.matched_blocks
-
-    def _find_peer(self, request: RequestState, mask: int, *, is_remote: bool) -> _Found | None:
-        if not mask:
-            return None
-        choice = self._policy.choose_peer(request.profile, mask, is_remote)
-        assert mask >> choice.slot & 1, f"{self._config.policy} chose a gateway that it was not offered"
-        by_policy = PlacementReason.REMOTE_POLICY if is_remote else PlacementReason.SIBLING_OVERFLOW
-        return self._peers.at(choice.slot), choice.reason or by_policy, choice.matched_blocks
-
-    def _full_replicas(self, request_class: RequestClass) -> int:
-        return self._eligibility.full_replicas(request_class) if self._takes_full_replicas else 0
 
     def _place_pinned(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
         """To the one target that will do, once it is free, and before nobody whose turn it is."""
         request_class = request.request_class
-        state = self._eligibility.pinned_target(request_class, takes_full=self.weighs_everybody)
+        state = self._eligibility.pinned_target(request_class, takes_full=self.takes_full_replicas)
         if state is None:
             return None
-        takes_turns = self.weighs_everybody and not request_class.is_control
+        takes_turns = self.takes_full_replicas and not request_class.is_control
         if takes_turns and state.target.kind is TargetKind.REPLICA:
             offer = Offer(1 << state.slot)
             offer.ready = offer.replicas & self._replicas.pushable
@@ -438,13 +383,13 @@ class Placer:
             if hold is not None or not offer.ready:
                 return hold
         self._policy.follows(request.arrived_ns, now_ns)
-        return self._settle(request, (state, PlacementReason.STORED_RESPONSE, 0), 1, now_ns)
+        choice = Choice(state.slot)
+        choice.candidates = 1
+        return self._settle(request, (state, PlacementReason.STORED_RESPONSE, 0), now_ns, choice)
 
-    def _settle(
-        self, request: RequestState, found: _Found, candidates: int, now_ns: int, choice: Choice | None = None
-    ) -> Placement:
+    def _settle(self, request: RequestState, found: _Found, now_ns: int, choice: Choice) -> Placement:
         state, _, matched_blocks = found
-        placement = self._placement(request, found, candidates, choice)
+        placement = self._placement(request, found, choice)
         self._policy.sent(request.profile, state.target, state.slot, matched_blocks)
         if self._wants_prefixes:
             fleet = self._fleet
@@ -452,18 +397,15 @@ class Placer:
             index.insert(request.profile.prefix, state.slot, now_ns)
         return placement
 
-    def _placement(
-        self, request: RequestState, found: _Found, candidates: int, choice: Choice | None = None
-    ) -> Placement:
+    def _placement(self, request: RequestState, found: _Found, choice: Choice) -> Placement:
         state, reason, matched_blocks = found
         considered = self._considered(request, state, choice) if self._config.considered_max else ()
-        uncached_bytes = -1 if choice is None else choice.uncached_bytes
-        return Placement(state, reason, matched_blocks, candidates, considered, uncached_bytes)
+        return Placement(state, reason, matched_blocks, choice.candidates, considered, choice.uncached_bytes)
 
     # The record
 
     def _considered(
-        self, request: RequestState, chosen: ReplicaState | PeerState, choice: Choice | None
+        self, request: RequestState, chosen: ReplicaState | PeerState, choice: Choice
     ) -> tuple[Candidate, ...]:
         """The chosen target first, then its rivals: the least loaded replicas, and the peers, half of the room each.
         Those that the policy compared stand with the costs that it compared."""
@@ -525,8 +467,8 @@ class Placer:
         return Candidate(state.target, standing, matched, load, state.rtt_ns, costs)
 
     def _compares_costs(self, request: RequestState) -> bool:
-        """Not for whom only one target will do: what it would have cost elsewhere was not asked."""
-        return self.weighs_everybody and request.request_class.pinned is None
+        """False where only one target will do: what the request would have cost elsewhere was not asked."""
+        return request.request_class.pinned is None
 
     # Inside
 
@@ -534,9 +476,11 @@ class Placer:
         """Begin with the policy that the config names, and tell it who is there."""
         factory: PolicyFactory = BUILT_IN.get(config.policy) or self._plug_ins(config.policy)
         self._policy = factory(self._fleet, config)
-        self.weighs_everybody = self._peers.weighs_waits = self._policy.weighs_everybody()
+        self.takes_full_replicas = self._peers.weighs_waits = self._policy.takes_full_replicas()
+        self._offers_full = self.takes_full_replicas or (
+            isinstance(self._policy, Layered) and self._policy.falls_back_to_full()
+        )
         self._wants_prefixes = self._policy.wants_prefixes()
-        self._takes_full_replicas = self._policy.takes_full_replicas()
         for replica in self._replicas:
             self._policy.joined(replica.target, replica.slot)
         for peer in self._peers:

@@ -18,14 +18,14 @@ from gateway.core.vocabulary import Costs, PlacementReason, RequestProfile, Targ
 
 
 class Offer:
-    """Whom a request may go to, as masks."""
+    """Targets that a request may go to, as masks."""
 
-    __slots__ = ("arrived_ns", "held", "ready", "remotes", "replicas", "siblings")
+    __slots__ = ("arrived_ns", "free", "held", "ready", "remotes", "replicas", "siblings")
 
     def __init__(self, replicas: int, *, siblings: int = 0, remotes: int = 0) -> None:
-        self.replicas = self.ready = replicas
-        """Of ours: those that answer and take requests, however much they have to do. Of those, `ready` may be sent
-        something at this moment."""
+        self.replicas = self.ready = self.free = replicas
+        """Replicas of ours that answer and take requests, however much they have to do. Of those, `ready` may be sent
+        a request at this moment, and `free` are not full."""
         self.siblings = siblings
         self.remotes = remotes
         self.held: Hold | None = None
@@ -52,20 +52,32 @@ class Weighed:
 class Choice:
     """One slot out of the mask that was asked about."""
 
-    __slots__ = ("hold", "is_peer", "matched_blocks", "peers", "reason", "replicas", "slot", "uncached_bytes")
+    __slots__ = (
+        "candidates",
+        "hold",
+        "is_peer",
+        "matched_blocks",
+        "peers",
+        "reason",
+        "replicas",
+        "slot",
+        "uncached_bytes",
+    )
 
     def __init__(self, slot: int, matched_blocks: int = 0, reason: PlacementReason | None = None) -> None:
         self.slot = slot
         self.is_peer = False
-        """Of a choice among everybody: the slot is another gateway's."""
+        """The slot is another gateway's."""
         self.hold: Hold | None = None
-        """Of a choice among everybody: not now."""
+        """Set where the request waits for the replica of that slot."""
         self.uncached_bytes = -1
         """What the target still has to read of the prompt, where that is known better than by what matched."""
         self.matched_blocks = matched_blocks
         """How many of the prompt's first blocks the target knows already."""
         self.reason = reason
         """For the record. None: because the policy says so."""
+        self.candidates = -1
+        """Targets that were looked at; −1: all of the offer."""
         self.replicas: list[Weighed] = []
         """Replicas that were compared; the record asks `costs_at_replica` about those that were not."""
         self.peers: list[Weighed] = []
@@ -90,28 +102,18 @@ class Policy(ABC):
     # What it is asked
 
     @abstractmethod
-    def choose_replica(self, profile: RequestProfile, mask: int, /) -> Choice:
-        """One of our replicas, of a mask that is never empty."""
-
-    @abstractmethod
-    def choose_peer(self, profile: RequestProfile, mask: int, is_remote: bool, /) -> Choice:
-        """One of the other gateways, of a mask that is never empty: all of this region, or all of other regions.
-
-        The choice is not always followed: a replica of ours may win against a gateway of this region, and in shadow
-        mode it is only written down.
-        """
-
-    def weighs_everybody(self) -> bool:
-        """Is it asked once, by `weigh`, about everybody that a request may go to, rather than layer by layer?"""
-        return False
-
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
-        """One of all, now or once it has done what it is at; None where nobody will do at this moment.
+        """One target of the offer, now or, by a hold, once it has done what it is at; None where none will do at this
+        moment.
 
-        In shadow mode it is asked about other regions as well, before it is asked without them, and then not followed:
-        what a choice is to change changes once it is `sent`, or `held`.
+        In shadow mode it may be asked about other regions as well, before it is asked without them, and then not
+        followed: state follows what was `sent` or `held`.
         """
-        raise NotImplementedError
+
+    def takes_full_replicas(self) -> bool:
+        """Whether a choice may be a replica that is full, or a hold for one: then full replicas are in its offers, and
+        it competes with waiting. Otherwise `Offer.free` are the replicas to choose from."""
+        return False
 
     def hold_pinned(self, profile: RequestProfile, offer: Offer, slot: int, /) -> Hold | None:  # noqa: ARG002
         """Of what follows a stored response, which this replica of ours made and nobody else has: is it to wait for its
@@ -138,10 +140,6 @@ class Policy(ABC):
 
     def wants_prefixes(self) -> bool:
         """Are prefixes to be remembered, for `match_replicas` and `match_peers`? That costs time and memory."""
-        return False
-
-    def takes_full_replicas(self) -> bool:
-        """Once nobody is available, is it asked about replicas that are full, rather than letting the request wait?"""
         return False
 
     # What it is told

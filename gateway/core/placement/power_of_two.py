@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.core.placement.policy import Choice, Policy
+from gateway.core.placement.layered import Layered
+from gateway.core.placement.policy import Choice
 from gateway.core.vocabulary import RequestProfile
 
 
-class PowerOfTwo(Policy):
+class PowerOfTwo(Layered):
     def choose_replica(self, _profile: RequestProfile, mask: int, /) -> Choice:
         fleet = self.fleet
         return Choice(min(fleet.any_of(mask), fleet.any_of(mask), key=fleet.replica_load))

@@ -9,12 +9,13 @@ from gateway.core.bits import slots_of
 from gateway.core.config import ExploreRule, PlacementConfig, RemoteChoice
 from gateway.core.first_token import FirstTokenLine
 from gateway.core.placement.fleet import Fleet
-from gateway.core.placement.policy import Choice, Policy, is_worth_following, share_of
+from gateway.core.placement.layered import Layered
+from gateway.core.placement.policy import Choice, is_worth_following, share_of
 from gateway.core.prefix_index import Match
 from gateway.core.vocabulary import PlacementReason, RequestProfile
 
 
-class Prefix(Policy):
+class Prefix(Layered):
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
         super().__init__(fleet, config)
         self._first_tokens = FirstTokenLine()

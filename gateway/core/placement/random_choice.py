@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.core.placement.policy import Choice, Policy
+from gateway.core.placement.layered import Layered
+from gateway.core.placement.policy import Choice
 from gateway.core.vocabulary import RequestProfile
 
 
-class RandomChoice(Policy):
+class RandomChoice(Layered):
     def choose_replica(self, _profile: RequestProfile, mask: int, /) -> Choice:
         return Choice(self.fleet.any_of(mask))
 

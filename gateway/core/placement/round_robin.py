@@ -5,11 +5,12 @@ from __future__ import annotations
 from gateway.core.bits import next_slot_from
 from gateway.core.config import PlacementConfig
 from gateway.core.placement.fleet import Fleet
-from gateway.core.placement.policy import Choice, Policy
+from gateway.core.placement.layered import Layered
+from gateway.core.placement.policy import Choice
 from gateway.core.vocabulary import RequestProfile
 
 
-class RoundRobin(Policy):
+class RoundRobin(Layered):
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
         super().__init__(fleet, config)
         self._next_replica = 0

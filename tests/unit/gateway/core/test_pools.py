@@ -123,13 +123,13 @@ class TestPlacement:
     def test_spills_over_only_where_nobody_waits(self, placement: object) -> None:
         core = pooled(placement=placement)  # type: ignore[arg-type]
         core.probe("s0", "s1", waiting=1, healthy=True)
-        if core.core.placer.weighs_everybody:
+        if core.core.placer.takes_full_replicas:
             core.probe("s0", "s1", healthy=False)
         (leg,) = of_kind(StartLeg, ask(core, "a", 200))
         assert leg.target.id == "l0"
         assert leg.decision.pool is not None
         assert leg.decision.pool.step is not PoolStep.PREFERRED
-        core.probe("l0", waiting=1, healthy=not core.core.placer.weighs_everybody)
+        core.probe("l0", waiting=1, healthy=not core.core.placer.takes_full_replicas)
         assert started(ask(core, "b", 9000)) == []
         assert started(ask(core, "c", 200)) == [], "nobody is free"
 

@@ -340,14 +340,14 @@ class TestLoadOnAverage:
         assert self.distance_ns(told, Offer(0b011)) == pytest.approx(WAY_WEIGHT * 100 * MS / (1 + 4 / 2))
         assert self.distance_ns(told, Offer(0, remotes=1)) == pytest.approx(WAY_WEIGHT * 100 * MS / (1 + 2 / 2))
 
-    def test_is_not_that_of_another_request_where_one_is_only_asked_about_for_the_record(self) -> None:
+    def test_is_that_of_the_request_that_was_asked_about_last(self) -> None:
         told = self.told()
         told.weigh(prompt("b"))
-        told.policy.choose_peer(prompt("a"), 1, True)
+        told.weigh(prompt("a"), Offer(0, remotes=1))
         assert told.policy.costs_at_peer(prompt("a"), 0).distance_ns == pytest.approx(
             WAY_WEIGHT * 100 * MS / (1 + 2 / 2)
         )
-        told.policy.choose_replica(prompt("a"), 0b011)
+        told.weigh(prompt("a"), Offer(0b011))
         assert told.policy.costs_at_peer(prompt("a"), 0).distance_ns == pytest.approx(
             WAY_WEIGHT * 100 * MS / (1 + 4 / 2)
         )
@@ -404,7 +404,6 @@ class TestAtAnotherGateway:
         assert taken == [False, True, True]
         told.hear(free_tokens=1)
         assert told.weigh(asked, Offer(0, remotes=1)) is None, "it waits here"
-        assert told.policy.choose_peer(asked, 1, True).slot == 0, "but for the record it is the nearest"
         told.fleet.peer_index.insert(asked.prefix, 0, 0)
         choice = told.weigh(asked, offer)
         assert choice is not None
@@ -519,10 +518,12 @@ class TestAmongOurs:
 
     def test_the_reason_says_whether_it_knew_the_prompt(self) -> None:
         told = Told()
-        choice = told.policy.choose_replica(prompt("a"), 0b11)
+        choice = told.weigh(prompt("a"), Offer(0b11))
+        assert choice is not None
         assert (choice.reason, choice.matched_blocks) == (PlacementReason.LOCAL_EXPLORE, 0)
         told.send(prompt("a"), 1)
-        choice = told.policy.choose_replica(prompt("a"), 0b11)
+        choice = told.weigh(prompt("a"), Offer(0b11))
+        assert choice is not None
         assert (choice.slot, choice.reason, choice.matched_blocks) == (1, PlacementReason.LOCAL_PREFIX, 100)
 
     def test_nobody_is_nobody(self) -> None:

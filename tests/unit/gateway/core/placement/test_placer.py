@@ -14,6 +14,7 @@ from gateway.core.effects import StartLeg
 from gateway.core.events import AssignmentApplied, ConfigApplied, PolicyApplied, RequestArrived, ResponseStored
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.placement.fleet import Fleet
+from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import Choice, Policy
 from gateway.core.prefix_index import Match
 from gateway.core.vocabulary import (
@@ -74,7 +75,7 @@ def test_prefixes_that_nobody_uses_are_forgotten() -> None:
     assert one.core.placer.replica_index.blocks == 0
 
 
-class Noted(Policy):
+class Noted(Layered):
     """Takes the last of those it is asked about, and writes down what it hears."""
 
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
@@ -111,7 +112,7 @@ class Noted(Policy):
 
 
 class Wide(Noted):
-    def takes_full_replicas(self) -> bool:
+    def falls_back_to_full(self) -> bool:
         return True
 
 
