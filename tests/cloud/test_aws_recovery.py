@@ -31,7 +31,7 @@ US = RegionName("us-east-1")
 POLICY = Path(__file__).parents[2] / "docs/examples/aws_recovery_policy.json"
 SETUP_CALLS = 5
 ANSWERS = 1
-"""Calls that answer `Emulator`'s probe; the emulator counts them too."""
+"""Calls by which the emulator's start is awaited; the emulator counts them too."""
 
 
 @pytest.fixture

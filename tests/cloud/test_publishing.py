@@ -126,7 +126,7 @@ async def test_what_an_operator_changed_by_hand_is_put_right_and_counted(tmp_pat
 async def test_the_plan_of_a_controllers_file_is_printed_and_nothing_is_written(
     running: Running, tmp_path: Path
 ) -> None:
-    """The plan is computed beside the running controller, from its journal."""
+    """The plan is computed beside the running controller, from its store."""
     handle, _, read = running
     await until_told(read, lambda told: told == {"192.0.2.1"})
     await until(lambda: _is_at_rest(handle))

@@ -2,7 +2,7 @@
 and a newer.
 
 `frozen/peer.binpb` and `frozen/before_exchange.binpb` are protoc's output for `peer.proto` (`--descriptor_set_out`, its
-one file): of the version in which an unknown enumeration value was a fault, and of the last one before forwards shared
+one file): of the version in which an unknown outcome or reason was a fault, and of the last one before forwards shared
 a stream. They are never generated again.
 """
 

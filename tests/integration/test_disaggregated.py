@@ -348,7 +348,7 @@ def _recorded(name: str) -> bytes:
 
 @asynccontextmanager
 async def _meeting(folder: Path, bootstrap: PagesEngine) -> AsyncIterator[Pair]:
-    """A pair over Mooncake, whose prefill worker registers at `bootstrap`."""
+    """A pair over Mooncake; `bootstrap` is the prefill worker's bootstrap server."""
     async with AsyncExitStack() as stack:
         prefill = await stack.enter_async_context(FakeEngine().serving())
         decode = await stack.enter_async_context(FakeEngine().serving())

@@ -42,7 +42,7 @@ class Moody(Predictor):
 @dataclass
 class Sent:
     worker: str
-    """Worker that has the request; empty once that worker has left."""
+    """Worker that has the request; a placeholder once that worker has left."""
     tokens: int
     generated: int = 0
 

@@ -1,4 +1,4 @@
-"""Prices in force, since when they are, and when the core is told of others."""
+"""Prices in force, since when they apply, and the events that tell the core of others."""
 
 from __future__ import annotations
 

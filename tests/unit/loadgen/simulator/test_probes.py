@@ -1,4 +1,4 @@
-"""A probe reports changes, reports all states now and then, and reads no other state."""
+"""A probe reports each change once, and unchanged states before they become stale."""
 
 from __future__ import annotations
 
