@@ -1,5 +1,5 @@
-"""What every test shares: how Hypothesis runs, ports that nobody else is given, and the lengths of
-the soak, of fuzzing and of attacks on memory.
+"""Fixtures and options that every test shares: how Hypothesis runs, reserved ports, and the lengths of the soak, of
+fuzzing and of attacks on memory.
 
 Fixtures of one area live beside that area's tests.
 """
@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import settings
 
-# The suite tries the same examples each time, and nightly runs and `make fuzz` look for new ones.
+# The suite tries the same examples each time; nightly runs and `make fuzz` look for new ones.
 settings.register_profile("exploring", settings(), deadline=None, print_blob=True)
 settings.register_profile("nightside", settings.get_profile("exploring"), derandomize=True, database=None)
 settings.load_profile("nightside")
@@ -34,10 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def unused_tcp_port_factory() -> Iterator[Callable[[], int]]:
-    """Instead of pytest-asyncio's, whose ports anybody on this machine may be given before the test listens there.
+    """Reserve free ports: replaces the fixture of pytest-asyncio, whose ports another process may take before the test
+    listens.
 
-    These are bound until the test is over, which keeps the system from giving them away and whoever names them from
-    nothing: all that listen here set SO_REUSEADDR. Until then a connection is refused.
+    Each port stays bound until the test is over, so that the system gives it to no other process; the tests' servers
+    set SO_REUSEADDR to listen on it all the same. Connections are refused until one listens.
     """
     with ExitStack() as held:
 

@@ -1,5 +1,7 @@
-"""What the clients for JavaScript need: Node's packages, and programs. What is not here is skipped with the reason,
-unless `--require-clients` asks for it."""
+"""Fixtures for the JavaScript clients: Node's packages, and programs.
+
+Tests whose tools are missing are skipped with the reason, unless `--require-clients` is given.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def modules(request: pytest.FixtureRequest) -> Path:
-    """Where Node's packages are."""
+    """Folder of Node's packages."""
     _need(request, None if (MODULES / "openai").is_dir() else "Node's packages are not here: run `make test-clients`")
     return MODULES
 

@@ -23,7 +23,7 @@ PAGE = Path(__file__).parent / "javascript/page.html"
 
 
 class Site:
-    """Where the page comes from, and where it says what it was told."""
+    """Website that serves the page and receives what the page was answered (`told`)."""
 
     def __init__(self, modules: Path) -> None:
         self.told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()

@@ -1,5 +1,7 @@
-"""Emulators of AWS for the whole session. What cannot be had here is skipped with the reason, unless `--require-cloud`
-is given."""
+"""Emulators of AWS for the whole session.
+
+Tests whose programs or emulators are missing are skipped with the reason, unless `--require-cloud` is given.
+"""
 
 from __future__ import annotations
 

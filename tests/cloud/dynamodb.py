@@ -1,4 +1,4 @@
-"""Tables in an emulator of DynamoDB, and credentials that it takes."""
+"""Tables in an emulator of DynamoDB, and credentials that it accepts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOBODY = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEF
 
 
 def new_table(emulator: Emulator) -> str:
-    """Empty."""
+    """Create an empty table and return its name."""
     client: Any = boto3.client("dynamodb", endpoint_url=emulator.url)
     name = f"nightside-{uuid4().hex[:8]}"
     client.create_table(

@@ -1,4 +1,4 @@
-"""What stands between us and a name server, and lets some of it through."""
+"""Proxies between a DNS provider of the controller and a name server, which lose some of the answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.listening import listening
 
 @asynccontextmanager
 async def swallowing(server: Address, *, answers_to: dns.opcode.Opcode) -> AsyncIterator[Address]:
-    """Each question goes to the server, and answers to such ones are lost on their way back, with the connection."""
+    """Proxy that forwards each question to the server, and closes the connection in place of answers to this opcode."""
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         their_reader, their_writer = await asyncio.open_connection(server.host, server.port)

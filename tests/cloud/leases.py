@@ -1,4 +1,4 @@
-"""Leases as tests want them."""
+"""Leases of a chosen term and duration."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ _SECOND_NS = 1_000_000_000
 
 
 def leading(token: int = 1, *, for_s: float | None = None) -> Lease:
-    """For as long as it is left alone, or as long as it says."""
+    """Lease of a leader: without end, or for `for_s` seconds."""
     clock = Clock()
     return Lease(clock, token, None if for_s is None else clock.boot_ns() + round(for_s * _SECOND_NS))

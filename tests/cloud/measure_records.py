@@ -1,4 +1,6 @@
-"""Measures what publishing takes, per provider, and writes docs/results/failover_records.md: `make results-records`."""
+"""Measures how long publishing records takes, per provider, and writes docs/results/failover_records.md:
+`make results-records`.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,14 @@ CHECKS_AN_HOUR = 12
 @dataclass
 class Measured:
     written_s: list[float] = field(default_factory=list)
-    """From the death until whoever answers for the zone says so."""
+    """Seconds from a gateway's death until the zone's name server stops answering with its address."""
     decided_s: list[float] = field(default_factory=list)
-    """From the death until the controller knew what to say."""
+    """Seconds from a gateway's death until the controller decided which records to publish."""
     calls: list[int] = field(default_factory=list)
     sync_calls: list[int] = field(default_factory=list)
     check_calls: int = 0
     taken_over_s: list[float] = field(default_factory=list)
-    """A new leader's first publishing, from reading to the write that shuts the one before out."""
+    """Seconds of a new leader's first publishing, from the read to the write that excludes the former leader."""
     late_tried: int = 0
     late_taken: int = 0
 
@@ -57,7 +59,7 @@ class Measured:
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True)
 @click.option("--rounds", default=5, show_default=True)
 def main(output: Path, rounds: int) -> None:
-    """Run each provider with a whole controller, kill a gateway, and look."""
+    """Run each provider with a whole controller, kill a gateway, and measure how long its records stay."""
     os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test")  # noqa: TID251 - for boto3, as anybody's
     with tempfile.TemporaryDirectory() as folder:
         emulator = ministack(Path(folder))
@@ -107,7 +109,7 @@ async def _providers(name: str, emulator: object, folder: Path) -> AsyncIterator
     if name == "route53":
         async with standing(emulator) as made:  # type: ignore[arg-type]
             yield lambda term, on_call: made.provider(leading(term), on_call=on_call)
-            made.front.refusals.clear()  # which are what was looked for
+            made.front.refusals.clear()  # refusals are what this measurement provokes
         return
     server = KINDS[name](folder)
     server.start()
@@ -118,7 +120,9 @@ async def _providers(name: str, emulator: object, folder: Path) -> AsyncIterator
 
 
 async def _take_over(name: str, emulator: object, folder: Path, measured: Measured, rounds: int) -> None:
-    """Each leads by a later term than the one before, who goes on as if nothing had happened."""
+    """Measure takeovers: each leader has a later term than the one before, which goes on writing as if still
+    leading.
+    """
     clock = Clock()
     async with _providers(name, emulator, folder) as make:
         calls: list[str] = []
@@ -154,7 +158,7 @@ def _is_settled(handle: ControllerHandle) -> bool:
 
 
 async def _until_quiet(handle: ControllerHandle) -> None:
-    """What follows a change until it is everywhere has ended."""
+    """Wait until the publisher has nothing left to do for the last change."""
     publisher = handle.publisher
     assert publisher is not None
     await _until(lambda: publisher.is_settled)

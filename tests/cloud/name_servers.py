@@ -1,4 +1,4 @@
-"""BIND and Knot DNS as a team may run them: one zone each, which may be changed by whoever has the key."""
+"""BIND and Knot DNS as a team may run them: one zone each, which holders of the key may change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ www IN A 192.0.2.80
 
 
 class NameServer(ABC):
-    """One process with the zone; what it was told lies in its folder."""
+    """Name server as one process with the zone; its configuration lies in its folder."""
 
     program: ClassVar[str]
 
@@ -59,7 +59,7 @@ class NameServer(ABC):
         self._process.kill()
 
     def change(self, *lines: tuple[str | int, ...]) -> None:
-        """By hand, as an operator with the key does: `("replace", name, ttl, kind, text)`."""
+        """Change records as an operator with the key does by hand: `("replace", name, ttl, kind, text)`."""
         update = dns.update.UpdateMessage(ZONE, keyring=dns.tsig.Key(KEY_NAME, SECRET))
         for verb, *rest in lines:
             getattr(update, str(verb))(*rest)

@@ -1,4 +1,4 @@
-"""Two controllers on one shared store, as processes."""
+"""Two controllers as processes, on one shared store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FREEZE = {"order": {"order": "freeze", "reason": "a late order"}, "by": "a test"
 
 @dataclass(frozen=True)
 class SharedStore:
-    """As a controller's file names it."""
+    """Shared store as a controller's config file names it."""
 
     section: dict[str, Any]
 
@@ -53,7 +53,7 @@ class Pair:
 
 @asynccontextmanager
 async def pair(shared: SharedStore, folder: Path, **more: object) -> AsyncIterator[Pair]:
-    """The first one leads, the other stands by."""
+    """Start two controllers: the first leads, the second stands by."""
     async with controller_started(shared.file(folder, "ctl-1", **more)) as leader:
         await leader.until_ready()
         async with controller_started(shared.file(folder, "ctl-2", **more)) as other:
@@ -62,7 +62,7 @@ async def pair(shared: SharedStore, folder: Path, **more: object) -> AsyncIterat
 
 
 async def asked(controller: ControllerProcess, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
-    """Of its operators' address."""
+    """Send a request to the controller's admin address; return the status and the decoded body."""
     method = "GET" if body is None else "POST"
     async with aiohttp.ClientSession() as session:
         async with session.request(method, controller.admin_url + path, json=body) as answer:

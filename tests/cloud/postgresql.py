@@ -1,4 +1,4 @@
-"""PostgreSQL from Debian on loopback: one server, and on request a standby of it that may take its place."""
+"""Debian's PostgreSQL on loopback: one server, and on request a standby that can be promoted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ wal_level = replica
 hot_standby = on
 fsync = off
 """
-"""A machine that fails is not what is tested; a process that is killed loses nothing by this."""
+"""Server settings without fsync: only a crash of the machine would lose data, and tests kill processes alone."""
 
 
 def _program(name: str) -> str:
@@ -34,7 +34,7 @@ def _program(name: str) -> str:
 
 
 def _as_postgres(command: list[str]) -> list[str]:
-    """It refuses to run as root."""
+    """Command run as an unprivileged user: PostgreSQL refuses to run as root."""
     if os.geteuid():
         return command
     setpriv = found("setpriv")
@@ -42,7 +42,7 @@ def _as_postgres(command: list[str]) -> list[str]:
 
 
 class Postgresql:
-    """One server with a folder of its own, removed at the end."""
+    """PostgreSQL server with a folder of its own, removed at the end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,7 +57,7 @@ class Postgresql:
 
     @classmethod
     def made(cls) -> Self:
-        """With a database of its own, empty."""
+        """Start a server with an empty database."""
         server = cls(_new_folder())
         data = server.folder / "data"
         _run(_program("initdb"), "-D", str(data), "-U", USER, "--auth=trust", "-E", "UTF8", "--no-sync")
@@ -68,7 +68,10 @@ class Postgresql:
         return server
 
     def standby(self, *, is_waited_for: bool) -> Postgresql:
-        """One that follows this one. `is_waited_for`: nothing is answered here before it is there too."""
+        """Start a standby that replicates this server.
+
+        `is_waited_for`: this server answers a write only after the standby has it (synchronous replication).
+        """
         other = Postgresql(_new_folder())
         source = f"host=127.0.0.1 port={self.port} user={USER} application_name=standby"
         _run(
@@ -93,11 +96,11 @@ class Postgresql:
         self.program.start(self._is_ready)
 
     def promote(self) -> None:
-        """It takes writes when this returns."""
+        """Promote this standby; it accepts writes when this returns."""
         _run(_program("pg_ctl"), "-D", str(self.folder / "data"), "-w", "promote")
 
     def freeze(self) -> None:
-        """All of it stops, as a machine that is out of memory does: its connections stay."""
+        """Stop all its processes, as on a machine that is out of memory: connections stay open."""
         for pid in self._pids():
             os.kill(pid, signal.SIGSTOP)
 
@@ -110,7 +113,7 @@ class Postgresql:
         return [self.program.pid, *map(int, children.split())]
 
     def fall_behind(self, primary: Postgresql) -> None:
-        """What is written there from now on does not come here."""
+        """Stop replication: later writes of the primary do not arrive here."""
         written = primary.sql("SELECT pg_current_wal_lsn()")
         while self.sql(f"SELECT pg_last_wal_replay_lsn() >= '{written}'") != "t":
             pass

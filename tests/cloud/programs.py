@@ -1,5 +1,6 @@
-"""Programs and emulators of others as processes: found or told why not, started on loopback, and none outlives the
-tests."""
+"""Third-party programs and emulators as processes: found, or reported missing with a reason; started on loopback. None
+outlives the tests.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ _POLL_S = 0.05
 
 
 def found(program: str) -> Path | None:
-    """Debian keeps daemons where only root's shell looks."""
+    """Path of a program; also searched where Debian keeps daemons, outside the PATH of ordinary users."""
     path = shutil.which(program, path=_SEARCHED)
     return None if path is None else Path(path)
 
 
 def why_missing(what: str) -> str:
-    """Why this program, or these `emulators`, cannot be started here, in words; empty when they can."""
+    """Reason why this program, or these `emulators`, cannot be started here; empty if they can."""
     if what == "rotel" and EMULATORS.is_dir():
         return _why_rotel_does_not_run()
     if what not in ("emulators", "rotel"):
@@ -46,7 +47,7 @@ def why_missing(what: str) -> str:
 
 
 def free_port() -> int:
-    """For TCP and UDP alike."""
+    """Port that is free for both TCP and UDP."""
     while True:
         with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
             tcp.bind(("127.0.0.1", 0))
@@ -57,7 +58,7 @@ def free_port() -> int:
 
 
 class Program:
-    """One process that may be stopped in every way, and started again."""
+    """One process that can be stopped in every way, and started again."""
 
     def __init__(self, command: Sequence[str | Path], log: Path, environment: Mapping[str, str]) -> None:
         self._command = [str(each) for each in command]
@@ -93,13 +94,13 @@ class Program:
         raise AssertionError(f"not ready after {_START_S:g} s\n{log_tail(self._log)}")
 
     def stop(self) -> None:
-        """In order."""
+        """Terminate the process in order and wait for its end."""
         assert self._process is not None
         self._process.terminate()
         self._process.wait(_END_S)
 
     def kill(self) -> None:
-        """With all that it started."""
+        """Kill the process and all its children."""
         if self._process is not None and self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -107,7 +108,7 @@ class Program:
 
 
 class Emulator(Program):
-    """Of AWS, over HTTP. It forgets everything when it ends."""
+    """Emulator of AWS, over HTTP. Its state is lost when it ends."""
 
     def __init__(self, command: Sequence[str | Path], port: int, log: Path, environment: Mapping[str, str]) -> None:
         super().__init__(command, log, environment)
@@ -119,7 +120,7 @@ class Emulator(Program):
 
 
 def answers(url: str) -> bool:
-    """Whatever it answers."""
+    """Return whether any HTTP answer comes, errors included."""
     try:
         with urllib.request.urlopen(url, timeout=5):
             return True
@@ -130,21 +131,24 @@ def answers(url: str) -> bool:
 
 
 def ministack(folder: Path) -> Emulator:
-    """Route53, DynamoDB, EC2 and the rest of it."""
+    """Ministack: an emulator of Route53, DynamoDB, EC2 and others."""
     port = free_port()
     environment = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port)}
     return Emulator([EMULATORS / "bin/ministack"], port, folder / f"ministack-{port}.log", environment)
 
 
 def moto(folder: Path, **environment: str) -> Emulator:
-    """The second opinion: another's work."""
+    """Moto: an independent emulator, used as a second opinion."""
     port = free_port()
     command: list[str | Path] = [EMULATORS / "bin/moto_server", "-H", "127.0.0.1", "-p", str(port)]
     return Emulator(command, port, folder / f"moto-{port}.log", environment)
 
 
 def rotel(folder: Path, sink_url: str) -> tuple[Program, dict[str, int]]:
-    """A collector of traces, and its ports by protocol. What it takes goes to the sink, over gRPC and at once."""
+    """Rotel, a collector of traces, and its ports by protocol.
+
+    Traces that it takes are sent on to the sink at once, over gRPC.
+    """
     ports = {"grpc": free_port(), "http": free_port()}
     options = {
         "pid-file": str(folder / "rotel.pid"),
@@ -161,7 +165,7 @@ def rotel(folder: Path, sink_url: str) -> tuple[Program, dict[str, int]]:
 
 
 def _rotel_agent() -> Path:
-    """Its package brings a program, made for a C library that not every system has."""
+    """Rotel's program out of its package; it is linked to a C library that not every system has."""
     return next(EMULATORS.glob("lib/python*/site-packages/rotel/rotel-agent"), EMULATORS / "rotel-agent")
 
 

@@ -1,5 +1,7 @@
-"""Route53 as strict as the real one, in front of an emulator that takes nearly everything: it refuses what AWS refuses,
-throttles as AWS throttles, and breaks in the ways in which an API breaks."""
+"""Route53 as strict as the real one: a front for an emulator that accepts nearly everything.
+
+Requests that AWS refuses are refused, calls are throttled as by AWS, and failures of the API can be provoked.
+"""
 
 from __future__ import annotations
 
@@ -23,31 +25,31 @@ _NS = "{https://route53.amazonaws.com/doc/2013-04-01/}"
 _XMLNS = 'xmlns="https://route53.amazonaws.com/doc/2013-04-01/"'
 _SECOND_NS = 1_000_000_000
 CALLS_PER_S = 5
-"""Of one account."""
+"""Rate limit of Route53's API for one account."""
 
 
 class StrictRoute53:
-    """A test may change any of these while it serves."""
+    """Front of an emulated Route53; tests may change its public attributes while it serves."""
 
     def __init__(self, emulator_url: str, zone: str, zone_id: str) -> None:
         self.zone, self.zone_id = zone, zone_id
         self.calls: Counter[str] = Counter()
-        """That were let through, by name."""
+        """Calls that were not throttled, by name."""
         self.refusals: list[str] = []
         self.throttled = 0
         self.calls_per_s: float = CALLS_PER_S
         self.sync_calls = 2
-        """So often a change is pending when it is asked after."""
+        """Number of `get_change` calls that a change is reported as PENDING before INSYNC."""
         self.losing = 0
-        """So many answers to writes do not come back, nor do their connections."""
+        """Number of answers to writes to lose, together with their connections."""
         self.failing: tuple[int, str, str] | None = None
-        """Status, code and words of the answer to everything."""
+        """Status, code and message with which every call is answered."""
         self.is_lenient = False
-        """The emulator may judge by itself."""
+        """True if batches are left to the emulator's own checks."""
         self.arrived = asyncio.Event()
-        """A batch has."""
+        """Set once a batch has arrived."""
         self.held: asyncio.Event | None = None
-        """The next batch waits for it, somewhere on its way."""
+        """Event for which the next batch is held back, as if delayed in the network."""
         self._emulator_url = emulator_url
         self._asked_after: Counter[str] = Counter()
         self._references: set[str] = set()
@@ -55,7 +57,7 @@ class StrictRoute53:
         self._tokens, self._filled_ns = float(CALLS_PER_S), self._clock.now_ns()
         self._changing = False
         self._rejecting: list[str] = []
-        """Why the next batches are not taken, where it says why."""
+        """Reasons for which the next batches are rejected; an empty reason accepts one."""
         self._called = asyncio.Condition()
         self._session: aiohttp.ClientSession | None = None
 
@@ -68,7 +70,7 @@ class StrictRoute53:
             yield f"http://127.0.0.1:{port}"
 
     def take_all(self) -> None:
-        """Somebody else has used up what the account may ask."""
+        """Use up the account's rate limit, as another user of the account would."""
         self._tokens = 0
 
     def reject_next(self, why: str, *, times: int = 1, after: int = 0) -> None:
@@ -83,7 +85,7 @@ class StrictRoute53:
             await self._called.wait_for(lambda: self.calls[name] >= times)
 
     async def records(self) -> list[dict[str, Any]]:
-        """As they are in the emulator, asked without anybody counting."""
+        """Records as the emulator has them; these calls count against no limit."""
         found: list[dict[str, Any]] = []
         query: dict[str, str] = {}
         while True:
@@ -126,7 +128,7 @@ class StrictRoute53:
         self.arrived.set()
         if self.held is not None:
             held, self.held = self.held, None
-            await asyncio.shield(held.wait())  # also when its sender has given up: somewhere on its way it goes on
+            await asyncio.shield(held.wait())  # also if its sender has given up: a delayed batch still arrives
         if self._changing:
             return _error(400, "PriorRequestNotComplete", "The request was rejected because another is in progress")
         self._changing = True

@@ -1,5 +1,8 @@
-"""A hosted zone as its name servers answer from it: geolocation, latency, several values, and aliases of all of them,
-as AWS describes them. Where clients are is a table here; AWS measures it."""
+"""Hosted zone as its name servers answer from it: geolocation, latency, multivalue answers, and aliases of all of them,
+as AWS describes them.
+
+Locations of clients are a table here; AWS measures them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class Whereabouts:
     country: str
     continent: str
     nearest: tuple[str, ...]
-    """AWS regions, by latency."""
+    """AWS regions, the one of least latency first."""
 
 
 _EVERYWHERE = ("us-east-1", "eu-west-1", "eu-central-1", "ap-northeast-1")
@@ -44,7 +47,7 @@ CLIENTS: Mapping[str, Whereabouts] = {
 def answer_for(
     sets: Sets, name: str, kind: str, client: Whereabouts, unhealthy: Collection[str] = ()
 ) -> tuple[dns.rcode.Rcode, list[tuple[str, int]]]:
-    """Values with their TTLs."""
+    """Response code, and the values of the answer with their TTLs."""
     known = {each["Name"].lower() for each in sets}
     if not any(each == name or each.endswith(f".{name}") for each in known):
         return dns.rcode.NXDOMAIN, []
@@ -77,7 +80,7 @@ def _chosen(group: Sets, client: Whereabouts, unhealthy: Collection[str]) -> Set
 
 @asynccontextmanager
 async def answering(read: Callable[[], Awaitable[Sets]], unhealthy: Collection[str] = ()) -> AsyncIterator[Address]:
-    """`read` gives the zone as it is in this moment; it is asked for each question. Over UDP."""
+    """DNS server over UDP on loopback; `read` returns the zone's current records and is called for each question."""
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
         running: list[asyncio.Task[None]] = []

@@ -1,5 +1,7 @@
-"""What Route53 refuses and its emulators take, as its API reference and its table of limits say it. A batch is judged
-change by change, as strictly as it may be read: what is aliased has to be there before."""
+"""Checks that Route53 makes and its emulators do not, as its API reference and its table of limits describe them.
+
+A batch is checked change by change, in the strictest reading: the target of an alias must exist before.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ Changes = list[tuple[str, dict[str, Any]]]
 def faults_of_batch(
     zone: str, zone_id: str, before: Iterable[dict[str, Any]], changes: Changes, check_ids: Iterable[str]
 ) -> list[str]:
-    """Empty for one that Route53 takes."""
+    """Faults of a batch of changes; empty if Route53 accepts it."""
     faults = [*_size_faults(changes)]
     sets: Sets = {key_of(each): each for each in before}
     checks = set(check_ids)
@@ -166,7 +168,7 @@ def _group_faults(sets: Sets) -> Iterator[str]:
 
 
 def faults_of_check(reference: str, config: Mapping[str, Any], used_references: Iterable[str]) -> list[str]:
-    """Empty for a health check that Route53 makes."""
+    """Faults of a health check; empty if Route53 accepts it."""
     faults = []
     if not 1 <= len(reference) <= 64:
         faults.append("CallerReference has 1 to 64 characters")

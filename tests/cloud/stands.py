@@ -1,5 +1,6 @@
-"""A whole controller that publishes at a provider, with gateways as it sees them: a stream, and a health page that is
-gone when they die."""
+"""A whole controller that publishes at a DNS provider, with gateways as it sees them: a control stream, and a health
+page that disappears when a gateway dies.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tests.support.listening import serving_http
 
 
 class Standing:
-    """One gateway, and how it dies."""
+    """One gateway as the controller sees it, and how it dies."""
 
     def __init__(self, name: str, address: str) -> None:
         self.name, self.address = name, address
@@ -46,7 +47,7 @@ class Standing:
 async def publishing(
     folder: Path, records: dict[str, Any], places: dict[str, tuple[Place, str]], **more: Any
 ) -> AsyncIterator[tuple[ControllerHandle, dict[str, Standing]]]:
-    """With those gateways, by name, in their places and at their addresses."""
+    """Run a controller with these gateways, by name, in their places and at their addresses."""
     document = {
         "controller": "ctl-1",
         "regions": {place.region: str(place.jurisdiction) for place, _ in places.values()},
@@ -73,7 +74,7 @@ def written(path: Path, document: dict[str, Any]) -> Path:
 
 
 async def kill(name: str, standing: dict[str, Standing]) -> None:
-    """As a process that is killed: its port refuses, and its peers' connections break."""
+    """Kill a gateway as a process dies: its port refuses connections, and its peers report broken connections."""
     await standing[name].die()
     for other in standing.values():
         if other.name != name and other.stream is not None:

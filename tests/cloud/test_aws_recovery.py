@@ -1,5 +1,6 @@
-"""What AWS does for a gateway that went down: on an emulator that knows instances and groups, and looks at what the
-caller is allowed."""
+"""Recovery of a gateway that is down, by AWS: on an emulator of instances and groups that checks the caller's
+permissions.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ US = RegionName("us-east-1")
 POLICY = Path(__file__).parents[2] / "docs/examples/aws_recovery_policy.json"
 SETUP_CALLS = 5
 ANSWERS = 1
-"""It counts the question whether it is there."""
+"""Calls by which the emulator's start is awaited; the emulator counts them too."""
 
 
 @pytest.fixture
 def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    """Once everything is made, nobody may do anything that no policy allows."""
+    """Emulator that checks permissions once the setup's calls are made."""
     running = moto(tmp_path, INITIAL_NO_AUTH_ACTION_COUNT=str(ANSWERS + SETUP_CALLS))
     running.begin()
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -50,10 +51,10 @@ def client(service: str, emulator: Emulator) -> Any:
 
 
 class World:
-    """A group with one instance of a gateway's, and a user whom a policy allows what a controller needs."""
+    """An auto-scaling group with a gateway's instance, and a user with the policy that a controller needs."""
 
     def __init__(self, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, policy: dict[str, Any]) -> None:
-        """Takes SETUP_CALLS."""
+        """Makes SETUP_CALLS calls."""
         self.emulator = emulator
         scaling, iam = client("autoscaling", emulator), client("iam", emulator)
         scaling.create_launch_configuration(
@@ -75,7 +76,7 @@ class World:
 
 
 def allowed() -> dict[str, Any]:
-    """What operators are told to allow; the emulator looks at actions alone, not at what they are done to."""
+    """Policy that the documentation tells operators to use; the emulator checks actions only, not resources."""
     found: dict[str, Any] = json.loads(POLICY.read_text())
     actions = [
         {"Effect": "Allow", "Resource": "*"} | {"Sid": each["Sid"], "Action": each["Action"]}

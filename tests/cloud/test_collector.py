@@ -1,5 +1,6 @@
-"""What gateways send to a collector that is not ours: rotel takes it over gRPC or HTTP, and hands it on to one that
-keeps it. From PyPI, in the environment of what these tests start."""
+"""Traces that gateways send to an independent collector: rotel (from PyPI) takes them over gRPC or HTTP, and exports
+them to the tests' own collector.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def _as_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestConformance(LeasedConformance):
     @pytest.fixture(autouse=True)
     def _table(self, _as_nobody: None, running_ministack: Emulator) -> None:
-        """Long enough for a busy machine."""
+        """Time-outs long enough for a busy machine."""
         self.settings = DynamodbSettings(
             new_table(running_ministack), "us-east-1", running_ministack.url, 20 * 10**9, 120 * 10**9
         )
@@ -48,7 +48,7 @@ class TestConformance(LeasedConformance):
         return await DynamodbStore.open(self.settings, lease_ns=lease_ns, clock=clock)
 
 
-# What may go wrong there
+# Failures
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ async def test_a_write_whose_answer_was_lost_is_written_once_more_and_counts_onc
 
 @contextmanager
 def silent_for(table: Table, operation: str, *, is_done: bool) -> Iterator[None]:
-    """The service does what it is asked, or does not, and its answer is lost."""
+    """Lose the answers to `operation`, which the service has carried out or not (`is_done`)."""
     real = getattr(table._client, operation)
 
     def unanswered(**arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the other tests here stand on."""
+"""The emulators that the other tests here rely on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two controllers of which one leads: killed, stopped past its lease, with a store that is late or fails over."""
+"""Two controllers of which one leads: killed, stopped past its lease, with a store that answers late or fails over."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_with_all_of_them_killed_the_next_one_goes_on_where_they_were(
 async def test_one_that_is_stopped_past_its_lease_changes_nothing_once_it_goes_on(
     shared: SharedStore, tmp_path: Path
 ) -> None:
-    """While it is stopped, an operator's order and a gateway's words wait at its sockets: it finds them first."""
+    """An operator's command and a gateway's message wait at its sockets while it is stopped: it reads them first."""
     async with pair(shared, tmp_path) as two, asyncio.TaskGroup() as tasks:
         async with plain_gateway(two.leader.grpc_address, hello("us-1", US)) as us:
             await us.until(lambda us: len(us.replica_ids) == 2)
@@ -136,12 +136,12 @@ async def test_one_that_is_stopped_past_its_lease_changes_nothing_once_it_goes_o
     assert not {name for name in written if not name.startswith(("owner/", "down/", "assignment", "records"))}
 
 
-# A store that is late, or that fails over
+# A store that answers late, or fails over
 
 
 @pytest.fixture
 def own_server(request: pytest.FixtureRequest) -> Iterator[Postgresql]:
-    """One that a test may stop."""
+    """PostgreSQL server of one test, which may stop it."""
     needs("pg_createcluster", request.config)
     server = Postgresql.made()
     yield server
@@ -149,7 +149,7 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[Postgresql]:
 
 
 async def test_a_store_that_answers_late_leaves_the_leader_where_it_was(own_server: Postgresql, tmp_path: Path) -> None:
-    """Past its lease it takes itself for the leader no more; nobody else could take the store either."""
+    """Past its lease the leader is not ready, but no other controller can take the store either."""
     async with pair(on_postgresql(own_server), tmp_path) as two:
         async with plain_gateway(two.leader.grpc_address, hello("us-1", US)) as us:
             await us.until(lambda us: len(us.replica_ids) == 2)
@@ -177,7 +177,7 @@ async def until_ready(controller: ControllerProcess, status: int) -> None:
 
 
 async def until_frozen(controller: ControllerProcess) -> None:
-    """The order whose answer was lost is in force once it can be written."""
+    """Wait until the command whose answer was lost is in force."""
     while (await asked(controller, "/admin/state"))[1]["frozen"] != "a late order":  # noqa: ASYNC110 - as above
         await asyncio.sleep(0.1)
 
@@ -205,7 +205,7 @@ async def test_a_database_that_loses_its_primary_keeps_its_leader_and_all_that_w
 async def test_a_database_that_lost_what_it_had_answered_is_begun_anew_above_it(
     own_server: Postgresql, tmp_path: Path
 ) -> None:
-    """Its standby was not waited for, and lags: it knows nothing of the leader that its primary had."""
+    """The standby replicates asynchronously and lags: it does not know the lease that the primary had granted."""
     standby = own_server.standby(is_waited_for=False)
     shared = on_postgresql(own_server, standby)
     try:

@@ -1,5 +1,6 @@
-"""Two controllers that publish records: only whoever leads does, also when the one before thinks that it is still its
-turn."""
+"""Two controllers that publish records: only the leader does, also when the former leader believes that it
+still leads.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ Claimed = Callable[[], Awaitable[Claim | None]]
 
 
 async def claim_at(server: Address) -> Claim | None:
-    """As whoever answers for the zone says."""
+    """Claim in the zone, as its name server answers it."""
     query = dns.message.make_query("_nightside.mesh.example.", "TXT")
     answer = await dns.asyncquery.udp(query, server.host, timeout=60, port=server.port)
     for each in answer.answer:
@@ -77,8 +78,9 @@ async def until_written(claimed: Claimed, is_wanted: Callable[[Claim], bool]) ->
 async def test_one_that_is_stopped_past_its_lease_writes_no_record_once_it_goes_on(
     published: tuple[dict[str, Any], Claimed], running_postgresql: Postgresql, tmp_path: Path
 ) -> None:
-    """What it last heard, that a gateway is gone, waits at its socket as it is stopped: it would take it out of the
-    names."""
+    """The end of a gateway's stream waits at the stopped leader's socket: acted upon, it would remove the gateway's
+    address.
+    """
     records, claimed = published
     running_postgresql.sql("DROP TABLE IF EXISTS nightside_store, nightside_documents")
     where = {"hosts": [str(running_postgresql.address)], "database": "nightside", "user": USER, "tls": False}
@@ -105,7 +107,7 @@ async def test_one_that_is_stopped_past_its_lease_writes_no_record_once_it_goes_
 
 
 def after_resuming(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What it said once it had heard that it leads no more, or that its gateway is gone."""
+    """Log lines after the resumed controller has read that its gateway is gone."""
     for number, line in enumerate(lines):
         if line["event"] == "a gateway is no longer attached":
             return lines[number:]

@@ -29,14 +29,14 @@ pytestmark = pytest.mark.needs("pg_createcluster")
 
 
 def settings_for(*servers: Postgresql) -> PostgresqlSettings:
-    """Long enough for a busy machine."""
+    """Time-outs long enough for a busy machine."""
     addresses = tuple(each.address for each in servers)
     return PostgresqlSettings(addresses, DATABASE, USER, call_timeout_ns=20 * 10**9, write_timeout_ns=60 * 10**9)
 
 
 @pytest.fixture
 def database(running_postgresql: Postgresql) -> Postgresql:
-    """Empty."""
+    """Empty database."""
     running_postgresql.sql("DROP TABLE IF EXISTS nightside_store, nightside_documents")
     return running_postgresql
 
@@ -50,7 +50,7 @@ class TestConformance(LeasedConformance):
         return await PostgresqlStore.open(self.settings, lease_ns=lease_ns, clock=clock)
 
 
-# What may go wrong there
+# Failures
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def opened(settings: PostgresqlSettings) -> PostgresqlStore:
 
 @contextmanager
 def silent(store: PostgresqlStore, *, is_done: bool) -> Iterator[None]:
-    """The server does what it is asked, or does not, and the connection breaks before it says so."""
+    """Break the connection before the server's answer; the server has carried out the statement or not (`is_done`)."""
     connection = store._connection
 
     class Broken:

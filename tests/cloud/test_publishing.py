@@ -1,4 +1,4 @@
-"""A controller that publishes where its file says: from a gateway's death to what resolvers are told."""
+"""A controller that publishes where its config file says: from a gateway's death to what resolvers are answered."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.gateways import until
 
 PLACES = {"us-1": (US, "192.0.2.1"), "eu-1": (EU, "192.0.2.2"), "ap-1": (AP, "192.0.2.3")}
 Read = Callable[[], Awaitable[set[str]]]
-"""What everybody is told by the name of us-east-1, asked of who answers for it."""
+"""Addresses that the zone's name server gives for the name of us-east-1."""
 Running = tuple[ControllerHandle, dict[str, Standing], Read]
 
 
@@ -126,7 +126,7 @@ async def test_what_an_operator_changed_by_hand_is_put_right_and_counted(tmp_pat
 async def test_the_plan_of_a_controllers_file_is_printed_and_nothing_is_written(
     running: Running, tmp_path: Path
 ) -> None:
-    """Beside the controller, of what it wrote down."""
+    """The plan is computed beside the running controller, from its store."""
     handle, _, read = running
     await until_told(read, lambda told: told == {"192.0.2.1"})
     await until(lambda: _is_at_rest(handle))

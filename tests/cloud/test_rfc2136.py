@@ -1,4 +1,4 @@
-"""Dynamic updates against the name servers that teams run."""
+"""Dynamic updates against name servers that teams run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ async def told(server: NameServer, name: str, kind: str = "A") -> set[str]:
 
 
 async def test_one_who_was_deposed_writes_nothing_and_hears_by_whom(server: NameServer) -> None:
-    """Its lease, which should have stopped it, says that it leads: only the server is left to refuse."""
+    """The deposed leader's lease, which should have stopped it, is still valid: only the server can refuse the
+    update.
+    """
     deposed, leads = provider_of(server, leading(1)), provider_of(server, leading(2))
     await publish(deposed, tree(5))
     await publish(leads, tree(5, us=("192.0.2.9",)))
@@ -82,7 +84,7 @@ async def test_one_who_was_deposed_writes_nothing_and_hears_by_whom(server: Name
 
 
 async def test_a_new_leader_writes_even_where_nothing_has_changed(server: NameServer) -> None:
-    """So that whoever led before cannot write any more."""
+    """A takeover writes its claim in any case, so that the former leader cannot write any more."""
     await publish(provider_of(server, leading(1)), tree())
     assert await publish(provider_of(server, leading(2)), tree()) == 1
     assert await publish(provider_of(server, leading(2)), tree()) == 0
@@ -101,7 +103,7 @@ async def test_a_record_changed_by_hand_is_not_overwritten_unseen_but_put_right(
 
 
 async def test_an_update_takes_place_whole_or_not_at_all(server: NameServer) -> None:
-    """One value by hand under one name, and nothing of the update is there: not under the others either."""
+    """One value changed by hand fails the whole update: records of other names are not changed either."""
     provider = provider_of(server)
     await publish(provider, tree())
     found = dict(await provider._known(tree()))
@@ -169,7 +171,7 @@ async def test_with_too_little_left_of_the_lease_nothing_is_written(server: Name
 
 
 async def test_an_answer_that_is_lost_on_its_way_changes_nothing(server: NameServer) -> None:
-    """The update took place, and nobody told us: the next one finds that out."""
+    """The update was carried out and its answer lost: the next publishing finds that nothing is left to do."""
     async with swallowing(server.address, answers_to=dns.opcode.UPDATE) as front:
         provider = Rfc2136Dns(replace(server.config, server=front), SECRET, ZONE, "nightside", leading())
         with pytest.raises(DnsUnavailable, match=str(front)):

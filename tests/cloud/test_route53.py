@@ -46,7 +46,7 @@ LOCATIONS = {"EU": ("IE", "DE"), "US": ("US",), "AP": ("JP",)}
 
 
 SESSION = boto3.session.Session("test", "test", region_name="us-east-1")
-"""One for all, since what it reads of the API it reads once."""
+"""One session for all tests, since it reads the API's description only once."""
 
 
 def client(url: str, timeout_s: float = 60.0) -> Any:
@@ -56,7 +56,7 @@ def client(url: str, timeout_s: float = 60.0) -> Any:
 
 @dataclass
 class Stand:
-    """A hosted zone, its front, and who asks it."""
+    """A hosted zone, its front, and the providers that publish there."""
 
     front: StrictRoute53
     url: str
@@ -76,7 +76,7 @@ class Stand:
         **more: Any,
     ) -> Route53Dns:
         clock, lease = clock or Clock(), lease or leading()
-        # nothing here is about how long a busy machine takes, but for those who say so
+        # time-outs long enough for a busy machine, except in tests that choose their own
         config = Route53Config(
             hosted_zone=self.front.zone_id, **{"locations": LOCATIONS, "timeout_ns": 60 * SECOND_NS, **more}
         )
@@ -91,12 +91,12 @@ class Stand:
 
 
 def direct(stand: Stand) -> Any:
-    """Past the front."""
+    """Client of the emulator that bypasses the front."""
     return client(stand.emulator_url)
 
 
 def hand(stand: Stand, *changes: tuple[str, dict[str, Any]]) -> None:
-    """What somebody changes in AWS's console."""
+    """Change records as an operator does in AWS's console."""
     batch = [{"Action": action, "ResourceRecordSet": as_said(each)} for action, each in changes]
     direct(stand).change_resource_record_sets(HostedZoneId=stand.front.zone_id, ChangeBatch={"Changes": batch})
 
@@ -165,7 +165,7 @@ def by_name(sets: list[dict[str, Any]], name: str, kind: str = "A") -> list[dict
 
 
 class Ahead(Clock):
-    """Of the others, by what a test says."""
+    """Clock that is ahead of the other clocks by `by_ns`."""
 
     by_ns = 0
 
@@ -174,7 +174,7 @@ class Ahead(Clock):
 
 
 PUBLIC = tree(us=("1.1.1.1", "2606:4700::1"), eu=("8.8.8.8", "8.8.4.4"))
-"""Addresses that Route53 may ask. Nobody here does."""
+"""Public addresses, which Route53 accepts for health checks. No test sends anything there."""
 PUBLIC = replace(PUBLIC, anywhere=("1.1.1.1", "2606:4700::1", "8.8.8.8", "8.8.4.4"))
 
 
@@ -189,8 +189,8 @@ async def test_a_death_is_one_call_and_what_did_not_change_is_not_touched(stand:
     touched = [(before | after)[each] for each in before.keys() ^ after.keys()]
     assert {each["Name"].split(".")[0] for each in touched} == {
         "_nightside",  # the claim
-        "us-east-1",  # its name, which has an IPv6 address now, and its pool
-        "open",  # which leads there by IPv6 too
+        "us-east-1",  # the name of us-east-1, which gets an IPv6 address, and its pool
+        "open",  # an alias of it, for IPv6 too
     }
     assert told(await stand.front.records(), ZONE) == {"192.0.2.2"}
 
@@ -260,7 +260,7 @@ async def test_a_gateway_that_route53_cannot_reach_is_told_and_published_all_the
 
 
 async def test_a_closed_jurisdiction_resolves_only_inside_itself(stand: Stand) -> None:
-    """Whichever name is asked for, by which kind, and whoever of its regions lives."""
+    """Holds for every name, either kind of address, and whichever regions are alive."""
     provider = stand.provider()
     west = tree(closed=frozenset({EU}))
     central = Area(RegionName("eu-central-1"), Jurisdiction("EU"), (), ("192.0.2.30",), is_closed=True)
@@ -299,7 +299,7 @@ async def test_a_change_is_followed_until_all_servers_have_it(stand: Stand) -> N
 
 
 async def test_who_is_throttled_waits_and_comes_again(stand: Stand) -> None:
-    """Others use the account too."""
+    """Another user of the account has used up the rate limit."""
     stand.front.calls_per_s = 2
     calls: list[tuple[str, str]] = []
     provider = stand.provider(on_call=lambda *call: calls.append(call))
@@ -331,7 +331,7 @@ async def test_a_batch_that_is_rejected_changes_nothing_and_says_why(stand: Stan
 
 
 async def test_an_answer_that_is_lost_on_its_way_changes_nothing(stand: Stand) -> None:
-    """The batch took place, and nobody told us: the next look finds that out, and nothing is done twice."""
+    """The batch was carried out and its answer lost: the next publishing finds that out and writes nothing twice."""
     provider = stand.provider()
     stand.front.losing = 1
     with pytest.raises(DnsUnavailable, match="Connection was closed"):
@@ -363,7 +363,9 @@ async def test_a_record_changed_by_hand_is_found_and_put_right(stand: Stand) -> 
 
 
 async def test_what_was_changed_by_hand_is_seen_as_the_next_tree_is_published(stand: Stand) -> None:
-    """The batch would take away what is not there any more: it is refused whole, read anew and made anew."""
+    """The batch deletes a record that is gone: it is refused as a whole, then records are read again and a new batch
+    made.
+    """
     provider = stand.provider()
     await publish(provider, tree())
     (ours,) = by_name(await stand.front.records(), "us-east-1.pool._nightside.mesh.example.")
@@ -395,7 +397,9 @@ async def test_names_of_another_mesh_are_left_to_it(stand: Stand) -> None:
 
 
 async def test_one_who_was_deposed_writes_nothing_and_hears_by_whom(stand: Stand) -> None:
-    """Its lease, which should have stopped it, says that it leads: only the claim in its batch is left to fail."""
+    """The deposed leader's lease, which should have stopped it, is still valid: only the claim in its batch can
+    fail.
+    """
     deposed, leads = stand.provider(leading(1)), stand.provider(leading(2))
     await publish(deposed, tree(5))
     await publish(leads, tree(5, us=("192.0.2.9",)))
@@ -407,7 +411,7 @@ async def test_one_who_was_deposed_writes_nothing_and_hears_by_whom(stand: Stand
 
 
 async def test_a_batch_of_a_deposed_leader_that_lands_late_does_nothing(stand: Stand) -> None:
-    """It was sent in time, was on its way for longer than anybody waits, and comes after the next leader's first."""
+    """The batch was sent in time, was delayed beyond every time-out, and lands after the next leader's first batch."""
     late = stand.front.held = asyncio.Event()
     deposed, leads = stand.provider(leading(1)), stand.provider(leading(2))
     async with asyncio.TaskGroup() as tasks:
@@ -423,7 +427,7 @@ async def test_a_batch_of_a_deposed_leader_that_lands_late_does_nothing(stand: S
 
 
 async def test_a_batch_that_lands_just_before_the_next_leaders_first_is_gone_with_that(stand: Stand) -> None:
-    """The window that there is: until whoever leads next has written once."""
+    """Remaining window: a late batch can land until the next leader has written once."""
     late = stand.front.held = asyncio.Event()
     deposed, leads = stand.provider(leading(1)), stand.provider(leading(2))
     async with asyncio.TaskGroup() as tasks:
@@ -455,7 +459,7 @@ async def test_with_too_little_left_of_the_lease_nothing_is_written(stand: Stand
 
 
 async def test_a_write_that_was_given_up_is_over_before_the_next_is_thought_of(stand: Stand) -> None:
-    """And the next looks at the lease then, not before."""
+    """The lease is checked again once that write is over, not before."""
     gate = stand.front.held = asyncio.Event()
     lease = leading()
     provider = stand.provider(lease)
@@ -497,7 +501,7 @@ async def test_what_is_wrong_with_the_api_is_said_and_passes(
 
 
 async def test_new_credentials_are_taken_as_they_are_there(stand: Stand) -> None:
-    """An expired session's client is not asked again: the next is made anew, from whatever the machine has then."""
+    """An expired session's client is discarded: a new one is made with the machine's current credentials."""
     made: list[Any] = []
     provider = stand.provider(on_client=made.append)
     await publish(provider, tree())
@@ -609,8 +613,10 @@ async def test_services_move_with_the_port(stand: Stand) -> None:
 
 
 async def test_a_second_opinion(running_moto: Emulator) -> None:
-    """Another's emulator, without our front: what was published is there, is checked and in sync, and is taken over by
-    the next leader. Changes cannot be asked of it: it takes away records of other names by their identifier."""
+    """Moto without the front: published records are read, checked and in sync, and taken over by the next leader.
+
+    Changes are not tested there: moto deletes records of other names that have the same set identifier.
+    """
     async with standing(running_moto) as stand:
         waited: list[float] = []
         checks = HealthCheckConfig(HealthCheckKind.HTTP, port=8080)

@@ -1,4 +1,4 @@
-"""The command that measures how soon another controller leads, on a real database."""
+"""The command that measures how fast another controller takes over, on a real database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders the Helm chart with the real helm, and takes what comes out apart."""
+"""Renders the Helm chart with the real helm, and parses the result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def of_example(example: Path) -> list[str]:
-    """As docs/operations.md has it."""
+    """Arguments of helm for an example, as docs/operations.md gives them."""
     policy = ROOT / "policies" / example.name
     rules = ROOT / "deploy/prometheus/nightside.rules.yaml"
     files = {"policy": policy, "regions": ROOT / "policies/regions.yaml", "prometheusRules": rules}

@@ -1,4 +1,7 @@
-"""What the checks of deployment share. They are run by `make check-deploy`, and what they need is never skipped."""
+"""Fixtures of the deployment checks.
+
+`make check-deploy` runs these checks; tools that they need are required, and no check is skipped for lack of one.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from tests.deploy.terraforming import Terraform, copied, mirror_of_stand_ins, sc
 
 
 class Stacks:
-    """Folders of the tree, each made ready once."""
+    """Folders of the tree, each initialised once."""
 
     def __init__(self, tree: Path, config: Path) -> None:
         self.tree, self.config = tree, config
@@ -28,13 +31,13 @@ class Stacks:
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of terraform/, to be run in."""
+    """A copy of terraform/ to run Terraform in."""
     return copied(tmp_path_factory.mktemp("tree") / "terraform")
 
 
 @pytest.fixture(scope="session")
 def stand_ins(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Terraform finds the stand-ins, with the schemas of all that the tree uses."""
+    """Config that makes Terraform find the stand-in providers, with the schemas of all types that the tree uses."""
     return mirror_of_stand_ins(tmp_path_factory.mktemp("stand-ins"), schemas(types_used(tree)))
 
 

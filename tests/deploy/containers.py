@@ -1,7 +1,7 @@
 """Real containers without a daemon: buildah builds the image, podman and crun run it. Needs root.
 
-The image that ours is built on is made here, by mmdebstrap, since no registry can be asked: with Debian's own Python
-3.11, in the place of the image that docs/operations.md names.
+The base image is made here by mmdebstrap, since no registry is available: it holds Debian's own Python 3.11, and stands
+in for the image that docs/operations.md names.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _UNDERSTOOD = {
 
 
 class Containers:
-    """All in one folder, in a mount namespace of its own: where a machine has both versions of cgroups, crun may see
-    only one of them."""
+    """Container tools whose state lies in one folder, run in a mount namespace of their own: on a machine with both
+    versions of cgroups, crun may see only one of them.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,7 +52,7 @@ class Containers:
         holder.stdout.readline()
         self._holder = holder
         try:
-            self._everything_gone()  # what a run that was killed left: whoever keeps addresses takes them to be in use
+            self._everything_gone()  # removes the remains of a killed run: their addresses would count as in use
             yield self
         finally:
             self._everything_gone()
@@ -103,7 +104,7 @@ class Containers:
     # The image
 
     def base(self) -> str:
-        """The name of an image with Python 3.11, by its digest. Made once in a folder."""
+        """Name of an image with Python 3.11, by its digest. Made once per folder."""
         if self.podman("image", "exists", _BASE, check=False).returncode != 0:
             tree = self._tree_of_debian()
             (working,) = self.buildah("from", "scratch").stdout.split()
@@ -113,7 +114,9 @@ class Containers:
         return f"{_BASE}@{digest}"
 
     def _tree_of_debian(self) -> Path:
-        """Downloads fail at times, and what a try leaves behind is of no use to the next one."""
+        """Folder with a Debian tree. Downloads fail at times, and a failed try leaves nothing that the next one can
+        use.
+        """
         asked = ["--variant=minbase", "--mode=root", f"--include={_PACKAGES}", f"--aptopt={_RETRIES}"]
         for number in range(_TRIES):
             tree = self.folder / f"base-{number}"
@@ -125,8 +128,10 @@ class Containers:
         raise AssertionError("the last try was checked")
 
     def build(self, **arguments: str) -> subprocess.CompletedProcess[str]:
-        """The Dockerfile, whole, with the build arguments given. What the machine trusts and where it finds packages is
-        shown to the build, and is no part of the image."""
+        """Build the whole Dockerfile with the given build arguments.
+
+        The machine's certificate authorities and pip settings are mounted for the build, and are no part of the image.
+        """
         pip = self.folder / "pip.conf"
         pip.write_text(f"[global]\ncert = {_AUTHORITIES}\n")
         shown = [f"{_AUTHORITIES}:{_AUTHORITIES}:ro", f"{pip}:/etc/pip.conf:ro"]
@@ -154,7 +159,7 @@ class Containers:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One of compose.yaml's, and what podman is told for each of its keys."""
+    """Service of compose.yaml, and podman's options for its keys."""
 
     name: str
     told: dict[str, Any]
@@ -166,8 +171,9 @@ class Service:
         return int(text[:-1])
 
     def arguments(self, address: str, hosts: dict[str, str]) -> list[str]:
-        """Names are told by file and not by DNS, and limits of open files are this machine's: both are said in
-        docs/operations.md."""
+        """Arguments of podman for this service. Names are resolved by a hosts file rather than DNS, and limits of open
+        files are this machine's; docs/operations.md states both.
+        """
         assert set(self.told) <= _UNDERSTOOD, f"{self.name}: {set(self.told) - _UNDERSTOOD} is not understood here"
         made = ["--name", self.name, "--network", "mesh", "--ip", address, "--cgroups", "disabled"]
         made += [f"--add-host={name}:{at}" for name, at in hosts.items()]
@@ -191,7 +197,7 @@ def services() -> dict[str, Service]:
 
 
 def why_not_here() -> str:
-    """Why containers cannot be had on this machine; empty where they can."""
+    """Reason why containers cannot be run on this machine; empty if they can."""
     if os.geteuid() != 0:
         return "containers without a daemon need root"
     missing = [each for each in ("buildah", "podman", "crun", "mmdebstrap") if shutil.which(each) is None]

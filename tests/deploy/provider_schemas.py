@@ -1,8 +1,8 @@
 """Schemas of Terraform's providers, read out of the packages that cdktn generates from them: each argument of each
 resource with its type, and whether it is required, optional or computed.
 
-A package holds JavaScript that says so in one fixed form, which is read by patterns; nothing of it is run. What a
-provider checks by itself (formats, enumerations, what excludes what) is not in a schema, and not here.
+A package holds JavaScript in one fixed form, which is read by patterns; none of it is run. Checks that a provider makes
+by itself (formats, enumerations, arguments that exclude each other) are not in a schema, and not here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 Block = dict[str, Any]
-"""`attributes` and `blocks`, by name."""
+"""Block of a schema: `attributes` and `blocks`, by name."""
 
 _SIMPLE = {
     "getStringAttribute": "string",
@@ -58,21 +58,21 @@ _WRITER = re.compile(r"^function (\w+)ToHclTerraform\(struct\) \{$(.*?)^\}$", re
 @dataclass
 class Schema:
     source: str
-    """As `required_providers` names it."""
+    """Source address, as in `required_providers`."""
     version: str
     provider: Block
     resource: dict[str, Block] = field(default_factory=dict)
     data: dict[str, Block] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        """At once: others may be looking for it."""
+        """Write the file atomically: other processes may be reading it."""
         made = path.with_name(f"{path.name}.{os.getpid()}")
         made.write_bytes(gzip.compress(json.dumps(vars(self), separators=(",", ":")).encode(), mtime=0))
         made.replace(path)
 
 
 def read_schema(wheel: Path, types: Collection[str]) -> Schema:
-    """The provider, and those of its resources and data sources that are called so; what is unknown is left out."""
+    """Schema of the provider and of the resources and data sources among `types`; unknown types are left out."""
     archive = zipfile.ZipFile(wheel)
     name = next(each for each in archive.namelist() if each.endswith(".jsii.tgz"))
     found = Schema("", "", {"attributes": {}, "blocks": {}})
@@ -94,7 +94,10 @@ def read_schema(wheel: Path, types: Collection[str]) -> Schema:
 
 
 def _may_be(folder: str, ends: Collection[str]) -> bool:
-    """Reading them all takes ten times as long. Folders are called as types are, but for what would not do as one."""
+    """True if a folder may hold one of the wanted types; reading all folders takes ten times as long.
+
+    Folders are named after types, except where a type's name would not do as a folder's name.
+    """
     plain = folder.removeprefix("data-").split("-", 1)
     return folder == "provider" or folder in ends or plain[-1] in ends or any(folder.endswith(each) for each in ends)
 
@@ -116,7 +119,7 @@ def _types_in(source: str) -> Iterator[tuple[str, str, Block]]:
 
 
 class _File:
-    """One generated file: a class for each block, and a function for each that writes it."""
+    """One generated file: a class for each block, and a function that serialises it."""
 
     def __init__(self, source: str) -> None:
         self.classes = {each[1]: (each[2], each[3]) for each in _CLASS.finditer(source)}
@@ -124,7 +127,7 @@ class _File:
 
     def block(self, name: str, path: tuple[str, ...] = ()) -> Block:
         out: Block = {"attributes": {}, "blocks": {}}
-        if name in path:  # a recursive type goes on for ever
+        if name in path:  # a recursive type would never end
             return out
         kind, text = self.classes[name]
         writer = text if kind in _TOP else self._writers.get(name.removesuffix("OutputReference").lower(), "")
@@ -169,7 +172,7 @@ class _File:
             out["attributes"][argument] = {**flags, "nested": {"nesting": nesting, "block": block}}
 
     def complete_provider(self, block: Block, text: str) -> None:
-        """A provider's arguments have no getters that would tell their types."""
+        """Add the provider's own arguments, whose class has no getters that tell their types."""
         for written in _WRITTEN.finditer(text):
             argument, _value, is_block, nesting, stored = written.groups()
             if is_block == "true":
@@ -177,7 +180,7 @@ class _File:
                 block["blocks"][argument] = self._written_block(nesting, stored)
             elif block["attributes"].get(argument, {}).get("type") == "dynamic":
                 block["attributes"][argument]["type"] = _STORED.get(stored, "dynamic")
-        block["attributes"].pop("alias", None)  # Terraform's own
+        block["attributes"].pop("alias", None)  # an argument of Terraform itself
 
     def _written_block(self, nesting: str, stored: str) -> Block:
         inner: Block = {"attributes": {}, "blocks": {}}

@@ -1,4 +1,4 @@
-"""What stands at the end of each module's README: its variables and outputs, out of the files themselves.
+"""Tables at the end of each module's README: its variables and outputs, generated from the module's files.
 
 `python -m tests.deploy.readme_tables` writes them.
 """

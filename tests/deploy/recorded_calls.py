@@ -1,7 +1,8 @@
-"""A plug-in for pytest: writes down each call of AWS's that our own code makes, and not what tests set up themselves.
+"""Plug-in for pytest that records each AWS call of the product's own code, but not the calls that tests make for their
+setup.
 
-`pytest -p tests.deploy.recorded_calls --recorded-calls FILE …`: one JSON object a line, with the service, the operation
-as AWS calls it, and the names of records that it changes.
+`pytest -p tests.deploy.recorded_calls --recorded-calls FILE …` writes one JSON object per line, with the service, the
+operation as AWS calls it, and the names of records that it changes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class _Recorder(BaseHistoryHandler):
         self._call = threading.local()
 
     def emit(self, event_type: str, payload: Any, source: str) -> None:
-        """Of a call first what it is, and then, in the same thread, what is sent, which says who sends it."""
+        """Record a call: botocore reports the operation first, and then, in the same thread, the request, whose headers
+        name the caller.
+        """
         if event_type == "API_CALL":
             self._call.said = payload
         elif event_type == "HTTP_REQUEST" and (_is_ours(payload["headers"]) or _is_asked_by_us()):
@@ -54,7 +57,7 @@ def _is_ours(headers: Any) -> bool:
 
 
 def _is_asked_by_us() -> bool:
-    """A test may hand us a client of its own."""
+    """True if code of the controller is on the stack: a test may have given it a client of the test's own."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back

@@ -1,8 +1,8 @@
 """A stand-in for a Terraform provider: it serves the real one's schema, so that Terraform itself can check, plan, apply
-and test modules without a cloud. It makes nothing, knows none of the provider's own rules, and what it answers is made
-up.
+and test modules without a cloud.
 
-Terraform starts it: `python stand_in_provider.py SCHEMA.json.gz`. It needs the packages of .venv-deploy.
+It creates nothing, knows none of the provider's own rules, and its values are made up. Terraform starts it:
+`python stand_in_provider.py SCHEMA.json.gz`. It needs the packages of .venv-deploy.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _NESTED_BLOCK = {
 _NESTED_OBJECT = {"list": pb.Schema.Object.LIST, "set": pb.Schema.Object.SET, "map": pb.Schema.Object.MAP}
 _UNKNOWN = msgpack.ExtType(0, b"\0")
 _Fill = Callable[[dict[str, Any], str, str], Any]
-"""What an attribute gets, by its name and where it stands."""
+"""Value of an attribute, computed from the attribute, its name and its path."""
 
 
 def _type_of(attribute: dict[str, Any]) -> Any:
-    """As Terraform writes types, in JSON."""
+    """Type of an attribute in Terraform's JSON notation."""
     if "nested" not in attribute:
         return attribute["type"]
     nesting, block = attribute["nested"]["nesting"], attribute["nested"]["block"]
@@ -48,7 +48,7 @@ def _type_of(attribute: dict[str, Any]) -> Any:
 
 
 def _known(what: Any) -> Any:
-    """Terraform takes no dynamic type within a set."""
+    """Type without `dynamic`, which Terraform does not accept within a set."""
     if what == "dynamic":
         return "string"
     if isinstance(what, list):
@@ -86,7 +86,7 @@ _FORMS = {
     "zone_id": "Z{digits}",
     **dict.fromkeys(("address", "ip_address", "public_ip"), "203.0.113.{byte}"),
 }
-"""Of what goes on into files that a program of ours reads, and that it looks at."""
+"""Forms of the values that end up in files which the product's programs read and validate."""
 
 
 def _made_up(attribute: dict[str, Any], name: str, where: str) -> Any:
@@ -100,7 +100,7 @@ def _made_up(attribute: dict[str, Any], name: str, where: str) -> Any:
 
 
 def _filled(block: dict[str, Any], state: Any, fill: _Fill, where: str) -> Any:
-    """Every computed attribute without a value gets one."""
+    """Give each computed attribute without a value one."""
     if not isinstance(state, dict):
         return state
     for name, said in block["attributes"].items():
@@ -130,7 +130,7 @@ def _unpacked(said: Any) -> Any:
 
 
 class Servicer(rpc.ProviderServicer):  # type: ignore[misc]  # the package has no types
-    """Called as Terraform's protocol, version 6, has it."""
+    """Provider service; its methods are named as in Terraform's plug-in protocol, version 6."""
 
     def __init__(self, provider: object) -> None:
         pass

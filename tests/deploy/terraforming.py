@@ -34,7 +34,7 @@ _BACKEND = 'terraform {\n  backend "local" {}\n}\n'
 class Ran:
     status: int
     said: str
-    """On both streams, without colours."""
+    """Output on both streams, without colours."""
 
     def ok(self) -> str:
         assert self.status == 0, self.said
@@ -43,7 +43,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Terraform:
-    """One folder of configuration, and where providers are looked for."""
+    """Terraform in one folder of configuration, and the config that says where providers are found."""
 
     folder: Path
     command_line_config: Path
@@ -70,7 +70,7 @@ class Terraform:
         return Ran(done.returncode, done.stdout)
 
     def shown(self, plan: str | None = None) -> dict[str, Any]:
-        """The state, or a plan, as Terraform tells it to programs."""
+        """The state, or a plan, in Terraform's JSON form."""
         said = self("show", "-json", *([plan] if plan else [])).ok()
         found: dict[str, Any] = json.loads(said[said.index("{") :])
         return found
@@ -86,7 +86,7 @@ def types_used(folder: Path) -> set[str]:
 
 
 def schemas(types: set[str]) -> dict[str, Path]:
-    """By provider, the schemas of these types; kept, since reading them takes some ten seconds."""
+    """Files with the schemas of these types, by provider; cached, since reading them takes some ten seconds."""
     found = {}
     for provider, pattern in _WHEELS.items():
         wheel = next(iter(sorted((TOOLS / "schemas").glob(pattern))))
@@ -108,7 +108,7 @@ def schema_in(path: Path) -> Schema:
 
 
 def mirror_of_stand_ins(folder: Path, found: Mapping[str, Path]) -> Path:
-    """A file for Terraform's command line that has it look nowhere else."""
+    """Config of Terraform's command line that lets it find the stand-ins only."""
     for provider, path in found.items():
         version = schema_in(path).version
         place = folder / "mirror" / _HOST / "hashicorp" / provider / version / "linux_amd64"
@@ -129,7 +129,7 @@ def command_line_config(folder: Path) -> Path:
 
 
 def copied(folder: Path) -> Path:
-    """All of terraform/, with states that lie beside it."""
+    """A copy of all of terraform/, with local state files."""
     shutil.copytree(TERRAFORM, folder, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*"))
     for versions in folder.rglob("versions.tf"):
         if 'backend "' in versions.read_text():

@@ -1,4 +1,6 @@
-"""The one file that machines install: made by its own script, though not compiled, and installed as they do it."""
+"""The bundle, one file that machines install: made by its own script, though not compiled, and installed as machines
+do.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The Helm chart: the real helm renders it, Kubernetes' schemas are held against that, and our files in it are checked
-by whoever reads them."""
+"""The Helm chart: the real helm renders it, Kubernetes' schemas validate the result, and the product's files in it are
+checked by the programs that read them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from tests.support.processes import gateway_process
 
 MONITORING = json.loads(Path(__file__).with_name("monitoring.schema.json").read_text())
 VERSIONS = ["1.30", "1.34"]
-"""Of Kubernetes: the oldest that is tried, and a recent one."""
+"""Versions of Kubernetes: the oldest that is tested, and a recent one."""
 US, EU = (next(each for each in EXAMPLES if each.stem == name) for name in ("us-east-1", "eu-west-1"))
 
 
@@ -86,11 +87,11 @@ def test_the_rules_in_it_are_those_of_the_repository(us: Rendered) -> None:
     assert rule["spec"] == yaml.safe_load(written)
 
 
-# What each pod is given
+# Contents of each pod
 
 
 class Pod:
-    """A gateway's or controller's pod, its volumes laid out in a folder as a kubelet would mount them."""
+    """Pod of a gateway or controller, with its volumes laid out in a folder as a kubelet would mount them."""
 
     def __init__(self, rendered: Rendered, stateful_set: str, ordinal: int, folder: Path) -> None:
         self.name = f"{stateful_set}-{ordinal}"
@@ -118,14 +119,14 @@ class Pod:
 
     @property
     def arguments(self) -> list[str]:
-        """As the kubelet would pass them."""
+        """Arguments as the kubelet would pass them."""
         (variable,) = (each for each in self.container["env"] if each["name"] == "POD_NAME")
         assert variable["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
         filled = [each.replace("$(POD_NAME)", self.name) for each in self.container["args"]]
         return [each.replace("/etc/nightside", str(self.at("/etc/nightside"))) for each in filled]
 
     def move(self, free_port: Callable[[], int]) -> dict[str, int]:
-        """To this machine: where it keeps its state, and ports, which it gives by name."""
+        """Move the state folder and the ports to this machine; return the new ports by name."""
         file = Path(self.arguments[2])
         ports = {each["name"]: each["containerPort"] for each in self.container["ports"]}
         here = {name: free_port() for name in ports}
@@ -137,7 +138,7 @@ class Pod:
         return here
 
     def certificate(self) -> tuple[str, str]:
-        """What cert-manager is asked to put into it: URI and DNS name."""
+        """URI and DNS name of the certificate that cert-manager is asked for."""
         (volume,) = (each for each in self.spec["volumes"] if each["name"] == "mesh")
         asked = volume["csi"]["volumeAttributes"]
         return tuple(
@@ -146,7 +147,7 @@ class Pod:
 
 
 def fill_with_secrets(pod: Pod, region: str) -> None:
-    """What a cluster's operator has put there."""
+    """Put the secrets in place that a cluster's operator provides."""
     made = pod.folder / "made"
     told = ["--trust-domain", "mesh.example.net", "--gateway", f"{pod.name}:{region}", "--controller", "controller-0"]
     invoke(dev_certs, made, *told, "--controller", "controller-1")
@@ -185,7 +186,7 @@ def invoke(command: Any, *arguments: object) -> None:
 def test_each_gateways_file_is_one_that_it_would_start_with(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the gateways' own check, certificates and policy included, which finds nothing that it would warn of."""
+    """`gateway check` accepts each file, certificates and policy included, without warnings."""
     in_a_cluster(tmp_path, monkeypatch)
     region = example.stem
     pod = Pod(render(*of_example(example)), region, 0, tmp_path)
@@ -202,7 +203,7 @@ def test_each_gateways_file_is_one_that_it_would_start_with(
 async def test_a_pods_command_line_starts_answers_its_probes_and_ends_as_the_chart_says(
     tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
-    """Word for word, with the ports of this machine."""
+    """The command line is taken word for word, with ports of this machine."""
     pod = Pod(render(*of_example(EU)), "eu-west-1", 0, tmp_path)
     fill_with_secrets(pod, "eu-west-1")
     here = pod.move(unused_tcp_port_factory)
@@ -268,7 +269,7 @@ def test_each_gateway_has_an_address_of_its_own(us: Rendered) -> None:
     assert (headless["clusterIP"], headless["publishNotReadyAddresses"]) == ("None", True)
 
 
-# What a pod may do, and where it runs
+# Rights of a pod, and where it runs
 
 
 def test_pods_may_write_nowhere_but_their_state_and_are_nobody(rendered: Rendered) -> None:

@@ -1,5 +1,6 @@
 """The image and compose.yaml, in real containers: built from the Dockerfile, started as compose.yaml says, and upgraded
-one gateway after the other while requests run."""
+one gateway after the other while requests run.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _SUBNET = "10.98.76"
 
 @pytest.fixture(scope="module")
 def containers() -> Iterator[Containers]:
-    """Their store is kept beside the other environments: the image that ours is built on is made once."""
+    """Containers whose storage is kept beside the other environments, so that the base image is made only once."""
     assert not why_not_here(), why_not_here()
     folder = ROOT / ".venv-kubernetes/containers"
     folder.mkdir(exist_ok=True)
@@ -38,7 +39,9 @@ def containers() -> Iterator[Containers]:
 
 @pytest.fixture(scope="module")
 def image(containers: Containers) -> dict[str, Any]:
-    """Built with a plain core: compiling it takes a compiler and minutes, and the same steps otherwise."""
+    """Image built without compiling the core: compiling needs a compiler and minutes, and all other steps are
+    the same.
+    """
     done = containers.build(BASE_IMAGE=containers.base(), COMPILE="0")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return containers.inspect_image()
@@ -87,7 +90,7 @@ def test_every_service_is_read_only_and_may_nothing() -> None:
 
 @dataclass
 class Up:
-    """compose.yaml, up."""
+    """compose.yaml with all its services running."""
 
     containers: Containers
     session: aiohttp.ClientSession
@@ -101,7 +104,9 @@ class Up:
         )
 
     async def upgrade(self, name: str) -> None:
-        """As compose recreates one: SIGTERM, as long as it may take, gone, and another one in its place."""
+        """Replace a container as compose recreates one: SIGTERM, its grace period, removal, and a new container in its
+        place.
+        """
         service = services()[name]
         await asyncio.to_thread(self.containers.podman, "stop", "--time", str(service.grace_s), name, timeout_s=660)
         (state,) = json.loads(self.containers.podman("inspect", name).stdout)
@@ -111,19 +116,19 @@ class Up:
         await self.until_ready(name)
 
     async def until_ready(self, name: str) -> None:
-        """By what the image asks for its health, at the address for readiness."""
+        """Wait until the image's health check succeeds at the address for readiness."""
         asked = ("exec", name, "python3", "/opt/nightside/healthcheck.py", "http://127.0.0.1:9900/ready")
         while (await asyncio.to_thread(self.containers.podman, *asked, check=False)).returncode != 0:  # noqa: ASYNC110 - a page to poll
             await asyncio.sleep(0.1)
 
     async def until_well(self, name: str) -> None:
-        """By the command that compose.yaml tells its reader of."""
+        """Wait by the command that compose.yaml recommends to its reader."""
         asked = ("exec", name, "nightside", "gateway", "status", "--wait", "60")
         done = await asyncio.to_thread(self.containers.podman, *asked, check=False)
         assert done.returncode == 0, done.stdout + done.stderr + self.log(name)
 
     async def order(self, *words: str) -> None:
-        """As docs/operations.md has it for an upgrade."""
+        """Run `nightside ctl` in the controller's container, as docs/operations.md does for an upgrade."""
         await asyncio.to_thread(self.containers.podman, "exec", "controller", "nightside", "ctl", *words)
 
     def log(self, name: str) -> str:
@@ -154,7 +159,7 @@ async def up(containers: Containers, image: dict[str, Any]) -> AsyncIterator[Up]
     every = services()
     addresses = {name: f"{_SUBNET}.{number}" for number, name in enumerate(every, start=10)}
     first = every.pop("certificates")
-    for _ in range(2):  # as at every start: it renews certificates, and keeps keys
+    for _ in range(2):  # runs at every start: it renews certificates, and keeps keys
         made = first.arguments(addresses[first.name], addresses)
         containers.podman("run", "--rm", *made)
     (volume,) = json.loads(containers.podman("volume", "inspect", "tls").stdout)
@@ -175,8 +180,11 @@ async def up(containers: Containers, image: dict[str, Any]) -> AsyncIterator[Up]
 
 @dataclass
 class Client:
-    """Asks again and again, the nearest gateway first and the next one if that takes nothing: what a name with health
-    behind it, or a balancer, does. It keeps count of what became of each stream that had begun."""
+    """Client that sends request after request, to the nearest gateway first and to the next one if that refuses, as a
+    DNS name with health checks or a load balancer does.
+
+    It counts the outcomes of the streams that have begun.
+    """
 
     up: Up
     nearest: str
@@ -191,7 +199,9 @@ class Client:
                     break
 
     async def ask(self, name: str) -> bool:
-        """Whether anything came of it. What has not begun yet is asked of somebody else; what has begun has to end."""
+        """Return whether the gateway served the request. A refused request goes to another gateway; a stream that has
+        begun must end there.
+        """
         try:
             async with self.up.asking(name, 20) as response:
                 if response.status == 200:
@@ -234,7 +244,7 @@ async def under_load(up: Up) -> AsyncIterator[list[Client]]:
 
 
 async def long_stream(up: Up, name: str, begun: asyncio.Event) -> tuple[str, bytes]:
-    """Where it ran, and all of it."""
+    """Region in which the stream ran, and its whole body."""
     async with up.asking(name, 400) as response:
         assert response.status == 200, await response.text()
         parts = [await response.content.readany()]
@@ -244,7 +254,7 @@ async def long_stream(up: Up, name: str, begun: asyncio.Event) -> tuple[str, byt
 
 
 async def upgraded_during_streams(up: Up, name: str, through: str, count: int) -> set[str]:
-    """Where streams ran that had begun before the upgrade began; each is whole."""
+    """Regions of streams that began before the upgrade and ran through it; asserts that each is whole."""
     async with asyncio.TaskGroup() as tasks:
         begun = [asyncio.Event() for _ in range(count)]
         streams = [tasks.create_task(long_stream(up, through, each)) for each in begun]
@@ -261,7 +271,7 @@ async def test_three_regions_are_upgraded_one_by_one_and_no_stream_is_broken(up:
     async with under_load(up) as clients:
         for name, region in GATEWAYS.items():
             assert region in await upgraded_during_streams(up, name, through=name, count=4)
-        # Now what the US asks runs in Ireland: first its far end is upgraded, then its near one.
+        # Requests of the US run in Ireland here: first the gateway at the far end is upgraded, then the near one.
         up.containers.podman("stop", "--time", "1", "us-east-1a-engine")
         for name in ("eu-west-1a", "us-east-1a"):
             assert await upgraded_during_streams(up, name, through="us-east-1a", count=4) == {"eu-west-1"}

@@ -1,5 +1,6 @@
-"""The small API server that finding engines is tested on, held against Kubernetes' clients: what kubectl writes is
-found, and what it tells a watcher kubernetes_asyncio understands."""
+"""The fake API server on which discovery of engines is tested, compared with Kubernetes' own clients: objects that
+kubectl writes are found, and kubernetes_asyncio understands its watch events.
+"""
 
 from __future__ import annotations
 

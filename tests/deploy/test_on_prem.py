@@ -1,4 +1,6 @@
-"""The example for machines of one's own, and the policies of all examples: read by what is to read them."""
+"""The example for an operator's own machines, and the policies of all examples: each file is read by the program that
+it is written for.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _PORT = re.compile(r"\b[789]\d{3}\b")
 
 
 def on_free_ports(page: str, free_port: Callable[[], int]) -> str:
-    """Each port that the page uses becomes a free one, wherever it stands."""
+    """Text of the page with each port that it uses replaced by a free one, everywhere."""
     ports = {port: str(free_port()) for port in sorted(set(_PORT.findall(page)))}
     return _PORT.sub(lambda found: ports[found[0]], page)
 

@@ -1,5 +1,6 @@
-"""The examples for autoscalers: KEDA's against a schema of our own, Kubernetes' against its own, and both against what
-a gateway really says."""
+"""The examples for autoscalers: KEDA's against a schema written for these tests, Kubernetes' against its own, and both
+against the metrics of a real gateway.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What checkov finds in terraform/: nothing but what terraform/checkov.yaml sets aside, and all of that."""
+"""Findings of checkov in terraform/ must be exactly those that terraform/checkov.yaml sets aside."""
 
 from __future__ import annotations
 

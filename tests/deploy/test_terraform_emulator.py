@@ -1,7 +1,7 @@
-"""The hosted zone and the table with a real AWS provider, on an emulator: made, found unchanged, and taken away, with
-records of a controller's in the zone that Terraform never touches.
+"""The hosted zone and the table with a real AWS provider, on an emulator: created, found unchanged, and destroyed, with
+records of a controller in the zone that Terraform never touches.
 
-The only real provider to be had as a package is of version 3.39: it knows all arguments of these two modules but one,
+The only real provider available as a package is of version 3.39: it knows all arguments of these two modules but one,
 which is taken out of the copy.
 """
 

@@ -1,5 +1,6 @@
-"""The examples, as somebody follows them: what is to be filled in is filled in, and the commands of each page are run
-as they stand there, with real Terraform on stand-ins."""
+"""The examples as a reader follows them: placeholders are filled in, and the commands of each page are run as they
+stand there, with real Terraform on stand-ins.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def filled_in(token: str, cloud: str, package: Path) -> str:
 
 
 def in_the_table(readme: str) -> list[re.Pattern[str]]:
-    """What the page says is to be filled in; `…` stands for anything."""
+    """Patterns of the placeholders that the page lists; `…` stands for any text."""
     cells = [line.split("|")[1] for line in readme.splitlines() if line.startswith("| `<")]
     return [re.compile(re.escape(each).replace("…", ".+")) for cell in cells for each in re.findall(r"`(<.*?>)`", cell)]
 
@@ -114,7 +115,7 @@ def test_its_commands_make_a_mesh_that_knows_itself(stack: Stacks, tmp_path: Pat
 
 
 def run_as_it_stands(folder: Path, root: Path, config: Path) -> None:
-    """All commands of the page in one shell, with what an operator would answer."""
+    """Run all commands of the page in one shell, with answers that an operator would give."""
     programs = folder / ".programs"
     programs.mkdir()
     program = programs / "terraform"

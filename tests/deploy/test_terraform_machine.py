@@ -1,5 +1,7 @@
-"""What a machine runs at its first boot, run here: with a cloud of a few shell scripts, and a package as small as can
-be. What it asks of AWS is held against what a slot's role allows, both ways."""
+"""Scripts that a machine runs at its first boot, run here with a cloud of a few shell scripts and a minimal package.
+
+AWS calls that they make are compared with the permissions of a slot's role, both ways.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,7 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def scripts(stack: Stacks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """By cloud, as Terraform writes them."""
+    """Boot scripts by cloud, as Terraform renders them."""
     terraform, found = stack("modules/machine"), {}
     for cloud in CLOUDS:
         given = tmp_path_factory.mktemp(cloud) / "variables.tfvars.json"
@@ -161,7 +163,7 @@ def scripts(stack: Stacks, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 @pytest.fixture(params=CLOUDS)
 def machine(request: pytest.FixtureRequest, tmp_path: Path, scripts: dict[str, str]) -> Machine:
-    """Whose package is there already, which takes seconds."""
+    """Machine whose package is already installed, since installing takes seconds."""
     found = made(request.param, tmp_path, scripts)
     digest = (found.storage / "package").read_text().split()[0]
     (found.root / "opt/nightside").mkdir(parents=True)
@@ -183,7 +185,7 @@ def made(cloud: str, folder: Path, scripts: dict[str, str]) -> Machine:
     (found.storage / "policy.yaml").write_text(POLICY)
     found.keep_secret(SECRET)
     found.keep_package("first")
-    if cloud != "aws":  # who attaches it there is no machine
+    if cloud != "aws":  # other clouds' machines do not attach the disk themselves
         (found.root / DISK_PATH[1:]).parent.mkdir(parents=True)
         (found.root / DISK_PATH[1:]).touch()
     done = found.run("bash", stdin=scripts[cloud])
@@ -269,7 +271,7 @@ def test_another_package_is_installed_at_the_next_boot_and_only_if_it_is_the_one
     assert (machine.boot().returncode, says(machine)) == (0, "second")
 
 
-# What a slot in AWS may do
+# Permissions of a slot in AWS
 
 
 def test_before_aws_ends_it_it_drains(tmp_path: Path, scripts: dict[str, str]) -> None:
@@ -303,6 +305,6 @@ def test_its_role_allows_what_it_asks_of_aws_and_nothing_else(tmp_path: Path, sc
     asked = {tuple(each.split()[1:3]) for each in machine.calls("aws")}
     as_actions = {f"{service.removesuffix('api')}:{command.title().replace('-', '')}" for service, command in asked}
     rights = (TERRAFORM / "modules/slot/aws/rights.tf").read_text()
-    given_keys = {"kms:Decrypt"}  # by AWS, for who fetches what is encrypted with them
+    given_keys = {"kms:Decrypt"}  # AWS checks it on behalf of a caller that fetches encrypted objects
     allowed = {action for line in re.findall(r"Action\s+= \[(.*)\]", rights) for action in re.findall(r'"(.*?)"', line)}
     assert as_actions == allowed - given_keys

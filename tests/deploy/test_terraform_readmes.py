@@ -1,4 +1,4 @@
-"""What is written about terraform/ is so: each module's tables, and what pages lead to."""
+"""Documentation of terraform/ is true: each module's tables, and the links of pages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""What machines may do in AWS, against what our code asks of it, both ways: nothing is missing, and nothing is allowed
-that nobody asks for. What is asked is recorded while the tests of every such path run."""
+"""Permissions of machines in AWS, compared with the calls that the product's code makes, both ways: no permission is
+missing and none is unused.
+
+Calls are recorded while the tests of every such path run.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from tests.deploy.terraforming import ROOT
 
 SERVICES = ("autoscaling", "dynamodb", "ec2", "route53")
 COLLECTOR = {"logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"}
-"""The CloudWatch agent's, as AWS documents them: no code of ours."""
+"""Calls of the CloudWatch agent, as AWS documents them; the product's own code makes none of them."""
 TESTS = [
     "tests/cloud/test_dynamodb.py::TestConformance",
     "tests/cloud/test_dynamodb.py::test_nothing_is_left_lying_about_whoever_writes_or_is_deposed_meanwhile",
@@ -84,7 +87,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
 
 @pytest.fixture(scope="module")
 def rights(stack: Stacks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """By what controllers may do with machines, the statements of one."""
+    """Policy statements of a controller, by the way in which it may recover machines."""
     terraform = stack("modules/controller/aws")
     found = {}
     for recovery in ("none", "reboot", "replace"):
@@ -100,7 +103,7 @@ def actions(statements: list[dict[str, Any]], *, leaving_out: str = "") -> set[s
 
 
 SLOT = "FetchObjects FetchSecrets AttachDisk AttachDiskToOurselves HasDrained"
-"""What any slot may: see test_terraform_machine.py."""
+"""Statements that every slot has: see test_terraform_machine.py."""
 
 
 def of_a_controller(statements: list[dict[str, Any]]) -> set[str]:
@@ -108,7 +111,7 @@ def of_a_controller(statements: list[dict[str, Any]]) -> set[str]:
 
 
 def in_the_sources() -> Iterator[str]:
-    """Whatever is called as an operation of AWS's, in modules that speak with AWS."""
+    """Operations of AWS that the controller's sources name, in modules that import boto3 or botocore."""
     session: Any = boto3.session.Session("test", "test", region_name="us-east-1")
     operations = {
         xform_name(name): f"{service}:{name}"
@@ -158,7 +161,7 @@ def test_every_name_that_it_writes_is_one_that_it_may_write(
 
 def test_whatever_it_may_do_is_narrowed_to_what_is_its_own(rights: dict[str, list[dict[str, Any]]]) -> None:
     at_large = {"ec2:DescribeInstances", "route53:CreateHealthCheck", "route53:ListHealthChecks"}
-    """AWS narrows them to nothing."""
+    """Actions that AWS cannot restrict to resources."""
     for each in rights["replace"]:
         if "*" in each["Resource"]:
             assert set(each["Action"]) <= at_large, each["Sid"]

@@ -1,5 +1,8 @@
-"""Real Terraform on all that terraform/ holds, with stand-ins that serve the current providers' schemas. It shows that
-modules say what the providers take, and that one's outputs are another's inputs; not what a cloud makes of it."""
+"""Real Terraform on all of terraform/, with stand-ins that serve the current providers' schemas.
+
+These tests show that modules match the providers' arguments, and that one module's outputs are another's inputs; they
+cannot show what a cloud makes of them.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def test_its_own_tests_pass(stack: Stacks, folder: str) -> None:
     assert re.search(r"Success! [1-9]\d* passed, 0 failed", stack(folder)("test").ok())
 
 
-# Whole stacks: made, found unchanged, used, and taken away
+# Whole stacks: created, found unchanged, used, and destroyed
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def test_a_stack_is_made_found_unchanged_and_taken_away(stack: Stacks, name: str
 
 
 def files_written(resources: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """What lies in object storage for machines to read: name and text."""
+    """Files in object storage that machines read: name and text."""
     found = [
         (
             Path(str(each["values"].get("key") or each["values"]["name"])).name,
@@ -103,7 +106,7 @@ def files_written(resources: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def check_file(what: tuple[str, str], folder: Path, stack: Path) -> None:
-    """By the command that machines run, with secrets as they would lie beside it."""
+    """Check a file with the command that machines run, and secrets as they would lie beside it."""
     name, text = what
     document = yaml.safe_load(text)
     place = folder / str(document.get("gateway") or document["controller"])
@@ -133,7 +136,7 @@ def ours(*arguments: str | Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-# What is wrong is found
+# Faults are found
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class Mutant:
     before: str
     after: str
     said: str
-    """By Terraform itself."""
+    """Error message of Terraform itself."""
 
 
 AWS, GCP, AZURE = (f"stacks/region/{each}" for each in ("aws", "gcp", "azure"))

@@ -22,7 +22,7 @@ from tests.support.gateways import until
 from tests.support.processes import Process
 
 _EXPOSURE_MAX = 25
-"""Tenths of what systemd calls exposure: 0 is nothing at all, 100 a service as root."""
+"""Highest exposure level of `systemd-analyze security`, in tenths: 0 is none at all, 100 a service as root."""
 
 
 def test_there_is_a_unit_for_each_program() -> None:
@@ -72,13 +72,13 @@ def test_the_user_can_be_made(tmp_path: Path) -> None:
 
 
 def test_a_gateway_has_as_long_as_its_longest_request_may_take() -> None:
-    """Terraform's machines and docs/operations.md write limits.drain down as long as limits.request_deadline."""
+    """Terraform's machines and docs/operations.md set limits.drain to the value of limits.request_deadline."""
     for unit in (each for each in UNITS if "gateway" in each.name):
         assert seconds(setting(unit, "TimeoutStopSec")) >= LimitsConfig().request_deadline_ns / 1e9 + 30
 
 
 class Machine:
-    """Where the units' paths are in this test's folder."""
+    """Machine whose unit paths lie in the test's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.etc, self.state = folder / "etc", folder / "state"
@@ -138,7 +138,7 @@ async def test_it_starts_reloads_and_stops_as_the_unit_says(
         file.write_text(yaml.safe_dump({**document, "colour": "red"}))
         machine.reload(unit, running)
         await until(lambda: any("colour" in str(line) for line in running.log_lines))
-        running.signal(signal.SIGTERM)  # KillMode=mixed: to the program alone
+        running.signal(signal.SIGTERM)  # KillMode=mixed: SIGTERM goes to the program alone
         assert await running.process.wait() == 0
     assert setting(unit, "KillMode") == "mixed"
     assert shutil.which("systemd-analyze")

@@ -1,4 +1,4 @@
-"""Reads systemd's units, which name some keys more than once."""
+"""Reads systemd's units, which may give a key more than once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
 
 
 def settings(unit: Path) -> dict[str, list[str]]:
-    """Of all sections together: no key means two things here."""
+    """Settings of all sections together, since no key has two meanings in these units."""
     found = defaultdict[str, list[str]](list)
     for line in unit.read_text().splitlines():
         if line and line[0] not in "#[":
@@ -25,5 +25,5 @@ def setting(unit: Path, key: str) -> str:
 
 
 def seconds(text: str) -> int:
-    """As our files write them: 630s, 10m."""
+    """Seconds of a time span as these files write it: 630s, 10m."""
     return int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]]

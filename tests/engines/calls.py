@@ -1,4 +1,4 @@
-"""What is asked of engines that share their work, and what one reads out of their answers."""
+"""Calls to engines that share their work (prefill and decode), and readers of their answers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from tests.support.core import MODEL
 CHAT, COMPLETIONS = engine_api.CHAT_PATH, engine_api.COMPLETIONS_PATH
 TOKENS = 24
 FETCHED = "vllm:external_prefix_cache_hits_total"
-"""Tokens that an engine got from another one."""
+"""Metric of tokens whose KV cache an engine fetched from another engine."""
 EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
 
 
 def long_text() -> str:
-    """Another one each time: nobody's cache knows it. Some ten blocks."""
+    """Text of some ten blocks that differs each time, so that no prefix cache holds it."""
     return " ".join(f"region {os.urandom(3).hex()} sleeps" for _ in range(20))
 
 
 def asked(path: str, text: str, **changes: object) -> bytes:
-    """Everything that a client may say of its answer, so that each mutation meets what it is for."""
+    """Body of a call with every member that shapes the answer, so that each change of the gateway to the body has one
+    to act on.
+    """
     words: dict[str, dict[str, object]] = {
         CHAT: {
             "messages": [{"role": "user", "content": text}],
@@ -41,8 +43,9 @@ def asked(path: str, text: str, **changes: object) -> bytes:
 
 
 def said_in(path: str, said: bytes) -> list[Any]:
-    """What was generated, whether it came whole or in pieces, and with which logprobs: engines put two tokens into one
-    event now and then."""
+    """Generated text and logprobs of an answer, whole or streamed; joined, since engines put two tokens into one event
+    at times.
+    """
     events = [line[6:] for line in said.splitlines() if line.startswith(b"data: {")] or [said]
     documents = [json.loads(event) for event in events]
     if path in (CHAT, COMPLETIONS):

@@ -1,5 +1,7 @@
-"""Two real vLLM for the whole session, and a pair that shares its work. Where they cannot be had the tests are skipped
-with the reason, unless `--require-engines` is given."""
+"""Two real vLLM for the whole session, and a pair of prefill worker and decode worker.
+
+Tests are skipped with the reason where engines cannot be started, unless `--require-engines` is given.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ def running_engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 @pytest.fixture
 async def engines(running_engines: Engines) -> Engines:
-    """Both up and idle, whatever the test before did to them."""
+    """Both engines up and idle, whatever the last test did to them."""
     await all_up(running_engines)
     for engine in running_engines:
         await engine.until_holding(0)
@@ -75,7 +77,7 @@ async def engines(running_engines: Engines) -> Engines:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One reads prompts and the other one writes answers. What the first has read moves over NIXL."""
+    """A prefill worker and a decode worker; prompts' KV cache moves between them over NIXL."""
 
     prefill: Engine
     decode: Engine
@@ -100,7 +102,7 @@ def running_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 async def pair(running_pair: Pair) -> Pair:
-    """Both up and empty, whatever the test before did to them."""
+    """Both engines up and empty, whatever the last test did to them."""
     await all_up(running_pair)
     for engine in running_pair:
         await engine.until_holding(0)
@@ -110,7 +112,7 @@ async def pair(running_pair: Pair) -> Pair:
 
 @pytest.fixture(scope="session")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the plug-in that counts experts, installed from its sources as anybody would."""
+    """Folder with the plug-in that counts experts, installed from its sources as a user would."""
     folder = tmp_path_factory.mktemp("plugin")
     sources = shutil.copytree(
         ROOT / "engine_plugins/vllm_expert_counts",

@@ -1,5 +1,6 @@
-"""Stands between a gateway and an engine, passes on every byte, and cuts a stream off when it is told to: as if the
-engine had been killed there, which would take a real one half a minute to come back from.
+"""Proxy between a gateway and an engine that passes on every byte, and cuts a stream off on request.
+
+It looks as if the engine had been killed; a real engine would take half a minute to start again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _PAUSE_S = 0.003
 
 
 class Cut:
-    """Shared by all that stand in front of engines: whoever comes first to so many events is cut off there."""
+    """Point at which a stream is cut off, shared by all proxies: the first stream with that many events is cut."""
 
     def __init__(self) -> None:
         self.after_events: int | None = None
@@ -24,7 +25,9 @@ class Cut:
         self.after_events = after_events
 
     def strikes_at(self, events: int, data: bytes) -> int | None:
-        """How much of `data`, which follows on so many events, still passes; None: all of it, and more."""
+        """Bytes of `data`, which follows after `events` events, that still pass; None if all of it passes and nothing
+        is cut.
+        """
         if self.after_events is None or events + data.count(_EVENT) < self.after_events:
             return None
         at = 0
@@ -36,11 +39,11 @@ class Cut:
 
 
 class _Passed:
-    """Of one connection, on which one request comes after the other."""
+    """Progress of one connection, on which requests follow one another."""
 
     def __init__(self) -> None:
         self.events = 0
-        """Of the answer to the last request."""
+        """Events of the answer to the last request."""
 
 
 class Cutter:
@@ -70,14 +73,14 @@ class Cutter:
             engine_writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passed: _Passed) -> None:
-        """Events that have passed whole count; what is cut off is never half an event."""
+        """Pass on the answer. Whole events count, and a stream is never cut within an event."""
         while data := await reader.read(_PIECE):
             at = self._cut.strikes_at(passed.events, data)
             passed.events += data.count(_EVENT)
             for event in (data if at is None else data[:at]).splitlines(keepends=True):
                 writer.write(event)
                 await writer.drain()
-                if event.startswith(_EVENT):  # what comes all at once may be broken before any of it has gone on
+                if event.startswith(_EVENT):  # pieces sent together may be lost by the break before any has arrived
                     await asyncio.sleep(_PAUSE_S)
             if at is not None:
                 writer.close()

@@ -1,4 +1,4 @@
-"""Real engines as processes: started, asked how they do, stopped in every way. None outlives the tests."""
+"""Real engines as processes: started, asked for their state, and stopped in every way. None outlives the tests."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from tests.support.metrics_pages import sums_by_name
 ROOT: Final = Path(__file__).parents[2]
 VLLM_FOLDER: Final = ROOT / ".venv-engines"
 ORACLE_FOLDER: Final = ROOT / ".venv-engines-oracle"
-"""An older vLLM, which tells of every token which experts it picked."""
+"""Environment of an older vLLM that reports the experts which each token picked."""
 LLAMACPP_FOLDER: Final = ROOT / ".venv-llamacpp"
 START_S = 600.0
 END_S = 30.0
 _POLL_S = 0.1
 
 RUNNING_MAX = 4
-"""Requests that one vLLM here runs at once; the others wait in it."""
+"""Requests that one vLLM here runs at once; others wait in it."""
 HELD_MAX = 8
-"""Requests that may run or wait in it; more are refused."""
+"""Requests that may run or wait in one vLLM; more are refused."""
 CONTEXT_TOKENS = 2048
 KV_BLOCKS = 129
 KV_BLOCK_TOKENS = 32
-"""KV cache for twice the longest context (one block is vLLM's own): it fills, and forgets, within a test."""
+"""KV cache for twice the longest context, as one block is vLLM's own: it fills up and evicts within a test."""
 _BEHIND = (shutil.which("nice") or "nice", "-n", "10")
 LEASE_S = 20
-"""How long a prefill worker here keeps what nobody fetches; vLLM's default is 30."""
+"""Seconds for which a prefill worker here keeps blocks that are not fetched; vLLM's default is 30."""
 PIECE_TOKENS = 96
-"""Tokens a step of an engine that reads prompts in pieces."""
+"""Tokens per step of an engine that reads prompts in chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is served, by which vLLM, with which folders of packages for it to find plug-ins in."""
+    """Model to serve, the vLLM that serves it, and folders of packages in which that vLLM finds plug-ins."""
 
     name: str
     folder: Path = VLLM_FOLDER
@@ -59,7 +59,7 @@ DENSE: Final = Model("tiny")
 
 
 def why_missing(folder: Path) -> str:
-    """Why the engine of this environment cannot be started, in words; empty when it can."""
+    """Reason why the engine of this environment cannot be started; empty if it can."""
     if (folder / "ready").is_file():
         return ""
     with suppress(FileNotFoundError):
@@ -74,12 +74,14 @@ def free_port() -> int:
 
 
 def reports_error(said: bytes) -> bool:
-    """Does a stream say that it failed? The words alone prove nothing: random weights say `error` now and then."""
+    """True if a stream reports a failure. The word alone proves nothing: random weights generate `error` now
+    and then.
+    """
     return any(mark in said for mark in (b'data: {"error"', b"event: error\n", b"event: response.failed\n"))
 
 
 class Engine:
-    """One engine, whose process may come and go at the same address."""
+    """One engine, whose process may end and start again at the same address."""
 
     def __init__(self, command: Sequence[str | Path], port: int, log: Path, environment: dict[str, str]) -> None:
         self.port = port
@@ -91,7 +93,7 @@ class Engine:
         self._is_ending = False
 
     def start(self, *more: str) -> None:
-        """With further options for this one life."""
+        """Start the process, with further options for this run only."""
         assert not self.is_running
         self._is_ending = False
         tether = [sys.executable, "-m", "loadgen.demo.tether", str(os.getpid())]
@@ -111,7 +113,7 @@ class Engine:
         return self._process is not None and self._process.poll() is None
 
     async def be_up(self) -> None:
-        """Start it again if it has ended, or is about to."""
+        """Start the engine again if it has ended or is about to."""
         if self._is_ending:
             await self.until_gone()
         if not self.is_running:
@@ -132,13 +134,13 @@ class Engine:
         return False
 
     def terminate(self) -> None:
-        """Ask its first process to end, as whoever runs containers does."""
+        """Ask the engine's first process to end, as a container runtime does."""
         assert self._process is not None
         self._is_ending = True
         self._process.terminate()
 
     def kill(self) -> None:
-        """The whole family at once: what vLLM's first process leaves behind would go on computing."""
+        """Kill the whole process group: processes that vLLM's first process leaves behind would go on computing."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -146,7 +148,7 @@ class Engine:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """It takes requests and gets nowhere with them: only its first process, which speaks HTTP, goes on."""
+        """Stop all processes but the first, which serves HTTP: requests are accepted and make no progress."""
         computing = self._computing()
         for pid in computing:
             os.kill(pid, signal.SIGSTOP)
@@ -158,11 +160,11 @@ class Engine:
                     os.kill(pid, signal.SIGCONT)
 
     def _computing(self) -> list[int]:
-        """VLLM's processes behind the first: they name themselves."""
+        """Process ids of vLLM's other processes, found by the names that they give themselves."""
         assert self._process is not None
         found = []
         for each in Path("/proc").iterdir():
-            with suppress(OSError):  # it has ended meanwhile
+            with suppress(OSError):  # the process may have ended
                 if each.name.isdecimal() and (each / "comm").read_text().startswith("VLLM::"):
                     found.append(int(each.name))
         return [pid for pid in found if _group_of(pid) == self._process.pid]
@@ -175,19 +177,22 @@ class Engine:
             self.kill()
 
     async def counters(self) -> dict[str, float]:
-        """What its metrics page counts, by name, series added up."""
+        """Values of the engine's metrics page by name, with series added up."""
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}/metrics") as answer:
             return sums_by_name(await answer.text())
 
     async def until_holding(self, requests: int) -> None:
-        """Until so many run or wait in it: whoever runs may be put back for a while when the KV cache is full."""
+        """Wait until exactly this many requests run or wait; running requests may be preempted while the KV cache is
+        full.
+        """
         async with asyncio.timeout(END_S):
             while await self.held() != requests:  # noqa: ASYNC110 - another process, which tells us nothing
                 await asyncio.sleep(_POLL_S)
 
     async def until_empty(self, within_s: float = END_S) -> None:
-        """Until its KV cache holds nothing for anybody, neither for who runs nor for who might fetch it. What may be
-        forgotten at any time does not count."""
+        """Wait until the KV cache holds no block for a running request or for a fetch by another engine. Blocks that
+        may be evicted at any time do not count.
+        """
         async with asyncio.timeout(within_s):
             while (await self.counters())["vllm:kv_cache_usage_perc"] > 0:  # noqa: ASYNC110 - see above
                 await asyncio.sleep(_POLL_S)
@@ -198,30 +203,33 @@ class Engine:
 
 
 def vllm(log: Path) -> Engine:
-    """A vLLM with the tiny random model, which refuses what would wait too long."""
+    """Real vLLM with the tiny random model, which refuses requests beyond `HELD_MAX`."""
     return _vllm(log, {"max-num-queued-reqs": HELD_MAX}, {})
 
 
 def prefill_worker(log: Path, model: Model = DENSE) -> Engine:
-    """Keeps what it has read for whoever fetches it, `LEASE_S` at most. As long as it keeps anything it steps without a
-    pause: on cores that it shares it would starve the very one that fetches, so it goes behind."""
+    """Prefill worker; it keeps KV blocks for the engine that fetches them, for `LEASE_S` at most.
+
+    While it keeps any it steps without a pause, and would starve the fetching engine on shared cores: it runs at a
+    lower priority.
+    """
     role: dict[str, object] = {"kv_role": "kv_producer", "kv_connector_extra_config": {"kv_lease_duration": LEASE_S}}
     return _nixl(log, role, model, _BEHIND)
 
 
 def decode_worker(log: Path, model: Model = DENSE, role: str = "kv_consumer") -> Engine:
-    """Fetches what another one has read. What it cannot fetch is a failure, as by default."""
+    """Decode worker; it fetches KV blocks of another engine. A failed fetch fails the request, as by default."""
     return _nixl(log, {"kv_role": role}, model)
 
 
 def experts(log: Path, model: Model, more: Mapping[str, object], *flags: str) -> Engine:
-    """A vLLM that reads prompts in pieces, and lets tests empty its prefix cache."""
+    """Real vLLM that reads prompts in chunks, and lets tests empty its prefix cache."""
     options = {"max-num-batched-tokens": PIECE_TOKENS, **more}
     return _vllm(log, options, {"VLLM_SERVER_DEV_MODE": "1"}, model=model, flags=flags)
 
 
 def _nixl(log: Path, role: dict[str, object], model: Model, run: Sequence[str] = ()) -> Engine:
-    """NIXL over loopback, from memory to memory."""
+    """Real vLLM with NIXL over loopback, from memory to memory."""
     config = {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu", **role}
     environment = {
         "UCX_TLS": "tcp,sm,self",
@@ -241,7 +249,7 @@ def _vllm(
     model: Model = DENSE,
     flags: Sequence[str] = (),
 ) -> Engine:
-    """`run`: the command that runs it."""
+    """Real vLLM with these options; `run` is the command that runs it."""
     port = free_port()
     options: dict[str, object] = {
         "host": "127.0.0.1",
@@ -281,7 +289,7 @@ def _group_of(pid: int) -> int:
 
 
 async def all_up(engines: Iterable[Engine]) -> None:
-    """They start side by side."""
+    """Wait until all engines are up; they start side by side."""
     async with asyncio.TaskGroup() as tasks:
         for engine in engines:
             tasks.create_task(engine.be_up())

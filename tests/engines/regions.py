@@ -1,4 +1,4 @@
-"""Gateways in front of real engines: each reads a region file that a test may change; they know each other by mTLS."""
+"""Gateways in front of real engines: each reads a region file that a test may change, and peers connect over mTLS."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RealRegion:
         self.path.write_text(yaml.safe_dump(self.document))
 
     async def change(self, **sections: object) -> None:
-        """As an operator would: edit the file, send SIGHUP."""
+        """Change the config as an operator would: edit the file, then reload."""
         self.write(**sections)
         assert await self.gateway.reloader.reload() == []
 
@@ -88,7 +88,7 @@ class RealMesh:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Everybody up, and everybody in everybody's eyes."""
+        """Run all gateways, each connected to all others."""
         async with AsyncExitStack() as stack:
             for region in self.regions:
                 region.write(peers=[self._peer(other) for other in self.regions if other is not region])

@@ -1,4 +1,4 @@
-"""Stands between a gateway and an engine, passes on every byte, and remembers the bodies that the engine sent."""
+"""Proxy between a gateway and an engine that passes on every byte, and keeps the bodies that the engine sent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Tap:
 
 
 class _Listener:
-    """Follows one connection, on which one request comes after the other."""
+    """Follows one connection, on which requests follow one another."""
 
     def __init__(self, answers: list[bytes]) -> None:
         self._answers = answers

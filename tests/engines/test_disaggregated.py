@@ -1,5 +1,6 @@
-"""A real pair over NIXL behind a gateway: clients read what one engine would have said, a death on either side is told
-or made good, and whenever a client leaves, both engines and the gateway are empty afterwards."""
+"""A real pair over NIXL behind a gateway: clients get the answer that one engine would have given, the death of either
+engine is reported or retried, and both engines and the gateway are empty after a client has left at any point.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.timeout(900)
 
 JSON = {"content-type": "application/json"}
 PLAIN = {"logprobs": None, "top_logprobs": None, "logprob_token_ids": None}
-"""Of an answer that the gateway puts together out of a stream."""
+"""Changes to a call whose answer the gateway assembles from a stream: it asks for no logprobs."""
 LONG = {"max_tokens": 1500, "min_tokens": 1500, "stream": True}
 
 
@@ -33,7 +34,7 @@ LONG = {"max_tokens": 1500, "min_tokens": 1500, "stream": True}
 async def region_of(
     mesh: RealMesh, pair: Pair, *, decode_batch_max: int = RUNNING_MAX, wait_max: str = "10m"
 ) -> AsyncIterator[RealRegion]:
-    """`wait_max`: how long a request waits for somebody to come back."""
+    """Region with the pair; `wait_max` is how long a request waits for an engine to return."""
     members = replicas({"reader": pair.prefill.url, "writer": pair.decode.url})
     for member, role in zip(members, ("prefill", "decode"), strict=True):
         member.update(pool="pair", role=role)
@@ -75,7 +76,7 @@ async def under_way(session: aiohttp.ClientSession, region: RealRegion) -> Async
 async def asking(
     session: aiohttp.ClientSession, region: RealRegion, body: bytes
 ) -> AsyncIterator[asyncio.Task[tuple[int, bytes]]]:
-    """Somebody waits for an answer to a chat; with the end of the context nobody does any more."""
+    """Client that waits for the answer to a chat, and leaves when the context ends."""
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(read(session, region.url, CHAT, body))
         yield task
@@ -87,14 +88,14 @@ async def until_legs(region: RealRegion, count: int) -> None:
 
 
 async def until_kept(engine: Engine) -> None:
-    """Until it keeps blocks for somebody."""
+    """Wait until the engine keeps KV blocks."""
     async with asyncio.timeout(60):
         while (await engine.counters())["vllm:kv_cache_usage_perc"] == 0:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.05)
 
 
 async def at_rest(region: RealRegion, pair: Pair) -> None:
-    """Nobody holds anything: the gateway no request, the engines no block, be it that a lease has to end first."""
+    """Assert that the gateway holds no request and the engines no block, if need be once a lease has ended."""
     await region.until_idle()
     assert unrest(region.gateway) == []
     for engine in pair:
@@ -147,7 +148,7 @@ class TestAnswers:
     async def test_what_the_engines_refuse_is_the_clients_to_read(
         self, region: RealRegion, pair: Pair, session: aiohttp.ClientSession
     ) -> None:
-        """Whether it is the one that reads or the one that writes which finds fault with it."""
+        """Holds for requests that the prefill worker refuses and for those that the decode worker refuses."""
         for changes in ({"prompt": "word " * 5000}, {"max_tokens": 10**6}, {"temperature": -3}):
             status, said = await read(session, region.url, COMPLETIONS, asked(COMPLETIONS, long_text(), **changes))
             assert (status, json.loads(said)["error"]["code"]) == (400, 400)
@@ -185,7 +186,7 @@ class TestAClientLeaves:
     async def test_while_its_decode_is_asked_for(
         self, region: RealRegion, pair: Pair, session: aiohttp.ClientSession, stream: bool
     ) -> None:
-        """What had been read for it is given back by the decode worker, which never pulls it."""
+        """The decode worker releases the prefill worker's blocks without pulling them."""
         with pair.decode.frozen():
             async with asking(session, region, asked(CHAT, long_text(), stream=stream)):
                 await until_kept(pair.prefill)
@@ -194,7 +195,7 @@ class TestAClientLeaves:
         await at_rest(region, pair)
 
     async def test_while_it_waits_for_a_slot(self, mesh: RealMesh, pair: Pair, session: aiohttp.ClientSession) -> None:
-        """Nobody can be told to let go of what was read for it: the lease ends that."""
+        """No engine can be told to release the blocks that were read for the request: they go when their lease ends."""
         async with region_of(mesh, pair, decode_batch_max=1) as region:
             async with under_way(session, region) as answer:
                 async with asking(session, region, asked(CHAT, long_text())):
@@ -258,7 +259,7 @@ class TestADeath:
     async def test_of_the_writer_before_its_first_token_is_made_good(
         self, region: RealRegion, pair: Pair, session: aiohttp.ClientSession
     ) -> None:
-        """With a new prefill, by whoever comes up in its place."""
+        """A new prefill is made, and the restarted decode worker decodes it."""
         body = asked(CHAT, long_text(), **PLAIN)
         with pair.decode.frozen():
             async with asking(session, region, body) as asked_for:

@@ -1,5 +1,7 @@
-"""The plug-in for vLLM that counts experts, in real engines with a tiny random MoE. What it should count is told by an
-older vLLM, which can say of every token which experts it picked: `routed_experts`."""
+"""The plug-in for vLLM that counts experts, in real engines with a tiny random MoE.
+
+Expected counts come from an older vLLM that reports the experts picked by every token: `routed_experts`.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,14 @@ pytestmark = pytest.mark.timeout(900)
 
 KEY = "nightside_expert_counts"
 LAYERS, EXPERTS, TOP_K = (0, 2, 3), 32, 4
-"""Of tests/engines/tiny_model.py: its second layer is dense."""
+"""Shape of the model in tests/engines/tiny_model.py, whose second layer is dense."""
 HAND_OVER = {"do_remote_decode": True, "do_remote_prefill": False}
 TOKENS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """`on` has the plug-in, `off` has not, `oracle` is the older one."""
+    """Engines: `on` has the plug-in, `off` has not, `oracle` is the older one."""
 
     on: Engine
     off: Engine
@@ -111,7 +113,7 @@ async def complete(
 
 
 def read(said: dict[str, Any], prompt: Sequence[int]) -> list[list[int]]:
-    """Layers by experts."""
+    """Counts of an answer, layers by experts."""
     counts = said["kv_transfer_params"][KEY]
     told = (counts["v"], counts["layers"], counts["experts"], counts["tokens"])
     assert told == (1, len(LAYERS), EXPERTS, len(prompt))
@@ -128,7 +130,7 @@ async def counted(
 
 
 async def picked(session: aiohttp.ClientSession, oracle: Engine, prompt: Sequence[int], **more: object) -> NDArray[Any]:
-    """Tokens by layers by rank, of the prompt and of all that was said but its last token."""
+    """Experts picked, as tokens by layers by rank, for the prompt and all generated tokens but the last."""
     said = await complete(session, oracle, prompt, **more)
     return np.load(io.BytesIO(base64.b64decode(said["choices"][0]["routed_experts"])))  # type: ignore[no-any-return]
 
@@ -179,7 +181,7 @@ class TestCounts:
     async def test_what_was_said_counts_for_whoever_goes_on_from_there(
         self, counting: Counting, session: aiohttp.ClientSession
     ) -> None:
-        """Blocks of an answer are as good for a hit as those of a prompt."""
+        """Blocks of generated tokens give prefix cache hits as blocks of a prompt do."""
         prompt = words(random.Random(2), 50)
         said = await complete(session, counting.on, prompt, max_tokens=60, min_tokens=60)
         talk = [*prompt, *said["choices"][0]["token_ids"], *words(random.Random(3), 20)]
@@ -190,7 +192,7 @@ class TestCounts:
     async def test_many_at_once_that_push_each_other_out(
         self, counting: Counting, session: aiohttp.ClientSession
     ) -> None:
-        """More than the cache holds: blocks are taken from each other, and who has no room begins again."""
+        """Requests need more than the cache holds: blocks are evicted, and preempted requests start again."""
         rng = random.Random(4)
         shared = words(rng, 3 * KV_BLOCK_TOKENS)
         prompts = [shared * (number % 2) + words(rng, 500 + 37 * number) for number in range(8)]
@@ -225,7 +227,7 @@ class TestCounts:
 
 class TestOnAnAccelerator:
     def test_rows_there_are_rows_here(self, request: pytest.FixtureRequest, plugin: Path) -> None:
-        """Where there is no accelerator, what would run on one runs on the host, beside what does run there."""
+        """Compares the accelerator's code with the host's; on a machine without an accelerator both run on the host."""
         needs(VLLM_FOLDER, request.config)
         python = VLLM_FOLDER / "bin/python"
         done = subprocess.run(
@@ -273,10 +275,10 @@ class TestRecording:
         )
         picks = await picked(session, counting.oracle, prompt, max_tokens=TOKENS)
         assert len(picks) == len(prompt) + TOKENS - 1
-        await complete(session, counting.on, [5])  # its step tells the worker that the one before is over
+        await complete(session, counting.on, [5])  # the next step tells the worker that the last request is over
         async with asyncio.timeout(30):
             while not (found := [line for line in recorded(calibration) if "recorded-1" in line["id"]]):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)  # another process
+                await asyncio.sleep(0.05)  # waits for another process
         (line,) = found
         assert said["id"] in line["id"]
         assert (line["v"], line["document"], line["steps"]) == (1, "page 7", TOKENS - 1)
@@ -297,7 +299,7 @@ def running_moe_pair(
     needs(VLLM_FOLDER, request.config)
     folder = tmp_path_factory.mktemp("moe-pair")
     model = Model("tiny-moe", plugins=(plugin,))
-    both = decode_worker(folder / "decode.log", model, role="kv_both")  # one that only decodes would not count at all
+    both = decode_worker(folder / "decode.log", model, role="kv_both")  # a pure decode worker counts nothing
     pair = Pair(prefill_worker(folder / "prefill.log", model), both)
     try:
         asyncio.run(all_up(pair))
@@ -319,7 +321,7 @@ class TestPair:
             await complete(session, pair.prefill, prompt[:170])
         said = await complete(session, pair.prefill, prompt, kv_transfer_params=HAND_OVER)
         assert read(said, prompt) == await expected(session, counting.oracle, prompt)
-        params = said["kv_transfer_params"]  # whole: not every gateway takes out what it does not know
+        params = said["kv_transfer_params"]  # passed on whole: not every gateway removes unknown members
         assert params["do_remote_prefill"] is True
         fetched = (await pair.decode.counters())[FETCHED]
         decoded = await complete(
@@ -332,7 +334,9 @@ class TestPair:
     async def test_what_came_from_elsewhere_is_not_counted(
         self, running_moe_pair: Pair, session: aiohttp.ClientSession
     ) -> None:
-        """Who has fetched a prompt knows nothing of its experts, and says nothing, then or when it meets it again."""
+        """An engine that fetched a prompt's blocks has no counts for them, and reports none, then or at a later prefix
+        hit.
+        """
         pair = running_moe_pair
         prompt = words(random.Random(9), 5 * KV_BLOCK_TOKENS + 3)
         handed = await complete(session, pair.prefill, prompt, kv_transfer_params=HAND_OVER)
@@ -360,7 +364,7 @@ class TestNeverInTheWay:
     async def test_a_plug_in_that_fails_is_off_and_the_engine_serves(
         self, running_counting: Counting, session: aiohttp.ClientSession, plugin: Path, tmp_path: Path
     ) -> None:
-        """While it starts and in the scheduler, and in the midst of a layer."""
+        """Fails while starting, in the scheduler, and within a layer."""
         broken = [
             ("vllm_expert_counts.worker_hooks:_set_up", "vllm_expert_counts.scheduler_hooks:_take"),
             ("vllm.model_executor.layers.fused_moe.routed_experts_capturer:RoutedExpertsCapturer.capture",),
@@ -388,7 +392,7 @@ class TestNeverInTheWay:
 
 
 def sabotage(folder: Path, broken: Sequence[str]) -> Path:
-    """A plug-in that breaks ours: each `module:name` raises when it is called."""
+    """Plug-in that breaks the product's plug-in: each `module:name` raises when it is called."""
     (folder / "saboteur-1.dist-info").mkdir(parents=True)
     (folder / "saboteur-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: saboteur\nVersion: 1\n")
     (folder / "saboteur-1.dist-info/entry_points.txt").write_text("[vllm.general_plugins]\nzz = saboteur:register\n")

@@ -1,5 +1,6 @@
-"""A real pair, one vLLM that reads prompts and one that writes answers, over NIXL on the CPU. First by hand, with what
-`gateway.engines.handoff` says to either: without a gateway."""
+"""A real pair, a prefill worker and a decode worker of vLLM, over NIXL on the CPU, driven by hand: without a gateway,
+with the bodies that `gateway.engines.handoff` makes for either.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ class TestByHand:
     async def test_a_decode_had_as_a_stream_is_put_together_to_the_whole_answer(
         self, pair: Pair, session: aiohttp.ClientSession, path: str
     ) -> None:
-        """Equal in every field but the id, the time, and who had what in its cache."""
+        """Answers are equal in every member but the id, the time, and the counts of cached tokens."""
         body = asked(path, long_text(), logprobs=None, top_logprobs=None, logprob_token_ids=None, return_token_ids=True)
         attempt = ByHand(session, pair, path, body)
         handed = await attempt.prefill()
@@ -101,7 +102,7 @@ class TestByHand:
     async def test_a_prompt_too_large_to_be_searched_is_overruled_from_both_ends(
         self, pair: Pair, session: aiohttp.ClientSession
     ) -> None:
-        """Of a member that stands twice the real engine believes ours."""
+        """A member may stand twice in the body: the engine takes the gateway's."""
         padding = {"stream": True, "stop": None, "user": " " * (2 << 20)}
         attempt = ByHand(session, pair, COMPLETIONS, asked(COMPLETIONS, long_text(), **padding))
         status, said = await attempt.decode(await attempt.prefill())
@@ -121,7 +122,7 @@ class TestByHand:
     async def test_what_the_decode_refuses_is_given_back_at_once(
         self, pair: Pair, session: aiohttp.ClientSession
     ) -> None:
-        """So that a retry needs a new prefill: what the first has handed over is gone."""
+        """The first prefill's blocks are released, so that a retry needs a new prefill."""
         before = await pair.prefill.counters()
         attempt = ByHand(session, pair, COMPLETIONS, asked(COMPLETIONS, long_text(), max_tokens=10**6))
         status, said = await attempt.decode(await attempt.prefill())

@@ -1,4 +1,4 @@
-"""The demo with real llama.cpp servers and a real small model, as a newcomer runs it."""
+"""The demo with real llama.cpp servers and a real small model, as a new user runs it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Answers of real engines that break at random tokens and go on at another one. Decoded greedily, so that each can be
-held against the one that nothing broke: how many are equal, why the others are not, and that all are whole. And an
-engine that is killed under load, in earnest.
+"""Answers of real engines that break at random tokens and are resumed at another engine.
 
-`--figures FILE` has what was measured written down, for the page of results.
+Decoding is greedy, so that each answer can be compared with an unbroken one: how many are equal, why the others differ,
+and that all are whole. One test kills an engine under load. `--figures FILE` writes the measurements down for the page
+of results.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ pytestmark = pytest.mark.timeout(400)
 
 TOKENS = 40
 CLIENTS = 4
-"""As many as two engines here answer at once with room to spare: one of them is enough for all."""
+"""Clients at once; few enough for a single engine."""
 WENT_ON = b": nightside: went on elsewhere"
 BREAKS = 12
-"""Of each kind of call."""
+"""Breaks of each kind of call."""
 ENDING = 8
-"""Events at the end of a stream, at most, that say that it ends: nobody goes on behind them."""
+"""Events at the end of a stream, at most, that announce its end: a break behind them is not resumed."""
 QUESTIONS = (
     "What is the capital of France?",
     "Name three colours of the rainbow.",
@@ -51,12 +51,12 @@ QUESTIONS = (
 
 @dataclass
 class Tally:
-    """What became of the breaks of one kind."""
+    """Results of the breaks of one kind."""
 
     breaks: int = 0
     equal: int = 0
     reread: int = 0
-    """Of those that are not: what was said is read as other tokens than were generated."""
+    """Differing answers whose text so far is tokenized differently from the tokens that were generated."""
     differing: list[str] = field(default_factory=list)
 
     def note(self, unbroken: str, broken: str, *, is_reread: bool) -> None:
@@ -68,8 +68,9 @@ class Tally:
 
 
 Reread = Callable[[str, str, str, str], Awaitable[bool]]
-"""Told the call, the question, what was said when it broke, and of what whole: does the tokenizer of whoever goes on
-make other tokens of it than were generated?"""
+"""Checks, given the call, the question, the text at the break and the whole text, if the tokenizer of the resuming
+engine makes other tokens of the text than were generated.
+"""
 
 
 @asynccontextmanager
@@ -98,7 +99,7 @@ def asked(path: str, question: str, **more: object) -> dict[str, Any]:
 
 
 async def answer(session: aiohttp.ClientSession, region: RealRegion, path: str, body: dict[str, Any]) -> list[str]:
-    """The text of each of its events. A stream that says that it failed, or does not end, is none."""
+    """Text of each event. Asserts that the stream reports no failure and ends."""
     async with session.post(region.url + path, json=body) as response:
         said = await response.read()
     assert response.status == 200, said
@@ -134,7 +135,7 @@ async def break_often(
         unbroken, broken = "".join(texts), "".join(await answer(session, region, path, body))
         await region.until_free(2)
         await region.until_idle()
-        if resumes(region) > before:  # else it had not begun: it was had from the beginning
+        if resumes(region) > before:  # a stream that had not begun is retried from its start
             is_reread = unbroken != broken and await reread(path, question, "".join(texts[:at]), unbroken)
             tally.note(unbroken, broken, is_reread=is_reread)
     assert tally.breaks >= BREAKS // 2
@@ -157,7 +158,9 @@ async def detokenized(session: aiohttp.ClientSession, port: int, tokens: list[in
 
 
 def by_generated_ids(session: aiohttp.ClientSession, port: int) -> Reread:
-    """Of an engine that tells what it generates: are the ids of what was said those of its text?"""
+    """Compare token ids, for an engine that reports those it generates: are the ids of the text those that were
+    generated?
+    """
 
     async def reread(path: str, question: str, said: str, whole: str) -> bool:
         path = COMPLETIONS_PATH if path == COMPLETIONS_PATH else CHAT_PATH
@@ -172,22 +175,24 @@ def by_generated_ids(session: aiohttp.ClientSession, port: int) -> Reread:
                 text += choice.get("text") or (choice.get("delta") or {}).get("content") or ""
                 generated += choice.get("token_ids") or []
         if not (whole.startswith(said) and text.startswith(said)):
-            return False  # asked the same again, it does not answer the same itself
+            return False  # the same question gave another answer, so that ids cannot be compared
         while generated and await detokenized(session, port, generated) != said:
-            generated.pop()  # an event may have brought several
+            generated.pop()  # one event may have brought several tokens
         return await tokenized(session, port, said) != generated
 
     return reread
 
 
 async def with_ids(path: str, question: str, said: str, whole: str) -> bool:
-    """Nothing is read anew where ids are told."""
+    """Return False: with token ids, no text is tokenized again."""
     del path, question, said, whole
     return False
 
 
 def by_whole_text(session: aiohttp.ClientSession, port: int) -> Reread:
-    """Of one that does not, and writes as its tokenizer reads: does the break fall inside a token of the whole?"""
+    """Compare texts, for an engine that reports no ids and tokenizes text as it generates it: does the break fall
+    inside a token of the whole text?
+    """
 
     async def reread(path: str, question: str, said: str, whole: str) -> bool:
         del path, question
@@ -202,8 +207,7 @@ Told = Callable[[str, str, str, Tally], None]
 
 @pytest.fixture
 def told(request: pytest.FixtureRequest) -> Told:
-    """For whoever runs it with `-s`, or with `--figures`: where no two tokenizers need agree, there is nothing to
-    assert."""
+    """Report of the measurements, with `-s` or `--figures`; it asserts nothing, as two tokenizers need not agree."""
 
     def tell(engine: str, path: str, how: str, tally: Tally) -> None:
         differing = "\n".join(tally.differing[:2])
@@ -225,7 +229,9 @@ LLAMACPP = "llama.cpp, SmolLM2-135M"
 async def test_vllm_goes_on_with_a_text(
     engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession, told: Told, path: str
 ) -> None:
-    """Random weights write what no tokenizer would read as the same tokens: only that all are whole is asked."""
+    """Random weights generate text that no tokenizer reads as the same tokens: the test asserts only that all answers
+    are whole.
+    """
     reread = by_generated_ids(session, engines.one.port)
     more = {"ignore_eos": True} if path == CHAT_PATH else {}
     async with behind_cutters(mesh, (each.port for each in engines), "vllm") as (region, cut):
@@ -245,7 +251,7 @@ async def test_vllm_goes_on_with_token_ids_exactly(
 async def test_a_chat_goes_on_with_token_ids_exactly(
     engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession, told: Told
 ) -> None:
-    """Which its client does not see: the gateway asks for them by itself, where its operator wants that."""
+    """The client does not see token ids: the gateway requests them itself where its operator enabled that."""
     ports = [each.port for each in engines]
     async with behind_cutters(mesh, ports, "vllm", resume={"token_ids": True}) as (region, cut):
         tally = await break_often(session, region, cut, CHAT_PATH, with_ids, ignore_eos=True)
@@ -254,7 +260,7 @@ async def test_a_chat_goes_on_with_token_ids_exactly(
 
 
 class Streams:
-    """Clients that ask again and again, until they are told to stop."""
+    """Clients that send one request after the other until they are stopped."""
 
     def __init__(self, session: aiohttp.ClientSession, region: RealRegion) -> None:
         self._session = session
@@ -262,7 +268,7 @@ class Streams:
         self.is_over = False
         self.whole = self.broken = self.went_on = 0
         self.begun = 0
-        """Those that have a first token, and no end yet."""
+        """Streams that have a first token, and no end yet."""
         self.pauses_s: list[float] = []
         self.first_tokens_s: list[float] = []
 
@@ -300,7 +306,7 @@ class Streams:
 async def test_an_engine_that_is_killed_under_load_breaks_nothing(
     engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession, pytestconfig: pytest.Config
 ) -> None:
-    """Its process is killed, with all that it holds: nothing stands in between."""
+    """The engine's process is killed, with all requests that it holds; no proxy stands in between."""
     urls = {"r0": engines.one.url, "r1": engines.two.url}
     region = mesh.add("us-1", US, urls)
     async with mesh.running():
@@ -310,11 +316,11 @@ async def test_an_engine_that_is_killed_under_load_breaks_nothing(
             for number in range(CLIENTS):
                 tasks.create_task(streams.keep_asking(number))
             held = 0
-            while not held or streams.begun < CLIENTS:  # some may have ended while it was asked
+            while not held or streams.begun < CLIENTS:  # some streams may have ended during the query
                 await streams.until_begun(CLIENTS)
                 held = int(await engines.one.held())
             engines.one.kill()
-            streams.is_over = True  # once those are through that run
+            streams.is_over = True  # ends once the running requests are through
     figures = pytestconfig.getoption("--figures")
     told = Killed(
         VLLM,
@@ -368,7 +374,9 @@ async def _until_healthy(session: aiohttp.ClientSession, port: int) -> None:
 async def test_llamacpp_goes_on_with_a_text(
     llamacpp_environment: Path, mesh: RealMesh, session: aiohttp.ClientSession, told: Told, path: str
 ) -> None:
-    """A real model writes words, and nearly all breaks fall between two tokens that are read as they were written."""
+    """A real model writes words: nearly all breaks fall between two tokens, and the text is read as the tokens that
+    were generated.
+    """
     async with (
         llamacpp_servers(llamacpp_environment) as ports,
         behind_cutters(mesh, ports, "llamacpp") as (region, cut),

@@ -1,4 +1,4 @@
-"""Two real vLLM behind gateways: what clients read, how work is stopped, where prompts go, and what overload does."""
+"""Two real vLLM behind gateways: answers to clients, cancellation, placement by prefix, and overload."""
 
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ CALLS: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "How many regions are awake?", "max_output_tokens": TOKENS},
     "/v1/messages": {"messages": HELLO, "max_tokens": TOKENS},
 }
-"""Random weights seldom end by themselves, and where an API offers it they may not."""
+"""Calls that generate up to their limit; random weights seldom end by themselves, and `ignore_eos` forbids it where an
+API offers it.
+"""
 TRIES = 20
-"""At what an engine does only when enough comes at one moment."""
+"""Tries to provoke an effect that needs enough requests at one moment."""
 ENDS = {
     "/v1/chat/completions": b"data: [DONE]\n\n",
     "/v1/completions": b"data: [DONE]\n\n",
@@ -56,7 +58,7 @@ ENDS = {
 
 @dataclass(frozen=True, slots=True)
 class Across:
-    """Clients ask in the US, where no engine stands; the engine is in the EU, behind a tap."""
+    """A gateway in the US without an engine, and one in the EU with the engine behind a tap; clients send to the US."""
 
     us: RealRegion
     eu: RealRegion
@@ -166,7 +168,7 @@ class TestAbort:
 
 PREFIXES = 15
 PREFIX_WORDS = 85
-"""Some 13 blocks: all prefixes together are more than one engine can keep, and less than two can."""
+"""Words of some 13 blocks: all prefixes together exceed the cache of one engine, and fit into two."""
 ROUNDS = 3
 
 
@@ -200,7 +202,7 @@ class TestPlacement:
 
 
 class TestOverload:
-    """The engine is full of others' requests, which its gateway knows nothing of."""
+    """The engine is full of requests that the gateway did not send."""
 
     @asynccontextmanager
     async def _full(self, session: aiohttp.ClientSession, engine: Engine) -> AsyncIterator[None]:
@@ -228,7 +230,7 @@ class TestOverload:
     async def test_what_a_full_engine_refuses_after_all_is_tried_elsewhere(
         self, engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession, stream: bool
     ) -> None:
-        """Pushing blindly, so that the gateway runs into it; a stream is refused inside a 200."""
+        """Blind pushing makes the gateway send to the full engine; a stream is refused inside a 200."""
         blind = {"pushing": {"mode": "blind"}, "placement": {"policy": "round_robin"}}
         async with one_region(mesh, engines, **blind) as us, self._full(session, engines.one):
             for _ in range(TRIES):
@@ -258,8 +260,9 @@ class TestOverload:
     async def test_of_a_burst_each_is_served_whole_or_told_the_truth(
         self, engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession, path: str
     ) -> None:
-        """Streams that arrive together pass vLLM's first look, and some are refused inside their 200: with an error
-        event, an error about something else (messages), or by breaking off (responses)."""
+        """Streams that arrive together pass vLLM's first check, and some are refused inside their 200: with an error
+        event, an error of another kind (messages), or by breaking off (responses).
+        """
         async with Tap(engines.one.port).serving() as tap:
             us = mesh.add("us-1", US, {"one": tap.url, "two": engines.two.url}, pushing={"mode": "blind"})
             async with mesh.running():

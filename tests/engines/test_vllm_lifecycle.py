@@ -1,4 +1,4 @@
-"""Real vLLM that die, stop and start again while gateways send to them: nothing is lost without a word."""
+"""Real vLLM that die, stop and start again while gateways send to them: no request is lost without an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.gateways import counted, until
 pytestmark = pytest.mark.timeout(900)
 
 GRACEFUL = ("--shutdown-timeout", "10")
-"""With it, vLLM finishes what runs when it is asked to end; without, it cuts everything off."""
+"""Option with which vLLM finishes running requests on SIGTERM; without it vLLM cuts them off."""
 LONG: dict[str, Any] = {"model": MODEL, "prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True}
 LONG_CALLS: dict[str, dict[str, Any]] = {
     "/v1/completions": LONG,
@@ -41,7 +41,7 @@ BY_ITSELF = {
     "/v1/responses": (b'"status":"incomplete"', b'"status":"completed"'),
     "/v1/messages": (b'"stop_reason":"max_tokens"', b'"stop_reason":"end_turn"'),
 }
-"""How an answer says that it ended by itself."""
+"""Marks of an answer that ended by itself."""
 FIRST_TOKENS = {
     "/v1/completions": b'"text"',
     "/v1/chat/completions": b'"content"',
@@ -73,7 +73,7 @@ def last_event(said: bytes) -> dict[str, Any]:
 async def two_regions(
     engines: Engines, mesh: RealMesh, **sections: object
 ) -> AsyncIterator[tuple[RealRegion, RealRegion]]:
-    """One engine each."""
+    """Two regions with one engine each."""
     us = mesh.add("us-1", US, {"one": engines.one.url}, **sections)
     eu = mesh.add("eu-1", EU, {"two": engines.two.url}, **sections)
     async with mesh.running():
@@ -83,11 +83,11 @@ async def two_regions(
 
 
 PAUSE_S = 0.2
-"""Between two requests of a client, so that an engine can start beside the one that serves."""
+"""Seconds between two requests of a client, so that an engine can start beside the serving one."""
 
 
 class Load:
-    """Clients that ask again and again, in small streams, until told to stop; they count what came of it."""
+    """Clients that send one small stream after the other until they are stopped, and count the outcomes."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, clients: int = 3) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -153,12 +153,15 @@ async def test_a_killed_engine_ends_its_stream_with_an_error_and_the_other_regio
 async def test_what_an_engine_cuts_off_at_its_end_is_not_passed_off_as_complete(
     engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession
 ) -> None:
-    """Without `--shutdown-timeout` vLLM ends its streams with `finish_reason: abort` and `[DONE]`; a message without a
-    stop reason. A response it may call completed (0.32), which nobody can see through. Or, its engine core being gone
-    first, it says nothing more and keeps the streams open; then they end with the request's deadline."""
+    """Streams of vLLM without `--shutdown-timeout` end with `finish_reason: abort` and `[DONE]`, and a message
+    without a stop reason.
+
+    vLLM 0.32 may call a response completed, which no client can detect. If its engine core ends first, vLLM sends
+    nothing more and keeps the streams open; they end at the request's deadline.
+    """
     async with two_regions(engines, mesh, limits={"request_deadline": "30s"}, resume={"enabled": False}) as (_, eu):
         async with AsyncExitStack() as stack:
-            for path in LONG_CALLS:  # an interface that was never used takes seconds to begin
+            for path in LONG_CALLS:  # the first call of each API takes seconds
                 async with under_way(session, eu.url, path):
                     pass
             async with asyncio.TaskGroup() as tasks:
@@ -199,8 +202,9 @@ async def _restart(engine: Engine) -> None:
 async def test_a_rolling_restart_under_load_fails_no_request(
     engines: Engines, mesh: RealMesh, session: aiohttp.ClientSession
 ) -> None:
-    """The first as docs/engines.md has it: out of the region file, SIGHUP, wait until it is empty. The second is just
-    told to end, and the gateway has to find out."""
+    """The first engine is restarted as in docs/engines.md: removed from the region file, SIGHUP, and stopped once it is
+    empty. The second is stopped without notice, and the gateway has to detect it.
+    """
     us = mesh.add("us-1", US, {"one": engines.one.url, "two": engines.two.url})
     async with mesh.running():
         await us.until_free(2)

@@ -1,8 +1,8 @@
 """Makes tiny models with random weights and a tokenizer of their own: `.venv-engines/bin/python tiny_model.py FOLDER`
-makes FOLDER/tiny, and FOLDER/tiny-moe, whose layers but one have experts.
+makes FOLDER/tiny, and FOLDER/tiny-moe, all of whose layers but one have experts.
 
-Run by .ci/setup-engines with vLLM's own packages; nothing is downloaded. What the model says means nothing, but with
-the same prompt and temperature 0 it says the same.
+Run by .ci/setup-engines with vLLM's own packages; nothing is downloaded. Generated text means nothing, but is the same
+for the same prompt at temperature 0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHAT_TEMPLATE = (
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte pairs learnt from the source of Python's standard library, which every machine has."""
+    """Tokenizer of byte pairs learnt from the source of Python's standard library, which every machine has."""
     library = Path(os.__file__).parent
     texts = [str(path) for path in sorted(library.glob("*.py"))[:TEXTS_MAX]]
     tokenizer = Tokenizer(models.BPE())
@@ -55,7 +55,9 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def shared_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, object]:
-    """Wider spread weights and an output layer of its own: with the usual ones it would repeat a single token."""
+    """Settings with widely spread weights and an untied output layer: with the usual ones the model repeats a single
+    token.
+    """
     return {
         "vocab_size": len(tokenizer),
         "hidden_size": 64,
@@ -77,7 +79,9 @@ def make_dense(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
 
 
 def make_moe(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """Four layers, the second of them dense: who counts layers has to tell those with experts from the others."""
+    """MoE of four layers, the second of them dense, so that code that counts layers must tell those with
+    experts apart.
+    """
     torch.manual_seed(0)
     config = Qwen3MoeConfig(
         num_hidden_layers=4,

@@ -1,4 +1,6 @@
-"""A gateway as far as a controller sees it: one stream, over which a test says what it likes and hears what comes."""
+"""A gateway as a controller sees it: one control stream, over which a test sends messages and receives the
+controller's.
+"""
 
 from __future__ import annotations
 
@@ -56,15 +58,15 @@ def hello(
 
 @dataclass
 class AttachedGateway:
-    """What it was told, newest last."""
+    """Snapshots received, newest last."""
 
     call: grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachResponse]
     snapshots: list[Snapshot] = field(default_factory=list)
     alive: int = 0
     ended: str = ""
-    """Why, once the stream is over."""
+    """Reason for which the stream has ended; empty while it is open."""
     takes: bool = True
-    """Answers each snapshot with Taken."""
+    """True if each snapshot is answered with Taken."""
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _one_writer: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -117,13 +119,13 @@ class AttachedGateway:
 
 @asynccontextmanager
 async def attached(channel: grpc.aio.Channel, said: Hello) -> AsyncIterator[AttachedGateway]:
-    """Its stream is broken off at the end, as by a process that is killed."""
+    """Attach a gateway; its stream is broken off at the end, as by a process that is killed."""
     call = control_pb2_grpc.ControlServiceStub(channel).Attach()
     gateway = AttachedGateway(call)
     async with asyncio.TaskGroup() as tasks:
         listening = tasks.create_task(gateway.listen())
         try:
-            with suppress(grpc.aio.AioRpcError):  # `ended` says why it could not
+            with suppress(grpc.aio.AioRpcError):  # the stream may be over; `ended` then has the reason
                 await gateway.say(said)
             yield gateway
         finally:

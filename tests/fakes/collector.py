@@ -1,4 +1,4 @@
-"""A collector of traces: an OTLP server, over gRPC and over HTTP, that keeps what it is sent. The tests' own."""
+"""A collector of traces for tests: an OTLP server, over gRPC and over HTTP, that keeps the spans it receives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Attribute = str | int | float | bool | list[str]
 
 
 class Told:
-    """One span as it came."""
+    """One span as it was received."""
 
     def __init__(self, span: Span, resource: dict[str, Attribute]) -> None:
         self.span = span
@@ -44,7 +44,7 @@ class Told:
 class FakeCollector:
     def __init__(self) -> None:
         self.raw: list[bytes] = []
-        """Bodies as they came, when they were no longer compressed."""
+        """Bodies as received, after decompression."""
         self.headers: list[dict[str, str]] = []
         self.exported = Tally()
         self.may_answer = asyncio.Event()
@@ -65,7 +65,7 @@ class FakeCollector:
         return [each for each in self.spans if each.name == name and gateway in ("", each.gateway)]
 
     async def has(self, *names: str) -> None:
-        """Until each of these spans has come, as often as it is named here."""
+        """Wait until each of these spans has arrived, as many times as it is named here."""
         while any(len(self.named(name)) < names.count(name) for name in names):
             await self.exported.reaches(self.exported.count + 1)
 
@@ -104,7 +104,7 @@ class FakeCollector:
 
     async def _export_http(self, request: web.Request) -> web.Response:
         raw = await request.read()
-        if raw[:2] == _GZIP:  # aiohttp has undone it already where it says so
+        if raw[:2] == _GZIP:  # aiohttp decompresses the body itself if its headers say gzip
             raw = gzip.decompress(raw)
         await self._take(raw, {key.lower(): value for key, value in request.headers.items()})
         done = ExportTraceServiceResponse().SerializeToString()

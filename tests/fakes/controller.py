@@ -1,4 +1,4 @@
-"""A small real gRPC server that a gateway attaches to, and that says what a test tells it to."""
+"""A small real gRPC server that a gateway attaches to, and that sends the messages that a test chooses."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Attached:
     heard: asyncio.Event = field(default_factory=asyncio.Event)
     one_writer: asyncio.Lock = field(default_factory=asyncio.Lock)
     is_over: bool = False
-    """The gateway has left it, and says nothing more on it."""
+    """True once the stream has ended and the gateway sends nothing more on it."""
 
     async def say(self, said: FromController) -> None:
-        """One thing after another: gRPC takes no two at once."""
+        """Send one message at a time: gRPC takes no two at once."""
         async with self.one_writer:
             await self.context.write(codec.said_by_controller(said))
 
@@ -53,13 +53,13 @@ class Attached:
         return [each for each in self.said if isinstance(each, kind)]
 
     async def first(self, kind: type[_Kind], *, after: int = 0) -> _Kind:
-        """The first of that kind, once there are more than `after` of them."""
+        """First message of this kind after `after` earlier ones, once it has arrived."""
         while len(self.all(kind)) <= after:
             await self._hear_more()
         return self.all(kind)[after]
 
     async def answer(self, snapshot: Snapshot) -> Taken | Rejected:
-        """To that snapshot."""
+        """Send the snapshot and return the gateway's answer to it."""
         before = len(self._answers())
         await self.say(snapshot)
         while len(self._answers()) <= before:
@@ -80,14 +80,14 @@ class Attached:
 
 
 class FakeController:
-    """Reads what gateways say, and tells each that it is alive unless `is_silent`."""
+    """Controller that keeps the messages of gateways, and sends each a keep-alive unless `is_silent`."""
 
     def __init__(self) -> None:
         self.attached: list[Attached] = []
         self.is_silent = False
         self.hangs_up = False
         self.first_words: list[FromController] = []
-        """What each stream begins with."""
+        """Messages with which each stream begins."""
         self.port = 0
         self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         self._changed = asyncio.Event()
@@ -120,7 +120,7 @@ class FakeController:
             living.cancel()
 
     async def stream(self, number: int) -> Attached:
-        """The stream of that number, from 0, once it is there."""
+        """Stream of that number, from 0, once it has been opened."""
         while len(self.attached) <= number:
             self._changed.clear()
             await self._changed.wait()

@@ -19,7 +19,7 @@ from tests.support.listening import listening
 
 
 class FakeDns:
-    """Knows the records it was given, and can fall silent or fail."""
+    """DNS server that answers from the given records, and can fall silent or fail."""
 
     def __init__(self) -> None:
         self.address = Address("127.0.0.1", 0)
@@ -27,11 +27,11 @@ class FakeDns:
         self.ttl_s = 1
         self.rcode = dns.rcode.NOERROR
         self.failing: set[tuple[str, str]] = set()
-        """Names and kinds of record that it cannot say anything of."""
+        """Names and kinds of record that it fails to answer."""
         self.is_silent = False
         self.asked = Tally()
         self.truncates = False
-        """Over UDP, so that everybody has to come back over TCP."""
+        """True if answers over UDP are truncated, so that every client must repeat its question over TCP."""
 
     def set(self, name: str, kind: str, *values: str) -> None:
         self.records[name, kind] = list(values)
@@ -93,7 +93,7 @@ class _Datagrams(asyncio.DatagramProtocol):
 
 
 def _bound_pair() -> tuple[socket.socket, socket.socket]:
-    """One port number, free for both TCP and UDP."""
+    """Sockets with one port number, for TCP and for UDP."""
     while True:
         tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -18,7 +18,7 @@ from tests.support.listening import cleaned_up
 SSE_HEADERS = {"content-type": "text/event-stream; charset=utf-8"}
 JSON_HEADERS = {"content-type": "application/json"}
 _KNOCKS = 4
-"""More than a queue for none holds."""
+"""Connections that overfill a listening queue of length 0."""
 
 
 def event(document: object) -> bytes:
@@ -111,7 +111,7 @@ class Received:
 
 
 class Exchange:
-    """One request in a script's hands."""
+    """One request, as a script answers it."""
 
     def __init__(self, request: web.Request, received: Received) -> None:
         self.received = received
@@ -127,12 +127,12 @@ class Exchange:
         await self.response.write(data)
 
     async def raw(self, data: bytes) -> None:
-        """Past HTTP, straight into the connection."""
+        """Write bytes to the connection, bypassing HTTP."""
         assert self._request.transport is not None
         self._request.transport.write(data)
 
     def cut(self) -> None:
-        """As if the process had been killed."""
+        """Abort the connection, as if the process had been killed."""
         assert self._request.transport is not None
         self._request.transport.abort()
 
@@ -141,7 +141,7 @@ Script = Callable[[Exchange], Awaitable[None]]
 
 
 def stream(*pieces: bytes) -> Script:
-    """An event stream, each piece written by itself."""
+    """Script of an event stream that writes each piece by itself."""
 
     async def script(exchange: Exchange) -> None:
         await exchange.head()
@@ -153,7 +153,7 @@ def stream(*pieces: bytes) -> Script:
 
 
 def stream_until(gate: asyncio.Event, before: tuple[bytes, ...], after: tuple[bytes, ...] = ()) -> Script:
-    """Begin a stream, wait, and go on."""
+    """Script that begins a stream, waits for `gate`, and goes on."""
 
     async def script(exchange: Exchange) -> None:
         await stream(*before)(exchange)
@@ -181,7 +181,7 @@ def stream_and_cut(*pieces: bytes) -> Script:
 
 
 def cut_after(gate: asyncio.Event, *pieces: bytes) -> Script:
-    """As if the process had been killed then."""
+    """Script that writes these pieces, waits for `gate`, and cuts the connection, as if the process had been killed."""
 
     async def script(exchange: Exchange) -> None:
         await stream(*pieces)(exchange)
@@ -200,7 +200,7 @@ def answer(status: int = 200, body: bytes = GOOD_ANSWER, **headers: str) -> Scri
 
 
 async def hang(_: Exchange) -> None:
-    """Take the request and never say a word."""
+    """Script that accepts the request and never answers."""
     await asyncio.Event().wait()
 
 
@@ -209,7 +209,7 @@ async def hang_up(exchange: Exchange) -> None:
 
 
 class FakeEngine:
-    """Runs its scripts in order, the last one again and again."""
+    """Engine that plays its scripts in order, one per request, and then repeats the last one."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -217,14 +217,14 @@ class FakeEngine:
         self.scripts: deque[Script] = deque([stream(*GOOD_STREAM)])
         self.received: list[Received] = []
         self.raw_heads: list[bytes] = []
-        """The header lines of each request as they came."""
+        """Header lines of each request as received."""
         self.arrived = Tally()
         self.aborted = Tally()
-        """Requests whose client left before the script was through."""
+        """Requests whose client left before the script was finished."""
         self.connections: set[int] = set()
-        """The client's port for each connection seen."""
+        """Client ports of the connections seen."""
         self.playing = 0
-        """Requests whose script is not through yet, and whose client is still there."""
+        """Requests whose script is not finished and whose client is still there."""
         self.running = 0
         self.waiting = 0
         self.probed = Tally()
@@ -252,7 +252,7 @@ class FakeEngine:
 
     @asynccontextmanager
     async def accepting_nobody(self) -> AsyncIterator[None]:
-        """Connections that are open go on; a new one never gets past its first packet."""
+        """Accept no new connections, which remain in the TCP handshake; open connections go on."""
         asyncio.get_running_loop().remove_reader(self._listening.fileno())
         again = socket.socket(fileno=os.dup(self._listening.fileno()))
         again.listen(0)
@@ -303,7 +303,7 @@ class FakeEngine:
 
 
 def _knock(port: int) -> socket.socket:
-    """Takes a place in a queue of connections that nobody accepts, or waits for one."""
+    """Socket that takes a place in the queue of connections, or waits for one."""
     knocking = socket.socket()
     knocking.setblocking(False)
     knocking.connect_ex(("127.0.0.1", port))
@@ -311,7 +311,7 @@ def _knock(port: int) -> socket.socket:
 
 
 def metrics_page(running: int, waiting: int) -> str:
-    """The lines of vLLM's page that matter, between others that look alike."""
+    """Metrics page with the lines of vLLM that matter, between others that look alike."""
     labels = 'engine="0",model_name="llama"'
     return f"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge

@@ -1,4 +1,4 @@
-"""A small real server with the pages that engines show of themselves, shaped as real ones were seen to be."""
+"""A small real server with the pages on which engines report their state, shaped as those of real engines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VLLM_CACHE_CONFIG = (
     b'replayssm_buffer_len="16",skip_page_size_padded="None",sliding_window="None",swa_bounded_replay="True",'
     b'use_kda_recoverssm="False",use_replayssm="False",user_specified_block_size="True"} 1.0\n'
 )
-"""As vLLM 0.33 wrote it: 4,096 tokens."""
+"""Page of vLLM 0.33: 4,096 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Page:
 
 
 HANGS = Page(status=0)
-"""Taken, and never answered."""
+"""Page whose request is accepted and never answered."""
 NOT_THERE = Page(b'{"detail":"Not Found"}', 404)
 NO_METRICS = Page(b'{"error":{"code":501,"message":"This server does not support metrics endpoint.","type":"x"}}', 501)
 LOADING = Page(b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}', 503)
@@ -47,8 +47,9 @@ LOADING = Page(b'{"error":{"code":503,"message":"Loading model","type":"unavaila
 
 @dataclass
 class PagesEngine:
-    """Answers GETs from `pages`; whatever is not there is 404. Answers POSTs with `answers`, in order, the last one
-    again and again."""
+    """Server that answers GETs from `pages`, or with 404; POSTs get `answers` in order, then the last one again and
+    again.
+    """
 
     pages: dict[str, Page] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
@@ -56,7 +57,7 @@ class PagesEngine:
     keys: list[str] = field(default_factory=list)
     answers: list[Page] = field(default_factory=lambda: [Page(GOOD_ANSWER)])
     received: list[dict[str, str]] = field(default_factory=list)
-    """The headers of each POST."""
+    """Headers of each POST."""
     url: str = ""
 
     @asynccontextmanager
@@ -101,7 +102,7 @@ def _headers_of(request: web.Request) -> dict[str, str]:
 
 
 def vllm_page(*ranks: tuple[int, int], asleep: str = "", first_rank: int = 0) -> Page:
-    """VLLM's lines about (running, waiting) of each rank, between others that look alike."""
+    """Metrics page with vLLM's lines about (running, waiting) of each rank, between others that look alike."""
     lines = ["# HELP vllm:num_requests_running Number of requests in model execution batches."]
     for rank, (running, waiting) in enumerate(ranks, start=first_rank):
         labels = f'engine="{rank}",model_name="tiny-qwen2"'
@@ -150,7 +151,7 @@ def llama_slots(*processing: bool, context: object = 2048) -> Page:
 
 
 def model_list(*models: str, adapters: dict[str, str] | None = None) -> Page:
-    """As vLLM lists them: adapters name their parent."""
+    """List of models in vLLM's form, in which adapters name their parent."""
     entries = [{"id": name, "object": "model", "root": name, "parent": None} for name in models]
     entries += [{"id": name, "object": "model", "parent": parent} for name, parent in (adapters or {}).items()]
     return Page(json.dumps({"object": "list", "data": entries}).encode())

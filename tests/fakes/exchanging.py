@@ -1,5 +1,6 @@
-"""The peer's end of an exchange, for fakes whose scripts answer one forward at a time: each gets a context of its own,
-as if its forward had come in a call."""
+"""The peer's end of an exchange, for fakes whose scripts answer one forward at a time: each script gets a context of
+its own, as if its forward had come in a call.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +15,20 @@ from protos.mesh.v1 import peer_pb2 as pb
 
 Script = Callable[[pb.ForwardRequest, Any], Awaitable[None]]
 WINDOW = 2**30
-"""Of a request's bytes: a fake keeps count of nothing."""
+"""Bytes of a request's flow-control window; large, since a fake does not count them."""
 
 
 class FrameContext:
-    """What a script writes goes out in frames of its forward, each at once."""
+    """Context that sends each message of a script at once, in a frame of its forward."""
 
     def __init__(self, stream: ExchangeFake, forward: int) -> None:
         self._stream = stream
         self._forward = forward
 
     async def write(self, message: pb.ForwardResponse | bytes) -> None:
-        """Bytes that are no message go out as they are, in place of the stream's next one."""
+        """Send a message in a frame; bytes that are no message are sent as they are, in place of the stream's next
+        message.
+        """
         raw = message if isinstance(message, bytes) else message.SerializeToString()
         try:
             said = pb.ForwardResponse.FromString(raw)
@@ -47,7 +50,7 @@ class FrameContext:
         await self._stream.write(pb.ExchangeResponse(frames=[frame]).SerializeToString())
 
     async def say_raw(self, message: pb.ExchangeResponse | bytes) -> None:
-        """A whole message of the stream; numbers of forwards in it count from this one."""
+        """Send a whole message of the stream; forward numbers in it are relative to this forward's number."""
         if isinstance(message, pb.ExchangeResponse):
             said = pb.ExchangeResponse()
             said.CopyFrom(message)
@@ -57,7 +60,7 @@ class FrameContext:
         await self._stream.write(message)
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
-        """Ends the stream, and so every forward on it."""
+        """End the stream, and so every forward on it."""
         self._stream.abort(code, details)
         await asyncio.Event().wait()
 
@@ -72,7 +75,7 @@ class ExchangeFake:
         self._requests: dict[int, tuple[int, bytearray]] = {}
         self._ended = asyncio.Event()
         self._writing = asyncio.Lock()
-        """gRPC takes one message at a time."""
+        """Lock around writes: gRPC takes one message at a time."""
         self._status: tuple[grpc.StatusCode, str] | None = None
 
     async def serve(self) -> None:

@@ -1,5 +1,8 @@
-"""A small issuer of tokens of the tests' own: it publishes keys over HTTP, signs what a test wants, turns its keys
-over, and can be dead, slow or a liar. It has no users and no log-in."""
+"""A small issuer of tokens: it publishes keys over HTTP, signs claims that a test chooses, rotates its keys, and can be
+dead, slow or dishonest.
+
+It has no users and no log-in.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ AUDIENCE = "nightside"
 LIFE_S = 600
 SigningKey = ECKey | RSAKey | OKPKey
 RSA_KEY = RSAKey.generate_key(2048, {"kid": "rsa-1", "use": "sig"})
-"""One for all tests: making one takes a while."""
+"""One key for all tests, since generating one takes a while."""
 
 
 def ec_key(kid: str) -> ECKey:
@@ -31,31 +34,31 @@ def ec_key(kid: str) -> ECKey:
 
 
 class FakeIssuer:
-    """What it answers is for the test to change at any time."""
+    """Issuer whose attributes a test may change at any time."""
 
     def __init__(
         self, url: str = "http://127.0.0.1:1", keys: list[SigningKey] | None = None, now_s: int | None = None
     ) -> None:
-        """`now_s` is when it takes it to be, if that is not what the clock says."""
+        """`now_s` is its current time in seconds, where that differs from the clock's."""
         self.url = url
         self.now_s = now_s
         self.keys: list[SigningKey] = keys if keys is not None else [ec_key("key-1")]
         self.status = 200
         self.body: bytes | None = None
-        """In place of its key set."""
+        """Body to send in place of the key set."""
         self.encoding: str | None = None
-        """What it says of how its answers are compressed."""
+        """Value of the content-encoding header of its answers."""
         self.discovery: dict[str, object] = {}
-        """In place of what its discovery document says."""
+        """Members that replace those of the discovery document."""
         self.gate: asyncio.Event | None = None
-        """It answers once this is set."""
+        """Event to wait for before answering."""
         self.asked: list[str] = []
 
     def key_set(self) -> bytes:
         return json.dumps(KeySet(list(self.keys)).as_dict(private=False)).encode()
 
     def claims(self, **changes: object) -> dict[str, Any]:
-        """Of a good token; a change to None takes a claim away."""
+        """Claims of a valid token; a change to None removes a claim."""
         now_s = Clock().wall_ns() // 1_000_000_000 if self.now_s is None else self.now_s
         claims = {"iss": self.url, "sub": "alice", "aud": AUDIENCE, "iat": now_s, "exp": now_s + LIFE_S, **changes}
         return {name: said for name, said in claims.items() if said is not None}
@@ -88,14 +91,14 @@ def sign(claims: dict[str, Any], key: SigningKey, **header: object) -> str:
 
 
 def unsigned(header: object, claims: object, signature: bytes = b"") -> str:
-    """What nobody signed: any header and any claims."""
+    """Token without a valid signature, of any header and any claims."""
     parts = (json.dumps(header).encode(), json.dumps(claims).encode(), signature)
     return ".".join(urlsafe_b64encode(each).rstrip(b"=").decode() for each in parts)
 
 
 @asynccontextmanager
 async def issuing(*, port: int = 0) -> AsyncIterator[FakeIssuer]:
-    """One that runs; on a port of the test's choosing it can come back."""
+    """Run an issuer; with a port that the test chooses it can return at the same address."""
     issuer = FakeIssuer()
     app = web.Application()
     app.router.add_get("/{path:.*}", issuer.answer)

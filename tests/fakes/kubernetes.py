@@ -1,7 +1,7 @@
-"""A small real server that speaks as much of Kubernetes' API as finding engines takes: discovery documents, lists in
-pages, watches with bookmarks and 410, and creating, replacing, patching and deleting.
+"""A small real server for as much of Kubernetes' API as discovery of engines uses: discovery documents, lists in pages,
+watches with bookmarks and 410, and creating, replacing, patching and deleting.
 
-It is our model of an API server, not Kubernetes: tests/deploy holds it against kubectl and kubernetes_asyncio.
+It is a model of an API server: tests/deploy compares it with kubectl and kubernetes_asyncio.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _TIMEOUT_MAX_S = 3600.0
 @dataclass
 class FakeKubernetes:
     token: str = ""
-    """What callers have to show; empty: nothing."""
+    """Token that callers must present; empty if none is needed."""
     url: str = ""
     forbidden: bool = False
-    """It knows the caller, who may do nothing."""
+    """True if every known caller is refused with 403."""
     failing: bool = False
     history_max: int = 1000
-    """Changes that it still knows; older versions are answered with 410."""
+    """Number of changes kept; a watch from an older version is answered with 410."""
     lists: Tally = field(default_factory=Tally)
     watches: Tally = field(default_factory=Tally)
     watching: int = 0
     asked: Tally = field(default_factory=Tally)
     tokens: set[str] = field(default_factory=set)
-    """Those that were shown."""
+    """Tokens that callers have presented."""
 
     def __post_init__(self) -> None:
         self._versions = count(1)
@@ -71,7 +71,7 @@ class FakeKubernetes:
             self.end_watches()
             await runner.cleanup()
 
-    # What happens in the cluster
+    # Changes of the cluster's objects
 
     def put(self, resource: str, item: dict[str, Any], namespace: str = "engines") -> None:
         key = (resource, namespace, item["metadata"]["name"])
@@ -87,12 +87,12 @@ class FakeKubernetes:
         self._note("DELETED", key, self._objects.pop(key))
 
     def forget(self) -> None:
-        """Every change so far: whoever knows an older version has to ask for everything again."""
+        """Forget every change so far: a watch from an older version must list everything again."""
         self._forgotten = self.version
         self._changes.clear()
 
     def end_watches(self) -> None:
-        """Those that run now."""
+        """End the watches that are open."""
         self._cut.set()
         self._cut = asyncio.Event()
 
@@ -106,7 +106,7 @@ class FakeKubernetes:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # How it answers
+    # Answers
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         shown = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -166,7 +166,7 @@ class FakeKubernetes:
                         if version > seen and _is_asked_for(key, resource, namespace):
                             if _matches(item, query.get("labelSelector", "")):
                                 await response.write(_line(kind, item))
-                            elif kind != "ADDED":  # it may have had the labels before
+                            elif kind != "ADDED":  # the object may have matched the labels before
                                 await response.write(_line("DELETED", item))
                         seen = max(seen, version)
                     if query.get("allowWatchBookmarks", "").lower() in ("1", "true"):
@@ -214,7 +214,7 @@ def _is_asked_for(key: tuple[str, str, str], resource: str, namespace: str) -> b
 
 
 def _place(parts: list[str]) -> tuple[str, str, str, str]:
-    """Group with version, namespace, resource and name, each empty where there is none. Raises ValueError."""
+    """Group with version, namespace, resource and name, each empty if absent. Raises ValueError."""
     group, rest = (parts[1], parts[2:]) if parts[0] == "api" else ("/".join(parts[1:3]), parts[3:])
     namespace = ""
     if rest[:1] == ["namespaces"] and len(rest) > 2:
@@ -225,7 +225,7 @@ def _place(parts: list[str]) -> tuple[str, str, str, str]:
 
 
 def _discovery(parts: list[str]) -> dict[str, Any] | None:
-    """What kubectl asks before anything else."""
+    """Discovery documents, which kubectl requests before anything else."""
     match parts:
         case ["version"]:
             return {"major": "1", "minor": "34", "gitVersion": "v1.34.0"}
@@ -263,7 +263,7 @@ def _matches(item: dict[str, Any], selector: str) -> bool:
 
 
 def _merged(held: Any, patch: Any) -> Any:
-    """RFC 7396."""
+    """Merge patch of RFC 7396."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(held) if isinstance(held, dict) else {}
@@ -290,7 +290,7 @@ def _status(code: int, reason: str, message: str) -> web.Response:
 def endpoint_slice(
     name: str, *addresses: str, labels: dict[str, str] | None = None, ports: dict[str, int] | None = None, **how: Any
 ) -> dict[str, Any]:
-    """Of pods called after their addresses, all ready unless `how` says otherwise."""
+    """Slice of pods named after their addresses, all ready unless `how` says otherwise."""
     conditions = {"ready": True, "serving": True, "terminating": False, **how}
     return {
         "metadata": {"name": name, "labels": labels or {"app": "vllm"}},

@@ -1,4 +1,4 @@
-"""A peer that says of itself whatever a test likes, as often as it likes, and treats forwards just as freely."""
+"""A peer that reports any state that a test chooses, as often as it likes, and answers forwards in any way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.fakes.peer import FakePeer, ForwardContext, Forwarded, SubscribeConte
 from tests.support.core import EU, MODEL
 
 Beat = Callable[[int], pb.SubscribeResponse]
-"""The heartbeat of that number, counted from 1 over all subscriptions."""
+"""Heartbeat of a number, counted from 1 over all subscriptions."""
 _BEAT_S = 0.02
 
 
@@ -43,7 +43,7 @@ def idle_report(sequence: int, *, available: int = 1, model: ModelName = MODEL, 
 
 
 def idle_beat(number: int) -> pb.SubscribeResponse:
-    """Idle, at this very moment, for ever."""
+    """Heartbeat of a gateway that is idle, always with age 0."""
     return codec.load_to_pb(idle_report(number), age_ns=0)
 
 
@@ -64,7 +64,7 @@ AT_HOME = RanAt(ReplicaId("eu-a"), EU)
 
 
 def serve_with(*pieces: bytes, ran_at: RanAt = AT_HOME) -> Forwarded:
-    """Run it, or so it says."""
+    """Accept the forward and answer with these pieces, claiming that it ran at `ran_at`."""
 
     async def script(_: pb.ForwardRequest, context: ForwardContext) -> None:
         await context.write(codec.accepted_to_pb())
@@ -81,7 +81,7 @@ def answered_with(*pieces: bytes, ran_at: RanAt = AT_HOME) -> list[pb.ForwardRes
 
 
 class Liar:
-    """Set `beat` and `forwards`; `open` counts the forwards that are still in its hands."""
+    """Peer whose `beat` and `forwards` a test sets; `open` counts the forwards that it has not finished."""
 
     def __init__(self, fake: FakePeer) -> None:
         self.fake = fake

@@ -1,4 +1,4 @@
-"""A small real server in a cluster API's place that writes what it is told to, byte for byte: lists and watches."""
+"""A small real server in place of a cluster's API that writes the bytes that a test chooses: lists and watches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tests.fakes.engine import Tally
 
 Answers = Callable[[int], bytes | Iterable[bytes] | None]
-"""By how many of the kind were asked for before; None: silence until the caller leaves."""
+"""Bytes of an answer, by the number of earlier requests of its kind; None: silence until the caller leaves."""
 
 
 @dataclass

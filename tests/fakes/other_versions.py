@@ -1,8 +1,9 @@
-"""The mesh's protocol as another version of the product speaks it, in one process with ours: an older one and a newer.
+"""The mesh's protocol as other versions of the product speak it, in one process with the current one: an older version
+and a newer.
 
-`frozen/peer.binpb` and `frozen/before_exchange.binpb` are what protoc made of `peer.proto` (`--descriptor_set_out`, its
-one file): when a word that it does not name still was a fault, and just before forwards shared a stream. They are never
-made anew.
+`frozen/peer.binpb` and `frozen/before_exchange.binpb` are protoc's output for `peer.proto` (`--descriptor_set_out`, its
+one file): of the version in which an unknown outcome or reason was a fault, and of the last one before forwards shared
+a stream. They are never generated again.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from protos.mesh.v1 import peer_pb2
 _PACKAGE = "nightside.mesh.v1"
 _FROZEN = Path(__file__).with_name("frozen")
 _UNHEARD_OF = 1000
-"""Number of the field that every message of the newer version has, and ours has not."""
+"""Number of the field that every message of the newer version has and the current version lacks."""
 
 
 class Protocol:
-    """Messages and calls of one version, made of its own descriptors: nothing of ours has a part in them."""
+    """Messages and calls of one version, made from its own descriptors, without the current version's generated
+    code.
+    """
 
     def __init__(self, file: FileDescriptorProto) -> None:
         self._pool = DescriptorPool()
@@ -38,7 +41,7 @@ class Protocol:
 
     @property
     def knows_progress(self) -> bool:
-        """Has it a kind of answer that we have not?"""
+        """True if this version has a kind of answer that the current version lacks."""
         return "progress" in self._class("ForwardResponse").DESCRIPTOR.fields_by_name
 
     @property
@@ -52,7 +55,7 @@ class Protocol:
         return made
 
     def reads(self, message: Message) -> bytes:
-        """What is left of it for who knows no field but its own, written down again."""
+        """Bytes of a message as this version reads it: only its known fields, serialised again."""
         read = self._class(message.DESCRIPTOR.name).FromString(message.SerializeToString())
         read.DiscardUnknownFields()
         written = read.SerializeToString(deterministic=True)
@@ -60,7 +63,7 @@ class Protocol:
         return written
 
     def call(self, channel: grpc.aio.Channel, name: str) -> Any:
-        """One of the service's calls, for whoever calls a gateway of ours."""
+        """One of the service's calls, for a caller of this version."""
         method = self._calls[name]
         begin = channel.unary_stream if method.server_streaming else channel.unary_unary
         asked, answered = self._class(method.input_type.name), self._class(method.output_type.name)
@@ -72,7 +75,7 @@ class Protocol:
 
     @asynccontextmanager
     async def serving(self, port: int, **calls: Callable[..., Any]) -> AsyncIterator[None]:
-        """A gateway of this version that answers these calls like this; a stream as an async generator."""
+        """Run a gateway of this version that answers calls with these functions; a stream is an async generator."""
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         handlers = {name: self._handler(name, answer) for name, answer in calls.items()}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"{_PACKAGE}.PeerService", handlers),))
@@ -106,13 +109,15 @@ def _kept(name: str) -> Protocol:
 
 
 def said_before_exchange() -> dict[str, bytes]:
-    """What tests/fakes/spoken.py said then."""
+    """Messages that tests/fakes/spoken.py made in that version."""
     told = json.loads((_FROZEN / "before_exchange.json").read_text())
     return {name: bytes.fromhex(text) for name, text in told.items()}
 
 
 def newer() -> Protocol:
-    """Ours and more: every message has a field `novelty`, and a forward's answers are of one more kind, `progress`."""
+    """Current protocol with additions: every message has a field `novelty`, and a forward's answers one more kind,
+    `progress`.
+    """
     file = FileDescriptorProto()
     peer_pb2.DESCRIPTOR.CopyToProto(file)
     for message in file.message_type:

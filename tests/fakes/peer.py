@@ -1,4 +1,4 @@
-"""A small real gRPC server that answers a gateway's calls as a test tells it to."""
+"""A small real gRPC server that answers a gateway's calls as a test chooses."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ Owned = Callable[[pb.OwnershipRequest, OwnershipContext], Awaitable[pb.Ownership
 
 
 async def _nothing(request: object, context: object) -> None:
-    """End the call at once, without a word."""
+    """End the call at once, without a message."""
 
 
 async def _unknown_call(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-    """As an older version would."""
+    """Refuse the call as a version does that does not know it."""
     await context.abort(grpc.StatusCode.UNIMPLEMENTED)
 
 
 class FakePeer:
-    """Set `forwarded`, `subscribed`, `explained` and `owned` to what the peer should do."""
+    """Peer whose behaviour a test sets: `forwarded`, `subscribed`, `explained` and `owned`."""
 
     def __init__(self, *, exchanges: bool = True, options: Sequence[tuple[str, int]] = ()) -> None:
-        """Without `exchanges` it is of the version before."""
+        """Peer of the current version, or, without `exchanges`, of the version before exchanges."""
         self.exchanges = exchanges
         self.streams = 0
         """Exchanges that were begun."""

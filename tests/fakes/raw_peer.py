@@ -27,16 +27,16 @@ def written(message: Message) -> bytes:
 
 
 class RawPeer:
-    """Set `beat` and `forwarded` to what it should say."""
+    """Peer whose heartbeats (`beat`) and answers (`forwarded`) a test sets."""
 
     def __init__(self, beat: Beat, forwarded: Forwarded, *, exchanges: bool = True) -> None:
-        """Without `exchanges` it is of the version before."""
+        """Peer of the current version, or, without `exchanges`, of the version before exchanges."""
         self.exchanges = exchanges
         self.beat = beat
         self.forwarded = forwarded
         self.beats = Tally()
         self.answered = Tally()
-        """Forwards whose answer is all written."""
+        """Forwards whose answer has been written completely."""
         self.port = 0
 
     async def _subscribe(self, _: bytes, context: Any) -> None:
@@ -61,7 +61,7 @@ class RawPeer:
 async def serve_raw_peer(
     peer: RawPeer, credentials: grpc.ServerCredentials | None = None, port: int = 0
 ) -> AsyncIterator[RawPeer]:
-    """`port` 0: any."""
+    """Serve the peer on a port; 0 picks a free one."""
     handlers = {
         "Subscribe": grpc.unary_stream_rpc_method_handler(peer._subscribe, response_serializer=written),
         "Forward": grpc.unary_stream_rpc_method_handler(

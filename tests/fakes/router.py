@@ -1,4 +1,5 @@
-"""A router as others make them, with their options and no more sense than taking turns: a program of its own.
+"""A third-party router with the options that such routers have, and round robin as its only policy: a program of its
+own.
 
 `router.py --host HOST --port PORT --prometheus-port PORT --policy NAME --worker-urls URL ...`
 """

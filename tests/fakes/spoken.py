@@ -1,7 +1,7 @@
-"""What a gateway says to another one, a message of each kind, made by the codec of whatever version this runs in.
+"""Messages between gateways, one of each kind, made by the codec of the version in which this module runs.
 
-`frozen/before_exchange.json` is what it made in the version before forwards shared a stream: the bytes, in hexadecimal.
-It is never made anew; whatever is said here has to be said alike in both.
+`frozen/before_exchange.json` holds the bytes, in hexadecimal, that it made in the version before forwards shared a
+stream. The file is never generated again; every message here must be made alike in both versions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Packets for a DNS server of ours: whatever comes, at most one short answer to it goes out."""
+"""Packets for the product's DNS server: any packet is answered with one short answer at most."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.naming import EU, NS1, ZONE, query, tree
 _CLIENT = ip_address("198.51.100.7")
 _HEADER_BYTES = 12
 _AMPLIFIED_MAX = 12
-"""An answer for so many bytes of question, at most: one with both kinds of hints, or with the name servers."""
+"""Bytes of answer per byte of question, at most; reached with both kinds of hints, or with the name servers."""
 
 DNS_WORDS = (
     b"\0\0\x29\x04\xd0\0\0\0\0\0\0",

@@ -1,5 +1,6 @@
-"""Hand-offs under mutation: what clients ask goes out twice with the same prompt, and what a prefill or a decode says
-is put to use or refused."""
+"""Hand-offs under mutation: a client's call goes out in two legs with the same prompt, and answers of a prefill or
+decode worker are used or refused.
+"""
 
 from __future__ import annotations
 
@@ -85,8 +86,9 @@ def prefills() -> Iterator[bytes]:
 
 
 def write_legs(data: bytes) -> None:
-    """Whatever a client asks that may be handed off, both engines read the same but for what is the connector's, which
-    is ours."""
+    """Check that both engines get the client's members unchanged, other than the connector's, which the gateway
+    sets.
+    """
     for path in TOP:
         try:
             body = read_body(path, data, passes_priority=True)
@@ -110,7 +112,7 @@ def _theirs(members: dict[str, msgspec.Raw]) -> dict[str, bytes]:
 
 
 def read_prefill(data: bytes) -> None:
-    """As a prefill's answer, as a decode's stream, and as a page of a bootstrap server."""
+    """Read the data as a prefill's answer, as a decode's stream, and as a page of a bootstrap server."""
     for connector in Connector:
         with suppress(LegFailure):
             handed = handoff_in(data, connector, _OWN)

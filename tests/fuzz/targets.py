@@ -1,7 +1,7 @@
-"""What reads bytes of strangers, each as a function of bytes: it returns, or there is a finding.
+"""Readers of bytes from strangers, each as a function of bytes: it returns, or there is a finding.
 
-A target lets through only the faults that its reader promises. Seeds are the hostile corpora, and files under
-`tests/fuzz/seeds` where each finding is kept.
+A target catches only the faults that its reader promises. Seeds are the hostile corpora, and files under
+`tests/fuzz/seeds`, where each finding is kept.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _CALLER = Caller(RequestId("r-1"), TenantName("default"), ("", ""))
 _ORIGIN = Origin("engine", 80, None)
 _EVENT_BYTES_MAX = 4096
 _NO_LOOP = cast(asyncio.AbstractEventLoop, object())
-"""A parser hands it on, and nobody waits here."""
+"""Event loop that parsers take as an argument and never use here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Target:
     run: Callable[[bytes], None]
     corpus: Iterable[bytes]
     words: tuple[bytes, ...]
-    """What a reader looks for, so that a mutation can put it anywhere."""
+    """Byte sequences with a meaning to the reader, which mutations insert anywhere."""
 
     def seeds(self) -> Iterator[bytes]:
         yield from (seed for seed in self.corpus if len(seed) <= _SEED_BYTES_MAX)
@@ -75,8 +75,9 @@ class Target:
 
 
 def read_http_head(data: bytes) -> None:
-    """From a client's first bytes to the head that an engine gets: the engine sees the headers that were meant, and no
-    other."""
+    """Read a client's head and write the head for the engine: the engine must see the intended headers and no
+    others.
+    """
     parser = HttpRequestParser(BaseProtocol(_NO_LOOP), _NO_LOOP, 2**16, max_line_size=16 << 10, max_field_size=16 << 10)
     try:
         messages, _, _ = parser.feed_data(data)
@@ -105,7 +106,7 @@ def _names_in(head: bytes) -> list[bytes]:
 
 
 class _Wire(asyncio.Transport):
-    """A connection that takes everything and leads nowhere."""
+    """Connection that accepts everything and sends nothing."""
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
         pass
@@ -124,7 +125,7 @@ class _Wire(asyncio.Transport):
 
 
 def read_engine_head(data: bytes) -> None:
-    """Whatever an engine writes, in two pieces: an answer, a fault of its own, or nothing yet."""
+    """Read an engine's head in two pieces: the result is an answer, a fault of the engine, or nothing yet."""
     connection = Connection()
     connection.connection_made(_Wire())
     connection.send(b"", b"")
@@ -139,7 +140,7 @@ def read_engine_head(data: bytes) -> None:
 
 
 def read_stream(data: bytes) -> None:
-    """Byte for byte what came in comes out, cut anywhere, up to where the stream is at fault."""
+    """Check that a stream passes unchanged, in pieces of any size, up to the byte at which it is at fault."""
     for size in (len(data) or 1, 1 + sum(data[:8]) % 64):
         scanner = EventScanner(event_bytes_max=_EVENT_BYTES_MAX)
         released = bytearray()
@@ -156,7 +157,7 @@ def read_stream(data: bytes) -> None:
 
 
 def read_answer(data: bytes) -> None:
-    """A whole answer, or an error in whatever shape, ends as something that a client can read."""
+    """Check that a whole answer, or an error of any shape, becomes a body that a client can read."""
     _check_counts(inspect_answer(data).usage)
     first_id_of(data)
     for status in (400, 429, 503):
@@ -238,7 +239,7 @@ def _peer_messages() -> Iterator[bytes]:
 
 
 def read_region(data: bytes) -> None:
-    """A file that cannot be used is told by line and key."""
+    """Check that an unusable region file is refused with line and key."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "region.yaml"
         path.write_bytes(data)

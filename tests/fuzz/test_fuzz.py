@@ -1,4 +1,4 @@
-"""Whoever reads bytes of strangers meets them mutated: every seed, then mutations, for longer with `make fuzz`.
+"""Readers of bytes from strangers, with mutated input: every seed, then mutations, for longer with `make fuzz`.
 
 A finding is printed as bytes, smallest first. Keep it: a file of any name under `tests/fuzz/seeds` and its target, or a
 line in a table under `tests/hostile`.
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.fuzz.targets import SEEDS, TARGETS, Target
 
 Edit = tuple[int, int, bytes]
-"""Where, how much of it is taken out, and what is put there."""
+"""Position, number of bytes removed there, and bytes inserted."""
 
 
 def mutated(seed: bytes, edits: list[Edit], other: bytes) -> bytes:

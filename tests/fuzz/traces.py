@@ -1,4 +1,4 @@
-"""What callers write about a trace, and what becomes of it on its way to an engine."""
+"""Trace headers of callers, and the headers that an engine gets in their place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GOOD = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def traces() -> Iterator[bytes]:
-    """A traceparent, and behind a line's end a tracestate."""
+    """A traceparent, followed on the next line by a tracestate."""
     yield _GOOD
     yield _GOOD + b"\na=1,b=2"
     yield _GOOD[:-2] + b"00\n" + b",".join(b"k%d=%b" % (number, b"x" * 60) for number in range(12))
@@ -30,7 +30,7 @@ def traces() -> Iterator[bytes]:
 
 
 def read_trace(data: bytes) -> None:
-    """Whoever is named is named again to an engine, and what was joined stays as it was decided."""
+    """Check that a caller's trace is passed on to the engine with the same id, flags and tracestate."""
     traceparent, _, tracestate = data.decode("latin-1").partition("\n")
     named = named_in(((TRACEPARENT, traceparent), (TRACESTATE, tracestate)))
     if named is None:

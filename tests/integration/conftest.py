@@ -1,4 +1,4 @@
-"""What integration tests share: an engine that plays what it is told, a client, and gateways in front of engines."""
+"""Fixtures of integration tests: an engine that plays scripts, a client, and gateways in front of engines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def mesh(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> As
 
 @pytest.fixture(params=[False, True], ids=["here", "across"])
 def across(request: pytest.FixtureRequest) -> bool:
-    """Whether what is asked forwards everything to the next region."""
+    """True if the gateway that clients use forwards everything to the next region."""
     return bool(request.param)
 
 
@@ -54,6 +54,6 @@ async def slow(tmp_path: Path, unused_tcp_port_factory: Callable[[], int], acros
 async def slow_and_broken(
     tmp_path: Path, unused_tcp_port_factory: Callable[[], int], across: bool
 ) -> AsyncIterator[Served]:
-    """An answer that breaks is broken."""
+    """Slow engine behind gateways that do not resume broken answers."""
     async with served(tmp_path, unused_tcp_port_factory, across=across, engine=SLOW, resumes=False) as made:
         yield made

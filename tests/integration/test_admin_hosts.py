@@ -1,5 +1,6 @@
-"""The operators' port on this machine answers to this machine's names only: a web page whose name comes to mean this
-machine gets nothing out of it (DNS rebinding)."""
+"""The operators' port answers to this machine's names only: a web page whose name comes to resolve to this machine gets
+no data out of it (DNS rebinding).
+"""
 
 from __future__ import annotations
 

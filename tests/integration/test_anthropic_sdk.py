@@ -178,7 +178,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("mode", [FaultMode.DIE_MIDSTREAM, FaultMode.ABORT_MIDSTREAM])
     async def test_a_stream_that_breaks_off_raises(self, slow_and_broken: Served, mode: FaultMode) -> None:
-        """Slowly, so that a token has reached the client before."""
+        """The engine is slow, so that a token reaches the client before the break."""
         slow_and_broken.engines[0].set_fault(Fault(mode))
         async with client_of(slow_and_broken) as client:
             events = await client.messages.create(model=MODEL, messages=HELLO, max_tokens=6, stream=True)
@@ -188,7 +188,7 @@ class TestErrors:
 
 
 class TestLeaving:
-    """A token takes 90 ms here and 500 are asked for: whatever stops within the test was aborted."""
+    """A token takes 90 ms here and 500 are requested: an answer that stops within the test was aborted."""
 
     async def test_a_stream_that_is_closed_ends_at_the_engine(self, slow: Served) -> None:
         async with client_of(slow) as client:

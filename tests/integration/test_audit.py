@@ -1,4 +1,4 @@
-"""The audit record of whole gateways: both sides of a forward, disks that fail, and the commands that read it."""
+"""The audit log of whole gateways: both sides of a forward, disks that fail, and the commands that read it."""
 
 from __future__ import annotations
 

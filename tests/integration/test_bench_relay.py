@@ -1,4 +1,6 @@
-"""`nightside bench relay` on our own relays, with next to no load: everything starts, is measured, and is gone."""
+"""`nightside bench relay` on the product's own relays, with next to no load: every process starts, is measured, and
+ends.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ TINY = Effort(
 
 @pytest.fixture(autouse=True)
 def affinity() -> Iterator[None]:
-    """The bench pins the process that it runs in."""
+    """Restore the process's CPU affinity, which the bench changes."""
     cores = os.sched_getaffinity(0)
     yield
     os.sched_setaffinity(0, cores)
@@ -168,7 +170,7 @@ async def test_held_streams_that_end_are_a_wrong_answer(tmp_path: Path) -> None:
 
 
 async def growing_on(streams: HeldStreams) -> Never:
-    """Looks at them again and again: an end may come a moment after the token that it follows."""
+    """Poll the streams: an end may arrive a moment after the token before it."""
     while True:
         await streams.grow_to(3, max_s=10.0)
         await asyncio.sleep(0.01)

@@ -1,6 +1,7 @@
-"""All at once: engines that fail in every way, clients that leave, a lockdown, a gateway that drains and returns.
+"""All faults at once: engines that fail in every way, clients that leave, a lockdown, a gateway that drains and
+returns.
 
-Whatever happens, the audit record accounts for every request, at the origin and wherever it was seen.
+The audit log accounts for every request, at the origin and in every region that saw it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ FAULTS = [
 
 
 class Chaos:
-    """Three regions, most of the load in the first; the EU keeps its own at home."""
+    """Three regions, most of the load in the first; the EU keeps its own requests at home."""
 
     def __init__(self, folder: Path, ports: Any) -> None:
         self.policies = folder / "policies"
@@ -56,7 +57,7 @@ class Chaos:
         self.gateways: dict[str, GatewayHandle] = {}
         self.configs: dict[str, GatewayConfig] = {}
         self.results: dict[str, tuple[str, str]] = {}
-        """By request id: where it was asked, and what its client saw."""
+        """Gateway and result of each request, by its id, as the client saw them."""
 
     def configure(self, engines: list[EngineServer]) -> None:
         places: dict[str, Place] = {"us": US, "eu": EU, "ap": AP}
@@ -155,7 +156,7 @@ async def test_the_audit_record_accounts_for_every_request(tmp_path: Path, unuse
         if line["gateway"] == ingress:
             at_origin[request_id] += 1
             for attempt in line.get("attempts", ()):
-                if attempt["region"] != regions[ingress]:  # also refused: it may have waited there before
+                if attempt["region"] != regions[ingress]:  # includes refused attempts, which may have waited there
                     vouched[request_id, attempt["region"]] += 1
         else:
             seen_elsewhere[request_id, line["region"]] += 1

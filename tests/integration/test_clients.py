@@ -1,4 +1,4 @@
-"""What clients of all kinds do besides asking a model: preflights, HEAD, base URLs that are wrong, tokenizers."""
+"""Other behaviour of clients than calling a model: preflights, HEAD, wrong base URLs, tokenizers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SDK_HEADERS = "authorization,content-type,x-stainless-arch,x-stainless-lang"
 
 @pytest.fixture
 async def open_to_pages(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Served]:
-    """It asks for keys, which no preflight shows."""
+    """Gateway that requires keys, which no preflight carries."""
     secret, kept = mint("page")
     keys = tmp_path / "keys.yaml"
     keys.write_text(json.dumps({"keys": [{"id": "page", "hash": str(kept), "tenant": "acme"}]}))

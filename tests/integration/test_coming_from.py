@@ -1,4 +1,6 @@
-"""The page for users of other gateways: each file of ours on it is read, served and asked, each command is run."""
+"""The page for users of other gateways: each of its Nightside files is read, served and queried, and each command is
+run.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class Section:
     ours: str
     commands: tuple[str, ...]
     named_here: str
-    """What the right column of its table says."""
+    """Text of the right column of the section's table."""
 
 
 def sections() -> Iterator[Section]:
@@ -63,7 +65,7 @@ def test_their_file_is_yaml_and_names_what_is_mapped(section: Section) -> None:
 
 
 def models_of(document: dict[str, Any]) -> list[str]:
-    """One for each engine that the file names, in order."""
+    """One model for each engine that the file names, in order."""
     replicas = document.get("replicas") or document["dns_replicas"]
     return ["Qwen/Qwen3-32B" if each["models"] == "auto" else each["models"][0] for each in replicas]
 
@@ -74,7 +76,7 @@ async def test_our_file_is_served_and_answers(section: Section, tmp_path: Path) 
     models = models_of(document)
     configs = [EngineServerConfig(model=model, engine=TINY, time_scale=0.05, ignore_eos=True) for model in models]
     async with serve_engines(configs) as engines:
-        if "dns_replicas" in document:  # no name server knows a cluster's names here: the same engine by its address
+        if "dns_replicas" in document:  # no name server has a cluster's names here: an address instead
             template = document.pop("dns_replicas")[0]
             document["replicas"] = [{"id": template["id"], "models": template["models"], "url": engines[0].url}]
         for replica, engine in zip(document["replicas"], engines, strict=True):
@@ -93,7 +95,7 @@ async def test_our_file_is_served_and_answers(section: Section, tmp_path: Path) 
 
 
 async def key_made_by(commands: tuple[str, ...], folder: Path) -> str:
-    """As an operator types them, in the folder of the region file."""
+    """Key made by the commands that an operator types in the folder of the region file."""
     key = "unused"
     for command in commands:
         words = [str(folder / word) if word == "keys.yaml" else word for word in shlex.split(command)[1:]]
@@ -105,14 +107,14 @@ async def key_made_by(commands: tuple[str, ...], folder: Path) -> str:
 
 @each_section
 def test_our_file_is_one_that_an_operator_could_keep(section: Section, tmp_path: Path) -> None:
-    """As it stands on the page, with every address and name."""
+    """The file is checked as it stands on the page, with every address and name."""
     path = tmp_path / "us.yaml"
     path.write_text(section.ours)
     read_region_file(path)
 
 
 def test_keys_that_are_named_are_ours() -> None:
-    """Whatever stands in a right column as `section.key` is a key of the region file."""
+    """Each `section.key` in a right column is a key of the region file."""
     reference = yaml.load((PAGE.parent / "examples/every_key.yaml").read_text(), yaml.BaseLoader)
     columns = "".join(section.named_here for section in SECTIONS)
     named = re.findall(r"`([a-z_]+)\.([a-z_]+)(?:: [^`]+)?`", columns)

@@ -1,4 +1,6 @@
-"""What an operator types by mistake, and what is said to that: ports that are taken, addresses where nobody listens."""
+"""Mistakes of operators on the command line, and the messages they get: ports in use, addresses where no process
+listens.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +80,9 @@ class TestAskingNobody:
 
 class TestFormats:
     async def test_both_streams_of_a_gateway_speak_alike(self, tmp_path: Path, engine: FakeEngine) -> None:
-        """The first line on standard output says where it is reached, as the log says everything: in JSON. That the log
-        holds nothing else is checked where the process ends."""
+        """The first line on standard output gives the addresses, in JSON like the log. The end of the process checks
+        that the log holds nothing but JSON.
+        """
         async with gateway_process(region_file(tmp_path, "us-1", US, engine)) as process:
             assert process.admin_url.startswith("http://127.0.0.1:")
 

@@ -1,4 +1,6 @@
-"""A gateway and its controller: what is said on the stream, what comes of it, and what happens without it."""
+"""A gateway and its controller: messages on the control stream, their effects, and the gateway's behaviour
+without it.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ QUICK = {"report_interval": "50ms", "silence_max": "1m", "reconnect_min": "10ms"
 
 
 class Site:
-    """A region file with a controller in it, and the engine of its one replica."""
+    """A region file that names a controller, and the engine of its one replica."""
 
     def __init__(self, folder: Path, controller: str, engine: FakeEngine) -> None:
         self.folder = folder
@@ -423,7 +425,7 @@ async def test_names_are_answered_from_the_records_of_the_snapshot(site: Site, c
         assert gateway.names.tree == records
 
 
-# Who may be a controller
+# Identity of controllers
 
 
 @asynccontextmanager
@@ -454,7 +456,7 @@ async def test_a_controller_is_known_by_its_certificate(tmp_path: Path, engine: 
 
 
 async def test_nobody_else_is_believed(tmp_path: Path, engine: FakeEngine) -> None:
-    """Not even a gateway of the mesh."""
+    """Another gateway of the mesh is refused as a controller, too."""
     ca = new_ca()
     theirs, ours = gateway_files(tmp_path, ca, "eu-1", EU), gateway_files(tmp_path, ca, "us-1", US)
     tls = MeshTls(theirs.mesh(), EU_1, EU, Clock())
@@ -469,11 +471,11 @@ def gateway_control(gateway: GatewayHandle) -> dict[str, Any]:
     return found
 
 
-# What peers say
+# Newer versions reported by peers
 
 
 class TestHearsay:
-    """A gateway whose controller is gone, and a peer that serves by a newer word."""
+    """A gateway whose controller is gone, and a peer that serves by a newer snapshot."""
 
     @pytest.fixture
     def detached(self, site: Site, controller: FakeController) -> Site:
@@ -518,7 +520,7 @@ class TestHearsay:
     async def test_of_a_snapshot_that_was_rejected_a_peer_is_asked_though_the_controller_speaks(
         self, site: Site, controller: FakeController
     ) -> None:
-        """Otherwise two would push to what it gives to another, for as long as nothing newer is said."""
+        """Two gateways would otherwise send to the same replica until a newer snapshot arrives."""
         async with serve_liar() as liar:
             beats: list[ControlVersion] = []
             version = ControlVersion()

@@ -1,4 +1,4 @@
-"""A controller with gateways that attach to it: what they are told, and what it survives."""
+"""A controller with attached gateways: the snapshots they get, and the failures it survives."""
 
 from __future__ import annotations
 

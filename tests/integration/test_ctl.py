@@ -1,4 +1,6 @@
-"""`nightside ctl` against a running controller: what it changes, what it only tells, and how it ends."""
+"""`nightside ctl` against a running controller: which commands change state, which only report, and their exit
+codes.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +121,7 @@ async def test_a_gateway_is_drained_and_removed_and_may_come_back_only_when_adde
 async def test_a_drain_says_first_what_clients_would_reach_no_more_and_is_not_ordered_unasked(
     controller: ControllerHandle,
 ) -> None:
-    """The replicas may only go to Europe, and clients are led to Japan, which sends nothing there."""
+    """The replicas may only move to Europe, and clients are led to Japan, whose policy sends nothing there."""
     address = controller.grpc_address
     own = {"us-1": policy(US, accept=rule(EU)), "eu-1": policy(EU), "ap-1": policy(AP, process=rule(AP))}
     async with (

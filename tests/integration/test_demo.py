@@ -1,4 +1,4 @@
-"""The demo as whoever tries Nightside meets it: real processes, runs of a few seconds, and nothing left behind."""
+"""The demo as a new user runs it: real processes, runs of a few seconds, and no process or file left behind."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ LIVELY = WorkloadConfig(
 
 @pytest.fixture(autouse=True)
 def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the demo keeps its logs; every process it starts carries the path in its environment."""
+    """Folder of the demo's logs; every process it starts carries the path in its environment."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Command lines of processes that were started by a demo with this folder, and files still in it."""
+    """Command lines of running processes that a demo with this folder started, and files still in the folder."""
     found = [str(path) for path in folder.iterdir()]
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -63,7 +63,7 @@ def nightside_demo(*options: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def read_until(process: subprocess.Popen[str], pattern: str) -> str:
-    """Everything printed up to the line that matches."""
+    """Output up to the line that matches."""
     assert process.stdout is not None
     lines: list[str] = []
     for line in process.stdout:
@@ -74,8 +74,9 @@ def read_until(process: subprocess.Popen[str], pattern: str) -> str:
 
 
 def small_scenario(base: DemoScenario | None = None) -> DemoScenario:
-    """One little engine in each region, or two that share their work, and more clients in the first than it can take
-    at once."""
+    """Scenario with one small engine in each region, or a pair of prefill and decode engines, and more clients in the
+    first region than it can serve at once.
+    """
     base = base or DemoScenario()
     regions = tuple(
         replace(region, clients=clients, engines=1 + region.prefill_engines, slots=4)

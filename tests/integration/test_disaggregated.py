@@ -1,5 +1,6 @@
-"""A disaggregated pool behind a whole gateway: what each engine is sent, what the client gets, and what is left when
-either engine fails or the client leaves."""
+"""A disaggregated pool behind a whole gateway: requests that each engine gets, the client's answer, and the state left
+when either engine fails or the client leaves.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ _HANDED_OVER = (
     b'{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1,2]],"remote_engine_id":"d1f3",'
     b'"remote_request_id":"cmpl-1","remote_host":"127.0.0.1","remote_port":5600, "later":{"spaced" : [1, 2.50]}}'
 )
-"""As an engine might write it: passed on byte for byte."""
+"""Hand-off in an engine's own formatting, to be passed on byte for byte."""
 _READ = b'{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"H"},'
 _READ += b'"finish_reason":"length"}],"usage":{"prompt_tokens":22,"completion_tokens":1},"kv_transfer_params":%b}'
 PREFILLED = answer(body=_READ % _HANDED_OVER)
@@ -60,7 +61,7 @@ class Pair:
 
     @property
     def books(self) -> tuple[int, ...]:
-        """All that has to come to nothing once nobody asks."""
+        """Counts that must be zero when no request is open."""
         core = self.gateway.core
         pool = core.decode_pools.get(PoolName("chat"))
         assert pool is not None
@@ -242,7 +243,7 @@ async def test_a_client_that_leaves_reaches_the_engine_that_works_for_it(tmp_pat
 
 
 async def test_progress_is_counted_while_others_come(tmp_path: Path) -> None:
-    """How far a stream has come is asked for when the next request goes to its decode worker."""
+    """Progress of a stream is read when the next request goes to its decode worker."""
     async with _paired(tmp_path) as pair:
         tokens = [token(f"t{number}") for number in range(40)]
         pair.decode.plays(stream_and_hang(ROLE, *tokens), stream(*GOOD_STREAM))
@@ -256,7 +257,9 @@ async def test_progress_is_counted_while_others_come(tmp_path: Path) -> None:
 
 
 class TestAStreamPutTogether:
-    """Its client wants the answer in one piece. Both sides say what a real vLLM said."""
+    """The client wants the whole answer at once, and the decode worker streams; recorded answers are those of a real
+    vLLM.
+    """
 
     async def test_the_client_gets_what_the_engine_would_have_said(self, tmp_path: Path) -> None:
         async with _paired(tmp_path) as pair:
@@ -270,7 +273,7 @@ class TestAStreamPutTogether:
             await pair.comes_to_rest()
 
     async def test_its_first_token_frees_the_reader_and_nothing_goes_out(self, tmp_path: Path) -> None:
-        """So that it can still be had elsewhere when the writer dies."""
+        """The answer is held back, so that the request can be retried when the decode worker dies."""
         async with _paired(tmp_path) as pair:
             pair.prefill.plays(answer(body=_recorded("chat.prefill.json")))
             gate = asyncio.Event()
@@ -296,7 +299,7 @@ class TestAStreamPutTogether:
             await pair.comes_to_rest()
 
     async def test_only_the_first_pays_for_an_engine_whose_streams_cannot_be_put_together(self, tmp_path: Path) -> None:
-        """Nor is it held against the engine, which may be the last that is free."""
+        """The failure does not count against the engine, which may be the last free one."""
         async with _paired(tmp_path) as pair:
             pair.prefill.plays(answer(body=_recorded("chat.prefill.json")))
             pair.decode.plays(stream(ROLE, chat_chunk({"audio": "x"}), DONE), answer())
@@ -345,7 +348,7 @@ def _recorded(name: str) -> bytes:
 
 @asynccontextmanager
 async def _meeting(folder: Path, bootstrap: PagesEngine) -> AsyncIterator[Pair]:
-    """A pair over Mooncake, whose prefill worker is met at `bootstrap`."""
+    """A pair over Mooncake; `bootstrap` is the prefill worker's bootstrap server."""
     async with AsyncExitStack() as stack:
         prefill = await stack.enter_async_context(FakeEngine().serving())
         decode = await stack.enter_async_context(FakeEngine().serving())

@@ -159,14 +159,14 @@ async def test_a_reload_changes_the_template(world: World) -> None:
 
 
 class Cluster:
-    """Engines as vLLM's production stack and llm-d announce them, and a gateway that knows their labels alone."""
+    """Engines as vLLM's production stack and llm-d announce them, and a gateway that selects by their labels alone."""
 
     def __init__(self, world: World, api: FakeKubernetes) -> None:
         self._world = world
         self.api = api
 
     def service(self, model: str, engine: FakeEngine, **how: bool) -> None:
-        """One of the production stack: of many ports the first is the engine's."""
+        """Add a service of the production stack; the first of its many ports is the engine's."""
         ports = {"service-port": urlsplit(engine.url).port or 0, "zmq-port": 55555, "ucx-port": 9999}
         labels = {
             "environment": "test",
@@ -178,7 +178,7 @@ class Cluster:
         self.api.put("endpointslices", named)
 
     def decode_pod(self, name: str, engine: FakeEngine, **metadata: Any) -> None:
-        """One of llm-d's model service: a proxy beside the engine, and no Service."""
+        """Add a pod of llm-d's model service: a proxy beside the engine, and no Service."""
         labels = {"llm-d.ai/inference-serving": "true", "llm-d.ai/model": "llama", "llm-d.ai/role": "decode"}
         made = pod(name, "127.0.0.1", labels=labels, **metadata)
         vllm = {"name": "vllm", "ports": [{"name": "vllm", "containerPort": urlsplit(engine.url).port}]}
@@ -254,7 +254,9 @@ async def test_a_pod_that_goes_gets_nothing_more_and_its_streams_go_on(world: Wo
 
 
 async def test_a_cluster_names_addresses_within_the_operators_table(world: World, cluster: Cluster) -> None:
-    """The table has the region's replicas at 127.0.0.0/8, and a cluster cannot say otherwise; the region file can."""
+    """The operators' table places the region's replicas in 127.0.0.0/8, which a cluster cannot override, but the region
+    file can.
+    """
     cluster.api.put("endpointslices", endpoint_slice("a", "192.0.2.9"))
     async with cluster.serving(selector="app=vllm", port="http", networks=None) as gateway:
         assert replicas(gateway) == []
@@ -289,7 +291,7 @@ async def test_without_a_usable_table_a_cluster_names_addresses_within_named_net
 
 
 async def test_networks_that_a_reload_narrows_hold_for_what_was_found_before(cluster: Cluster) -> None:
-    """The cluster's API fails from then on, so that nothing is found anew."""
+    """The cluster's API fails after the first discovery, so that no replica is found again."""
     cluster.api.put("endpointslices", endpoint_slice("a", "192.0.2.9", "198.51.100.9"))
     found = {"selector": "app=vllm", "port": "http"}
     async with cluster.serving(**found, networks=["192.0.2.0/24", "198.51.100.0/24"]) as gateway:

@@ -1,4 +1,4 @@
-"""Names that gateways answer, asked by those whom people ask with: dig, dnspython and c-ares."""
+"""Names that gateways answer, queried by common resolvers: dig, dnspython and c-ares."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ IPV4 = sorted(each for each in EVERYBODY if ":" not in each)
 
 @asynccontextmanager
 async def answering(folder: Path, *listen: str, **more: object) -> AsyncIterator[GatewayHandle]:
-    """A gateway whose region file tells it to."""
+    """A gateway whose region file makes it answer DNS queries."""
     document = region_document(folder, "us-1", US_PLACE, dns={"listen": list(listen or ["127.0.0.1:0"]), **more})
     path = folder / "us.yaml"
     path.write_text(yaml.safe_dump(document))
@@ -53,13 +53,13 @@ async def gateway(tmp_path: Path) -> AsyncIterator[GatewayHandle]:
 
 @dataclass(frozen=True, slots=True)
 class Dug:
-    """What dig printed."""
+    """Output of dig."""
 
     text: str
 
     @property
     def answers(self) -> list[str]:
-        """Each as `TYPE DATA`."""
+        """Records of the answer, each as `TYPE DATA`."""
         lines = self.section("ANSWER").splitlines()
         return sorted(" ".join(line.split()[3:]) for line in lines)
 
@@ -81,7 +81,7 @@ async def dig(server: Address, *arguments: str) -> Dug:
 
 
 class CAres:
-    """c-ares, as programs have it that resolve names by themselves."""
+    """c-ares, the resolver in programs that resolve names by themselves."""
 
     def __init__(self, server: Address, *, flags: int = 0, source: str | None = None) -> None:
         self._channel = pycares.Channel(

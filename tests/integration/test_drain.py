@@ -1,4 +1,4 @@
-"""Going out of service: peers are told, new work is refused with a reason, and what runs is finished."""
+"""Drain: peers are told, new requests are refused with a reason, and running requests are finished."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_new_work_is_refused_with_a_reason_and_the_connection_closed(mesh:
 
 
 async def test_even_an_idle_gateway_says_goodbye_before_it_goes(mesh: Mesh) -> None:
-    """The last heartbeat may be a moment away: the core sends no two within its interval."""
+    """The last heartbeat may be delayed: the core sends no two within its interval."""
     us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
     slow = replace(eu.config.core.observation, publish_interval_ns=SECOND // 2, keep_alive_ns=60 * SECOND)
     eu.config = replace(eu.config, core=replace(eu.config.core, observation=slow))

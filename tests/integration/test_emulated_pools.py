@@ -1,4 +1,4 @@
-"""Emulated engines of a disaggregated pool, asked as a gateway asks real ones."""
+"""Emulated engines of a disaggregated pool, called as a gateway calls real ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Pair:
     tasks: asyncio.TaskGroup
 
     async def read(self, **body: Any) -> dict[str, Any]:
-        """The prefill's answer."""
+        """Answer of the prefill worker."""
         told = PROMPT | {"max_tokens": 1, "kv_transfer_params": TO_PREFILL} | body
         async with self.http.post(f"{self.prefill.url}/v1/completions", json=told) as response:
             assert response.status == 200, await response.text()
@@ -58,7 +58,7 @@ class Pair:
             return books
 
     async def quiet(self) -> None:
-        """Nothing is left at either, by their own books. What ends it is the test's own deadline."""
+        """Wait until neither engine holds anything, by its own counts. The test's own deadline bounds the wait."""
         for server in (self.prefill, self.decode):
             while (books := await self.books(server)) and any(books[name] for name in HELD):
                 pass

@@ -1,4 +1,4 @@
-"""Each kind of engine behind a whole gateway: what it says of itself, and how its errors reach the client."""
+"""Each kind of engine behind a whole gateway: the state it reports, and how its errors reach the client."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ async def test_an_engine_that_dies_shows_in_metrics_log_and_state_and_by_default
 async def test_by_a_key_a_gateway_that_serves_nobody_is_not_ready_while_another_has_room(
     world: World, tmp_path: Path, unused_tcp_port: int
 ) -> None:
-    """That one is in a region where its requests may not go."""
+    """The other gateway is in a region where this gateway's requests may not go."""
     home = write_policy(tmp_path, US, process=[US])
     async with AsyncExitStack() as stack:
         here, there = [await stack.enter_async_context(FakeEngine().serving()) for _ in range(2)]

@@ -1,5 +1,7 @@
-"""Storms on the admin addresses of a gateway and of a controller. The cases are data:
-`tests/hostile/event_streams.py`."""
+"""Storms on the admin addresses of a gateway and of a controller.
+
+The cases are data: `tests/hostile/event_streams.py`.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ async def test_gateways_of_a_controller_notice_nothing(controller: ControllerHan
 
 
 async def told_on(watching: aiohttp.ClientResponse) -> None:
-    """Of what has just been decided."""
+    """Wait until the page is sent a recent decision."""
     async with asyncio.timeout(60):
         async for line in watching.content:
             if line.startswith(b"data: ") and b"decisions" in line:
@@ -80,7 +82,7 @@ async def told_on(watching: aiohttp.ClientResponse) -> None:
 
 
 async def until_answered(operator: aiohttp.ClientSession, address: Address) -> None:
-    """And a place to watch from is free."""
+    """Wait until the page answers and one more watcher is admitted."""
     async with asyncio.timeout(60):
         while await _status(operator, address) != 200:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.02)

@@ -1,5 +1,6 @@
-"""Expert locality behind a whole gateway: emulated prefill workers tell which experts read a prompt, the request goes
-to the decode worker that serves those, and nothing of what was told goes any further."""
+"""Expert locality behind a whole gateway: emulated prefill workers report the experts of a prompt, the request goes to
+the decode worker that serves those, and the counts go no further.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ WRITER = replace(READER, handoff=HandoffConfig(Connector.NIXL, ReplicaRole.DECOD
 
 
 def artifact(*texts: str) -> EldrArtifact:
-    """A centroid for each: where a prompt of nothing else points."""
+    """Artifact with one centroid per text: the direction of a prompt of that text alone."""
     prompts = [chat_prompt([Message("user", text)]) for text in texts]
     rows = np.stack([counts_of(prompt, SHAPE).astype(np.float32).ravel() for prompt in prompts])
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -61,7 +62,7 @@ class Scene:
     _before: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
     async def ask(self, text: str) -> int:
-        """Gives which of the decode workers has answered."""
+        """Index of the decode worker that answered."""
         body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 3, "stream": True}
         url = f"{self.gateway.http_url}/v1/chat/completions"
         async with self.session.post(url, json=body) as response:

@@ -1,4 +1,4 @@
-"""Why a request ran where it did, asked of whole gateways."""
+"""Explanations of placements by whole gateways."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_a_refusal_has_no_decision_but_is_known_by_its_request_id(mesh: Me
 
 
 async def test_what_a_client_wrote_for_a_model_is_shown_to_nobody_who_did_not_ask_for_it(mesh: Mesh) -> None:
-    """Not on the page, and not to a controller, which may be in another jurisdiction."""
+    """The text is not on the page, nor sent to a controller, which may be in another jurisdiction."""
     us, _ = await busy_us_and_free_eu(mesh)
     async with ask(mesh.session, us.gateway.http_url, model="a prompt in the wrong field") as response:
         assert response.status == 404
@@ -192,7 +192,9 @@ def serving_rare(config: GatewayConfig) -> GatewayConfig:
 async def test_a_model_that_is_only_where_the_policy_forbids_is_refused_at_once_and_explained(
     mesh: Mesh, tmp_path: Path
 ) -> None:
-    """Neither listed nor waited for; the client is told no rule, and the operator which one."""
+    """The model is not listed and the request does not wait; the client is told no rule, and the operator which one
+    applied.
+    """
     us = await mesh.region("us-1", US, write_policy(tmp_path, US, process=[US]))
     eu = await mesh.region("eu-1", EU)
     eu.config = serving_rare(eu.config)

@@ -1,4 +1,4 @@
-"""The commands of docs/first_day.md, run against real processes; and what would be noticed if the page were wrong."""
+"""The commands of docs/first_day.md, run against real processes; and checks that a wrong page would fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers in a given form, several to one request, and several prompts in one, as OpenAI's SDK asks for them."""
+"""Structured answers, several choices for one request, and several prompts in one, as OpenAI's SDK requests them."""
 
 from __future__ import annotations
 

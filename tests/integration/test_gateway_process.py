@@ -1,4 +1,4 @@
-"""`nightside gateway` as an operator meets it: a process with a region file, signals, and an exit status."""
+"""`nightside gateway` as an operator runs it: a process with a region file, signals, and an exit status."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def readiness(session: aiohttp.ClientSession, gateway: Process) -> int:
 async def cut_midway(
     folder: Path, engine: FakeEngine, session: aiohttp.ClientSession, *, drain: str
 ) -> AsyncIterator[Process]:
-    """A gateway with a stream that has begun and that the gateway's end, which the block orders, breaks off."""
+    """A gateway with a running stream; the block stops the gateway, which breaks the stream off."""
     engine.plays(stream_until(asyncio.Event(), (ROLE, token("Hel"))))
     async with gateway_process(region_file(folder, "us-1", US, engine, limits={"drain": drain})) as gateway:
         async with ask(session, gateway.http_url) as response:
@@ -203,7 +203,7 @@ NOT_AT_THE_START = {
     "controller": "the other program",
     "loadgen": "what tries gateways out",
 }
-"""Each module, and what it is loaded for where that is asked for: until then it would only make the start longer."""
+"""Modules that a start must not load unless configured, which would slow it down, and the feature that needs each."""
 
 SERVE = """
 import sys, uvloop

@@ -1,4 +1,4 @@
-"""A client's header values are bytes: they reach engines here and abroad as they came, and nobody fails over them."""
+"""A client's header values are bytes: they reach engines here and in other regions unchanged, and fail no request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ASKED = 12
 
 
 async def send(gateway: GatewayHandle, value: bytes) -> bytes:
-    """One request with that value in every header that is carried; the answer's beginning."""
+    """Send a request with this value in every header that is passed on; return the answer."""
     head, _, body = posted("connection: close").partition(b"\r\n\r\n")
     lines = b"".join(b"\r\n%b: (%b)" % (name.encode(), value) for name in CARRIED)
     async with wire(gateway) as client:
@@ -93,7 +93,7 @@ def telling(line: bytes) -> Script:
 
 
 async def test_an_engine_s_own_bytes_come_back_as_they_were(mesh: Mesh) -> None:
-    """From here and from abroad."""
+    """Holds for answers of this region and of another."""
     us, eu = await busy_us_and_free_eu(mesh)
     raw = b"\xe9 \xe2\x82\xac"
     for region in (us, eu):

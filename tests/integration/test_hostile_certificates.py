@@ -1,5 +1,7 @@
-"""Certificates that are not those of the gateway that shows them, to a gateway that calls and to one that is called.
-The cases are data: `tests/hostile/peer_certificates.py`."""
+"""Certificates that do not belong to the gateway that presents them, to a calling gateway and to a called one.
+
+The cases are data: `tests/hostile/peer_certificates.py`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from tests.support.odd_certificates import odd_certificate
 NOBODY = Address("127.0.0.1", 9)
 EU_NAME = "eu-1.eu-west-1.gateway.mesh.test"
 TURNED_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.PERMISSION_DENIED)
-"""By the handshake, or by name."""
+"""Statuses of a refusal, by the handshake or by name."""
 
 
 @dataclass

@@ -1,5 +1,7 @@
-"""Engines that answer with anything at all, against a gateway's real client. The cases are data:
-`tests/hostile/engine_answers.py`."""
+"""Engines that answer with arbitrary bytes, against a gateway's real client.
+
+The cases are data: `tests/hostile/engine_answers.py`.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,13 @@ _LOAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\
 
 
 class RawEngine(FakeEngine):
-    """Writes what a case says, byte for byte; its probes are those of a good engine."""
+    """Engine that writes a case's bytes; its probes are those of a good engine."""
 
     def __init__(self) -> None:
         super().__init__()
         self.case = GOOD_CASE
         self.written = asyncio.Event()
-        """All of the case's answer."""
+        """Set once the case's whole answer has been written."""
         self.client_has_something = asyncio.Event()
 
     @asynccontextmanager
@@ -60,12 +62,12 @@ class RawEngine(FakeEngine):
                 connection.send(piece)
                 await connection.writer.drain()
                 await asyncio.sleep(0)
-        finally:  # the gateway may have left already
+        finally:  # the gateway may have left
             written.set()
         if case.end is End.HOLD:
             await connection.reader.read()
         elif case.end is End.RESET:
-            await asyncio.sleep(0.01)  # else what was written would be taken back
+            await asyncio.sleep(0.01)  # an earlier reset would discard bytes that were written
             connection.reset()
 
 

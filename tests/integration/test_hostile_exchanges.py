@@ -1,5 +1,7 @@
-"""A caller with a good certificate that keeps to none of an exchange's rules. It is turned away with a reason, for a
-while, and nobody else hears of it: neither an engine nor whoever asks next."""
+"""A caller with a good certificate that breaks the rules of an exchange.
+
+It is refused with a reason, for a while, without any effect on an engine or on other callers.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ _REQUEST = asked().SerializeToString()
 _BEGIN = frame(forward=5, request_bytes=len(_REQUEST), request=_REQUEST, credit=1000)
 _FLOOD = WASTED_MAX + FORWARDS_MAX + 1
 WASTED_FEW = 100
-"""In a second, in place of what it is: message by message, a busy machine does not say a thousand in one."""
+"""Bound per second that replaces the product's: message by message, a busy machine does not send a thousand in one
+second.
+"""
 _FLOOD_OF_FEW = WASTED_FEW + FORWARDS_MAX + 1
 
 
@@ -137,7 +141,7 @@ async def test_whoever_breaks_a_rule_loses_its_stream_with_a_reason_and_begins_n
 
 
 async def send_all(origin: RawOrigin, messages: tuple[bytes, ...]) -> None:
-    """As far as it is listened to."""
+    """Send the messages until the peer ends the stream."""
     try:
         for message in messages:
             await origin.write(message)
@@ -155,7 +159,7 @@ async def ended(origin: RawOrigin) -> tuple[grpc.StatusCode, str]:
 
 
 async def test_a_flood_of_opens_runs_no_more_than_there_is_room_for(tmp_path: Path) -> None:
-    """8 of 1,109 reach the core; what is turned away costs its caller the stream."""
+    """8 of 1,109 forwards reach the core; the flood of refused ones ends the caller's stream."""
     async with called(tmp_path) as at:
         at.engine.plays(stream(ROLE))
         async with asyncio.timeout(ENOUGH_S), raw_origin(at.gateway.peers_address) as origin:
@@ -194,8 +198,9 @@ ENDLESS = token("x" * 1000)
 
 @pytest.mark.parametrize("credit", [0, 1000, 2**40], ids=["no credit", "little credit", "credit, and never reads"])
 async def test_a_caller_that_takes_nothing_holds_its_engine_and_nothing_else(tmp_path: Path, credit: int) -> None:
-    """What its engine may bring before it has to wait: 64 KiB here, as much as the sockets take, and what the caller's
-    own library reads ahead."""
+    """An engine may send ahead 64 KiB here, the contents of the sockets' buffers, and what the caller's own library
+    reads ahead.
+    """
     brought = 0
 
     async def endless(exchange: Exchange) -> None:

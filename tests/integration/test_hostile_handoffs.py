@@ -1,5 +1,8 @@
-"""A prefill worker that lies to a whole gateway of what it hands over: where it leads its decode worker, and which
-experts read the prompt. The cases are data: `tests/hostile/prefill_answers.py`."""
+"""A prefill worker whose hand-offs to a whole gateway are false: the address it gives the decode worker, and the
+experts that read the prompt.
+
+The cases are data: `tests/hostile/prefill_answers.py`.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,7 @@ async def test_a_hand_off_that_lies_costs_one_more_reading_of_the_prompt(case: P
 
 
 async def test_an_engine_that_says_nothing_of_itself_is_met_where_it_answers(tmp_path: Path) -> None:
-    """At any port: a side channel's is its own choice, on its own host."""
+    """Any port is accepted on the engine's own host: the engine chooses its side channel's port."""
     async with pool(tmp_path) as scene:
         honest = handed(TOLD.replace(b"10.0.0.7", b"127.0.0.1").replace(b"5600", b"41234"))
         scene.prefill.plays(answer(body=READ % TRUTH), answer(body=READ % honest))
@@ -106,7 +109,7 @@ async def test_an_engine_that_says_nothing_of_itself_is_met_where_it_answers(tmp
 async def test_the_host_that_is_refused_is_told_to_operators(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As of a vLLM that stands behind a Service, or was given no host of its own."""
+    """The host may be that of a vLLM behind a Service, or one that was given no host of its own."""
     async with pool(tmp_path, side_channel_hosts=["10.0.0.7"]) as scene:
         stray = handed(TOLD.replace(b"10.0.0.7", b"10.0.0.8"))
         scene.prefill.plays(answer(body=READ % stray), answer(body=READ % TRUTH))

@@ -1,4 +1,7 @@
-"""Malformed HTTP against a gateway's real socket. The cases are data: `tests/hostile/http_requests.py`."""
+"""Malformed HTTP against a gateway's real socket.
+
+The cases are data: `tests/hostile/http_requests.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What a gateway decides from a body must be what its engine reads there. The cases are data:
-`tests/hostile/json_bodies.py`."""
+"""A gateway must decide from a body by the values that its engine reads there.
+
+The cases are data: `tests/hostile/json_bodies.py`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.support.hostile import Besieged, besieged, sent
 
 
 class Understood(pydantic.BaseModel):
-    """What matters to routing of what an engine reads, with the types that vLLM and SGLang give it."""
+    """Members that matter to routing, with the types that vLLM and SGLang give them."""
 
     model_config = pydantic.ConfigDict(extra="allow")
 
@@ -33,7 +35,7 @@ class Understood(pydantic.BaseModel):
 
 
 def understood(body: bytes) -> Understood:
-    """As FastAPI's handlers do it. Raises ValueError."""
+    """Parse a body as FastAPI's handlers do. Raises ValueError."""
     return Understood.model_validate(json.loads(body))
 
 
@@ -47,7 +49,7 @@ async def read_as_engines_do(exchange: Exchange) -> None:
 
 
 class Decisions:
-    """By what each request was decided."""
+    """Records the profile by which each request was decided."""
 
     def __init__(self) -> None:
         self.profiles: list[RequestProfile] = []

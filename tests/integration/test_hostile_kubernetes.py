@@ -1,5 +1,7 @@
-"""A Kubernetes API that lies to a gateway's discovery, on a real socket. The cases are data:
-`tests/hostile/kubernetes_answers.py`."""
+"""A Kubernetes API that lies to a gateway's discovery, on a real socket.
+
+The cases are data: `tests/hostile/kubernetes_answers.py`.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,7 @@ async def lied_to(lists: Answers, watches: Answers, token: Path) -> AsyncIterato
 
 @asynccontextmanager
 async def elsewhere() -> AsyncIterator[tuple[int, list[bytes]]]:
-    """Another server, and what it is asked for."""
+    """Another server, and the requests that it gets."""
     asked: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

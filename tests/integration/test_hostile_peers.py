@@ -1,5 +1,7 @@
-"""A peer with a good certificate and nothing but lies, as caller, called one and neighbour. The cases are data:
-`tests/hostile/peers.py`."""
+"""A peer with a good certificate that lies as caller, called one and neighbour.
+
+The cases are data: `tests/hostile/peers.py`.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ from tests.support.hostile import ENOUGH_S, Besieged, besieged, sent
 from tests.support.wire import posted, wire
 
 _NO_MESSAGE = "DecodeError"
-"""In gRPC's own words for bytes that are none, under whatever status."""
+"""gRPC's own word for bytes that are no message, whatever the status."""
 USE_BEATS = tuple(
     BeatCase(
         f"of tenants: {case.name}",
@@ -67,7 +69,7 @@ class Surrounded:
         try:
             for message in case.messages:
                 await context.write(message)
-        finally:  # it may have left already
+        finally:  # the caller may have left
             self.peer.answered.add()
         if case.holds:
             await asyncio.Event().wait()
@@ -109,7 +111,7 @@ async def with_engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
 async def without_engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Surrounded]:
-    """Whichever way forwards travel."""
+    """Gateway without an engine, with forwards over exchanges and over calls."""
     folder = tmp_path_factory.mktemp("hostile")
     async with surrounded(folder, has_engine=False, exchanges=request.param) as made:
         yield made
@@ -148,7 +150,7 @@ async def came_of(at: Besieged, message: bytes) -> Came:
 
 
 def _streams_broken(at: Besieged) -> float:
-    """Of forwards, as the origin saw it."""
+    """Forwarding streams that broke, as counted by the origin."""
     families = at.gateway.metrics.registry.collect()
     return sum(
         sample.value
@@ -171,7 +173,7 @@ async def test_an_answer_is_held_against_the_peer_alone(without_engine: Surround
         received = await left(at, peer, answered)
     without_engine.case = _GOOD
     if case.aborts is not None and peer.exchanges:
-        await until(lambda: _streams_broken(at) > broken)  # it takes along whoever is on it
+        await until(lambda: _streams_broken(at) > broken)  # ends all forwards on that stream
     assert not case.status or int(received[9:12]) == case.status, received[:2000]
     assert case.contains in received
     assert not case.lacks or case.lacks not in received
@@ -231,7 +233,9 @@ async def test_frames_that_lie_cost_the_peer_its_stream_at_most(on_a_stream: Sur
 
 
 async def left(at: Besieged, peer: RawPeer, answered: int) -> bytes:
-    """What had come when the client left: after the peer had answered it all, as often as it is asked for a while."""
+    """Bytes received when the client left: after the peer's whole answer, for an attempt that is retried for a
+    while.
+    """
     async with asyncio.timeout(ENOUGH_S), wire(at.gateway) as client:
         client.post()
         await peer.answered.reaches(answered + 1)

@@ -1,5 +1,7 @@
-"""A controller's snapshot in which one replica is described as no region file could, to a whole gateway. The cases are
-data: `tests/hostile/replica_descriptions.py`."""
+"""A controller's snapshot in which one replica is described as no region file could, sent to a whole gateway.
+
+The cases are data: `tests/hostile/replica_descriptions.py`.
+"""
 
 from __future__ import annotations
 

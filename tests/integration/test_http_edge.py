@@ -84,7 +84,7 @@ CORE = CoreConfig(
     placement=PlacementConfig(policy=LAYERED),  # one pending request is enough to make an engine busy
     attempt=AttemptConfig(attempts_max=2),
     queue=QueueConfig(length_max=5),
-    observation=ObservationConfig(replica_stale_ns=3600 * SECOND),  # nobody probes but the test
+    observation=ObservationConfig(replica_stale_ns=3600 * SECOND),  # the test alone reports replicas' state
     resume=ResumeConfig(wait_max_ns=SECOND),
 )
 CONNECTION_BUFFERS_BYTES = 16 << 20
@@ -92,7 +92,7 @@ CONNECTION_BUFFERS_BYTES = 16 << 20
 
 
 class Edge:
-    """A gateway's HTTP edge with the real core and two engines, `a` and `b`, and what happened in it."""
+    """A gateway's HTTP edge with the real core and two engines, `a` and `b`, and a record of its events."""
 
     def __init__(self, settings: HttpSettings, owner_settings: RelaySettings) -> None:
         self.settings = settings
@@ -128,7 +128,7 @@ class Edge:
         self.driver.submit(events.ReplicasObserved(seen))
 
     def plays(self, *scripts: Script) -> None:
-        """Whichever engine is asked, these are the answers, in order."""
+        """Answer the next requests with these scripts in order, whichever engine gets them."""
         left = list(scripts)
 
         async def next_script(exchange: object) -> None:
@@ -392,7 +392,7 @@ class TestTryingAgain:
     async def test_no_descriptor_for_an_engine_is_an_error_of_ours(
         self, edge: Edge, client: aiohttp.ClientSession
     ) -> None:
-        """Told to a client that has its connection, and to nobody else's cost."""
+        """A connected client gets the error, and it counts against no engine."""
         edge.plays(stream(*GOOD_STREAM))
         async with client.get(f"{edge.url}/v1/models") as response:
             assert response.status == 200

@@ -1,6 +1,8 @@
-"""Clients and operators with tokens of an issuer, over real sockets: what they stand for, what becomes of them when
-their issuer turns its keys over or dies, and that nobody's token is told. The issuer is a small one of the tests' own;
-for a real one see tests/issuers."""
+"""Clients and operators with tokens of an issuer, over real sockets: the identities they give, the effect of key
+rotation and of the issuer's death, and that no token is disclosed.
+
+The issuer is a small fake; for a real one see tests/issuers.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def client_issuer(url: str, **more: Any) -> ClientIssuerConfig:
 
 
 class House:
-    """A gateway that takes keys and tokens, its log, and a client."""
+    """A gateway that accepts keys and tokens, its log, and a client."""
 
     def __init__(self, folder: Path, session: aiohttp.ClientSession, engine: FakeEngine, issuer: FakeIssuer) -> None:
         self.folder, self.session, self.engine, self.issuer = folder, session, engine, issuer
@@ -74,7 +76,7 @@ class House:
             yield self.gateway
 
     async def known(self) -> None:
-        """Its issuer's keys have come."""
+        """Wait until the issuer's keys have arrived."""
         await until(lambda: counted(self.gateway, "issuer_keys", use="clients", issuer="corp") > 0)
 
     def token(self, **changes: Any) -> str:
@@ -208,7 +210,7 @@ class TestClients:
 
 class TestIssuers:
     async def test_one_that_is_dead_stops_nobody_whose_key_is_known(self, house: House) -> None:
-        """Neither a key of ours nor a token by a key of its that was known, not even over a restart."""
+        """Keys of the gateway's own and tokens signed by a known key stay valid, also across a restart."""
         state = StateConfig(house.folder / "state")
         async with house.open(state=state):
             await house.known()

@@ -1,4 +1,6 @@
-"""Who may not enter is refused before anybody looks at what they ask, and no record knows more of it than that."""
+"""A tenant that may not enter a region is refused before its request's content is read, and no record holds
+more of it.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ IN, IN_HASH = mint("in")
 
 
 def write_house(folder: Path) -> tuple[Path, Path]:
-    """A policy that keeps tenant `clinic` out of this region, and keys: of that tenant, of one that is let in, and one
-    whose own rule leaves the region out."""
+    """Write a policy that keeps tenant `clinic` out of this region, and three keys: of that tenant, of a tenant that
+    may enter, and one whose own rule leaves the region out.
+    """
     policy = write_policy(folder, US)
     document = yaml.safe_load(policy.read_text())
     document["tenants"] = {"clinic": {"process": {"regions": [EU.region]}}}
@@ -58,7 +61,7 @@ async def serving(folder: Path, engine: FakeEngine) -> AsyncIterator[GatewayHand
 
 
 def head_only(key: str, *headers: str) -> bytes:
-    """A request whose body never comes."""
+    """A request whose body never arrives."""
     return posted(f"authorization: Bearer {key}", *headers, body=b"x" * 1000).removesuffix(b"x" * 1000)
 
 
@@ -85,7 +88,7 @@ class TestBeforeTheBody:
             await refused(line)
 
     async def test_it_is_not_asked_for(self, tmp_path: Path, engine: FakeEngine) -> None:
-        """A client that waits to be told to go on sends nothing at all."""
+        """A client that waits for `100 Continue` sends no body at all."""
         async with serving(tmp_path, engine) as gateway, wire(gateway) as line:
             line.send(head_only(OUT, "expect: 100-continue"))
             await refused(line)

@@ -1,4 +1,4 @@
-"""What live gateways wrote down under a mixed load replays, offline, to the very same effects."""
+"""Journals that live gateways wrote under a mixed load replay, offline, to the very same effects."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def client(session: aiohttp.ClientSession, url: str, number: int, rng: ran
 
 
 async def mixed_load(gateways: list[GatewayHandle], engines: list[EngineServer]) -> list[str]:
-    """Most of it at the first gateway, whose first engine fails in several ways meanwhile."""
+    """Send most of the load to the first gateway, whose first engine fails in several ways meanwhile."""
     rng = random.Random(5)
     modes = [FaultMode.ERROR_500, FaultMode.ERROR_503, FaultMode.DIE_MIDSTREAM, FaultMode.EMPTY_STREAM]
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as tasks:

@@ -54,7 +54,7 @@ async def gateway(folder: Path, *engines: FakeEngine, **changes: Any) -> AsyncIt
 
 
 async def comment(response: aiohttp.ClientResponse) -> None:
-    """Wait for one."""
+    """Wait for a comment."""
     assert await response.content.readexactly(len(COMMENT)) == COMMENT
 
 
@@ -96,7 +96,7 @@ class TestStreams:
     async def test_a_retry_is_still_possible(
         self, engine: FakeEngine, tmp_path: Path, session: aiohttp.ClientSession
     ) -> None:
-        """Comments have gone out, and the engine fails then: another one answers."""
+        """The engine fails after comments have been sent: another one answers."""
         gate = asyncio.Event()
         engine.plays(after(gate, answer(500)), stream(*GOOD_STREAM))
         async with gateway(tmp_path, engine) as up, ask(session, up.http_url) as response:

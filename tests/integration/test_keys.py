@@ -1,4 +1,4 @@
-"""Clients with keys, over real sockets: who gets in, what each key may use up, and that nobody's secret is told."""
+"""Clients with keys, over real sockets: which are accepted, the limits of each key, and that no secret is disclosed."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class TestGettingIn:
                 assert response.status == 200
 
     async def test_a_key_does_not_name_another_tenant(self, house: House, engine: FakeEngine, tmp_path: Path) -> None:
-        """Else any key could be of any tenant, and choose the residency rule that it is held to."""
+        """A key could otherwise claim any tenant, and choose the residency rule that applies to it."""
         key = house.add("a", tenant="acme")
         async with house.open(engine, tmp_path, trust_tenant_header=True) as gateway:
             headers = {"authorization": f"Bearer {key}", "x-nightside-tenant": "beta"}
@@ -419,7 +419,7 @@ class TestBodies:
     async def test_one_key_leaves_room_for_another_and_one_tenant_for_another(
         self, house: House, engine: FakeEngine, tmp_path: Path
     ) -> None:
-        """Each prompt is held by its request for as long as its answer takes."""
+        """Each prompt counts as held for as long as its answer takes."""
         gate = asyncio.Event()
         engine.plays(stream_until(gate, (ROLE, token("x")), (STOP, DONE)))
         greedy, second, other = house.add("greedy"), house.add("second"), house.add("other", tenant="else")

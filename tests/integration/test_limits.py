@@ -1,4 +1,6 @@
-"""Every bound on what clients may cost, reached over a real socket through the key of the region file that sets it."""
+"""Every bound on clients' use of resources, reached over a real socket through the key of the region file that
+sets it.
+"""
 
 from __future__ import annotations
 
@@ -337,7 +339,9 @@ class TestWaiting:
     async def behind_one_of_a(
         self, gateway: GatewayHandle, engine: FakeEngine, session: aiohttp.ClientSession, tenant: str
     ) -> tuple[int, str]:
-        """One request of tenant `a` waits when one of `tenant` comes; they are served once that one is in or out."""
+        """Result of a request of `tenant` that arrives while one of tenant `a` waits; both are served once the second
+        is queued or refused.
+        """
         engine.waiting = 1
         await until(lambda: free_replicas(gateway) == 0)
         async with asyncio.TaskGroup() as tasks:

@@ -1,4 +1,4 @@
-"""`nightside load` as a process, against emulated engines on real sockets: reports, stalls, signals, nobody there."""
+"""`nightside load` as a process, against emulated engines on real sockets: reports, stalls, signals, dead endpoints."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def two_engines() -> AsyncIterator[list[str]]:
 async def loading(
     tmp_path: Path, urls: list[str], *options: str, **changes: Any
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The command at work; killed if it does not end."""
+    """The running command; killed if it does not end."""
     scenario = tmp_path / "small.yaml"
     scenario.write_text(yaml.safe_dump(SCENARIO | changes))
     where = [part for region, url in zip(("us", "eu"), urls, strict=True) for part in ("--url", f"{region}={url}")]
@@ -68,7 +68,7 @@ async def loading(
 
 
 async def its_end(process: asyncio.subprocess.Process, tmp_path: Path) -> tuple[int | None, str, dict[str, Any]]:
-    """Its exit code, all that it said, and the one run in its results."""
+    """Exit code, all output, and the one run in the results."""
     out, err = await process.communicate()
     said = out.decode() + err.decode()
     (run,) = json.loads((tmp_path / "out/results.json").read_text())["runs"]
@@ -76,7 +76,7 @@ async def its_end(process: asyncio.subprocess.Process, tmp_path: Path) -> tuple[
 
 
 async def until_asked(requests: int, urls: list[str]) -> None:
-    """Wait until the endpoint has answered so many."""
+    """Wait until the endpoint has answered that many requests."""
     import aiohttp  # noqa: PLC0415 - only here
 
     async with aiohttp.ClientSession() as session:

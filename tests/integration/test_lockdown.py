@@ -16,7 +16,7 @@ from tests.support.regions import Mesh, Region, busy_us_and_free_eu
 
 
 async def answered(mesh: Mesh, region: Region) -> str:
-    """Where it ran."""
+    """Region in which the request ran."""
     async with ask(mesh.session, region.gateway.http_url) as response:
         assert await response.read() == b"".join(GOOD_STREAM)
         return response.headers["x-nightside-region"]

@@ -1,4 +1,4 @@
-"""A real gateway with everything that it may hold held at once, against the figure that `gateway check` tells of it."""
+"""A real gateway with everything that it may hold held at once, compared with the figure of `gateway check`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MIB = 1 << 20
 BODY = 4 * MIB
 MESSAGE = 8 * MIB
 SMALL: dict[str, Any] = {
-    # Under the layered rule, with blind pushing, nothing is held here that an engine could be sent.
+    # Requests are sent to engines at once, and none is held, under the layered rule with blind pushing.
     "placement": {
         "policy": "prefix",
         "prefix_index_max": "1MiB",
@@ -48,7 +48,7 @@ class Stand:
     gateway: Process
     peers_at: str
     told_bytes: int
-    """By `gateway check`."""
+    """Memory that `gateway check` predicts."""
     stack: AsyncExitStack
 
     @property
@@ -58,11 +58,11 @@ class Stand:
         return int(peak) * 1024
 
     def check(self) -> None:
-        """Half of it is reached, and never more than it."""
+        """Assert that the peak is at least half of the prediction, and never above it."""
         assert self.told_bytes / 2 <= self.peak_bytes <= self.told_bytes
 
     async def says(self, data: bytes) -> asyncio.StreamReader:
-        """A client that stays."""
+        """Connect a client that stays, and send the data."""
         host, _, port = self.gateway.http_url.rpartition("/")[2].partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         self.stack.callback(writer.close)
@@ -71,7 +71,7 @@ class Stand:
         return reader
 
     async def forwards(self, count: int) -> Counter[str]:
-        """What is said first to each of so many forwards, all at once, that then stay."""
+        """Kinds of the first answers to that many simultaneous forwards, which stay open."""
         channel = grpc.aio.insecure_channel(self.peers_at, options=[("grpc.max_send_message_length", 2 * MESSAGE)])
         await self.stack.enter_async_context(channel)
         calls = [self._forward(channel, f"r-{number}") for number in range(count)]
@@ -135,5 +135,5 @@ async def test_peers_that_hold_all_they_may(
         assert words["accepted"] + words["refused"] == 60
         assert words["accepted"] * MESSAGE <= 192 * MIB + MESSAGE
         assert words["accepted"] >= 20
-        running = (words["accepted"] - 1) * MESSAGE  # a little smaller each; copies that are gone depend on timing
+        running = (words["accepted"] - 1) * MESSAGE  # messages are a little smaller; freed copies depend on timing
         assert running <= gateway.peak_bytes <= gateway.told_bytes

@@ -1,4 +1,4 @@
-"""A mesh in which one gateway is of the version before: it knows no exchange, neither as caller nor as called."""
+"""A mesh in which one gateway is of the previous version: it knows no exchange, neither as caller nor as called."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.rest import until_at_rest
 
 
 async def three(mesh: Mesh, old: str) -> dict[str, Region]:
-    """Each with one engine, all free."""
+    """Three regions with one free engine each."""
     regions = {
         place.jurisdiction: await mesh.region(gateway_id, place)
         for gateway_id, place in (("us-1", US), ("eu-1", EU), ("ap-1", AP))
@@ -63,7 +63,7 @@ async def test_every_gateway_forwards_to_every_other_each_as_both_know_how(
 
 
 def knows_who_is_free(origin: Region, target: Region, third: Region) -> bool:
-    """By their heartbeats."""
+    """True if the origin knows by heartbeats that the target has free replicas and the third region has none."""
 
     def available(region: Region) -> int:
         state = origin.gateway.core.peers.get(region.config.gateway_id)
@@ -86,7 +86,7 @@ def noting(monkeypatch: pytest.MonkeyPatch, kind: type, made: list[object]) -> N
 async def test_the_first_forwards_to_a_peer_of_the_version_before_are_many_and_large_and_none_has_failed(
     mesh: Mesh,
 ) -> None:
-    """None was seen there before it went out as a call."""
+    """No forward reached the peer before one went out as a call."""
     regions = await three(mesh, "eu-1")
     us, eu, ap = regions["us-1"], regions["eu-1"], regions["ap-1"]
     await us.become_busy()

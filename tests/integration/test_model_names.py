@@ -1,4 +1,6 @@
-"""Further names for models over real sockets: who is asked, by which name, and which name the client is answered."""
+"""Further names for models over real sockets: the model that each name leads to, and the name in the client's
+answer.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def with_aliases(config: GatewayConfig) -> GatewayConfig:
 
 @pytest.fixture
 async def named(tmp_path: Path, unused_tcp_port_factory: Callable[[], int], across: bool) -> AsyncIterator[Served]:
-    """Only the gateway that is asked needs to know the name."""
+    """Only the gateway that the client calls needs to know the name."""
     async with served(tmp_path, unused_tcp_port_factory, across=across, change=with_aliases) as made:
         yield made
 
@@ -122,7 +124,7 @@ class TestKeys:
 async def test_a_fallback_is_taken_once_nobody_serves_what_comes_before(
     tmp_path: Path, unused_tcp_port_factory: Callable[[], int], session: aiohttp.ClientSession
 ) -> None:
-    """The engine that has the first is stopped: what is asked from then on goes to the second."""
+    """The engine with the first model is stopped: later requests go to the second."""
     second = ModelName("second")
 
     def change(config: GatewayConfig) -> GatewayConfig:

@@ -1,4 +1,4 @@
-"""Whole gateways that prove who they are to each other, and what becomes of those that cannot."""
+"""Whole gateways that prove their identity to each other, and refusals of those that cannot."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from tests.support.orders import forward_order
 
 @dataclass
 class Region:
-    """A gateway with one engine, its certificates, and what it logs."""
+    """A gateway with one engine, its certificates, and its log."""
 
     engine: FakeEngine
     files: Files
@@ -111,7 +111,7 @@ class Mesh:
         return Region(engine, Files(config.peering.tls.certificate.parent), config, said, gateway)
 
     async def us_and_eu(self, peering: PeeringConfig = QUICK_PEERING) -> tuple[Region, Region]:
-        """Both up, in each other's eyes, and the US busy."""
+        """Start both, each known to the other, with the US busy."""
         (us_engine, us), (eu_engine, eu) = await self.plan("us-1", US), await self.plan("eu-1", EU)
         us, eu = (replace(each, peering=replace(peering, tls=each.peering.tls)) for each in (us, eu))
         us_region = await self.start(us_engine, knowing(us, eu))
@@ -137,7 +137,7 @@ async def test_gateways_that_know_each_other_forward(mesh: Mesh, session: aiohtt
     assert 0 < counted(us.gateway, "certificate_expiry_seconds", role="peers") < 86_400
 
 
-# Whoever answers at a peer's address
+# Servers at a peer's address
 
 
 def wrong_gateway(mesh: Mesh) -> tuple[str, Place, Issued]:
@@ -195,7 +195,7 @@ async def test_an_expired_certificate_is_told_of_at_the_start_and_local_requests
     assert counted(us.gateway, "certificate_expiry_seconds", role="peers") < 0
 
 
-# Whoever calls
+# Callers
 
 Ask = Callable[["peer_pb2_grpc.PeerServiceAsyncStub"], Coroutine[Any, Any, object]]
 
@@ -218,7 +218,7 @@ async def forward_as_us(stub: peer_pb2_grpc.PeerServiceAsyncStub) -> object:
 
 
 async def exchange_as_us(stub: peer_pb2_grpc.PeerServiceAsyncStub) -> object:
-    """The same forward, on a stream. Credit enough that something of it comes back."""
+    """Send the same forward over an exchange, with enough credit for a part of the answer."""
     request = OutboundRequest(
         profile("r-1"), "/v1/completions", (), b'{"model": "llama", "stream": true, "prompt": "hello"}'
     )
@@ -239,7 +239,7 @@ CALLS: list[Ask] = [ping, subscribe_as_us, forward_as_us, exchange_as_us, explai
 
 @pytest.fixture
 async def eu(mesh: Mesh) -> Region:
-    """Knows us-1 of us-east-1, and ap-1."""
+    """A gateway in the EU that knows us-1 of us-east-1, and ap-1."""
     _, us_config = await mesh.plan("us-1", US)
     _, ap_config = await mesh.plan("ap-1", AP)
     engine, config = await mesh.plan("eu-1", EU)
@@ -247,7 +247,7 @@ async def eu(mesh: Mesh) -> Region:
 
 
 async def code_of(channel: grpc.aio.Channel, call: Ask) -> grpc.StatusCode:
-    """How the call ended; OK if it brought something."""
+    """Status with which the call ended; OK if it brought a message."""
     async with channel:
         try:
             assert await call(peer_pb2_grpc.PeerServiceStub(channel)) is not grpc.aio.EOF
@@ -273,7 +273,7 @@ async def test_a_caller_with_its_own_certificate_is_heard(mesh: Mesh, eu: Region
 async def test_a_caller_that_claims_to_be_another_is_refused_loudly(
     mesh: Mesh, eu: Region, gateway_id: str, place: Place
 ) -> None:
-    """A gateway of the mesh, that says in its calls to be us-1 of us-east-1."""
+    """The caller is a gateway of the mesh, and claims in its calls to be us-1 of us-east-1."""
     files = mesh.files("caller", mesh_leaf(mesh.ca, gateway_id, place))
     for count, call in enumerate([subscribe_as_us, forward_as_us, exchange_as_us, explain_as_us], start=1):
         assert await code_of(dial(files, gateway_id, place, eu), call) is grpc.StatusCode.PERMISSION_DENIED
@@ -284,7 +284,7 @@ async def test_a_caller_that_claims_to_be_another_is_refused_loudly(
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_caller_without_a_place_in_the_mesh_gets_no_answer(mesh: Mesh, eu: Region, call: Ask) -> None:
-    """Signed by the right authority, and yet no gateway's."""
+    """The certificate is signed by the right authority, and yet no gateway's."""
     leaf = clients_leaf(mesh.ca, for_callers=True)
     name = ("grpc.ssl_target_name_override", "eu-1.eu-west-1.gateway.mesh.test")
     credentials = grpc.ssl_channel_credentials(roots_of(mesh.ca), leaf.key_pem, leaf.certificate_pem)
@@ -306,7 +306,7 @@ async def test_a_caller_with_a_foreign_or_expired_certificate_gets_no_answer(
 
 
 class Load:
-    """Clients that ask one after another, each answer taking its time, until they are told to stop."""
+    """Clients that send one request after another, each with a slow answer, until they are stopped."""
 
     def __init__(self, session: aiohttp.ClientSession, region: Region) -> None:
         self._session = session
@@ -387,7 +387,7 @@ async def test_an_exchange_of_the_authority_under_load_loses_nothing(
 
 
 async def shown_by(region: Region, believed: DevelopmentCa, caller_ca: DevelopmentCa) -> int:
-    """The serial number of what a gateway shows to a new connection."""
+    """Serial number of the certificate that a gateway presents to a new connection."""
     caller = Files(region.files.folder / "caller")
     caller.put(mesh_leaf(caller_ca, "us-1", US))
     context = ssl.create_default_context(cadata=roots_of(believed).decode())
@@ -403,7 +403,7 @@ async def shown_by(region: Region, believed: DevelopmentCa, caller_ca: Developme
 async def test_connections_that_grow_old_are_left_without_losing_anything(
     mesh: Mesh, session: aiohttp.ClientSession
 ) -> None:
-    """Nobody's files change: connections end by age alone, so that no certificate outlives its exchange for long."""
+    """No file changes: connections end by age alone, so that no certificate outlives its exchange for long."""
     us, eu = await mesh.us_and_eu(replace(QUICK_PEERING, connection_age_ns=50 * MS))
     eu.engine.plays(slowly)
     load = Load(session, us)
@@ -452,7 +452,7 @@ async def test_clients_speak_tls_and_their_certificate_can_be_exchanged_under_a_
 
 @pytest.fixture
 async def region_file(tmp_path: Path) -> AsyncIterator[Path]:
-    """As an operator makes one: with what `dev-certs` prints."""
+    """Region file with the certificates that `dev-certs` prints."""
     async with FakeEngine().serving() as engine:
         document = {
             **(await make_certificates(tmp_path))["gateways"]["us-1"],

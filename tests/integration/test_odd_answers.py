@@ -1,5 +1,8 @@
-"""Answers of engines and peers that are no answers: held against whoever gave them, and had elsewhere before the first
-byte. Nothing in one makes an error of this gateway's own."""
+"""Invalid answers of engines and peers: they count against their sender, and before the first byte the request is
+retried elsewhere.
+
+None of them causes an internal error of the gateway.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ ODD_USAGES = [
 
 
 def once(bad: Script) -> Script:
-    """Whichever engine is asked first says this; whoever is asked next is sound."""
+    """Answer the first request with this script, and all later ones well, whichever engine gets them."""
     left = [bad]
 
     async def script(exchange: Exchange) -> None:

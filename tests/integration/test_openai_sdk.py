@@ -180,7 +180,9 @@ class TestResponses:
 
 
 async def test_a_stored_response_is_followed_where_it_was_made(tmp_path: Path, unused_tcp_port_factory: Ports) -> None:
-    """It was made abroad while home was busy; now home is free, and would know nothing of it."""
+    """The response was made in another region while home was busy; home is free later, and does not know the
+    response.
+    """
     async with FakeEngine().serving() as home:
         home.waiting = 1
         ports = unused_tcp_port_factory
@@ -271,7 +273,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("mode", [FaultMode.DIE_MIDSTREAM, FaultMode.ABORT_MIDSTREAM])
     async def test_a_stream_that_breaks_off_raises(self, slow_and_broken: Served, mode: FaultMode) -> None:
-        """Slowly, so that a token has reached the client before."""
+        """The engine is slow, so that a token reaches the client before the break."""
         slow_and_broken.engines[0].set_fault(Fault(mode))
         async with client_of(slow_and_broken) as client:
             chat = await client.chat.completions.create(model=MODEL, messages=HELLO, stream=True)
@@ -284,7 +286,7 @@ class TestErrors:
 
 
 class TestLeaving:
-    """A token takes 90 ms here and 500 are asked for: whatever stops within the test was aborted."""
+    """A token takes 90 ms here and 500 are requested: an answer that stops within the test was aborted."""
 
     async def test_a_stream_that_is_closed_ends_at_the_engine(self, slow: Served) -> None:
         async with client_of(slow) as client:

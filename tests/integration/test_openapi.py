@@ -1,4 +1,6 @@
-"""The description of the API holds for a real gateway: what it allows is answered as it says, and never by a 500."""
+"""The description of the API holds for a real gateway: allowed requests are answered as described, and never by
+a 500.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-"""Which requests are good ones is for the engine to say, so that no check of that kind is among them."""
+"""Checks of answers only: engines decide which requests are valid, so that no check expects a refusal."""
 GENERATING = settings(
     max_examples=EXAMPLES,
     deadline=None,
@@ -60,13 +62,13 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Asked:
-    """How often each class of status came back, so that a run in which nothing succeeded does not pass."""
+    """Counts of status classes, so that a run in which no request succeeded does not pass."""
 
     statuses: list[int]
 
 
 def good_body(body: dict[str, Any]) -> dict[str, Any]:
-    """The same with nothing in it that an engine is likely to refuse."""
+    """The same body without members that an engine is likely to refuse."""
     needed = {name: value for name, value in body.items() if name in NEEDED}
     return {**needed, "model": MODEL, **({"max_tokens": 5} if "max_tokens" in needed else {})}
 

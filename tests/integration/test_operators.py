@@ -1,5 +1,6 @@
-"""Operators of different roles at the admin ports of a gateway and of a controller: what each may see and order, and
-who it was."""
+"""Operators of different roles at the admin ports of a gateway and of a controller: permissions of each role, and the
+identity on record.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ async def controller(folder: Path) -> AsyncIterator[ControllerHandle]:
 async def statuses(
     session: aiohttp.ClientSession, url: str, method: str, path: str, body: object = None
 ) -> dict[str, int]:
-    """What each gets, by token."""
+    """Status that each token gets."""
     told = {}
     for token in ("", "wrong", *Role, ADMIN):
         headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -135,7 +136,7 @@ async def test_a_controller_lets_each_order_what_its_role_may(
 
 
 async def test_a_controller_keeps_who_ordered_and_who_was_not_let(tmp_path: Path) -> None:
-    """As `nightside ctl` shows it, with a token from a file and from the environment."""
+    """`nightside ctl` shows the records, with a token from a file and from the environment."""
     async with controller(tmp_path) as handle:
 
         async def run(*arguments: str, **environ: str) -> str:

@@ -1,4 +1,6 @@
-"""Gateways of other versions beside ours: one of the version before, and one that says more than we know."""
+"""Gateways of other versions beside the current one: the previous version, and one whose messages have unknown fields
+and kinds.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ BODY = b'{"model": "llama", "stream": true, "messages": [{"role": "user", "conte
 
 @dataclass
 class Stranger:
-    """A gateway of another version. Set `answers` to what it says to a forward, and `news` to have it heard again."""
+    """A gateway of another version: `answers` are its messages to a forward, and `news` makes it send a heartbeat."""
 
     protocol: Protocol
     answers: list[Any] = field(default_factory=list)
@@ -36,7 +38,7 @@ class Stranger:
         return self.protocol.make("Place", region=EU.region, jurisdiction=EU.jurisdiction)
 
     def says(self, kind: str, **fields: Any) -> Any:
-        """One of a forward's answers."""
+        """Message of a forward's answer."""
         made = self.protocol.make(kind.capitalize(), **fields)
         return self.protocol.make("ForwardResponse", **{kind: made})
 
@@ -52,15 +54,15 @@ class Stranger:
         return self.says("ended", outcome=outcome, replica_id="eu-a", place=self.place())
 
     def unheard_of(self) -> list[Any]:
-        """A message of a kind that we do not know, if this version has one."""
+        """Message of a kind that the current version does not know, if this version has one."""
         return [self.protocol.make("ForwardResponse", progress="half")] if self.protocol.knows_progress else []
 
     def is_asked_again(self) -> bool:
-        """Only once it has been heard of since it said no."""
+        """True if the forward was repeated; after a refusal that takes a new heartbeat, which this call triggers."""
         self.news.set()
         return len(self.forwards) > 1
 
-    # The calls
+    # Calls
 
     async def subscribe(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
         capacity = {"model": MODEL, "pool": "default", "place": self.place(), "replicas": 1, "available": 1}
@@ -87,7 +89,7 @@ class Stranger:
 
     @asynccontextmanager
     async def beside_busy_us(self, mesh: Mesh) -> AsyncIterator[Region]:
-        """It stands where a gateway of ours in the US knows its peer; what is asked there has to leave."""
+        """Run a busy US gateway of the current version whose peer is this gateway; its requests must be forwarded."""
         us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
         us.config = knowing(us.config, eu.config)
         calls = {"Subscribe": self.subscribe, "Ping": self.ping, "Forward": self.forward}
@@ -155,7 +157,7 @@ async def test_a_header_beyond_ascii_is_empty_to_whoever_does_not_know_its_field
 
 @pytest.mark.parametrize("how", ["refused", "ended", "closed"])
 async def test_a_no_in_words_that_we_do_not_know_is_nobodys_failure(mesh: Mesh, stranger: Stranger, how: str) -> None:
-    """Tried elsewhere, as soon as there is such a place: in the end at home."""
+    """The request is retried at any other place that becomes free: in the end at home."""
     stranger.answers = {
         "refused": [stranger.says("refused", reason="out_of_token_budget", detail="tomorrow")],
         "ended": [stranger.says("accepted"), stranger.ended("moved_to_another_pool")],
@@ -173,7 +175,7 @@ async def test_a_no_in_words_that_we_do_not_know_is_nobodys_failure(mesh: Mesh, 
 async def test_a_request_that_no_place_there_may_process_comes_home_and_is_not_asked_of_it_again(
     mesh: Mesh, stranger: Stranger
 ) -> None:
-    """A word of ours that the version before did not say: it reads it as any other that it does not know."""
+    """The previous version does not know this refusal, and reads it as any unknown one."""
     stranger.answers = [stranger.says("accepted"), stranger.ended("rejected_residency_processing")]
     async with stranger.beside_busy_us(mesh) as us, asyncio.TaskGroup() as tasks:
         asking = tasks.create_task(good_answer(mesh, us))
@@ -198,7 +200,7 @@ async def test_an_end_in_words_that_we_do_not_know_breaks_off_an_answer_that_has
 
 
 class Caller:
-    """A gateway of another version in the US that asks one of ours in the EU."""
+    """A gateway of another version in the US that forwards to a current one in the EU."""
 
     def __init__(self, protocol: Protocol, channel: grpc.aio.Channel, asked: Region) -> None:
         self.protocol = protocol
@@ -261,7 +263,7 @@ async def test_what_it_sends_us_runs_here_and_is_explained(mesh: Mesh, protocol:
 
 
 async def test_text_in_a_header_of_its_reaches_an_engine_here(mesh: Mesh, protocol: Protocol) -> None:
-    """An older one sends what it has read for text as text."""
+    """An older version sends header values that it decoded as text."""
     async with calling(protocol, mesh) as caller:
         answers = [each async for each in caller.forward(x_session_id="セッション")]
     assert answers[-1].ended.outcome == "completed"

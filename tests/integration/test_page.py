@@ -47,13 +47,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.fixture
 async def up(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Served]:
-    """One that has no engines of its own, and forwards all it gets to the next region's."""
+    """A gateway without engines that forwards everything to the next region."""
     async with served(tmp_path, unused_tcp_port_factory, across=True) as made:
         yield made
 
 
 async def asked(gateway: GatewayHandle, session: aiohttp.ClientSession) -> None:
-    """Until the gateway is done with it."""
+    """Send a request and wait until the gateway is done with it."""
     async with ask(session, gateway.http_url, max_tokens=3) as response:
         await response.read()
     await until(lambda: gateway.driver.open_requests == 0)
@@ -65,7 +65,7 @@ def enter(page: Page, token: str) -> None:
 
 
 def order(page: Page, name: str) -> None:
-    """Press the button at the top, and wait for the question."""
+    """Press the button at the top, and wait for the confirmation dialog."""
     page.until(
         "[...document.querySelector('#actions').children].find((each) => each.textContent === arguments[0])", name
     )
@@ -129,7 +129,7 @@ async def test_a_request_is_looked_up_by_its_id_with_the_keyboard_alone(
 async def test_what_others_write_stays_text(
     up: Served, tmp_path: Path, page: Page, session: aiohttp.ClientSession
 ) -> None:
-    """All that a gateway and a controller show, with each hostile name wherever somebody might write one."""
+    """Pages of a gateway and of a controller with each hostile name in every place that takes a name from outside."""
     wrong: list[str] = []
     await asked(up.gateway, session)
     async with serve_controller(read_file(tmp_path)) as controller:
@@ -146,7 +146,7 @@ async def test_what_others_write_stays_text(
 
 
 def hostile(shown: Any, text: str, name: str = "") -> Any:
-    """Every text becomes this one, and so do names of details; the words that are looked up stay."""
+    """Replace every text by this one, and the names of details too; keywords that the page looks up stay."""
     if isinstance(shown, dict):
         more = {text: {text: [text]}} if name == "details" else {}
         return {key: hostile(each, text, key) for key, each in shown.items()} | more
@@ -157,7 +157,7 @@ def hostile(shown: Any, text: str, name: str = "") -> Any:
 
 @asynccontextmanager
 async def pretending(shown: dict[str, object], text: str) -> AsyncIterator[str]:
-    """A process whose page shows this, and that explains every request alike."""
+    """A process whose page shows this state, and that explains every request alike."""
 
     candidate = {"id": text, "region": text, "standing": text, "matched_blocks": 1, "load": 2}
 
@@ -185,7 +185,7 @@ async def pretending(shown: dict[str, object], text: str) -> AsyncIterator[str]:
 
 
 MARKUP = "img, script, iframe, svg svg, animate, template, base, style, a, form form, object, embed, link, [onfocus]"
-"""What the page has none of in its body, but for a link to a part of itself."""
+"""Elements that the page never has in its body, except for links to parts of itself."""
 UNSEEN = r"/[\u0000-\u0008\u200b\u202a-\u202e\u2066-\u2069\u2028\u2029\ufeff]|[\u{e0000}-\u{e007f}]/u"
 TITLES = "[...document.querySelectorAll('[title], [aria-label]')].map((each) => each.title + each.ariaLabel).join()"
 CHECKS = {
@@ -202,7 +202,7 @@ CHECKS = {
 
 
 def look_for_markup(page: Page, url: str, case: NameCase) -> list[str]:
-    """What is wrong with how a page shows this name."""
+    """Faults of a page that shows this name."""
     page.open(url)
     page.until_live()
     page.find("#lookup-id").send_keys("r1" + Keys.ENTER)
@@ -329,7 +329,7 @@ async def test_a_controller_shows_the_whole_mesh_and_freezes_it(tmp_path: Path, 
 async def test_a_controller_is_told_by_gateways_what_they_have_and_why_a_request_ran_there(
     tmp_path: Path, unused_tcp_port_factory: Callable[[], int], session: aiohttp.ClientSession
 ) -> None:
-    """Real gateways, without a browser: what its page reads."""
+    """Real gateways, without a browser: the data that the controller's page reads."""
     async with serve_controller(read_file(tmp_path)) as controller:
         us_1 = partial(attached_to, controller.grpc_address)
         async with served(tmp_path, unused_tcp_port_factory, across=True, change=us_1) as up:
@@ -347,7 +347,7 @@ async def test_a_controller_is_told_by_gateways_what_they_have_and_why_a_request
                     return answer
 
             while "here" not in (explanation := await explained()):
-                pass  # on a machine that is busy an answer may come too late, and is asked for again
+                pass  # answers may come too late on a busy machine, and are requested again
             assert explanation["here"]["gateway"] == "us-1"
             assert explanation["words"][1].startswith("It ran in eu-west-1")
             async with session.get(f"{controller.admin_url}/admin/explain/nobody") as response:

@@ -1,6 +1,9 @@
-"""Commands as README and docs print them: each exists with all of its options, and what needs no mesh, cloud or hours
-is run. README, docs/first_day.md and docs/operations.md have walks of their own, and docs/coming_from.md has tests of
-its own."""
+"""Commands as README and docs print them: each exists with all of its options, and those that need no mesh, cloud or
+hours are run.
+
+README, docs/first_day.md and docs/operations.md are run step by step by tests of their own, and so is
+docs/coming_from.md.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ _INDENTED = re.compile(r"^ {4}(nightside .*)$", flags=re.MULTILINE)
 _INLINE = re.compile(r"`(nightside [^`\n]+)`")
 _OURS = re.compile(r"(?:^|[\s(])nightside ([a-z].*)")
 _REST = re.compile(r"\s(?:[|>&#]|2>)|\)$|…")
-"""Where the command ends: a pipe, a comment, or what the page leaves to its reader."""
+"""End of the command: a pipe, a comment, or a part that the page leaves to its reader."""
 _SUBSTITUTED = re.compile(r'"\$\((?!nightside)[^)]*\)"')
 _PROMPT = re.compile(r"^[$#] (?=\w)")
 
@@ -43,11 +46,11 @@ class Printed:
     page: str
     text: str
     is_block: bool
-    """Printed to be pasted, and not only named in a sentence."""
+    """True if it stands in a block to be pasted, and not in a sentence."""
 
     @property
     def words(self) -> list[str]:
-        """Of a command of ours, what follows its name; none of any other."""
+        """Words after `nightside`; empty for other commands."""
         found = _OURS.search(_SUBSTITUTED.sub("WORD", self.text))
         return [] if found is None else shlex.split(_REST.split(found[1])[0])
 
@@ -71,7 +74,7 @@ ALL = [each for page in PAGES for each in printed_in(page)]
 
 
 def fault_of(words: Sequence[str]) -> str | None:
-    """What our command line would say of these words' commands and options."""
+    """Fault that the command line would report for these words' commands and options."""
     command: click.Command = nightside.main
     options = {"--help", "-h", "--version"}
     taken: list[str] = []
@@ -113,7 +116,7 @@ def test_one_that_does_not_is_found(command: str, fault: str | None) -> None:
 
 
 def test_every_make_target_that_is_printed_can_be_made() -> None:
-    """Without making it: they take minutes."""
+    """Dry run only: the targets take minutes."""
     commands = {_REST.split(each.text)[0].strip() for each in ALL if each.text.startswith("make ")}
     assert len(commands) > 15, "nothing is looked at"
     for command in sorted(commands):
@@ -122,7 +125,7 @@ def test_every_make_target_that_is_printed_can_be_made() -> None:
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
-# Run
+# Commands that are run
 
 
 NEEDS = {
@@ -149,13 +152,15 @@ NEEDS = {
     },
     "docs/stores.md": {"nightside controller run": "a store that is shared: tests/cloud"},
 }
-"""Commands that are looked at and not run here, by how they begin: what each would need, or which test runs it."""
+"""Commands that are checked and not run here, by their beginning, with what each would need, or the test that
+runs it.
+"""
 LIGHTER = {
     ("sim", "--chaos"): ["--runs", "2"],
     ("sim",): ["--set", "duration=2s", "--set", "warm_up=1s"],
     ("plan",): ["--formula"],
 }
-"""What is added, so that as much is played as a test has time for."""
+"""Options that shorten a command to the time that a test has."""
 
 
 def to_be_run() -> Iterator[Printed]:
@@ -167,7 +172,7 @@ def to_be_run() -> Iterator[Printed]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a reader has: the checkout's files, and those that the pages show or suppose."""
+    """A reader's folder: the checkout's files, and those that the pages show or assume."""
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     shutil.copytree(ROOT / "policies", tmp_path / "policies")
     shutil.copy(ROOT / "docs/examples/prices.yaml", tmp_path)

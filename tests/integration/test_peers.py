@@ -239,7 +239,7 @@ async def test_a_client_that_reads_nothing_holds_back_the_remote_engine(mesh: Me
 
 
 async def until_it_rests(value: Callable[[], int]) -> None:
-    """Until it has not changed for a while."""
+    """Wait until the value has not changed for a while."""
     seen, unchanged = -1, 0
     while unchanged < 20:
         await asyncio.sleep(0.01)
@@ -286,7 +286,7 @@ def available_at(region: Region, other: Region) -> int:
 
 
 async def test_an_answer_delivered_in_full_is_completed_at_both_ends(mesh: Mesh) -> None:
-    """Though the client closes before the response has ended, and the engine never ends it."""
+    """The client closes before the response has ended, and the engine never ends it."""
     us, eu = await busy_us_and_free_eu(mesh)
     eu.engine.plays(stream_until(asyncio.Event(), GOOD_STREAM))
     whole = b"".join(GOOD_STREAM)

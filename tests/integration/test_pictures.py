@@ -1,4 +1,4 @@
-"""Images from unmodified clients count by tokens, not by their data, wherever a prompt's size counts."""
+"""Images from unmodified clients count by tokens, not by their data, in every count of a prompt's size."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def explained(up: Served, session: aiohttp.ClientSession, decision: str) -
 async def test_pictures_in_parallel_go_through_a_key_s_minute_by_their_tokens(
     tmp_path: Path, unused_tcp_port_factory: Ports, session: aiohttp.ClientSession
 ) -> None:
-    """As text each would be 187,500 tokens: more than the key has, of a model that takes 4,096."""
+    """Each would be 187,500 tokens as text: more than the key's limit, for a model that takes 4,096."""
     key = new_key(tmp_path, tokens_per_minute=20_000)
     async with served(tmp_path, unused_tcp_port_factory, change=with_keys(tmp_path)) as up:
         async with openai.AsyncOpenAI(base_url=up.openai_url, api_key=key, max_retries=0) as client:
@@ -124,7 +124,7 @@ async def test_what_an_engine_refused_is_not_in_the_index(
 async def test_what_engines_count_is_what_pictures_come_to(
     refusing: tuple[Served, str], engine: FakeEngine, session: aiohttp.ClientSession
 ) -> None:
-    """Before any usage is reported, the config's assumption counts."""
+    """The config's assumption counts until the first usage is reported."""
     up, key = refusing
     counted = GOOD_ANSWER.replace(b'"prompt_tokens": 22', b'"prompt_tokens": 6000')
     engine.plays(answer(200, counted), answer(200, counted))

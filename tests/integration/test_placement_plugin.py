@@ -1,5 +1,6 @@
-"""The example plug-ins, built and installed without a network into an environment of their own, decide beside this very
-core: one in a scenario, the other, which goes by prices, in a gateway that runs."""
+"""The example plug-ins, built and installed without a network into an environment of their own, decide with the current
+core: one in a scenario, and one, which places by prices, in a running gateway.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of an environment that has what ours has, and the examples."""
+    """Python of an environment with the packages of this one, and the examples."""
     folder = tmp_path_factory.mktemp("plug-in")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
     (site,) = (folder / "env/lib").glob("python*/site-packages")
@@ -88,7 +89,7 @@ def test_the_one_that_goes_by_prices_may_decide_says_the_command(python: Path, t
 async def test_a_gateway_that_runs_goes_where_least_is_emitted_and_says_so(
     python: Path, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
 ) -> None:
-    """One replica at home, and one of ours in another region; then the grid at home is cleaner."""
+    """One replica at home and one in another region; at first the grid abroad is cleaner, later the grid at home."""
     prices = tmp_path / "prices.yaml"
     prices.write_text(PRICES.replace("US_GRAMS", "400"))
     places: dict[str, dict[str, str]] = {
@@ -113,7 +114,9 @@ async def test_a_gateway_that_runs_goes_where_least_is_emitted_and_says_so(
 
 
 async def placed(session: aiohttp.ClientSession, gateway: Process) -> tuple[str, str, dict[str, float]]:
-    """Where a request went and why, and what was to be emitted for it at each target, as `explain` says."""
+    """Target and reason of a request's placement, and the emissions estimated for each target, as `explain` reports
+    them.
+    """
     async with session.post(f"{gateway.http_url}/v1/chat/completions", json=CHAT) as answer:
         await answer.read()
         request_id = answer.headers["x-request-id"]

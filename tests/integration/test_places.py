@@ -1,7 +1,7 @@
-"""Somebody who has a gateway, a controller or a region file says that places are where they are not, and an EU gateway
-that may send its prompts nowhere but to the EU sends none of them there.
+"""False claims about places, by a gateway, a controller or a region file: an EU gateway that may send prompts only to
+the EU sends none to the falsely named places.
 
-The EU gateway's own replica is away, so that each prompt would have to go to whoever is named.
+The EU gateway's own replica is assigned elsewhere, so that each prompt would have to go to the named place.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from tests.support.gateways import (
 
 EU_1, WEST_1 = GatewayId("eu-1"), GatewayId("west-1")
 WEST = Place(RegionName("us-west-2"), Jurisdiction("EU"))
-"""By the word of whoever stands there: a region that no file of the operators names."""
+"""Place that its gateway claims for itself: a region that no file of the operators names."""
 RANGES = ("127.0.0.1", "127.0.0.2")
-"""`localhost` is in none of them."""
+"""Ranges of replicas' addresses; `localhost` is in none of them."""
 WAITED = 504
-"""For whoever has the replicas of the EU: nobody that may be asked."""
+"""Status of a request that waited in vain: no replica of the EU is allowed."""
 UNKNOWN = "region us-west-2 is not in the operators' table of regions"
 QUICK = {"report_interval": "50ms", "silence_max": "1m", "reconnect_min": "10ms", "reconnect_max": "50ms"}
 AWAY = (ReplicaOwner(ReplicaId("eu-1-r0"), EU_1, GatewayId("eu-2")),)
@@ -80,7 +80,7 @@ class EuSite:
         return self.write(control={**QUICK, "controllers": [controller.address]})
 
     def move_range(self, *ranges: str) -> None:
-        """The operators' table has the EU's replicas there from now on."""
+        """Change the ranges of the EU's replicas in the operators' table."""
         policy = Path(self.document["policy"])
         written = yaml.safe_load(policy.read_text())
         written["regions"][EU.region]["replicas"] = list(ranges)
@@ -99,7 +99,7 @@ async def engine() -> AsyncIterator[FakeEngine]:
 
 @pytest.fixture
 async def stranger() -> AsyncIterator[FakeEngine]:
-    """Where no prompt of the EU may come."""
+    """Engine where no prompt of the EU may arrive."""
     async with FakeEngine().serving() as engine:
         yield engine
 
@@ -119,7 +119,7 @@ async def controller() -> AsyncIterator[FakeController]:
 async def west(
     tmp_path: Path, stranger: FakeEngine, unused_tcp_port_factory: Callable[[], int]
 ) -> AsyncIterator[tuple[GatewayHandle, PeerGrant, int]]:
-    """A gateway that takes in whatever the EU sends, and the port at which it knows the EU's gateway."""
+    """A gateway that accepts everything from the EU, and the port at which it knows the EU's gateway."""
     theirs = unused_tcp_port_factory()
     policy = write_policy(tmp_path, WEST, process=(WEST, EU))
     eu = region_config("eu-1", EU, [], policy_file=policy, peers_port=theirs)
@@ -141,7 +141,7 @@ async def notes_of(gateway: GatewayHandle) -> str:
 
 
 async def nothing_is_sent(gateway: GatewayHandle, stranger: FakeEngine, what: str, why: str) -> None:
-    """And it is told of."""
+    """Assert that the prompt is not sent, and that the refused place is reported."""
     assert await status_of(gateway) == WAITED
     assert stranger.received == []
     assert counted(gateway, "places_refused") == 1
@@ -254,7 +254,7 @@ async def test_a_controller_cannot_lead_a_replica_of_the_region_file_elsewhere(
 async def test_a_table_that_is_changed_counts_at_once_and_the_audit_says_whose_word_is_believed(
     site: EuSite, controller: FakeController, stranger: FakeEngine
 ) -> None:
-    """The honest case: within the ranges, a replica is adopted and serves, until operators take the range away."""
+    """The honest case: within the ranges, a replica is adopted and serves, until operators remove the range."""
     async with serving_file(site.controlled(controller)) as gateway:
         await (await controller.stream(0)).answer(snapshot(replicas=(grant(stranger.url),)))
         await until(lambda: free_replicas(gateway) == 1)

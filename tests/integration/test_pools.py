@@ -1,5 +1,6 @@
-"""A gateway before emulated engines that take requests of different lengths, one of which takes less than was written
-down."""
+"""A gateway in front of emulated engines that take requests of different lengths, one of which takes less than
+configured.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ class Pools:
     session: aiohttp.ClientSession
 
     async def ask(self, tokens: int, *, stream: bool = False, output_tokens: int = 4) -> tuple[int, str]:
-        """Status and answer."""
+        """Status and body."""
         asked = {"model": MODEL, "prompt": "w" * 4 * tokens, "max_tokens": output_tokens, "stream": stream}
         async with self.session.post(f"{self.region.gateway.http_url}/v1/completions", json=asked) as response:
             return response.status, await response.text()
 
     async def pools_asked(self, tokens: int, *, output_tokens: int = 4) -> list[PoolName]:
-        """Those that a request is sent to until it is answered."""
+        """Pools that a request is sent to until it is answered."""
         before = {pool: self._placed_in(pool) for pool in (SHORT, LONG)}
         status, _ = await self.ask(tokens, output_tokens=output_tokens)
         assert status == 200
@@ -52,7 +53,7 @@ def pool_of(name: PoolName, replica: str, url: str) -> ReplicaConfig:
 
 @asynccontextmanager
 async def two_pools(mesh: Mesh, *, short_takes: int = 512) -> AsyncIterator[Pools]:
-    """The short pool is said to take 512 tokens, the long one 2,048."""
+    """Two pools, configured to take 512 and 2,048 tokens."""
     long = replace(ENGINE, engine=replace(TINY, context_tokens_max=2048))
     short = replace(ENGINE, engine=replace(TINY, context_tokens_max=short_takes))
     async with serve_engines([short, long]) as (short_engine, long_engine):

@@ -1,4 +1,4 @@
-"""What is under deploy/, against real gateways, promtool and a real Prometheus: every series and label is there."""
+"""Files under deploy/, checked with real gateways, promtool and a real Prometheus: every series and label exists."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def promtool(*arguments: str | Path, told: bytes | None = None) -> subprocess.Co
 
 
 def faults_in(expression: str) -> Iterator[str]:
-    """Whatever an expression names that no gateway has."""
+    """Names in an expression that no gateway exports."""
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     known = {**LABELS, "up": set(OF_THE_SCRAPE)}
     labels = set[str]()
@@ -171,12 +171,12 @@ def test_the_dashboard_hangs_together() -> None:
             assert legend <= known, (panel["title"], legend - known)
 
 
-# Against what is really scraped
+# Comparison with a real scrape
 
 
 @pytest.fixture
 async def busy_us(mesh: Mesh, tmp_path: Path) -> Region:
-    """One of two regions that have done a little of everything."""
+    """One of two regions that have used nearly every feature."""
     audit = AuditConfig(folder=tmp_path / "audit")
     pool = ScaledPoolConfig(model=MODEL, concurrency=8, replicas_max=2)
     scaling = ScalingConfig(pools=(pool,), interval_ns=100_000_000)
@@ -235,13 +235,13 @@ NOT_HERE = {
     "nightside_reloads_total": "nothing was read anew",
     "nightside_supervised_restarts_total": "nothing failed",
 }
-"""What a gateway has only once something has happened that did not happen here."""
+"""Series that a gateway exports only after an event that does not happen here, and that event."""
 BY_CHANCE = {"nightside_forwards_refused_total", "nightside_retries_total"}
-"""What a peer that is full for a moment leads to."""
+"""Series that a momentarily full peer leads to."""
 
 
 class Prometheus:
-    """A real one, that scrapes a gateway twice a second and works out our rules."""
+    """A real Prometheus that scrapes a gateway twice a second and evaluates the product's rules."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self._url = url

@@ -34,7 +34,7 @@ def until_healthy(address: str) -> None:
 
 @pytest.fixture
 def cluster() -> Iterator[str]:
-    """The address of a cluster of its own, in a folder with a short name: sockets lie there."""
+    """Address of a cluster of its own, in a folder with a short name, since its sockets lie there."""
     (port,) = free_ports(1, random.Random())
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
@@ -52,7 +52,7 @@ def cluster() -> Iterator[str]:
 
 
 def kill_what_names(folder: str) -> None:
-    """Whatever the head has started and left behind."""
+    """Kill processes that the head has started and left behind."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             if folder.encode() in entry.read_bytes():
@@ -70,7 +70,7 @@ def test_a_sweep_on_a_cluster_gives_what_it_gives_here(cluster: str, tmp_path: P
 
 
 def run(*arguments: str) -> bytes:
-    """In a process of its own: Ray leaves threads and warnings behind."""
+    """Run the command in a process of its own, since Ray leaves threads and warnings behind."""
     done = subprocess.run([sys.executable, "-m", "nightside", "sim", *arguments], cwd=ROOT, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout

@@ -1,4 +1,4 @@
-"""Files that change while a gateway runs: what it takes in, what it refuses, and that no stream notices."""
+"""Files that change while a gateway runs: accepted changes, refused changes, and that no stream is affected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.processes import gateway_process, region_file
 
 WHOLE = b"".join(GOOD_STREAM)
 PAPERS_RULE = {"policy": "prefix", "peer_availability": "free_replica"}
-"""Placement that sends nothing to whoever has a pending request, here or abroad."""
+"""Placement that sends nothing to a replica with a pending request, here or in another region."""
 
 
 class Region:
@@ -162,7 +162,7 @@ async def test_an_engine_s_new_key_is_used_from_the_next_request_on(world: World
 
 
 async def test_pipes_in_place_of_all_files_keep_nobody_waiting(world: World) -> None:
-    """Each would be waited for without an end: by a thread that reads it, or by everybody."""
+    """Reading a pipe would block without end: the thread that reads it, or the whole gateway."""
     files = {name: world.region.folder / name for name in ("key", "keys.yaml", "operator")}
     secret, kept = mint("a")
     files["key"].write_text("first")
@@ -189,7 +189,7 @@ async def test_pipes_in_place_of_all_files_keep_nobody_waiting(world: World) -> 
 
 @asynccontextmanager
 async def serving_with_a_peer(world: World, **changes: object) -> AsyncIterator[tuple[GatewayHandle, GatewayHandle]]:
-    """The gateway in front of engine one, and one abroad in front of engine two, which joins it while it runs."""
+    """The gateway in front of engine one, and one abroad in front of engine two, added as its peer while it runs."""
 
     def known_as(gateway: GatewayHandle, gateway_id: str, place: Place) -> dict[str, object]:
         address = str(gateway.peers_address)
@@ -209,7 +209,7 @@ async def serving_with_a_peer(world: World, **changes: object) -> AsyncIterator[
 
 
 async def test_a_policy_that_closes_takes_effect_at_once_on_what_waits(world: World) -> None:
-    """The request has an idle replica abroad, and may not go there any more."""
+    """The request has an idle replica abroad, where the closed policy forbids it to go."""
     world.one.waiting = world.two.waiting = 1
     async with (
         serving_with_a_peer(world, reload={"watch": "5ms"}) as (gateway, other),

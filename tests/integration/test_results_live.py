@@ -1,4 +1,6 @@
-"""`nightside results live` with next to no load: our mesh, a small router of the tests', and what cannot be played."""
+"""`nightside results live` with next to no load: the mesh, a small router of the tests, and routers that are not
+installed.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def program(file: Path, text: str) -> None:
 
 @pytest.fixture
 def rivals(tmp_path: Path) -> Path:
-    """Where a Python says that one of the routers is installed, and the other is not."""
+    """Folder in which a Python reports one of the routers as installed, and the other as missing."""
     folder = tmp_path / "rivals"
     folder.mkdir()
     program(folder / "bin/python", f'[ "$3" = {VLLM_ROUTER.package} ] && echo 9.9')

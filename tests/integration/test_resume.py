@@ -1,4 +1,4 @@
-"""Engines die in the middle of answers, and clients see nothing of it but a pause. The official SDKs, unmodified."""
+"""Engines die in the middle of answers, and clients notice only a pause. The official SDKs, unmodified."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from tests.support.served import HELLO, Ports, Served, expected, served
 
 TOKENS = 12
 DIES_ONCE = Fault(FaultMode.DIE_MIDSTREAM, after_tokens=5, times=1)
-"""Of two engines that both do, one breaks an answer, and the other one what was left of it."""
+"""Fault of either of two engines: one breaks an answer, and the other its continuation."""
 SAID = expected(("user", "hello"), tokens=TOKENS)
 
 
 @pytest.fixture
 async def up(tmp_path: Path, unused_tcp_port_factory: Ports, across: bool) -> AsyncIterator[Served]:
-    """Two engines, each of which dies once; `across`, they stand where forwards go."""
+    """Two engines, each of which dies once; with `across`, they are in the region that gets the forwards."""
     async with served(tmp_path, unused_tcp_port_factory, across=across, engines=2) as made:
         for engine in made.engines:
             engine.set_fault(DIES_ONCE)
@@ -118,7 +118,9 @@ def in_token_ids(config: GatewayConfig) -> GatewayConfig:
 
 class TestTokenIds:
     async def test_are_asked_for_and_kept_from_the_client(self, engine: FakeEngine, tmp_path: Path) -> None:
-        """What engines tell us besides is as if nobody had asked, and the rest is a completion of exactly that."""
+        """Token ids that the client did not request are removed from its answer, and the continuation is a completion
+        of exactly these ids.
+        """
         dies = asyncio.Event()
         head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 7, "model": MODEL}
         role = {"index": 0, "delta": {"role": "assistant", "content": ""}}
@@ -170,7 +172,7 @@ WENT_ON = token(" world") + STOP + b": nightside: went on elsewhere, resume 1, i
 
 @asynccontextmanager
 async def half_an_answer(mesh: Mesh, us: Region) -> AsyncIterator[aiohttp.ClientResponse]:
-    """Which comes from elsewhere; from then on there is room at home."""
+    """Half of a forwarded answer; from then on there is room at home."""
     async with ask(mesh.session, us.gateway.http_url, max_tokens=50) as response:
         await response.content.readuntil(token("lo"))
         await us.become_free()
@@ -178,7 +180,7 @@ async def half_an_answer(mesh: Mesh, us: Region) -> AsyncIterator[aiohttp.Client
 
 
 class TestForwards:
-    """What breaks there goes on there, or at home."""
+    """A broken forward is resumed in the peer's region, or at home."""
 
     async def test_what_cannot_go_on_there_goes_on_at_home(self, mesh: Mesh) -> None:
         us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
@@ -210,7 +212,7 @@ class TestForwards:
         assert resumes(us) == 1
 
     async def test_each_region_that_saw_it_is_on_record(self, mesh: Mesh, tmp_path: Path) -> None:
-        """Whoever goes on has seen prompt and answer so far; what they say is in no record."""
+        """The resuming region has seen the prompt and the answer so far; no record contains their text."""
         folder = tmp_path / "audit"
         us, eu = await busy_us_and_free_eu(mesh, audit=AuditConfig(folder=folder))
         eu.engine.plays(stream_and_hang(*BEGUN))
@@ -233,7 +235,7 @@ class TestForwards:
         assert "world" not in text
 
     async def test_poison_is_carried_no_further(self, mesh: Mesh) -> None:
-        """Two engines in a row, or one that came back, have died of the rest before they said anything."""
+        """Two engines in a row, or one that returned, died of the continuation before its first token."""
         us, eu = await busy_us_and_free_eu(mesh)
         dies = asyncio.Event()
         eu.engine.plays(cut_after(dies, *BEGUN), hang_up)
@@ -245,7 +247,7 @@ class TestForwards:
         assert (resumes(us), resumes(eu)) == (0, 1)
 
     async def test_gateways_share_one_bound(self, mesh: Mesh) -> None:
-        """What went on there went on: the origin has none left."""
+        """The peer's resume counts: none is left for the origin."""
         us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
         for region in (us, eu):
             core = replace(under(LAYERED, region.config.core), resume=ResumeConfig(resumes_max=1))
@@ -282,7 +284,7 @@ async def in_front_of(
     replicas: int = 1,
     change: Callable[[GatewayConfig], GatewayConfig] = lambda config: config,
 ) -> AsyncIterator[tuple[GatewayHandle, aiohttp.ClientSession]]:
-    """All of its replicas are one engine, whose scripts are played in the order in which it is asked."""
+    """A gateway whose replicas are all one engine; its scripts are played in the order of its requests."""
     config = region_config("us-1", US, [engine.url] * replicas, policy_file=write_policy(folder, US))
     async with serve_gateway(change(config)) as gateway, aiohttp.ClientSession() as session:
         await until(lambda: free_replicas(gateway) == replicas)
@@ -290,7 +292,7 @@ async def in_front_of(
 
 
 def room_beside(others: list[Room]) -> Room:
-    """What counts the bytes that the gateway holds which came last."""
+    """The newest counter of held bytes: that of the gateway under test."""
     (room,) = (each for each in rooms() if each not in others)
     return room
 
@@ -311,7 +313,7 @@ class TestThePause:
             room = room_beside(others)
             async with ask(session, gateway.http_url) as response:
                 await response.content.readuntil(token("lo"))
-                engine.waiting = 1  # nobody is free to go on
+                engine.waiting = 1  # no replica is free to resume
                 await until(lambda: free_replicas(gateway) == 0)
                 assert room.bytes > 0, "of its body, and of what it was told"
                 dies.set()
@@ -324,7 +326,7 @@ class TestThePause:
         assert len(engine.received) == 1
 
     async def test_late_bytes_of_whoever_broke_it_change_nothing(self, engine: FakeEngine, tmp_path: Path) -> None:
-        """It says that it failed, and goes on talking in the same breath. Then nobody listens to it any more."""
+        """The engine sends an error and further tokens in one write; the gateway ignores what follows the error."""
         late = error_event(500) + token(" late") + STOP + DONE
         engine.plays(stream_and_hang(*BEGUN, late), stream(*REST))
         async with in_front_of(engine, tmp_path, 2) as (gateway, session):
@@ -333,7 +335,7 @@ class TestThePause:
             await engine.aborted.reaches(1)
 
     async def test_half_a_character_and_half_an_event_were_not_said(self, engine: FakeEngine, tmp_path: Path) -> None:
-        """What the client has of it is what is gone on behind."""
+        """The continuation follows the text that the client has received."""
         whole = json.dumps("für", ensure_ascii=False).encode()
         event_of = token("TEXT").replace(b'"TEXT"', whole)
         half = event_of[: event_of.index("ü".encode()) + 1]
@@ -350,7 +352,7 @@ class TestThePause:
 
 
 def with_little_room(config: GatewayConfig) -> GatewayConfig:
-    """For a body, and 32 KiB of what is answered."""
+    """Config with room for a body and 32 KiB of answers."""
     return replace(config, limits=replace(config.limits, body_max_bytes=1 << 10, bodies_held_max_bytes=40_000))
 
 
@@ -359,7 +361,7 @@ class TestTheBudget:
     async def test_without_room_it_goes_on_and_only_loses_its_right(
         self, engine: FakeEngine, tmp_path: Path, breaks: bool
     ) -> None:
-        """Wherever that is: in the middle of a character, and of an event."""
+        """Room ends at any byte: in the middle of a character, and of an event."""
         text = "grüße " * 20
         raw = [token("TEXT").replace(b'"TEXT"', json.dumps(text, ensure_ascii=False).encode())] * 300
         pieces = b"".join((ROLE, *raw, STOP, DONE))
@@ -412,7 +414,7 @@ TOO_LONG = json.dumps(
 
 class TestAnotherEngine:
     async def test_one_with_less_room_is_passed_over(self, engine: FakeEngine, tmp_path: Path) -> None:
-        """Prompt and answer are too long for it: no fault of its own, and none of the client's."""
+        """Prompt and answer are too long for the engine: a fault neither of the engine nor of the client."""
         engine.plays(stream_and_cut(*BEGUN), answer(400, TOO_LONG), stream(*REST))
         async with in_front_of(engine, tmp_path, 3) as (gateway, session):
             async with ask(session, gateway.http_url) as response:

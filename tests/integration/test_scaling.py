@@ -1,4 +1,4 @@
-"""Whole gateways that tell each other what they reckon with, on loopback."""
+"""Whole gateways that exchange their scaling reports, on loopback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Ports = Callable[[], int]
 
 @dataclass
 class Two:
-    """Europe has an engine that nobody asks; America one that is asked for more than it is to run."""
+    """Europe with an idle engine; America with one that gets more requests than it should run."""
 
     us: GatewayHandle
     eu: GatewayHandle
@@ -59,7 +59,7 @@ async def two(
 
 
 async def until_heard(gateway: GatewayHandle) -> None:
-    """Until it reckons with the other one."""
+    """Wait until the gateway uses the other one's report."""
     async with aiohttp.ClientSession() as session, asyncio.timeout(ENOUGH_S):
         while not (await told(session, gateway))["listened_to"]:  # noqa: ASYNC110 - it is told when it is asked
             await asyncio.sleep(0.02)
@@ -71,7 +71,7 @@ async def told(session: aiohttp.ClientSession, gateway: GatewayHandle) -> dict[s
 
 
 async def ask_for(gateway: GatewayHandle, count: int, stack: AsyncExitStack) -> None:
-    """Streams that are open until the test is over."""
+    """Open streams that last until the test is over."""
     session = await stack.enter_async_context(aiohttp.ClientSession())
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 500, "stream": True}
     for _ in range(count):

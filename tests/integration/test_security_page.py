@@ -1,4 +1,6 @@
-"""What `docs/security.md` promises is held by tests that exist, and what has none is said to be no promise."""
+"""Promises of `docs/security.md` are covered by existing tests, and statements without a test are marked as no
+promise.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes at a live gateway: what clients may name, what is told early, and what is counted."""
+"""Service classes at a live gateway: the classes that clients may name, early refusals, and counters."""
 
 from __future__ import annotations
 

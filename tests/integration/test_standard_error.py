@@ -1,5 +1,5 @@
-"""What both programs write to standard error is JSON, line by line, whatever becomes of their connections: gRPC's C
-library has words of its own for that.
+"""Standard error of both programs is JSON, line by line, whatever happens to their connections, though gRPC's C library
+has messages of its own for that.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tests.support.core import EU, US
 from tests.support.processes import QUICK_PEERS, gateway_process, region_file
 
 AS_FROM_A_SHELL = ("env", "-u", "GRPC_VERBOSITY")
-"""Whoever runs tests may have it set."""
+"""Command prefix that unsets GRPC_VERBOSITY, which the environment of a test run may set."""
 NO_TLS = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 _SETTINGS = b"\x00\x00\x00\x04" + bytes(5)
 _ENHANCE_YOUR_CALM = b"\x00\x00\x00\x0b" + b"too_many_pings"
 GO_AWAY = _SETTINGS + b"\x00\x00\x16\x07" + bytes(5) + bytes(4) + _ENHANCE_YOUR_CALM
-"""A connection of HTTP/2 that is closed at once on whoever dialled it."""
+"""Frames that close an HTTP/2 connection at once on the caller."""
 
 
 @asynccontextmanager
 async def rude_peer(port: int, says: bytes) -> AsyncIterator[asyncio.Event]:
-    """The event is set once somebody has heard it, and has dialled it anew."""
+    """Server that sends these bytes to each caller; the event is set once a caller has dialled again."""
     heard, calls = asyncio.Event(), 0
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -39,14 +39,14 @@ async def rude_peer(port: int, says: bytes) -> AsyncIterator[asyncio.Event]:
             heard.set()
         await reader.read(1 << 16)
         writer.write(says)
-        writer.close()  # or whoever dialled might keep the connection, and never dial anew
+        writer.close()  # the caller might otherwise keep the connection, and never dial again
 
     async with await asyncio.start_server(answer, "127.0.0.1", port):
         yield heard
 
 
 async def knock(port: int) -> None:
-    """Speak no TLS to somebody who expects it, until that one hangs up."""
+    """Send bytes that are no TLS to a server that expects it, and wait until the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(NO_TLS)
     await reader.read()
@@ -91,7 +91,7 @@ async def test_an_operator_may_ask_for_what_grpc_has_to_say(
 
 
 async def knocked_at(folder: Path, port: int, started_by: Sequence[str]) -> None:
-    """A controller, from its begin to its end. Raises AssertionError with the lines that are no JSON."""
+    """Run a controller from start to end. Raises AssertionError with the lines that are no JSON."""
     tls = Mesh(folder, new_ca()).controller_tls()
     listen = {"grpc": f"127.0.0.1:{port}", "admin": "127.0.0.1:0"}
     file = controller_file(folder, listen=listen, link={"tls": tls})

@@ -1,4 +1,4 @@
-"""`nightside gateway status` on running gateways, and what a gateway says in its log and figures when it drains."""
+"""`nightside gateway status` on running gateways, and a gateway's log and metrics while it drains."""
 
 from __future__ import annotations
 

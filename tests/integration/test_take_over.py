@@ -1,5 +1,6 @@
-"""One process of a gateway takes over from another while clients come, stream and stay connected; and what becomes of
-it where one of the two fails in the middle."""
+"""One process of a gateway takes over from another while clients come, stream and stay connected; and the result where
+one of the two fails midway.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +51,13 @@ def at(folder: Path) -> Path:
 
 @asynccontextmanager
 async def taking_over(file: Path) -> AsyncIterator[Process]:
-    """The process that comes, once it serves."""
+    """The new process, once it serves."""
     async with gateway_process(file, run=command("run", file, "--take-over")) as process:
         yield process
 
 
 async def refused(file: Path) -> str:
-    """Why a process does not take over."""
+    """Reason why a process does not take over."""
     process = await asyncio.create_subprocess_exec(
         *command("run", file, "--take-over"), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -67,7 +68,7 @@ async def refused(file: Path) -> str:
 
 @dataclass
 class Client:
-    """Keeps its connection for as long as the gateway does, and tries nothing again: what fails, fails the test."""
+    """Client that keeps its connection for as long as the gateway does, and never retries: a failure fails the test."""
 
     url: str
     tls: ssl.SSLContext | None = None
@@ -77,12 +78,12 @@ class Client:
     _streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = field(default=None, repr=False)
 
     async def ask(self) -> bytes:
-        """One chat request, to its last byte."""
+        """Body of one chat request, to its last byte."""
         await self.begin()
         return await self.finish()
 
     async def begin(self) -> None:
-        """As far as the head of the answer."""
+        """Send a request and read the head of its answer."""
         reader, writer = self._streams or await self.connect()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n{self.headers}"
         writer.write(f"{head}content-length: {len(BODY)}\r\n\r\n".encode() + BODY)
@@ -124,7 +125,7 @@ class Client:
 
 
 class Load:
-    """Clients that come again and again, some with a connection that they keep and some with one for each request."""
+    """Clients that send one request after the other, some on a kept connection and some on one for each request."""
 
     def __init__(self, url: str, tls: ssl.SSLContext | None) -> None:
         self.keeping = [Client(url, tls) for _ in range(6)]
@@ -146,7 +147,7 @@ class Load:
             over.set()
 
     async def goes_on(self) -> None:
-        """All of them are served, several times."""
+        """Wait until each client has been served several times more."""
         before = {id(each): each.answered for each in (*self.keeping, *self.coming)}
         await until(lambda: all(each.answered >= before[id(each)] + 5 for each in (*self.keeping, *self.coming)))
 
@@ -201,7 +202,7 @@ class TestWhatIsCounted:
     async def test_budgets_are_exact_and_what_still_runs_holds_what_it_may_use(
         self, tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
     ) -> None:
-        """Each answer is 28 tokens. The request of `held` sets aside more than its budget until it is over."""
+        """Each answer is 28 tokens. The request of `held` reserves more than its budget until it is over."""
         keys = tmp_path / "keys.yaml"
         spent, held = minted(keys, "spent", 100), minted(keys, "held", 1000)
         file = lone(tmp_path, engine, keys=str(keys), usage={"flush_interval": "20ms"})
@@ -340,7 +341,7 @@ async def status_of(session: aiohttp.ClientSession, gateway: Process, key: str) 
 
 
 async def used(session: aiohttp.ClientSession, gateway: Process) -> dict[str, tuple[int, int]]:
-    """By key: requests, and tokens."""
+    """Requests and tokens, by key."""
     async with session.get(f"{gateway.admin_url}/admin/usage") as response:
         rows = (await response.json())["rows"]
     return {row["key"]: (row["requests"], row["prompt_tokens"] + row["output_tokens"]) for row in rows}
@@ -448,7 +449,7 @@ if sys.argv[2] == "once it owns the gateway":
     print(type(wire.receive_sockets(60)[0]).__name__, flush=True)
 sys.exit(1)
 """
-"""A process that takes over, and ends on the way."""
+"""Program of a process that takes over, and ends midway."""
 
 
 class TestWhatFails:
@@ -575,7 +576,7 @@ class TestWhatFails:
     async def test_a_second_process_that_does_not_take_over_finds_the_port_taken(
         self, tmp_path: Path, engine: FakeEngine, unused_tcp_port_factory: Callable[[], int]
     ) -> None:
-        """Both would share it, and the system would give either some of the other gateways' calls."""
+        """Both would share the port, and the system would give each some of the peers' calls."""
         listen = {"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "peers": f"127.0.0.1:{unused_tcp_port_factory()}"}
         file = lone(tmp_path, engine, listen=listen)
         async with gateway_process(file):
@@ -595,7 +596,9 @@ class TestWhatFails:
 async def loading(
     file: Path, engine: FakeEngine, old: Process
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, Callable[[], None]]]:
-    """A process that was offered all and is not ready, because the engine keeps it waiting; and what lets it go on."""
+    """A process that was offered all sockets and is not ready, because the engine delays its probe; and a function that
+    lets the engine answer.
+    """
     gate = asyncio.Event()
 
     async def keep_waiting(exchange: Exchange) -> None:

@@ -1,4 +1,4 @@
-"""What tenants and keys may have, over real gateways: two in a region and one abroad keep it together."""
+"""Limits of tenants and keys, over real gateways: two in a region and one abroad keep a limit together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.regions import Mesh, Region
 ACME = TenantName("acme")
 LIMIT = 6
 BOUND = LIMIT + 2
-"""The limit, and the floors of two gateways that come while a third has all of it: docs/tenant_limits.md."""
+"""The limit, and the floors of two gateways that arrive while a third has all of it: docs/tenant_limits.md."""
 
 
 def running(regions: list[Region], tenant: TenantName = ACME) -> list[int]:
@@ -44,7 +44,7 @@ def limited(config: GatewayConfig, **limits: Any) -> GatewayConfig:
 
 
 class Clients:
-    """They hold on to each answer that they wait for."""
+    """Clients that keep each answer open."""
 
     def __init__(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
         self._session = session
@@ -52,7 +52,7 @@ class Clients:
         self._held: list[asyncio.Task[aiohttp.ClientResponse]] = []
 
     async def ask(self, region: Region, tenant: str = ACME, path: str = "/v1/chat/completions") -> Any:
-        """What it is refused with; None: it was let in, and stays."""
+        """Error that the request is refused with; None: it was admitted, and stays open."""
         requests = region.gateway.core.requests
         before = len(requests)
         asked = self._tasks.create_task(self._post(region, tenant, path))

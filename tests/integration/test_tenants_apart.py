@@ -1,4 +1,4 @@
-"""One tenant guesses at another's prompt: neither engine nor placement tells a right guess from a wrong one."""
+"""One tenant guesses another's prompt: neither engine nor placement reveals if the guess is right."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class House:
         self._session = session
 
     async def cached_tokens(self, tenant: str, message: dict[str, str], **more: object) -> int:
-        """What the engine says it knew of the prompt."""
+        """Tokens of the prompt that the engine reports as cached."""
         body = {"model": MODEL, "messages": [message], "max_tokens": 2, **more}
         url, headers = f"{self.gateway.http_url}/v1/chat/completions", {"x-nightside-tenant": tenant}
         async with self._session.post(url, json=body, headers=headers) as response:

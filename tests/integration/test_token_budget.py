@@ -1,4 +1,4 @@
-"""Where pools are told apart by tokens, gateways learn from what engines count, and clients see nothing of it."""
+"""Gateways with pools by tokens learn from the counts of engines, and clients see nothing of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROMPT = "It was the best of times, it was the worst of times. " * 20
 
 
 def seen(region: Region) -> dict[Category, float]:
-    """How much of each category a gateway has learnt."""
+    """Weight of what a gateway has learnt, by category."""
     ratios = region.gateway.core.token_budget.snapshot().ratios
     return {each.category: each.weight for each in ratios if each.tenant == NO_TENANT}
 

@@ -1,4 +1,4 @@
-"""A request's way through regions as one trace: whole gateways, engines that keep what they were sent, a collector."""
+"""A request's way through regions as one trace: whole gateways, engines that keep their requests, a collector."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def ask(session: aiohttp.ClientSession, url: str, **headers: str) -> bytes
 
 
 def joined(engine: FakeEngine) -> SpanName:
-    """Below which span its last request would hang there."""
+    """Span that the engine's last request names as its parent."""
     named = named_in(tuple(engine.received[-1].headers.items()))
     assert named is not None
     return named
@@ -62,7 +62,7 @@ def one(spans: Iterable[Told]) -> Told:
 
 
 async def three_regions(mesh: Mesh, tracing: TracingConfig) -> tuple[Region, Region, Region]:
-    """The first one busy, the third far too: what is asked in the first goes to the second."""
+    """Three gateways: the first is busy, the third far away too, so that requests at the first go to the second."""
     places: tuple[Place, ...] = (US, EU, AP)
     us, eu, ap = [await mesh.region(f"{place.region[:2]}-1", place) for place in places]
     for region in (us, eu, ap):

@@ -1,4 +1,4 @@
-"""What clients use, over real sockets: budgets that survive a restart, and keys changed by operators."""
+"""Clients' usage, over real sockets: budgets that survive a restart, and keys changed by operators."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class House:
             yield self.gateway
 
     async def chat(self, key: str, *, retries: int = 2) -> str:
-        """How it ended."""
+        """Outcome of the request."""
         async with openai.AsyncOpenAI(
             base_url=f"{self.gateway.http_url}/v1", api_key=key, max_retries=retries
         ) as client:
@@ -106,7 +106,7 @@ class TestBudgets:
             status, ready = await house.admin("GET", "/ready")
             assert (status, ready["usage"][:31]) == (200, "keys with budgets are refused: ")
             assert "nightside_usage_failing 1.0" in gateway.metrics.render().decode()
-            kept.replace(path)  # In one step: while no file is there, the gateway begins an empty one.
+            kept.replace(path)  # replaced in one step: a gateway that finds no file begins an empty one
             await until(lambda: "nightside_usage_failing 0.0" in gateway.metrics.render().decode())
             assert [await house.chat(key), await house.chat(other)] == ["budget_exceeded", "answered"]
             assert "usage" not in (await house.admin("GET", "/ready"))[1]

@@ -1,4 +1,4 @@
-"""The wheel carries everything that the command needs, and runs where the repository is not."""
+"""The wheel contains everything that the command needs, and runs without the repository."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the sources, so that no build output stays in the tree."""
+    """Wheel built from a copy of the sources, so that no build output stays in the tree."""
     copy, dist = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("dist")
     for name in ("pyproject.toml", "README.md", "LICENSE", "nightside.py", "setup.py"):
         shutil.copy(ROOT / name, copy)

@@ -1,5 +1,7 @@
-"""What a real issuer needs: Node, and a package of it. What is not here is skipped with the reason, unless
-`--require-issuers` asks for it."""
+"""Fixtures for a real issuer: Node, and the provider's package.
+
+Tests whose tools are missing are skipped with the reason, unless `--require-issuers` is given.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def node(request: pytest.FixtureRequest) -> str:
-    """That can run the provider."""
+    """Path of Node, which can run the provider."""
     found = shutil.which("node")
     missing = None if found else "node is not on this machine"
     if missing is None and not (PROVIDER / "node_modules/oidc-provider").is_dir():

@@ -1,5 +1,6 @@
 """A real OpenID provider, certified and unmodified (npm's `oidc-provider`), as the issuer of clients' and operators'
-tokens: what it says of itself, how it signs, how its keys turn over, and what its death changes."""
+tokens: its discovery document, its signatures, key rotation, and the effect of its death.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ CLIENTS: dict[str, Any] = {
 
 
 class Provider:
-    """On one port, with the keys of the test's choosing; it can be ended and come back with others."""
+    """OpenID provider on one port, with keys that the test chooses; it can end and return with other keys."""
 
     def __init__(self, node: str, folder: Path, port: int, session: aiohttp.ClientSession) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -64,7 +65,7 @@ class Provider:
             yield
 
     async def token(self, client: str, scope: str = "inference", audience: str = AUDIENCE) -> str:
-        """As a client gets one (OAuth 2.0, client credentials, with the resource that it is for: RFC 8707)."""
+        """Token as a client gets one (OAuth 2.0, client credentials, with the resource that it is for: RFC 8707)."""
         asked = {
             "grant_type": "client_credentials",
             "client_id": client,

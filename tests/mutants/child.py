@@ -1,5 +1,7 @@
-"""One mutant in a process of its own: `python -m tests.mutants.child NAME SEEDS` plants it, has it hunted, and prints
-its fate as JSON. Nothing of it outlives the process.
+"""One mutant in a process of its own: `python -m tests.mutants.child NAME SEEDS` plants it, runs the search for it, and
+prints its fate as JSON.
+
+No effect of the mutant outlives the process.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ from tests.mutants.seams import Plant
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a mutant. Neither is said of a survivor."""
+    """Result for a mutant; both fields are empty for a survivor."""
 
     caught_by: str = ""
     where: str = ""
 
 
 class _FirstFailure:
-    """A plug-in of pytest's: which test failed first."""
+    """Plug-in for pytest that remembers the first failed test."""
 
     fate = Fate()
 
@@ -39,7 +41,7 @@ class _FirstFailure:
 
 
 def found_by_chaos(seeds: int, live_through: Callable[[int], Ordeal | Finding] = endure) -> Fate:
-    """Play one world after the other until something is found."""
+    """Play one world after the other until a fault is found."""
     for seed in range(1, seeds + 1):
         outcome = live_through(seed)
         if isinstance(outcome, Finding):
@@ -48,7 +50,7 @@ def found_by_chaos(seeds: int, live_through: Callable[[int], Ordeal | Finding] =
 
 
 def found_by_tests(hunter: str) -> Fate:
-    """Run the tests of one name."""
+    """Run the tests of this name."""
     first_failure = _FirstFailure()
     with redirect_stdout(sys.stderr):
         code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", hunter], plugins=[first_failure])
@@ -57,7 +59,10 @@ def found_by_tests(hunter: str) -> Fate:
 
 
 def main(name: str, seeds: str) -> None:
-    """Raises AttributeError where the mutant's seam is gone, AssertionError where the mutant was never called."""
+    """Plant the mutant and print its fate.
+
+    Raises AttributeError if the mutant's seam is gone, AssertionError if the mutant was never called.
+    """
     assert str(gateway_core.__file__).endswith(".py"), "a compiled core has no seams"
     found = MUTANTS[name]
     plant = Plant(found)

@@ -1,5 +1,7 @@
-"""Defects of the controller's core, and of how gateways take in what it says: each a function that stands in for one of
-theirs and is wrong in one way. Nothing runs them here.
+"""Defects of the controller's core, and of how gateways apply its messages: each is a function that replaces one of the
+product's and is wrong in one way.
+
+Nothing runs them here.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _TESTS = "tests/unit/controller/core"
 
 
 def mutant(what: str, seam: str, *, hunter: str = "", in_pair: bool = False) -> Callable[[Original], Original]:
-    """Have a function stand in for what is at a seam, as a mutant of the function's own name."""
+    """Register a function to replace the one at a seam, as a mutant named after the function."""
 
     def register(mutated: Original) -> Original:
         assert mutated.__name__ not in MUTANTS, f"two mutants are called {mutated.__name__}"
@@ -36,7 +38,7 @@ def mutant(what: str, seam: str, *, hunter: str = "", in_pair: bool = False) -> 
     return register
 
 
-# Whether we may believe our eyes
+# Trust in observations
 
 
 @mutant(
@@ -83,7 +85,7 @@ def one_probe_is_enough(
     return found
 
 
-# What moves, and how fast
+# Moves of replicas, and their rate
 
 
 @mutant("who returns gets everything back at once, unwatched", "controller.core.health:GatewayHealth.back_at_ns")
@@ -132,7 +134,7 @@ def tells_before_it_writes(original: Original, core: ControllerCore, event: Even
     return list(reversed(original(core, event, now_ns)))
 
 
-# Who leads
+# Leadership
 
 
 @mutant(
@@ -182,7 +184,7 @@ def has_no_margin(original: Original, asked_ns: int, lease_ns: int, margin_ns: i
     return asked_ns + 2 * lease_ns
 
 
-# What gateways make of it
+# Gateways' handling of snapshots
 
 
 @mutant("an older snapshot is taken in after a newer one", "loadgen.simulator.attachments:Attachment.snapshot_came")
@@ -229,7 +231,7 @@ def accepts_anything(original: Original, controller: Any, home: Any) -> None:
     return None
 
 
-# Who may write records
+# Rights to write records
 
 
 _DNS = "tests/unit/controller/dns"

@@ -1,4 +1,7 @@
-"""The defects: each a function that stands in for one of the core's and is wrong in one way. Nothing runs them here."""
+"""Defects of the gateway's core: each is a function that replaces one of the core's and is wrong in one way.
+
+Nothing runs them here.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ _CORE_TESTS = "tests/unit/gateway/core"
 
 
 def mutant(what: str, seam: str, *, hunter: str = "") -> Callable[[Original], Original]:
-    """Have a function stand in for what is at a seam of the core, as a mutant of the function's own name."""
+    """Register a function to replace the one at a seam of the core, as a mutant named after the function."""
 
     def register(mutated: Original) -> Original:
         assert mutated.__name__ not in MUTANTS, f"two mutants are called {mutated.__name__}"
@@ -64,7 +67,7 @@ def mutant(what: str, seam: str, *, hunter: str = "") -> Callable[[Original], Or
     return register
 
 
-# Where a request may go
+# Targets that a request may use
 
 
 @mutant("replicas in regions that the policy forbids are used", "replicas:Replicas.eligible")
@@ -168,7 +171,7 @@ def crosses_again(original: Original, hops: Hops) -> bool:
     return True
 
 
-# Who is let in, and who goes first
+# Admission, and order of service
 
 
 @mutant("a gateway that goes out of service takes new requests", "intake:Intake.rejection_of")
@@ -201,7 +204,7 @@ def waits_for_ever(original: Original, core: GatewayCore, request: RequestState,
     core.timers.cancel(request.timer)
 
 
-# Who is held for a replica
+# Requests held for a replica
 
 
 @mutant("whoever is held is never looked at again", "gateway_core:GatewayCore._place_held")
@@ -293,7 +296,7 @@ def holds_without_limit(original: Original, intake: Intake, profile: RequestProf
     return None
 
 
-# How attempts end
+# Ends of attempts
 
 
 @mutant("a late answer from an old attempt counts", "gateway_core:GatewayCore._attempt_of")
@@ -386,7 +389,7 @@ def never_judged_again(original: Original, core: GatewayCore) -> None:
     return
 
 
-# What is known of targets
+# State of targets
 
 
 @mutant("a cancelled attempt is counted for ever", "targets:Targets.ended")
@@ -468,7 +471,7 @@ def goes_and_comes_once(original: Original, cost: Cost, slot: int) -> float:
     return 2 * cost._delay_weight * cost.fleet.peer_rtt_ns(slot)
 
 
-# How queues are shared
+# Fair sharing of queues
 
 
 @mutant(

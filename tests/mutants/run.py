@@ -1,7 +1,8 @@
-"""Seeds one defect at a time into the core and lets whoever should notice look for it: the simulator's chaos, or a test
-where no simulated world gets that far. Exit code 1 if one survives or could not be planted.
+"""Plants one defect at a time in the core and runs the check that must detect it: the simulator's chaos, or a test if
+no simulated world reaches that code.
 
-A checker that has never failed is not yet a checker: here each of them has to.
+Exit code 1 if a mutant survives or could not be planted. A checker that has never failed is not yet a checker: here
+each of them has to fail.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ TIMEOUT_S = 300
 
 
 class Unfit(Exception):
-    """A mutant that could not be planted, or that nobody called."""
+    """A mutant that could not be planted, or was never called."""
 
 
 def hunt(name: str, seeds: int = SEEDS) -> Fate:
-    """In a process of its own. Raises Unfit."""
+    """Run the search for a mutant in a process of its own. Raises Unfit."""
     command = [sys.executable, "-m", "tests.mutants.child", name, str(seeds)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
     if done.returncode:
@@ -37,7 +38,7 @@ def hunt(name: str, seeds: int = SEEDS) -> Fate:
 
 
 def _row(name: str) -> tuple[str, str, bool]:
-    """Who caught it, where, and whether all is well."""
+    """Name of the check that caught the mutant, where, and True if it was caught."""
     try:
         fate = hunt(name)
     except Unfit as unfit:
@@ -46,7 +47,7 @@ def _row(name: str) -> tuple[str, str, bool]:
 
 
 def main() -> int:
-    """Every mutant in turn, as a table."""
+    """Run every mutant in turn and print a table."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         rows = dict(zip(MUTANTS, pool.map(_row, MUTANTS), strict=True))
     columns = (Column(header, overflow="fold") for header in ("defect", "caught by", "at"))

@@ -1,5 +1,6 @@
-"""Puts a mutated function in the place of one that the core names, and sees whether anybody calls it. It knows no
-defect, and nothing of the core but how to find a name in it.
+"""Puts a mutated function in the place of one that the core names, and counts its calls.
+
+It knows no defect, and nothing of the core but how to find a name in it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 Original = Callable[..., Any]
-"""What stands at the seam without the mutant; a mutated function gets it as its first argument."""
+"""Function at the seam without the mutant; a mutated function gets it as its first argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +22,16 @@ class Mutant:
     """One defect."""
 
     what: str
-    """It amounts to this."""
+    """Description of the defect."""
     seam: str
     """`module:function` or `module:Class.method`; a property counts as a method."""
     mutated: Callable[..., Any]
     hunter: str = ""
-    """The test that has to find it, where no simulated world can; otherwise chaos has to."""
+    """Test that must find it; empty if chaos must find it."""
     in_controller: bool = False
-    """Worlds with a controller have to find it."""
+    """True if worlds with a controller must find it."""
     in_pair: bool = False
-    """Worlds with two have to."""
+    """True if worlds with two controllers must find it."""
 
     @property
     def name(self) -> str:
@@ -53,7 +54,7 @@ class Plant:
         setattr(owner, name, instead)
         for module in list(sys.modules.values()):
             for held_as, held in list(vars(module).items()):
-                if held is found:  # imported by name before we came
+                if held is found:  # was imported by name earlier
                     setattr(module, held_as, instead)
 
     def _instead_of(self, original: Original) -> Original:
@@ -69,7 +70,7 @@ class Plant:
         return instead
 
     def check(self) -> None:
-        """Whatever was or was not found says nothing unless the mutant fits its seam and was called there."""
+        """Assert that the mutant fits its seam and was called there: without that, any result says nothing."""
         told = f"the mutant {self._mutant.name} at {self._mutant.seam}"
         if self.misfit is not None:
             raise AssertionError(f"{told} does not fit any more: {self.misfit}") from self.misfit
@@ -77,7 +78,7 @@ class Plant:
 
 
 def resolve(planted: Mutant) -> tuple[Any, str, Any]:
-    """Who holds the seam, under which name, and what is there. Raises AttributeError where the core has none."""
+    """Owner of the seam, its name there, and its value. Raises AttributeError if the core has no such seam."""
     module_name, _, path = planted.seam.partition(":")
     *outer, name = path.split(".")
     try:
@@ -91,7 +92,7 @@ def resolve(planted: Mutant) -> tuple[Any, str, Any]:
 
 
 def _was_raised_in(error: Exception, files: tuple[str, ...]) -> bool:
-    """There itself, not in what was called from there."""
+    """True if the error was raised in one of these files itself, and not in a function called from there."""
     trace = error.__traceback__
     assert trace is not None
     while trace.tb_next is not None:

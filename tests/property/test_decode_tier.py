@@ -1,4 +1,4 @@
-"""Whatever happens to a decode tier, in any order: its books are those that anybody would keep who only counts."""
+"""A decode tier under any order of events: its accounts equal those of a plain count."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROUPS = ["", "a", "b"]
 
 
 class Moody(Predictor):
-    """Says anything, and now and then nonsense."""
+    """Predictor with random estimates, some of them nonsense."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -42,7 +42,7 @@ class Moody(Predictor):
 @dataclass
 class Sent:
     worker: str
-    """Once it has left, of nobody."""
+    """Worker that has the request; a placeholder once that worker has left."""
     tokens: int
     generated: int = 0
 
@@ -152,7 +152,9 @@ class AnyOrder(RuleBasedStateMachine):
             self.served_somebody(len(admissions))
 
     def served_somebody(self, admitted: int) -> None:
-        """A tick leaves nobody waiting beside a slot, but for want of room, or for the next tick."""
+        """Assert that after a tick no request waits beside a free slot, except for lack of room or for the next
+        tick.
+        """
         assert admitted <= 4
         if admitted < 4 and not self.kv_tokens:
             assert not self.pooled or not any(self.free(worker) > 0 for worker in self.groups)

@@ -1,4 +1,4 @@
-"""Pages are gone through by one search for all names; a plain reading, line by line, must come to the same."""
+"""Metrics pages are searched once for all names; a plain reading, line by line, must give the same result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pages = st.builds(lambda parts, cut: b"\n".join(parts)[: -cut or None], st.lists
 
 
 def plain_samples(page: bytes, name: bytes) -> Plain:
-    """Every line looked at, every letter of its labels; in words why one cannot be read."""
+    """Samples read line by line, every label checked; or the reason why the page cannot be read."""
     found = []
     for line in page.split(b"\n"):
         if not line.startswith(name) or line[len(name) : len(name) + 1] not in {b"{", b" ", b"\t"}:
@@ -58,7 +58,7 @@ def plain_samples(page: bytes, name: bytes) -> Plain:
 
 
 def plain_label(text: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """Name, value as it stands there, and what comes after it with its comma."""
+    """Name of the first label, its value as written, and the rest of the text after its comma."""
     name, equals, text = text.lstrip().partition(b'="')
     if not equals or not name or name[:1].isdigit() or name.strip(LABEL_LETTERS):
         return None
@@ -79,7 +79,7 @@ def searched(page: bytes, name: bytes) -> Plain:
 
 
 def text_of(read: Plain) -> str:
-    """NaN is never equal to itself."""
+    """Text of a result, for comparison: NaN never equals itself."""
     return read if isinstance(read, str) else repr([(held, "NaN" if math.isnan(n) else n) for held, n in read])
 
 

@@ -1,5 +1,6 @@
-"""However requests come and whatever they cost: of two tenants that both wait all the while, neither is served more
-than the other by more than a bound that does not grow with time (Virtual Token Counter, Theorem 4.4)."""
+"""Fairness under any order and cost of requests: of two tenants that always have requests waiting, neither is served
+more than the other by more than a bound that does not grow with time (Virtual Token Counter, Theorem 4.4).
+"""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from tests.unit.gateway.core.test_admission import LLAMA, request
 
 INPUT_MAX, OUTPUT_MAX = 400, 200
 BACKLOG = 3
-"""Requests that each of the two has waiting at any time, at least."""
+"""Least number of waiting requests of each of the two tenants at any time."""
 STEPS = 150
 
 
 @dataclass
 class Run:
-    """Two tenants who always have somebody waiting, and a third that comes and goes."""
+    """Two tenants that always have requests waiting, and a third that comes and goes."""
 
     rng: random.Random
     slack: int
@@ -42,7 +43,7 @@ class Run:
         self.number = 0
         self.waiting = dict.fromkeys(self.names, 0)
         self.served = dict.fromkeys(self.names, 0.0)
-        """Weighed, and divided by weight: as it was charged, and put right when it ended."""
+        """Charges per tenant, divided by weight: as charged at the start, and corrected at the end of each request."""
 
     def arrive(self, name: TenantName) -> None:
         self.number += 1
@@ -82,7 +83,7 @@ class Run:
 
     @property
     def bound(self) -> float:
-        """Twice the slack, what one request may be charged, and what may be put right of those that run."""
+        """Twice the slack, the most that one request may be charged, and the corrections of all running requests."""
         config = SharingConfig()
         most = config.input_weight * INPUT_MAX + config.output_weight * OUTPUT_MAX
         put_right = self.running_max * config.output_weight * OUTPUT_MAX

@@ -1,4 +1,4 @@
-"""The engine model where a prompt is read in one place and answered in another."""
+"""The engine model with prefill and decode in separate engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever tenants do, and whoever is cut off when: several gateways keep a limit together within the stated bound."""
+"""Tenants' limits under any load and any partitions: gateways together keep a limit within the stated bound."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _Acts = list[tuple[str, int, int, int]]
 _acts = st.lists(
     st.tuples(
         st.sampled_from(NAMES),
-        st.integers(0, 5),  # so many ask there at once, ...
-        st.integers(0, 5),  # ... so many end there, ...
-        st.sampled_from((0, 5, 40, 130, 400, 1500)),  # ... and milliseconds pass
+        st.integers(0, 5),  # requests that arrive there, ...
+        st.integers(0, 5),  # requests that end there, ...
+        st.sampled_from((0, 5, 40, 130, 400, 1500)),  # milliseconds that pass
     ),
     min_size=1,
     max_size=25,
@@ -33,7 +33,9 @@ _acts = st.lists(
 
 
 def bound_of(limit: int, count: int = 3, floor_share: float = 0.2) -> int:
-    """What docs/tenant_limits.md states: the limit, and the floors of those who come while others have it all."""
+    """Bound of docs/tenant_limits.md: the limit, and the floors of gateways whose tenants arrive while others use all
+    of it.
+    """
     floors = sorted(floor_of(limit, count, rank, floor_share) for rank in range(count))
     return limit + sum(floors[1:])
 
@@ -51,7 +53,7 @@ def act(mesh: Sharing, acts: _Acts, bound: int) -> None:
 @_QUIET
 @given(_acts, st.sampled_from((1, 2, 3, 6, 10)), st.sampled_from((1, 40, 400)))
 def test_while_all_are_heard_no_more_are_under_way_than_the_bound(acts: _Acts, limit: int, way_ms: int) -> None:
-    """However long heartbeats are on their way."""
+    """Holds for any delay of heartbeats."""
     mesh = Sharing(PLACES, limited(concurrency_max=limit), way_ns=way_ms * MS)
     act(mesh, acts, bound_of(limit))
 
@@ -83,7 +85,7 @@ def test_whoever_asks_alone_comes_to_have_all_of_the_limit(name: str, limit: int
 @settings(_QUIET, max_examples=5)
 @given(st.lists(st.sampled_from(NAMES), min_size=30, max_size=60), st.sampled_from((30, 60, 120)))
 def test_in_any_minute_no_more_are_let_in_than_a_bucket_of_the_limit_holds(names: list[str], limit: int) -> None:
-    """Full buckets at the beginning, and a minute's refilling; the floors of newcomers on top."""
+    """Full buckets at the beginning, and a minute's refill; the floors of newcomers on top."""
     mesh = Sharing(PLACES, limited(requests_per_minute=limit))
     let_in = 0
     for number, name in enumerate(names * 4):

@@ -1,4 +1,4 @@
-"""Any topology, any policies, any order of events: nothing is lost, nothing ends twice, nothing leaves its regions."""
+"""Any topology, any policies, any order of events: no request is lost, ends twice, or leaves its regions."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ EVERYWHERE = PlaceRule(jurisdictions=frozenset(place.jurisdiction for place in P
 
 @st.composite
 def rules_with(draw: st.DrawFn, place: Place) -> PlaceRule:
-    """Often open, sometimes narrow; a narrow one mostly keeps the region itself."""
+    """Rule that is often open and sometimes narrow; a narrow one mostly allows the region itself."""
     kind = draw(st.integers(0, 3))
     if kind < 2:
         return EVERYWHERE
@@ -111,7 +111,7 @@ def policies(draw: st.DrawFn, place: Place) -> ResidencyPolicy:
 
 
 class MeshMachine(RuleBasedStateMachine):
-    """Hypothesis picks topology, policies and every step; the mesh checks itself and its oracle at each one."""
+    """Hypothesis picks topology, policies and every step; the mesh checks itself and its oracle after each one."""
 
     @initialize(data=st.data(), seed=st.integers(0, 2**16))
     def build(self, data: st.DataObject, seed: int) -> None:
@@ -120,9 +120,9 @@ class MeshMachine(RuleBasedStateMachine):
         self.lies = 0
         self.fresh = 0
         self.dead: dict[str, list[ReplicaSpec]] = {}
-        """By gateway, the replicas that left it."""
+        """Replicas that left each gateway."""
         self.homes: dict[ReplicaId, str] = {}
-        """Of the replicas that were ever adopted."""
+        """Home gateways of the replicas that were ever adopted."""
         places = data.draw(st.lists(st.sampled_from(PLACES), min_size=2, max_size=4))
         for number, place in enumerate(places):
             models = (MODEL, RARE) if number == 0 else (MODEL,)
@@ -154,14 +154,14 @@ class MeshMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), tenant=st.sampled_from(TENANTS))
     def a_model_of_one_gateway_alone_is_asked_for(self, data: st.DataObject, tenant: TenantName) -> None:
-        """Wherever it comes in: often enough no rule lets it go there."""
+        """Request for a model that one gateway has, arriving anywhere: often no rule allows it there."""
         self.asked += 1
         name = data.draw(st.sampled_from(list(self.mesh.cores)))
         self.mesh.ask(name, f"q{self.asked}", tenant, "ab", 10 * SECOND, model=RARE)
 
     @rule(data=st.data(), burst=st.integers(1, 4))
     def one_gateway_is_busy_and_everybody_knows(self, data: st.DataObject, burst: int) -> None:
-        """What overflow is for: requests at a busy gateway while others are idle."""
+        """Requests at a busy gateway while others are idle: the case for overflow."""
         busy = data.draw(st.sampled_from(list(self.mesh.cores)))
         self.mesh.advance(100 * MS)
         for name in self.mesh.cores:
@@ -180,8 +180,10 @@ class MeshMachine(RuleBasedStateMachine):
     def a_replica_dies_and_another_takes_its_place(
         self, data: st.DataObject, returns: bool, is_first_to_fail: bool
     ) -> None:
-        """A fresh one, or one that died before; for a moment it alone has nothing to do. What ran there fails before
-        or after the gateway is told."""
+        """Replace a replica by a fresh one, or by one that died before; for a moment the new one alone is idle.
+
+        The dead replica's legs fail before or after the gateway learns of its death.
+        """
         name = data.draw(st.sampled_from(list(self.mesh.cores)))
         specs, dead = self.mesh.specs[name], self.dead.setdefault(name, [])
         if not specs:
@@ -203,7 +205,9 @@ class MeshMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.mesh.cores) > 1)
     @rule(data=st.data(), is_lost=st.booleans())
     def a_replica_is_adopted(self, data: st.DataObject, is_lost: bool) -> None:
-        """By another gateway, with what its home accepts now, or with nothing that is known of it; or home it goes."""
+        """Move a replica to another gateway, which knows what its home accepts, or nothing of it; a replica may return
+        home.
+        """
         names = list(self.mesh.cores)
         at, to = data.draw(st.permutations(names).map(lambda each: each[:2]))
         if not self.mesh.specs[at]:
@@ -295,7 +299,7 @@ class MeshMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.mesh.stored)
     @rule(data=st.data(), is_control=st.booleans())
     def a_request_follows_a_stored_response(self, data: st.DataObject, is_control: bool) -> None:
-        """At the same gateway, or at one that never heard of it."""
+        """Request that continues a stored response, at the same gateway or at one that does not know it."""
         self.asked += 1
         tenant, key = data.draw(st.sampled_from(self.mesh.stored))
         name = data.draw(st.sampled_from(list(self.mesh.cores)))
@@ -309,7 +313,9 @@ class MeshMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), hops=st.builds(Hops, st.integers(0, 2), st.integers(0, 2)), origin=st.sampled_from(PLACES))
     def a_gateway_lies(self, data: st.DataObject, hops: Hops, origin: Place) -> None:
-        """A stamp from another place than its sender, or hop counts that cannot be: never accepted."""
+        """Forward with a stamp from another place than its sender's, or with impossible hop counts: it must never be
+        accepted.
+        """
         names = list(self.mesh.cores)
         to, sender = data.draw(st.sampled_from(names)), data.draw(st.sampled_from([*names, "gw-unknown"]))
         known = sender in self.mesh.cores and sender != to
@@ -331,7 +337,7 @@ class MeshMachine(RuleBasedStateMachine):
             assert len(ask.ends) <= 1, (request_id, ask.ends)
 
     def teardown(self) -> None:
-        """Heal everything and let every leg finish: whoever asked gets exactly one end."""
+        """Heal everything and let every leg finish: every request must have exactly one end."""
         mesh = getattr(self, "mesh", None)
         if mesh is None:
             return

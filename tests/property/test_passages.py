@@ -1,4 +1,4 @@
-"""Prompts from passages share exactly what their texts share, whether anybody makes the texts or not."""
+"""Prompts made of passages share exactly the prefixes that their texts share, also where the texts are never made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def passages(block_tokens: st.SearchStrategy[int]) -> st.SearchStrategy[Passage]
 
 
 def shared_units(one: Passage, other: Passage) -> int:
-    """Of their texts."""
+    """Units that the two texts have in common at their beginning."""
     texts = [each.text() for each in (one, other)]
     count = 0
     while (

@@ -19,13 +19,13 @@ slots = st.sampled_from(SLOTS)
 
 
 def chain_of(text: Text) -> bytes:
-    """One block per letter."""
+    """Chain with one block per letter."""
     return prefix_chain(b"", [bytes(text)], block_bytes=1, blocks_max=1000)[0]
 
 
 @dataclass
 class PlainIndex:
-    """What the index stands for: when each prefix was last sent to each slot. No tree, no sharing, no bound."""
+    """Reference model of the index: when each prefix was last sent to each slot, without tree, sharing or bound."""
 
     seen_ns: dict[tuple[Text, int], int] = field(default_factory=dict)
 
@@ -61,9 +61,10 @@ class PlainIndex:
 
 
 class IndexMachine(RuleBasedStateMachine):
-    """Any order of changes: the index answers as the plain one does, but for what it had to evict.
+    """Any order of changes: the index answers as the reference model does, except for evicted prefixes.
 
-    What it evicts is older than all it keeps. The time of each insertion is its own, so that order is told exactly.
+    Evicted prefixes are older than all that are kept. Each insertion has a time of its own, so that their order is
+    exact.
     """
 
     sent = Bundle("sent")
@@ -75,7 +76,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.plain = PlainIndex()
         self.now_ns = 0
         self.sent_at: dict[int, tuple[Text, int]] = {}
-        """What was sent to which slot, by the time; after a retraction, what was left of it."""
+        """Text and slot sent at each time; after a retraction, the rest of the text."""
 
     @rule(target=sent, text=texts, slot=slots)
     def insert(self, text: Text, slot: int) -> Text:
@@ -117,7 +118,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(slot=slots, blocks_max=st.integers(0, 12))
     def bound(self, slot: int, blocks_max: int) -> None:
-        """It forgets what was sent earliest, and no more than it has to."""
+        """Bound a slot: it forgets the prefixes sent earliest, and no more than necessary."""
         before = self.plain.of_slot(slot)
         self.index.bound(slot, blocks_max)
         kept = {text for text in before if self.index.match(chain_of(text), 1 << slot).blocks == len(text)}
@@ -133,7 +134,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(text=sent | texts, slot=slots)
     def last_sent(self, text: Text, slot: int) -> None:
-        """Only a beginning of it counts, and the time at which that was sent there."""
+        """Time at which a prefix of the text was last sent to the slot."""
         last_ns = self.index.last_sent_ns(chain_of(text), slot)
         if last_ns is not None and self.bytes_max == ROOMY_BYTES:
             sent, where = self.sent_at[last_ns]
@@ -183,7 +184,7 @@ strange_chains = st.lists(hashes, max_size=6).map(b"".join)
 def test_what_is_withdrawn_takes_nothing_from_what_was_sent_before_or_since(
     before: list[tuple[Text, int]], text: Text, since: list[tuple[Text, int]], slot: int
 ) -> None:
-    """It leaves behind no more than what others have in common with it."""
+    """Withdrawing a text removes all of it but the prefix that it shares with other texts."""
     index, plain, now_ns = PrefixIndex(ROOMY_BYTES, 10**9), PlainIndex(), 0
     for sent, other in before:
         index.insert(chain_of(sent), other, now_ns := now_ns + 1)
@@ -210,7 +211,7 @@ changes = st.tuples(
 
 @given(st.lists(changes, max_size=40))
 def test_chains_that_no_prompt_can_have_do_no_harm(steps: list[tuple[str, bytes, int]]) -> None:
-    """Hashes that repeat, or that follow different pasts: a gateway must not fall over what another one sent."""
+    """Hashes that repeat, or that follow different prefixes: chains sent by a peer must not crash a gateway."""
     index = PrefixIndex(3000, TTL_NS)
     for now_ns, (what, chain, slot) in enumerate(steps):
         match what:

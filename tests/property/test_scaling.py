@@ -1,4 +1,4 @@
-"""Regions that scale together: with constant load what is wanted rises, comes to rest, and never goes to and fro."""
+"""Regions that scale together: under constant load the wanted replicas rise, settle, and never oscillate."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class Region:
 
 @st.composite
 def meshes(draw: st.DrawFn, *, is_open: bool = False) -> list[Region]:
-    """Open: everybody may be sent whatever anybody has, and all are alike but for what they have to do."""
+    """Regions with random load. `is_open`: every region may forward to every other, and regions differ in load
+    alone.
+    """
     names = [RegionName(name) for name in ("ap", "eu", "us", "za")[: draw(st.integers(1, 4))]]
     regions = []
     for name in names:
@@ -63,7 +65,9 @@ def play(
     *,
     obeys: Callable[[Region], bool] = lambda _: True,
 ) -> dict[RegionName, list[Want]]:
-    """Each looks in its turn, hears at once what the others tell, and gets what it asks for by its next look."""
+    """Let each region evaluate in turn, with the latest reports of the others and the replicas wanted at its last
+    evaluation.
+    """
     told: dict[RegionName, list[Want]] = {each.name: [] for each in regions}
     scalers = {each.name: each.scaler or each.begin(scaling) for each in regions}
     for number in range(looks):
@@ -85,14 +89,16 @@ def play(
 
 
 def turns(counts: list[int]) -> list[int]:
-    """Each change, as +1 or -1."""
+    """Direction of each change, as +1 or -1."""
     return [1 if after > before else -1 for before, after in pairwise(counts) if after != before]
 
 
 @settings(max_examples=20)
 @given(meshes())
 def test_with_constant_load_nobody_goes_to_and_fro(regions: list[Region]) -> None:
-    """It rises, perhaps, and then falls, perhaps; after the first looks, when nobody had heard of anybody yet."""
+    """Wanted replicas may rise and then fall, once; the first two evaluations, without reports of others, are
+    left out.
+    """
     told = play(regions, 30)
     for name, wants in told.items():
         changes = turns([want.wanted for want in wants[2:]])
@@ -125,7 +131,7 @@ def test_at_rest_nobody_goes_short_whom_one_more_would_help(regions: list[Region
 def test_together_they_want_no_more_than_each_for_itself(regions: list[Region]) -> None:
     apart = play([replace(each) for each in regions], 60, replace(SETTINGS, mesh=False))
     together = play(regions, 60)
-    if any(wants[-1].missing for wants in apart.values()):  # alone one has less than it wants
+    if any(wants[-1].missing for wants in apart.values()):  # a region alone has fewer than it wants
         return
     assert sum(wants[-1].wanted for wants in together.values()) <= sum(wants[-1].wanted for wants in apart.values())
 
@@ -144,7 +150,7 @@ def test_after_a_change_of_load_it_comes_to_rest_again(regions: list[Region], ru
 
 
 def mesh_of_two(running: int, ready: int) -> list[Region]:
-    """Europe is busy, America asleep."""
+    """Two regions: Europe is busy, America idle."""
     eu, us = RegionName("eu"), RegionName("us")
     pool = PoolSettings(MODEL, 8, 6)
     return [

@@ -1,5 +1,6 @@
-"""Two hundred worlds in which much goes wrong: nothing is lost, nothing answered twice, nothing leaves its regions, and
-whoever asks after everything has healed is served."""
+"""Two hundred worlds with many failures: no request is lost, answered twice or leaves its regions, and every request
+after everything has healed is served.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Two hundred worlds in which much goes wrong with a controller: no policy is broken, nothing moves while it is frozen,
-no name is without an answer, each replica has one owner, and everything comes home."""
+"""Two hundred worlds with many failures of a controller: no policy is broken, no replica moves while it is frozen,
+every name has an answer, each replica has one owner, and all replicas return to their home gateways.
+"""
 
 from __future__ import annotations
 

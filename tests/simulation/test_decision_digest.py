@@ -1,4 +1,4 @@
-"""Gateways decide as they did before, as far as a few worlds of each kind tell; `make digests` plays all of them."""
+"""Gateways decide as recorded, in a few worlds of each kind; `make digests` plays all of them."""
 
 from __future__ import annotations
 

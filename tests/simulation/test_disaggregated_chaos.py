@@ -1,5 +1,6 @@
-"""Worlds in which much goes wrong where prompts are read in one place and answered in another: nothing is lost, every
-block that was kept is let go, no decode worker gets an ordinary request."""
+"""Worlds with many failures, with prefill and decode in separate engines: no request is lost, every kept block is
+released, and no decode worker gets an ordinary request.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The tests that come first: same seed, same story; nothing lost, nothing twice; somebody is served.
+"""The tests that come first: the same seed gives the same story; no request is lost or answered twice; requests are
+served.
 
 The fourth, a live journal that replays equal, needs sockets and stands in `tests/integration/test_journal.py`.
 """
@@ -41,7 +42,7 @@ def test_same_seed_same_story_whatever_the_hash_seed(placement: PlacementPolicy)
 
 @pytest.mark.parametrize("placement", PlacementPolicy)
 def test_nothing_lost_nothing_twice(placement: PlacementPolicy) -> None:
-    """The invariants are checked after every event; at the end everybody has one answer and nothing is open."""
+    """Invariants are checked after every event; at the end every request has one answer and none is open."""
     for seed in range(5):
         walk = RandomWalk(seed, placement)
         walk.run(600)

@@ -1,4 +1,4 @@
-"""The hand-seeded defects fit the core as it is, one that is easy to see is seen, and none can be missed by chance."""
+"""The hand-seeded defects fit the core as it is, an obvious one is found, and none can be missed by chance."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_seam_that_is_gone_is_told_by_its_name(path: str) -> None:
 
 
 def test_a_mutant_stands_in_for_a_property_and_counts_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Door, "is_open", Door.is_open)  # puts it back
+    monkeypatch.setattr(Door, "is_open", Door.is_open)  # restored at the end of the test
     plant = planted(yes, "Door.is_open")
     with pytest.raises(AssertionError, match="was never called"):
         plant.check()
@@ -87,7 +87,7 @@ def test_a_function_is_replaced_for_those_who_imported_it_by_name(monkeypatch: p
     importer = ModuleType("importer")
     importer.borrowed = twice  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "importer", importer)
-    monkeypatch.setitem(globals(), "twice", twice)  # puts it back
+    monkeypatch.setitem(globals(), "twice", twice)  # restored at the end of the test
     planted(thrice, "twice")
     assert (twice(), importer.borrowed()) == (3, 3)
 

@@ -1,5 +1,6 @@
-"""Worlds in which much goes wrong where engines take requests of different lengths: nothing is lost, nobody is sent
-where less is taken than it may come to, and nobody is too long who fits."""
+"""Worlds with many failures, whose engines take requests of different lengths: no request is lost, none is sent to an
+engine that takes less than the request may need, and none that fits is refused as too long.
+"""
 
 from __future__ import annotations
 

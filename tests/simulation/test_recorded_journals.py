@@ -1,4 +1,4 @@
-"""Journals that an earlier version wrote are replayed by this one to equal effects."""
+"""Journals that an earlier version wrote are replayed by the current one to equal effects."""
 
 from __future__ import annotations
 

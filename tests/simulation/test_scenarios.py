@@ -1,4 +1,6 @@
-"""What the scenarios that ship are there to show, on shortened runs that have to end well."""
+"""Scenarios that ship with the product show the effects that they are made for, on shortened runs that must end
+well.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ FOLDER = Path(__file__).parents[2] / "loadgen/scenarios"
 
 
 def totals(name: str, *runs: str, every_invariant: bool = False, **changes: Any) -> dict[str, Figures]:
-    """By run, checked to the end."""
+    """Figures of each run, with invariants checked to the end."""
     scenario = load_scenario(FOLDER / f"{name}.yaml", changes)
     found = {}
     for run in (run for run in scenario.runs if run.name in runs):
@@ -42,7 +44,7 @@ def test_a_mesh_serves_a_skewed_day_better_than_regions_on_their_own() -> None:
 
 @pytest.mark.slow
 def test_what_readme_leads_with_is_what_the_scenario_gives() -> None:
-    """README is the first that a newcomer compares with what the command prints."""
+    """README's figures are the first that a new user compares with the command's output."""
     found = totals("skewed_day", "nightside", "region_local", "skywalker")
     ours, alone, paper = (found[name] for name in ("nightside", "region_local", "skywalker"))
     rate, alone_rate, paper_rate = (f"{each['requests_per_s']:.0f}" for each in (ours, alone, paper))

@@ -1,4 +1,6 @@
-"""Rules of the repository that no single module can keep: what files may say, what is pinned, that checks bite."""
+"""Rules of the repository that no single module can keep: what files may contain, which versions are pinned, and that
+checks can fail.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 
 def telling_files() -> Iterator[Path]:
-    """Pages and sources: what names other files by their paths."""
+    """Pages and sources that name other files by their paths."""
     yield from ROOT.glob("*.md")
     yield from ROOT.glob("*.py")
     for folder in ("docs", "policies", "gateway", "controller", "loadgen", "engine_plugins"):
@@ -58,7 +60,9 @@ def telling_files() -> Iterator[Path]:
 
 
 def named_in(path: Path, anywhere: set[str]) -> Iterator[tuple[str, bool]]:
-    """What a page or a source names, and whether it is there: from the root, beside it or, by its name, anywhere."""
+    """Names of files and modules in a page or source, and whether each exists: from the root, beside the page, or by
+    its name anywhere.
+    """
     text = path.read_text()
     for name in NAMED_FILE.findall(text):
         yield name, name in anywhere or (ROOT / name).exists() or (path.parent / name).exists()
@@ -81,7 +85,7 @@ HEADING = re.compile(r"^#+ (.+)$", flags=re.MULTILINE)
 
 
 def anchors_of(page: Path) -> set[str]:
-    """Of its headings, as GitHub makes them."""
+    """Anchors of a page's headings, as GitHub makes them."""
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(page.read_text())}
 
 
@@ -150,7 +154,9 @@ def test_locks_name_no_index_and_hash_everything(lock: str) -> None:
 
 @pytest.mark.parametrize("program", ["gateway", "controller"])
 def test_groups_of_tasks_are_those_that_can_be_stopped(program: str) -> None:
-    """What is served for months is stopped at any moment, and asyncio's own forgets that before Python 3.13."""
+    """asyncio.TaskGroup can forget that it was cancelled before Python 3.13, and servers are stopped at any moment:
+    only gateway/ground/task_group.py may use it.
+    """
     ours = {path for path in (ROOT / program).rglob("*.py") if "asyncio.TaskGroup" in path.read_text()}
     assert ours <= {ROOT / "gateway/ground/task_group.py"}
 
@@ -171,7 +177,7 @@ def test_the_image_is_built_without_being_told_what_on() -> None:
 
 
 def test_what_the_image_is_built_from_reaches_the_build() -> None:
-    """Whatever the wheel takes from the tree: the build sees no more than what .dockerignore lets in."""
+    """The wheel's sources must be let in by .dockerignore: the build sees nothing else."""
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert {"gateway", "controller", "loadgen", "protos", "policies", "nightside.py", "setup.py"} <= let_in
 

@@ -1,4 +1,4 @@
-"""The dispatcher: what it offers, what it loads, and how it ends."""
+"""The dispatcher: which commands it offers, which modules it loads, and its exit codes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_misspelt_command_is_recognised() -> None:
 @click.command()
 @click.option("--found", is_flag=True)
 def probe(found: bool) -> None:
-    """Ends as a command does that looks for a problem."""
+    """Command that fails if it finds a problem."""
     if found:
         raise click.ClickException("a problem was found")
 

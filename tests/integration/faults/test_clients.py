@@ -1,4 +1,6 @@
-"""What clients do wrong or on purpose, over bare sockets: nothing is left behind, at home or across regions."""
+"""Faults of clients, by mistake or on purpose, over bare sockets: no resource stays in use, at home or across
+regions.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ Stands = Callable[..., AbstractAsyncContextManager[Stand]]
 
 @pytest.fixture
 def stands(tmp_path: Path, unused_tcp_port_factory: Callable[[], int], caplog: pytest.LogCaptureFixture) -> Stands:
-    caplog.set_level(logging.CRITICAL, "grpc._cython.cygrpc")  # a record that is kept keeps its traceback's objects
+    caplog.set_level(logging.CRITICAL, "grpc._cython.cygrpc")  # a kept record keeps its traceback's objects
 
     def make(**options: Any) -> AbstractAsyncContextManager[Stand]:
         return stand(tmp_path, unused_tcp_port_factory, **options)
@@ -52,7 +54,7 @@ def with_limits(**limits: int) -> Callable[[GatewayConfig], GatewayConfig]:
     return lambda config: replace(config, limits=replace(config.limits, **limits))
 
 
-# Leaving
+# Clients that leave
 
 
 async def in_the_headers(stand: Stand, client: Wire) -> None:
@@ -115,7 +117,7 @@ async def resetting(_: Stand, client: Wire) -> None:
 
 
 async def half_closing(_: Stand, client: Wire) -> None:
-    """A client that will say nothing more is taken to have left: almost none would read on."""
+    """Close the sending side. The gateway takes such a client to have left: almost none would read on."""
     client.writer.write_eof()
     await client.until_closed()
 
@@ -126,7 +128,7 @@ DURING_WORK: tuple[Act, ...] = (before_the_head, before_the_first_token, in_the_
 
 
 class TestLeaving:
-    """At each stage of a request's life, in each way."""
+    """Leaving at each stage of a request's life, in each way."""
 
     @LEAVING
     @pytest.mark.parametrize("stage", [in_the_headers, in_the_body, after_the_answer])
@@ -176,7 +178,9 @@ def abandoned(stand: Stand, number: int) -> float:
 
 
 async def without_idle_connections(stand: Stand) -> None:
-    """Each answer takes the connection along on which it came; no more are kept than were ever used at once."""
+    """Use up the gateway's idle connections: the engine closes each after its answer, and no more are kept than were
+    ever used at once.
+    """
     stand.engine.plays(stream_and_close)
     for _ in range(REQUESTS_MAX):
         await stand.is_served(None)
@@ -252,7 +256,7 @@ class TestBodies:
 
     @pytest.mark.parametrize("across", [False, True])
     async def test_absurd_limits_upset_nobody_on_their_way_to_the_engine(self, stands: Stands, across: bool) -> None:
-        """They are the engine's to refuse, in whose words the client knows them."""
+        """Refusing them is left to the engine, whose error messages the client knows."""
         async with stands(across=across) as stand, wire(stand.gateway) as client:
             for limit in ABSURD_LIMITS:
                 for name in ("max_tokens", "max_completion_tokens"):
@@ -263,7 +267,7 @@ class TestBodies:
 
     @pytest.mark.parametrize("across", [False, True])
     async def test_text_that_is_no_utf8_is_the_engine_s_to_refuse(self, stands: Stands, across: bool) -> None:
-        """Nobody here reads what was said, so that nobody here can be upset by it."""
+        """Gateways do not decode the text, and cannot fail on it."""
         body = CHAT_BODY.replace(b"hi", b"\xc3\x28 \xed\xa0\x80")
         refused = b'{"error":{"message":"invalid UTF-8","type":"BadRequestError","param":null,"code":400}}'
         async with stands(across=across) as stand, wire(stand.gateway) as client:
@@ -333,7 +337,7 @@ class TestIds:
                 await until(lambda: stand.gateway.driver.open_requests == 0)
 
     async def test_one_that_runs_in_the_other_region_too(self, stands: Stands) -> None:
-        """Its clients chose the same id in both regions, and neither may lose its answer for that."""
+        """Clients chose the same id in both regions, and neither may lose its answer for that."""
         go_on = asyncio.Event()
         async with stands(across=True) as stand, wire(stand.gateways[1]) as there, wire(stand.gateway) as here:
             stand.engine.plays(stream_until(go_on, BEGUN, (STOP, DONE)))
@@ -372,7 +376,7 @@ class TestPipelining:
 
     @pytest.mark.parametrize("ahead", [posted() * 200, posted(body=b" " * (4 << 20) + CHAT_BODY)])
     async def test_one_that_is_too_far_ahead_to_be_seen_leaving_is_cut(self, stands: Stands, ahead: bytes) -> None:
-        """Reading stops somewhere; from then on it could leave unnoticed while an engine works for it."""
+        """Reading ahead is bounded; beyond the bound a client could leave unnoticed while an engine works for it."""
         async with stands() as stand, wire(stand.gateway) as client:
             stand.engine.plays(stream_until(asyncio.Event(), BEGUN))
             client.post()
@@ -399,7 +403,7 @@ SOCKET_BUFFERS_BYTES = 16 << 20
 
 
 async def unchunked(client: Wire) -> bytes:
-    """The body of one streamed answer."""
+    """Body of one streamed answer, without its chunk framing."""
     head = await client.reader.readuntil(b"\r\n\r\n")
     assert b" 200 " in head.split(b"\r\n")[0], head
     body = bytearray()
@@ -409,7 +413,7 @@ async def unchunked(client: Wire) -> bytes:
     return bytes(body)
 
 
-# What is hardly HTTP
+# Malformed HTTP
 
 
 HEAD = f"POST {CHAT_PATH} HTTP/1.1\r\nhost: x\r\n".encode()
@@ -463,7 +467,7 @@ class TestMalformed:
             assert await unchunked(client) == GOOD
 
 
-# Reading
+# Slow readers
 
 
 class TestReading:
@@ -487,7 +491,7 @@ class TestReading:
             client.reset()
 
     async def pour_at(self, stand: Stand, client: Wire) -> Callable[[], int]:
-        """An endless answer, until the engine sees it aborted: how much of it was taken from the engine."""
+        """Play an endless answer until the engine sees it aborted; return the count of bytes taken from the engine."""
         poured = 0
         piece = token("x" * 100_000)
 

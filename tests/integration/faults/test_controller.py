@@ -1,7 +1,7 @@
 """A mesh with a controller, all of it processes: killed, cut off, without a disk, flapping, with an old snapshot.
 
-All the while clients ask and names are resolved: nobody who asks a gateway that lives is failed, nothing is served
-where its policy does not let it be, and no name is without an answer while a gateway lives to whom it may lead.
+Throughout, clients send requests and names are resolved: no request to a living gateway fails, no request is served
+where its policy forbids it, and every name has an answer while a gateway lives that it may lead to.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def test_with_the_controller_killed_everything_goes_on_and_its_return_move
 async def test_one_that_died_beside_the_controller_is_stood_in_for_by_the_next_and_its_old_snapshot_does_no_harm(
     mesh: Controlled,
 ) -> None:
-    """It comes back with a snapshot from before, and no controller: its peer knows better."""
+    """The gateway returns with an old snapshot and no controller: its peer has a newer one."""
     mesh.control = {"silence_max": "2s"}
     await mesh.start("us-1", "ap-1")
     async with watched(mesh) as seen:
@@ -132,7 +132,7 @@ async def test_a_controller_that_is_cut_off_from_one_takes_nothing_and_from_all_
     for name in names:
         region = PLACES[name].region
         mesh.ways[name] = await wan.route(region, there, mesh.control_port)
-        if name != "eu-1":  # whose host is to say that nobody listens, once it is killed
+        if name != "eu-1":  # the host itself refuses connections once it is killed
             mesh.health[name] = await wan.route(there, region, int(mesh.listen[name]["http"].rpartition(":")[2]))
     await mesh.start_controller()
     for name in names:
@@ -161,7 +161,7 @@ async def test_a_controller_that_is_cut_off_from_one_takes_nothing_and_from_all_
     seen.check(died=("eu-1",))
 
 
-# Its store
+# The controller's store
 
 
 async def test_on_a_full_disk_it_says_so_and_nobody_is_told_anything_until_it_is_written(mesh: Controlled) -> None:
@@ -205,7 +205,7 @@ async def test_with_a_store_that_is_damaged_read_only_or_lost_gateways_go_on_by_
         await seen.until_answered("us-1", "ap-1")
         for beside in store.parent.glob("controller.db-*"):
             beside.unlink()
-        await mesh.start_controller()  # with nothing: it learns who there is, and goes on above what they know
+        await mesh.start_controller()  # an empty store: versions continue above the gateways'
         await mesh.settled()
         await mesh.kill("controller")
         for beside in store.parent.glob("controller.db-*"):
@@ -225,12 +225,14 @@ AS_ANYBODY = (
     f"import ctypes, os, sys; ctypes.CDLL(None).prctl({PR_CAPBSET_DROP}, {CAP_DAC_OVERRIDE});"
     " os.execvp(sys.argv[1], sys.argv[1:])",
 )
-"""Permissions hold for what is started so, also where the tests are run by root. It is a program, since gRPC's library
-does not bear what runs between fork and exec."""
+"""Command that drops the right to bypass file permissions, so that they hold also where tests run as root.
+
+It is a program, since gRPC's library does not support code between fork and exec.
+"""
 
 
 async def refused(mesh: Controlled, started_by: Sequence[str] = ()) -> str:
-    """What a controller that does not begin says."""
+    """Log of a controller that refuses to start."""
     process = await asyncio.create_subprocess_exec(
         *started_by,
         *command("controller", "run", mesh.folder / "controller.yaml"),
@@ -243,7 +245,7 @@ async def refused(mesh: Controlled, started_by: Sequence[str] = ()) -> str:
     return said.decode()
 
 
-# Orders and certificates
+# Commands and certificates
 
 
 async def test_a_policy_that_is_narrowed_while_requests_run_takes_back_what_it_no_longer_allows(
@@ -296,7 +298,7 @@ async def test_certificates_of_another_authority_take_the_place_of_the_old_ones_
                 each.put(leaves[name](new) if step == "new leaves" else None,
                          roots=roots_of(new) if step == "new roots" else roots_of(old, new))  # fmt: skip
                 await until(lambda name=name, before=before: told(name, "reloaded") > before)  # type: ignore[misc]
-        for _ in range(2):  # the first may have begun before all of that; the second has the new ones alone
+        for _ in range(2):  # the first may be older than the change; the second is not
             made = told("us-1", "attached to a controller")
             files["us-1"].put(leaves["us-1"](new))
             await until(lambda made=made: told("us-1", "attached to a controller") > made)  # type: ignore[misc]

@@ -1,4 +1,6 @@
-"""A controller as a process, and what happens to it: killed, alone no longer, without a disk, called by strangers."""
+"""A controller as a process, and its failures: killed, a second controller on its store, without a disk, called by
+strangers.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ from tests.support.gateways import until
 
 
 async def test_killed_between_any_two_writes_it_knows_what_anybody_was_told(tmp_path: Path) -> None:
-    """Whatever a gateway was told to serve, the next controller has it served by the same one; and each is newer."""
+    """Replicas that a gateway was told to serve stay with it under the next controller, and each snapshot is newer."""
     file = controller_file(tmp_path)
     rng = random.Random(5)
     told: dict[str, str] = {}
@@ -46,7 +48,7 @@ async def test_killed_between_any_two_writes_it_knows_what_anybody_was_told(tmp_
     for life in range(5):
         async with controller_process(file) as controller:
             assert controller.term == life + 1
-            us_hello = hello("us-1", US, replicas=life + 1)  # something to write in each life
+            us_hello = hello("us-1", US, replicas=life + 1)  # gives each life something to write
             async with plain_gateway(controller.grpc_address, us_hello) as us:
                 first = await us.until(lambda _: True)
                 versions.append((first.version.term, first.version.version))
@@ -65,7 +67,7 @@ async def test_killed_between_any_two_writes_it_knows_what_anybody_was_told(tmp_
 
 
 async def test_a_store_that_is_lost_is_begun_anew_above_all_that_gateways_were_told(tmp_path: Path) -> None:
-    """They would reject whatever is older than what they serve by, for ever."""
+    """Gateways would reject every snapshot older than theirs, for ever."""
     file = controller_file(tmp_path)
     async with controller_process(file) as controller:
         async with plain_gateway(controller.grpc_address, hello("us-1", US)) as us:
@@ -136,7 +138,7 @@ async def test_a_document_that_cannot_be_read_is_named_and_not_begun_with(tmp_pa
 
 
 class Disk(SqliteStore):
-    """One that takes nothing while it is full."""
+    """Store that accepts no writes while it is full."""
 
     is_full = False
 
@@ -175,7 +177,7 @@ async def test_a_store_that_is_somebody_elses_ends_the_pushing(tmp_path: Path) -
         async with plain_gateway(controller.grpc_address, hello("us-1", US)) as us:
             await us.until(lambda us: len(us.replica_ids) == 2)
             other = await SqliteStore.open(tmp_path / "state" / "controller.db")
-            other._lock_fd = 0  # as if it had the lock
+            other._lock_fd = 0  # pretends to hold the lock
             try:
                 await other._run(lambda: other._acquire("another controller"))
             finally:
@@ -207,12 +209,13 @@ async def test_a_gateway_that_flaps_is_watched_longer_each_time(tmp_path: Path) 
 async def test_a_newer_stream_of_a_gateway_takes_the_place_of_the_older(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also of one that is saying something just then: gRPC's library may have it ended by that, and not by what the
-    controller says."""
+    """Holds also for a gateway that is sending just then: gRPC's library may end its stream for that, before the
+    controller's own status arrives.
+    """
     gateway_id = GatewayId("us-1")
 
     async def talk(older: AttachedGateway) -> None:
-        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # its stream is over
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream is over
             while True:
                 await older.heard()
 

@@ -1,4 +1,6 @@
-"""What engines do wrong: whoever can still be served elsewhere is, the rest are told, and nothing is left behind."""
+"""Faults of engines: requests that can be served elsewhere are, the others get an error, and no resource stays
+in use.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def stands(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> Stands
 
 
 def raw(data: bytes, *, cuts: bool = True) -> Script:
-    """Anything at all in place of an answer."""
+    """Script that sends any bytes in place of an answer."""
 
     async def script(exchange: Exchange) -> None:
         await exchange.raw(data)
@@ -78,7 +80,7 @@ def endlessly(piece: bytes, *, before: bytes = b"", every_s: float = 0.005) -> S
 
 
 def piecewise(piece: bytes, times: int) -> Script:
-    """A whole page whose length is told, written no faster than it is read."""
+    """Script of a page with a content length, written no faster than it is read."""
 
     async def script(exchange: Exchange) -> None:
         await exchange.head(200, {"content-type": "text/plain", "content-length": str(len(piece) * times)})
@@ -125,7 +127,7 @@ NO_TOKEN_IN_TIME: dict[str, Script] = {
 
 
 class TestBeforeAToken:
-    """Another engine answers; nobody hears of the first."""
+    """Another engine answers, and the client sees nothing of the first."""
 
     @pytest.mark.parametrize("bad", NO_TOKEN.values(), ids=NO_TOKEN)
     async def test_what_fails_is_had_elsewhere(self, stands: Stands, bad: Script) -> None:
@@ -139,7 +141,7 @@ class TestBeforeAToken:
             impatient = replace(patient, attempt=replace(patient.attempt, first_token_deadline_ns=SECOND))
 
             async def hanging(exchange: Exchange) -> None:
-                stand.gateway.driver.submit(ConfigApplied(patient))  # whoever is asked next has all the time
+                stand.gateway.driver.submit(ConfigApplied(patient))  # the next attempt has all the time
                 await bad(exchange)
 
             stand.gateway.driver.submit(ConfigApplied(impatient))
@@ -164,7 +166,7 @@ class TestBeforeAToken:
 
 
 def first_only(stand: Stand, bad: Script) -> None:
-    """Whichever engine is asked first plays this from then on; the other one is good."""
+    """Make the engine that is asked first play this from then on; the other engine is good."""
     first: list[FakeEngine] = []
 
     def playing(engine: FakeEngine) -> Script:
@@ -197,7 +199,7 @@ def _unresumed(config: GatewayConfig) -> GatewayConfig:
 
 
 class TestAfterAToken:
-    """Where nobody goes on with it."""
+    """Failures after the first token, where answers are not resumed."""
 
     @pytest.mark.parametrize("across", [False, True])
     @pytest.mark.parametrize("bad", AFTER_A_TOKEN.values(), ids=AFTER_A_TOKEN)
@@ -239,7 +241,7 @@ ASKED = 60
 class TestFailingFast:
     @pytest.mark.parametrize("bad", FAST.values(), ids=FAST)
     async def test_an_engine_that_fails_fast_gets_trials_and_not_the_traffic(self, stands: Stands, bad: Script) -> None:
-        """Its metrics say that it idles, and the good engine's that it works hard."""
+        """The failing engine's metrics report no load, and the good engine's a high load."""
         async with stands(engines=2) as stand:
             failing, good = stand.engines
             failing.plays(bad)
@@ -253,7 +255,7 @@ class TestFailingFast:
 
 
 async def probed_again(stand: Stand) -> None:
-    """Whatever a look at it makes up for, it has been looked at."""
+    """Wait until the failing engine has been probed again."""
     (failing, _) = stand.gateway.core.replicas
     seen = failing.sampled_ns
     await until(lambda: failing.sampled_ns != seen)
@@ -309,7 +311,7 @@ CLOCKS = {"in 1970": ("Thu, 01 Jan 1970 00:00:00 GMT", 0), "in 2199": ("Tue, 01 
 class TestClocks:
     @pytest.mark.parametrize(("date", "seconds"), CLOCKS.values(), ids=CLOCKS)
     async def test_an_engine_may_live_in_a_time_of_its_own(self, stands: Stands, date: str, seconds: int) -> None:
-        """What it says the time is goes to the client where it is its own, and is believed by nobody here."""
+        """The engine's times are passed on to the client, and the gateway relies on none of them."""
         created = token("x").replace(b'{"id"', b'{"created":%d,"id"' % seconds)
 
         async def script(exchange: Exchange) -> None:

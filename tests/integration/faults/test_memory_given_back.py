@@ -1,7 +1,7 @@
-"""Memory of requests that end in any way: the process has it back at once, and so has the system.
+"""Memory of requests that end in any way: the process releases it at once, and so does the allocator.
 
-Two things keep it: cycles of objects, which only the garbage collector frees, and the allocator. Every way in which a
-request can end is a line of a table here; a new way gets a line.
+Two things can keep memory: cycles of objects, which only the garbage collector frees, and the allocator. Every way in
+which a request can end is a line of a table here; a new way gets a line.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from tests.support.wire import CHAT_PATH, Wire, posted
 
 KIB, MIB = 1 << 10, 1 << 20
 BODY_BYTES = 300 * KIB
-"""Large enough to come in pieces, and for another thread to join them."""
+"""Large enough to arrive in pieces, and to be joined in another thread."""
 GIVEN_BACK_S = 10.0
 KEPT_BYTES_MAX = 30 * MIB
 NO_RESUME = {"attempts_max": 1, "breaker_failures_in_row": 10**6, "breaker_window": 10**6}
@@ -80,27 +80,27 @@ class Client(Wire):
         self.key = f"authorization: Bearer {key}"
 
     def asks(self, *headers: str, body: bytes, unsent: int = 0) -> None:
-        """All but the last `unsent` bytes."""
+        """Send a request without its last `unsent` bytes."""
         request = posted(self.key, *headers, body=body)
         self.send(request[: len(request) - unsent])
 
     def says(self, *headers: str, body: bytes = b"", method: str = "POST", path: str = CHAT_PATH) -> None:
-        """Nothing of its length, but for what the headers tell."""
+        """Send a request without a content length, unless `headers` have one."""
         lines = [f"{method} {path} HTTP/1.1", "host: x", self.key, *headers, "", ""]
         self.send("\r\n".join(lines).encode() + body)
 
 
 @dataclass
 class Held:
-    """A gateway process with an engine, and what it says of its own memory."""
+    """A gateway process with an engine, and connections that report the process's memory."""
 
     process: Process
     engine: FakeEngine
     keys: dict[str, str]
     inspected: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
-    """By each gateway of the mesh; the first is where clients ask."""
+    """Connections to the inspection socket of each gateway of the mesh; clients use the first gateway."""
     told_bytes: int = 0
-    """By `gateway check`."""
+    """Memory that `gateway check` predicts."""
     trusts: ssl.SSLContext | None = None
 
     @asynccontextmanager
@@ -115,7 +115,7 @@ class Held:
             writer.transport.abort()
 
     async def says(self, command: str) -> list[Any]:
-        """Each gateway of the mesh."""
+        """Answers of each gateway of the mesh to an inspection command."""
         answers = []
         for reader, writer in self.inspected:
             writer.write(command.encode() + b"\n")
@@ -127,7 +127,7 @@ class Held:
             await asyncio.sleep(0.002)
 
     async def comes_to_rest(self) -> None:
-        """No body, no request and no client is left."""
+        """Wait until no body, no request and no client is left."""
         while any(await self.says("held")) or any(await self.says("clients")):  # noqa: ASYNC110 - as `until`
             await asyncio.sleep(0.002)
         await until(lambda: not self.engine.playing)
@@ -157,7 +157,7 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-# How clients leave
+# Ways in which clients leave
 
 
 def closes(client: Wire) -> None:
@@ -189,7 +189,7 @@ def leaves_upload(leave: Leave, *headers: str, body: bytes = BODY) -> Way:
 
 
 def leaves_engine(leave: Leave, script: Script, *, behind: bytes = b"", body: bytes = BODY) -> Way:
-    """While an engine works for it, behind these bytes of the answer."""
+    """Leave while an engine works for the request, after these bytes of the answer."""
 
     async def way(held: Held) -> None:
         held.engine.plays(script)
@@ -236,7 +236,7 @@ async def reads_nothing(held: Held) -> None:
         await held.engine.aborted.reaches(aborted + 1)
 
 
-# What gateways refuse
+# Refusals by gateways
 
 
 def refused(refusal: Refusal, *headers: str, body: bytes = BODY, key: str = "a", unsent: int = 0) -> Way:
@@ -249,7 +249,7 @@ def refused(refusal: Refusal, *headers: str, body: bytes = BODY, key: str = "a",
 
 
 def turned_down(refusal: Refusal, *headers: str, body: bytes = b"", **of_request: str) -> Way:
-    """The same where the request is odd in itself."""
+    """Send a request that is refused for its own properties, and check the refusal."""
 
     async def way(held: Held) -> None:
         async with held.client() as client:
@@ -260,7 +260,7 @@ def turned_down(refusal: Refusal, *headers: str, body: bytes = b"", **of_request
 
 
 def beside(keys: Iterable[str], way: Way) -> Way:
-    """While these hold a body each."""
+    """Do this while each of these keys holds a body."""
 
     async def beside_them(held: Held) -> None:
         held.engine.plays(hang)
@@ -274,11 +274,13 @@ def beside(keys: Iterable[str], way: Way) -> Way:
     return beside_them
 
 
-# What engines do
+# Behaviour of engines
 
 
 def asks(script: Script, status: int | None, *headers: str, body: bytes = BODY) -> Way:
-    """None: either, as the engine's pieces come together or apart."""
+    """Send a request that the engine answers by a script. `status` None: either outcome, as the engine's pieces may
+    arrive together or apart.
+    """
 
     async def way(held: Held) -> None:
         held.engine.plays(script)
@@ -415,7 +417,7 @@ UPLOADS: dict[str, Way] = {
 
 
 async def kept_by_cycles(held: Held, ways: dict[str, Way]) -> dict[str, list[dict[str, int]]]:
-    """By way, what of it only the garbage collector would free."""
+    """Objects that only the garbage collector would free, by the way that left them."""
     found: dict[str, list[dict[str, int]]] = {}
     await held.says("watch")
     for name, way in ways.items():
@@ -446,7 +448,7 @@ async def inspected(file: Path) -> AsyncIterator[tuple[Process, tuple[asyncio.St
 
 @asynccontextmanager
 async def holding(folder: Path, engine: FakeEngine, **sections: Any) -> AsyncIterator[Held]:
-    """One gateway, where clients have keys."""
+    """One gateway whose clients have keys."""
     minted = {name: mint(name) for name in KEYS}
     entries = [{"id": name, "tenant": "acme", "hash": str(minted[name][1]), **more} for name, more in KEYS.items()]
     keys = folder / "keys.yaml"
@@ -464,7 +466,7 @@ async def holding(folder: Path, engine: FakeEngine, **sections: Any) -> AsyncIte
 
 
 async def warm(held: Held, *keys: str) -> None:
-    """Whatever is made once is made; and some keys have used up what they may."""
+    """Send one request per key: one-time allocations are made, and some of the keys reach their limits."""
     for key in keys:
         async with held.client(key) as client:
             client.asks("connection: close", body=BODY)
@@ -476,7 +478,7 @@ async def warm(held: Held, *keys: str) -> None:
 async def holding_across(
     folder: Path, ports: Callable[[], int], engine: FakeEngine, **peering: object
 ) -> AsyncIterator[Held]:
-    """Two gateways, of which the first has an engine that is busy, and forwards everything."""
+    """Two gateways, of which the first has a busy engine and forwards everything."""
     async with FakeEngine().serving() as busy, AsyncExitStack() as stack:
         busy.waiting = 1
         sections = {"limits": LIMITS, "attempt": NO_RESUME, "peering": {**QUICK_PEERS, **peering}}
@@ -512,7 +514,7 @@ async def test_no_way_in_which_a_request_over_tls_ends_leaves_a_cycle(tmp_path: 
         assert await kept_by_cycles(held, ways) == {}
 
 
-# Two legs of one request, and one after another
+# Requests with two legs, at once and one after another
 
 
 HANDED_OVER = (
@@ -538,7 +540,7 @@ LEAVES_LEGS: dict[str, Way] = {
 
 
 def legs_end(reader: FakeEngine) -> dict[str, Way]:
-    """By how the engine that reads ends, and by how the one that writes does."""
+    """Ways by the end of the prefill leg and the end of the decode leg."""
 
     def read(script: Script, written: Script, *headers: str, body: bytes = TALK) -> Way:
         async def way(held: Held) -> None:
@@ -595,7 +597,7 @@ async def test_no_way_in_which_two_legs_of_a_request_end_leaves_a_cycle(
 
 
 def breaks_once(then: Script) -> Script:
-    """What goes on elsewhere says so."""
+    """Script that breaks a first attempt, and plays `then` for its continuation."""
 
     async def script(exchange: Exchange) -> None:
         if b"continue_final_message" in exchange.received.body:
@@ -644,7 +646,7 @@ async def test_no_way_in_which_a_resumed_answer_ends_leaves_a_cycle(tmp_path: Pa
             assert any(b"continue_final_message" in each.body for each in (*engine.received, *other.received))
 
 
-# What the system has back
+# Memory returned to the system
 
 
 PLENTY = {"body_max": "16MiB", "bodies_held_max": "60MiB", "connections_max": 200, "requests_max": 200}
@@ -686,7 +688,7 @@ class Attack:
     beside: tuple[str, ...]
     """Keys that hold a large body each meanwhile."""
     room: str
-    """For all bodies."""
+    """Bound on all held bodies (`bodies_held_max`)."""
 
 
 @pytest.mark.parametrize(
@@ -704,7 +706,7 @@ class Attack:
 async def test_bodies_of_requests_that_end_badly_go_back_to_the_system(
     tmp_path: Path, engine: FakeEngine, attack: Attack, request: pytest.FixtureRequest
 ) -> None:
-    """`--memory-rounds 500` is what an adversary sent."""
+    """`--memory-rounds 500` repeats the volume of a real attack."""
     rounds = request.config.getoption("--memory-rounds")
     limits = {**PLENTY, "bodies_held_max": attack.room, "body_grace": "60s"}
     async with holding(tmp_path, engine, limits=limits, **SMALL) as held, AsyncExitStack() as stack:
@@ -734,7 +736,7 @@ async def test_bodies_of_requests_that_end_badly_go_back_to_the_system(
 
 
 async def test_the_peak_of_packed_bodies_does_not_grow_with_their_number(tmp_path: Path, engine: FakeEngine) -> None:
-    """A body for which there is no room costs what its connection is told to."""
+    """A body without room costs no more than its connection may hold."""
     packed = gzip.compress(body_of(4 * MIB - KIB))
     limits = {**PLENTY, "body_max": "4MiB", "bodies_held_max": "16MiB", "body_grace": "500ms"}
     async with holding(tmp_path, engine, limits=limits, **SMALL) as held:

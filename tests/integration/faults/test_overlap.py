@@ -1,7 +1,7 @@
-"""A replica that another gateway has by now, and the one that had it: who can hear the controller or a peer that knows
-lets go of it within the stated overlap, and pushes nothing there from then on.
+"""A replica that was assigned to another gateway, and its former owner: a former owner that hears the controller, or a
+peer with a newer snapshot, releases the replica within the stated overlap, and sends nothing there from then on.
 
-Each gateway has a key of its own for all engines, so that engines see who pushes.
+Each gateway has a key of its own for all engines, so that engines can tell which gateway sends.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from tests.support.gateways import nightside
 from tests.support.processes import QUICK_PEERS
 
 ENOUGH_S = 100.0
-"""What has not come true by then never will."""
+"""Limit after which a condition counts as never fulfilled."""
 SILENCE_S, KEEP_ALIVE_S, PING_TIMEOUT_S = 4.0, 0.15, 20.0
 OVERLAP_S = SILENCE_S / 2 + KEEP_ALIVE_S + PING_TIMEOUT_S
-"""As docs/controller.md has it. What a question to a peer may take is long, so that a slow machine fails nobody."""
+"""Overlap stated in docs/controller.md. The time-out of a ping to a peer is long, so that a slow machine fails
+no test.
+"""
 CONTROL = RegionName("control")
 REPLICA = "us-1-r0"
 
@@ -81,11 +83,13 @@ async def move(mesh: Controlled, *where: str) -> None:
 
 
 async def lets_go(mesh: Controlled, seen: Onlookers) -> None:
-    """The other one has it, and before the overlap is over the first one does not; nor does it push there again."""
+    """Assert that the other gateway serves the replica, and that the first releases it within the overlap and sends
+    nothing there again.
+    """
     await mesh.until_served("ap-1", "ap-1-r0", REPLICA)
     async with asyncio.timeout(OVERLAP_S):
         await mesh.until_served("us-1")
-    await seen.until_answered("us-1")  # and with that, the last that it may have pushed before has arrived
+    await seen.until_answered("us-1")  # also waits for the last requests that it may have sent before
     pushed = len(mesh.engines["us-1"].received)
     for _ in range(3):
         await seen.until_answered("us-1", "ap-1")
@@ -93,5 +97,5 @@ async def lets_go(mesh: Controlled, seen: Onlookers) -> None:
 
 
 def pushers(mesh: Controlled, since: int = 0) -> set[str]:
-    """Whose keys came with the requests that the engine got."""
+    """Keys of the requests that the engine received."""
     return {each.headers["authorization"].removeprefix("Bearer ") for each in mesh.engines["us-1"].received[since:]}

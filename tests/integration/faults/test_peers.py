@@ -1,6 +1,6 @@
-"""Peers that lie, hang, die, repeat themselves or are heard but not reached. After each, both sides are at rest.
+"""Peers that lie, hang, die, repeat themselves, or are heard but not reached. After each, both sides are at rest.
 
-Here a whole gateway meets them over real sockets; what each message may hold is for the unit tests of `gateway.peers`.
+A whole gateway meets them over real sockets here; the unit tests of `gateway.peers` cover the contents of each message.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NO_AUDIT = AuditConfig()
 
 @pytest.fixture(params=[True, False], ids=["exchange", "call"])
 async def liar(request: pytest.FixtureRequest) -> AsyncIterator[Liar]:
-    """Whichever way forwards travel."""
+    """Lying peer, with forwards over exchanges and over calls."""
     async with serve_liar(exchanges=request.param) as made:
         yield made
 
@@ -96,7 +96,7 @@ async def asking(mesh: Mesh, us: Region, count: int = 1, **changes: object) -> A
 
 
 async def served_at_home(mesh: Mesh, us: Region) -> None:
-    """Whatever the peer says, what is asked here is answered as soon as there is room here."""
+    """Assert that a request is answered as soon as there is room at home, whatever the peer reports."""
     async with asking(mesh, us) as (client,):
         await until(lambda: us.gateway.driver.open_requests == 1)
         await us.become_free()
@@ -234,7 +234,7 @@ async def test_a_peer_that_advertises_a_model_it_has_not_leaves_nobody_waiting_f
 
 
 class Told:
-    """A peer's heartbeats, one by one, each when the test says so."""
+    """Heartbeats of a peer, each sent when the test says so."""
 
     def __init__(self, liar: Liar) -> None:
         self._message = codec.load_to_pb(idle_report(1, available=0), age_ns=0)
@@ -242,7 +242,7 @@ class Told:
         liar.beat = lambda _: self._message
 
     async def say(self, report: LoadReport, age_ns: int = 0) -> None:
-        """Until it was said at least twice: what is heard of it in between is the same again."""
+        """Report this load, and wait until it was sent at least twice; further heartbeats repeat it."""
         self._message = codec.load_to_pb(report, age_ns)
         beats = self._liar.beats
         await until(lambda: self._liar.beats > beats + 2)
@@ -277,7 +277,7 @@ async def test_a_peer_that_restarted_counts_from_one_and_is_believed(mesh: Mesh,
 
 
 async def test_a_heartbeat_told_again_frees_no_second_place(mesh: Mesh, liar: Liar) -> None:
-    """A keep-alive repeats what was measured before our forward came, and must not be taken for a newer measurement."""
+    """A keep-alive repeats what was measured before the forward arrived, and must not count as a newer measurement."""
     liar.forwards = accept_and_hang
     us = await beside(mesh, liar)
     clock = us.gateway.driver._clock
@@ -385,7 +385,7 @@ async def test_a_peer_that_closes_the_call_without_a_word_is_one_failed_attempt(
 
 
 async def assert_one_attempt_fails(mesh: Mesh, liar: Liar) -> None:
-    """And the request is served at home."""
+    """Assert that the attempt at the peer fails, and the request is served at home."""
     us = await beside(mesh, liar)
     async with asking(mesh, us) as (client,):
         await until(lambda: counted(us.gateway, "attempts_total", target="peer", result="failed") == 1)
@@ -419,7 +419,7 @@ async def web_page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """At once, without a word."""
+    """Close the connection at once."""
 
 
 @pytest.mark.parametrize("talk", [mute, web_page, hang_up])
@@ -443,7 +443,7 @@ async def test_whatever_else_listens_at_a_peers_address_is_no_target(mesh: Mesh,
         await until_at_rest(us.gateway)
 
 
-# Heard, and not reached: a line that carries one way only
+# Peers that are heard and not reached: a line that carries one way only
 
 
 WATCHFUL = replace(
@@ -492,7 +492,7 @@ async def test_a_stream_over_a_line_that_is_cut_ends_on_both_sides(
 
 
 async def test_a_client_that_leaves_while_the_line_is_dead_is_no_ghost_over_there(mesh: Mesh) -> None:
-    """Nobody can tell the peer; it finds out by itself that nobody listens."""
+    """No message can reach the peer; it detects by itself that its caller is gone."""
     async with regions_apart(mesh, WATCHFUL, 10) as (wan, us, eu):
         eu.engine.plays(hang)
         async with asyncio.TaskGroup() as tasks:
@@ -509,13 +509,13 @@ async def test_a_client_that_leaves_while_the_line_is_dead_is_no_ghost_over_ther
         await until_at_rest(us.gateway, eu.gateway)
 
 
-# Lies about where it ran
+# Lies about where a request ran
 
 
 async def test_a_peer_that_ran_where_it_must_not_sounds_the_alarm_and_is_sent_nothing_more(
     mesh: Mesh, liar: Liar, tmp_path: Path
 ) -> None:
-    """Nothing of its answer reaches the client, and only an operator's word makes it a target again."""
+    """No byte of the answer reaches the client, and only an operator can make the peer a target again."""
     forbidden = RanAt(ReplicaId("sa-a"), Place(RegionName("sa-east-1"), Jurisdiction("BR")))
     liar.forwards = serve_with(*GOOD_STREAM, ran_at=forbidden)
     us = await beside(mesh, liar, audit=AuditConfig(folder=tmp_path / "audit"))

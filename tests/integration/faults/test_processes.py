@@ -1,6 +1,7 @@
-"""Gateways as processes under load: stopped, killed, on a full disk, out of file descriptors, held up by a neighbour.
+"""Gateways as processes under load: stopped, killed, on a full disk, out of file descriptors, stalled.
 
-After each the process is at rest or gone, every engine has seen who left, and what was promised to be kept is kept.
+After each the process is at rest or gone, every engine has noticed the clients that left, and promised records are
+kept.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from tests.support.rest import until_at_rest
 
 STREAM = b"".join(GOOD_STREAM)
 BLIND = {"mode": "blind"}
-"""Everything goes to the engine at once: what a test wants to see running, runs."""
+"""Pushing without waiting, so that every request runs at once."""
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 @dataclass
 class Crowd:
-    """Clients that all ask at once, and what became of each."""
+    """Clients that all send at once, and the outcome of each."""
 
     session: aiohttp.ClientSession
     url: str
@@ -192,7 +193,7 @@ async def until_written(folder: Path, gateway_id: str, *, lines: int) -> None:
 
 
 def tear(file: Path) -> None:
-    """As a kill in the middle of a write leaves it."""
+    """Tear the last line, as a kill in the middle of a write does."""
     text = file.read_bytes()
     last = text.rstrip(b"\n").rpartition(b"\n")[2]
     file.write_bytes(text + last[: len(last) // 2])
@@ -200,7 +201,7 @@ def tear(file: Path) -> None:
 
 @pytest.fixture(params=[False, True], ids=["before the first token", "after it"])
 def has_begun(request: pytest.FixtureRequest) -> bool:
-    """Whether what breaks off has sent its first token."""
+    """True if the broken streams have sent their first token."""
     return bool(request.param)
 
 
@@ -234,11 +235,13 @@ async def test_a_killed_peer_leaves_no_count_at_its_origin(
         await mesh.eu_engine.aborted.reaches(1)
 
 
-# A disk that is full
+# A full disk
 
 
 class Disk:
-    """A folder on a small disk of its own where this user may mount one; else one where no file may grow."""
+    """A folder on a small disk of its own where this user may mount one; otherwise a folder of a process whose files
+    may not grow.
+    """
 
     def __init__(self, folder: Path, *, is_mounted: bool) -> None:
         self.folder = folder
@@ -256,7 +259,7 @@ class Disk:
                 file.write(bytes(4096))
 
     def fill_before_start(self) -> tuple[str, ...]:
-        """What a process is started by that finds it full."""
+        """Fill the disk; return the command with which to start a process where that is done by a limit."""
         if not self._is_mounted:
             return "prlimit", "--fsize=0:unlimited"
         self._write_ballast()
@@ -478,7 +481,7 @@ async def test_a_gateway_out_of_file_descriptors_goes_on_with_what_it_has_and_re
 async def test_a_descriptor_that_is_missing_here_is_not_held_against_the_engine(
     tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
 ) -> None:
-    """Clients who are connected already ask for more connections to the engine than there are descriptors left."""
+    """Connected clients need more connections to the engine than there are descriptors left."""
     file = region_file(tmp_path, "us-1", US, engine, pushing=BLIND)
     async with gateway_process(file) as gateway, AsyncExitStack() as stack:
         connected = [await stack.enter_async_context(aiohttp.ClientSession()) for _ in range(6)]
@@ -487,7 +490,7 @@ async def test_a_descriptor_that_is_missing_here_is_not_held_against_the_engine(
                 assert response.status == 404
         engine.plays(gated(asyncio.Event()))
         tried = "nightside_attempts_total"
-        await gateway.metric(session, tried)  # whoever looks is connected, too
+        await gateway.metric(session, tried)  # opens the connection of the test's own session
         gateway.limit(resource.RLIMIT_NOFILE, gateway.open_files())
         async with asyncio.TaskGroup() as tasks:
             asking = [tasks.create_task(status_of(each, gateway)) for each in connected]
@@ -509,7 +512,7 @@ async def status_of(session: aiohttp.ClientSession, gateway: Process) -> int:
 
 @asynccontextmanager
 async def idle_connections(gateway: Process, count: int) -> AsyncIterator[None]:
-    """Clients that connect and say nothing, more of them than there is room for."""
+    """Clients that connect and send nothing, more of them than there is room for."""
     host, port = gateway.http_url.removeprefix("http://").split(":")
     writers = []
     for _ in range(count):
@@ -525,7 +528,7 @@ async def idle_connections(gateway: Process, count: int) -> AsyncIterator[None]:
 
 
 async def busy_share(gateway: Process, *, seconds: float) -> float:
-    """Its processor time as a share of the time that passes: 1 for a loop that spins."""
+    """Processor time as a share of elapsed time: 1 for a loop that spins."""
     loop = asyncio.get_running_loop()
     ticks, started_s = gateway.cpu_ticks(), loop.time()
     await asyncio.sleep(seconds)
@@ -543,7 +546,7 @@ async def until_answered(session: aiohttp.ClientSession, gateway: Process) -> No
         await asyncio.sleep(0.05)
 
 
-# Held up by a neighbour
+# Stalls
 
 
 STALL_S = 1.5
@@ -583,7 +586,9 @@ async def test_a_stalled_peer_is_stale_and_its_streams_go_on_when_it_wakes(
 async def test_a_stalled_gateway_wakes_with_its_deadlines_in_order(
     tmp_path: Path, session: aiohttp.ClientSession, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
-    """What waited too long meanwhile ends as such, once; what came in meanwhile has its whole time before it."""
+    """Requests that waited too long meanwhile time out, once; requests that arrived meanwhile have their whole time
+    left.
+    """
     async with two_processes(tmp_path, unused_tcp_port_factory, queue={"wait_max": "2s"}) as mesh:
         mesh.us_engine.waiting = mesh.eu_engine.waiting = 1
         for gateway in (mesh.us, mesh.eu):
@@ -613,7 +618,7 @@ def assert_served_once(*engines: FakeEngine) -> None:
 async def test_a_call_that_blocks_the_loop_is_seen_and_outlived(
     tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
-    """Two gateways in one loop with somebody who blocks it for longer than their patience with each other."""
+    """Two gateways in one event loop, which a blocking call stops for longer than their time-outs for each other."""
     mesh = Mesh(tmp_path, unused_tcp_port_factory)
     us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
     observation = ObservationConfig(publish_interval_ns=20 * MS, keep_alive_ns=150 * MS)
@@ -641,7 +646,7 @@ def late_turns(gateway: GatewayHandle) -> float:
 async def test_a_peer_that_is_replaced_under_load_costs_nobody_a_request(
     tmp_path: Path, session: aiohttp.ClientSession, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
-    """Everything that is asked in one region runs in the other, whose gateway is stopped and started anew."""
+    """Every request in one region runs in the other, whose gateway is stopped and started again."""
     bodies: list[bytes] = []
     is_over = asyncio.Event()
 
@@ -662,7 +667,7 @@ async def test_a_peer_that_is_replaced_under_load_costs_nobody_a_request(
             await mesh.start_eu()
             await mesh.eu_engine.arrived.reaches(before + 10)
             is_over.set()
-            mesh.us_engine.waiting = 0  # for who met the peer just as it went, and waits for its own region since
+            mesh.us_engine.waiting = 0  # requests that met the peer as it stopped wait for home
         assert set(bodies) == {STREAM}
         assert_served_once(mesh.us_engine, mesh.eu_engine)
         await mesh.us.until_at_rest(session)
@@ -694,7 +699,7 @@ class Two:
     async def forwarding(
         self, session: aiohttp.ClientSession, clients: int, *, has_begun: bool
     ) -> AsyncIterator[Crowd]:
-        """With requests of so many clients of the US that run in the EU, of which at least one has arrived there."""
+        """Clients of the US whose requests run in the EU; at least one has arrived there."""
         await self.us_is_busy(session)
         self.eu_engine.plays(gated(asyncio.Event()) if has_begun else hang)
         async with crowd(session, self.us.http_url, clients) as crowded:

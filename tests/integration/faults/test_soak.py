@@ -1,8 +1,8 @@
-"""An hour's worth of a modest region's requests in minutes, with faults mixed in: nothing may grow.
+"""An hour's requests of a modest region in minutes, with faults mixed in: no count may grow. A slice runs with every
+other test; `make soak` runs the whole of it.
 
-A slice runs with every other test; `make soak` runs the whole of it. Requests come in rounds with a rest after each,
-so that what is counted between them is what was left behind. Before the first round everything that has a bound is
-filled up to it, at each gateway: what grows from then on grows without end.
+Requests come in rounds with a rest after each, so that counts between rounds show what the rounds left behind. Before
+the first round everything bounded is filled to its bound at each gateway: all later growth is a leak.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from tests.support.processes import Process, gateway_process, two_regions
 
 
 def name_of(kind: type) -> str:
-    """As a census calls it."""
+    """Name of a type in a census."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -62,14 +62,15 @@ CLIENTS = 24
 RECORDS_MAX = 60
 PREFIX_INDEX_KIB = 16
 PREFIX_INDEXES = 3
-"""Of what replicas were sent, of what peers were sent, and of what replicas' caches hold."""
+"""Prefix indexes of a gateway: prompts sent to replicas, prompts sent to peers, and contents of replicas' caches."""
 WARM_UP = 2 * RECORDS_MAX
-"""Requests that each gateway is asked before the first round: enough to fill its records and the driver's tail, though
-some leave no record."""
+"""Requests to each gateway before the first round: enough to fill its records and the driver's tail, though some leave
+no record.
+"""
 MIX = 2 * 4 * RECORDS_MAX
-"""Requests that are asked as in rounds, before the first of them; a quarter go to the gateway that is asked least:
-the records that are kept are then of the kinds that rounds leave, and not of those of the warm-up, which are never
-forwarded."""
+"""Requests of the rounds' mix before the first round, a quarter of them at the gateway with the fewest; kept records
+are then of the kinds that rounds leave, since requests of the warm-up are never forwarded.
+"""
 SETTINGS: dict[str, object] = {
     "logging": {"level": "error"},
     "decisions": {"requests_max": RECORDS_MAX},
@@ -92,22 +93,23 @@ GONE_AT_REST = tuple(
         EventScanner,
     )
 )
-"""One request's own; with no request there is none of them."""
+"""Types of one request's own objects; without a request no such object exists."""
 OBJECTS_OF_A_CONNECTION = 60
-"""How many clients' connections are open at rest varies by chance, and each is made of about so many."""
+"""Approximate number of objects per connection; the number of clients' connections open at rest varies by chance."""
 RESIDENT_GROWTH_BYTES_MAX = 4 << 20
 OBJECTS_WAVER_MAX = 24
-"""Of any one kind of ours, as connections and remembered prefixes come and go."""
+"""Variation in objects of any one type of the product, as connections and remembered prefixes come and go."""
 OBJECTS_LEFT_SHARE_MAX = 0.005
-"""Of any one kind, over all the requests of the rounds: a leak of one in a hundred shows where those are thousands. Of
-what is one request's own a single one shows, after however few."""
+"""Objects left behind of any one type, as a share of the rounds' requests: a leak in one of a hundred requests shows
+among thousands. A leaked object of GONE_AT_REST shows singly.
+"""
 BOUNDED = {
     name_of(RequestRecord): RECORDS_MAX,
     name_of(_Node): PREFIX_INDEXES * (PREFIX_INDEX_KIB * 1024 // _NODE_BYTES),
 }
-"""As many as there is room for, and seldom fewer for long."""
+"""Largest number of each bounded type, which is nearly reached at all times."""
 TOLD = (f"{effects.__name__}.", f"{events.__name__}.", f"{vocabulary.__name__}.", name_of(Step))
-"""What the driver's tail keeps of its last steps: as many always, of changing kinds."""
+"""Types in the driver's tail of recent steps: a constant number in all, of changing types."""
 
 
 class Census(msgspec.Struct):
@@ -134,7 +136,7 @@ class Watched:
 
 
 class Clients:
-    """Ask in every way a client may, well or badly."""
+    """Clients that send requests in every way, well or badly."""
 
     def __init__(self, session: aiohttp.ClientSession, rng: random.Random) -> None:
         self.ends = Counter[str]()
@@ -142,7 +144,7 @@ class Clients:
         self._rng = rng
 
     async def ask(self, requests: int, urls: Sequence[str]) -> None:
-        """Any of these, one as often as another."""
+        """Send requests to these gateways, each chosen with equal chance."""
         left = iter(range(requests))
         async with asyncio.TaskGroup() as tasks:
             for _ in range(CLIENTS):
@@ -176,7 +178,7 @@ class Clients:
 
 
 def faulty_engine(rng: random.Random) -> FakeEngine:
-    """Mostly well; now and then it fails in one of the ways that engines do."""
+    """Engine that mostly answers well, and now and then fails in one of the ways that engines do."""
     failures = (
         answer(500, b'{"error": "no"}'),
         answer(503, b'{"error": "full"}'),
@@ -203,7 +205,7 @@ def faulty_engine(rng: random.Random) -> FakeEngine:
 async def soaked(
     folder: Path, ports: Callable[[], int], us_engine: FakeEngine, eu_engine: FakeEngine
 ) -> AsyncIterator[list[Watched]]:
-    """Both regions, from whose engines and clients nothing is kept either."""
+    """Both regions, with engines and clients that keep no record of their requests either."""
     async with AsyncExitStack() as stack:
         for engine in (us_engine, eu_engine):
             await stack.enter_async_context(engine.serving())
@@ -249,7 +251,7 @@ async def test_nothing_grows_however_many_requests_end_however_badly(
 
 
 def assert_mixed(ends: Counter[str], requests: int, forwarded: float) -> None:
-    """A soak that only ever met one thing would prove little."""
+    """Assert that the soak met every kind of outcome: one that met a single kind would prove little."""
     print(f"requests {requests}, forwarded {forwarded:.0f}, ends {dict(ends)}")  # noqa: T201 - shown with -s or on failure
     assert ends["200"] > requests / 2
     assert min(ends[kind] for kind in ("left", "404", "400")) > 0
@@ -279,7 +281,7 @@ def assert_no_growth(rounds: list[Census], requests: int) -> None:
     assert growth([each.open_files for each in rounds]) <= CLIENTS / 2
     assert growth([each.tasks for each in rounds]) <= CLIENTS / 2
     more_connections = max(0.0, growth([each.open_files for each in rounds]))
-    # Ours have been judged kind by kind: those with a bound come and go below it by the hundred.
+    # Objects of the product were checked by type: bounded ones come and go below their bound by the hundred.
     others = [each.objects - sum(each.ours.values()) for each in rounds]
     objects_max = 0.05 * fmean(each.objects for each in rounds) + OBJECTS_OF_A_CONNECTION * more_connections
     assert growth(others) <= objects_max
@@ -289,5 +291,7 @@ def assert_no_growth(rounds: list[Census], requests: int) -> None:
 
 
 def growth(values: list[int]) -> float:
-    """From the first to the last, by the straight line that fits best: one round's whim is not growth."""
+    """Growth from the first to the last round along the line of best fit, which a single round's deviation hardly
+    moves.
+    """
     return linear_regression(range(len(values)), values).slope * (len(values) - 1)

@@ -1,4 +1,4 @@
-"""The client runner against small real servers: what it counts, what it calls a failure, what a stop leaves behind."""
+"""The client runner against small real servers: its counts, its definition of a failure, and a clean stop."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_each_turn_carries_the_replies_before_it_and_one_connection_serves
         response = web.StreamResponse()
         await response.prepare(request)
         await response.write(token("Good ") + token("day") + DONE)
-        await asyncio.sleep(0.01)  # the end of the body comes by itself, as it does from a gateway
+        await asyncio.sleep(0.01)  # the body's end arrives by itself, as from a gateway
         return response
 
     await run_against(answer, load_s=0.3)
@@ -279,7 +279,7 @@ async def test_tokens_that_come_after_the_load_are_told_apart() -> None:
 
 
 def burst(requests: int, **of_step: Any) -> Program:
-    """So many questions at once."""
+    """Program of this many requests at once."""
     steps = tuple(Step(f"question {number}", 4, **of_step) for number in range(requests))
     return Program("burst", "user", "session", "opening", steps)
 
@@ -289,7 +289,7 @@ async def prompt_answer(request: web.Request) -> web.StreamResponse:
 
 
 class StallingClock(Clock):
-    """Time that jumps ahead once, as it does for a process that was not scheduled."""
+    """Clock that jumps ahead once, as for a process that was not scheduled."""
 
     def __init__(self) -> None:
         self.ahead_ns = 0

@@ -1,4 +1,4 @@
-"""CPU shares from /proc: idle and waiting for disks is not busy, and too few samples give no figure."""
+"""CPU shares from /proc: idle time and waiting for disks are not busy, and too few samples give no figure."""
 
 from __future__ import annotations
 

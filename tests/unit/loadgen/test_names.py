@@ -1,4 +1,4 @@
-"""A client's resolver asks the mesh's own name servers, one after the other, and keeps an answer while it may."""
+"""A client's resolver asks the mesh's own name servers, one after the other, and caches an answer for its TTL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IN_US, IN_AP = "198.51.100.0/24", "192.0.2.0/24"
 
 
 class Hands(Clock):
-    """Moved by the test."""
+    """Clock moved by the test."""
 
     at_ns = 0
 

@@ -1,4 +1,4 @@
-"""The table on the terminal can be read at a usual width, whatever runs are called."""
+"""The table on the terminal can be read at a usual width, with any names of runs."""
 
 from __future__ import annotations
 

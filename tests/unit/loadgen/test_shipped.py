@@ -1,4 +1,4 @@
-"""What comes with the program is found by its name, in any working directory."""
+"""Shipped files are found by name, in any working directory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_name_that_nothing_has_is_told_with_those_that_there_are(command: clic
 
 @pytest.mark.parametrize("name", ["skewed_day", "day", "bad_day", "failover", "two_pools", "disaggregated_day"])
 def test_what_one_would_try_first_plays_the_default(name: str) -> None:
-    """A region file that says nothing is `nightside`."""
+    """A region file without settings gives `nightside`."""
     assert load_scenario(scenarios()[name]).runs[0].name == "nightside"
 
 

@@ -1,4 +1,4 @@
-"""The stand-in network: what it carries arrives whole, in order and not too early, and cuts hold it back."""
+"""The stand-in network: bytes arrive whole, in order and not too early, and cuts hold them back."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 
 
 async def _is_silent(reader: asyncio.StreamReader) -> bool:
-    """Nothing comes for several round trips."""
+    """Return whether no byte arrives within several round trips."""
     try:
         async with asyncio.timeout(5 * ROUND_TRIP_S):
             await reader.read(1)
@@ -189,7 +189,7 @@ async def test_leaving_drops_every_connection_also_one_that_is_just_being_made()
 
 @pytest.mark.parametrize("turns", range(5))
 async def test_a_connection_that_arrives_while_we_leave_is_dropped(turns: int) -> None:
-    """At every step between accepting it and telling us."""
+    """The connection arrives at each step between its acceptance and its report to the WAN."""
     async with asyncio.timeout(10):
         async with Wan(RoundTripTable({frozenset((US, EU)): ROUND_TRIP_S})) as wan:
             caller = await knock(await wan.route(US, EU, port=9), turns)

@@ -23,7 +23,7 @@ ACME = TenantName("acme")
 
 
 class Kept:
-    """A store that was released to another process, and what that one is told."""
+    """A usage store that was released to another process, and the messages which that process gets."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self.stream = folder / "us-1.usage.sqlite", io.StringIO()

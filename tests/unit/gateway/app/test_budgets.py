@@ -26,7 +26,7 @@ NAME = ("key", "a")
 
 
 class Noon(Clock):
-    """Of 22 November 2026."""
+    """Clock at noon of 22 November 2026."""
 
     def wall_ns(self) -> int:
         return 1_795_348_800 * 10**9
@@ -111,7 +111,7 @@ def test_a_lying_peer_can_say_that_a_budget_is_used_up_and_nothing_else(tmp_path
         with pytest.raises(WireError):
             read_budget_uses(message)
         return
-    for each in message.budget_uses:  # one word after the other, and all of them again
+    for each in message.budget_uses:  # one entry after the other, then all of them again
         house.budgets.hear(PEER, read_budget_uses(pb.SubscribeResponse(budget_uses=[each])))
     house.budgets.hear(PEER, read_budget_uses(message))
     by_others = house.budgets.by_others(NAME)

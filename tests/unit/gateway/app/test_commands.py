@@ -1,4 +1,4 @@
-"""`nightside gateway check` tells all that is wrong in one pass."""
+"""`nightside gateway check` reports all faults in one pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What watches a core: when it fails, the gateway stops in order."""
+"""The supervisor of a core: when the core fails, the gateway stops in order."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_an_error_of_ours_in_a_request_is_told_with_where_it_happened(tmp_
 
 
 async def test_whoever_fails_over_a_finished_request_stops_the_gateway_and_nobody_waits_for_it(tmp_path: Path) -> None:
-    """As an observer does that fails over a step: the owner of that request is not to blame."""
+    """An observer that fails over a step causes this; the request's owner is not to blame."""
 
     def fail(*_: object) -> None:
         raise ValueError("cannot be written down")

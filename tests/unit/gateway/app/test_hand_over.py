@@ -15,7 +15,7 @@ from gateway.ground.values import Address
 
 
 class Parts:
-    """What an estate is made of; each part notes that it was taken back, and one of them fails."""
+    """Parts of an estate; each records that it was taken back, and one of them fails."""
 
     def __init__(self, failing: str) -> None:
         self.taken_back: list[str] = []

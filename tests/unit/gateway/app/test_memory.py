@@ -104,7 +104,7 @@ def test_what_the_file_names_is_kept_and_the_rest_gives_way(tmp_path: Path) -> N
 
 
 def test_the_smallest_machine_has_a_gateway_that_can_still_serve(tmp_path: Path) -> None:
-    """Where that is more than there is, `nightside gateway check` says so."""
+    """A machine with less than this memory is reported by `nightside gateway check`."""
     config = fitted(read(tmp_path), 128 * MEBIBYTE).as_config()
     assert (config.limits.connections_max, config.limits.requests_max, config.peering.forwards_max) == (256, 128, 64)
     assert config.limits.bodies_held_max_bytes >= config.limits.body_max_bytes

@@ -36,7 +36,7 @@ def owner(name: str, who: GatewayId) -> ReplicaOwner:
 
 
 def grant(name: str) -> ReplicaGrant:
-    """Of one that is at home elsewhere."""
+    """Grant of a replica whose home is elsewhere."""
     document = {
         "id": name,
         "url": "http://127.0.0.1:9",
@@ -95,7 +95,7 @@ async def test_the_same_word_again_changes_nothing_and_an_older_one_is_refused(t
 
 
 async def test_one_that_is_overtaken_while_it_is_read_is_not_taken(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two streams may overlap for a moment: the one that is given up, and the one that takes its place."""
+    """Two streams may overlap for a moment: the one that is given up, and its successor."""
     is_overtaken, read = threading.Event(), precedence._orders
 
     def read_slowly(*of: Any) -> Orders:
@@ -157,7 +157,7 @@ async def test_a_controller_that_knows_less_than_a_peer_brings_nothing_back(told
 
 
 async def test_what_was_adopted_is_let_go_of_once_a_peer_knows_that_it_went_home(told: Told) -> None:
-    """It is away no more, so that no list of those that are away names it."""
+    """A replica that went home is in no list of replicas that are away."""
     grants = tuple(grant(each) for each in ("a1", "a2", "a3"))
     away = tuple(ReplicaOwner(ReplicaId(each), THEIRS, OURS) for each in ("a1", "a2", "a3"))
     await told.precedence.take(snapshot(1, replicas=grants, away=away))

@@ -1,4 +1,4 @@
-"""Whose prices are in force, since when, and when the core is told of others."""
+"""Prices in force, since when they apply, and the events that tell the core of others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ regions:
 
 @dataclass
 class Wall(StillClock):
-    """Its date moves with it."""
+    """Clock whose date moves with it."""
 
     now: int = MONDAY_NS
 
@@ -62,7 +62,7 @@ class Bench:
 
     @property
     def hours(self) -> list[int | None]:
-        """What a replica's hour cost, as the core was told."""
+        """Price of a replica's hour in each event that the core got."""
         return [None if each.prices is None else each.prices.replicas[0].hour_micros for each in self.told]
 
 

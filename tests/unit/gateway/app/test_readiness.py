@@ -1,5 +1,6 @@
-"""What `/ready` says of a gateway whose engines are dead: nothing by default, and by a key that it is not ready, but
-never of the last gateway that is left."""
+"""`/ready` of a gateway whose engines are dead: ready by default; not ready if a key says so, except for the last
+gateway.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ HOME_ONLY = policy(US, process=rule(US))
 
 
 class Watched:
-    """A gateway in the US with one engine, and peers in the EU and in AP, which may not be used."""
+    """A gateway in the US with one engine, and peers in the EU and in AP, which its policy does not allow by
+    default.
+    """
 
     def __init__(self, grace_ns: int | None = GRACE_NS, *, own_policy: object = HOME_ONLY, **details: object) -> None:
         peers = [peer_spec("gw-eu", EU), peer_spec("gw-ap", AP)]
@@ -24,7 +27,10 @@ class Watched:
         self.readiness = Readiness(self.desk.core, grace_ns, self.desk.now_ns)
 
     def passes(self, seconds: int, *, engine: bool = False, eu: int | None = 1, accepting: bool = True) -> str:
-        """So long, with the engine up or not, and so many replicas free in the EU; None: it is silent."""
+        """Let this time pass and return the reason for not being ready.
+
+        `engine` says if the engine is up; `eu` is the number of free replicas in the EU, None for a silent peer.
+        """
         for _ in range(seconds):
             self.desk.wait(1 * SECOND)
             self.desk.probe(healthy=engine)
@@ -62,7 +68,7 @@ def test_a_peer_that_may_be_used_serves_as_well_as_an_engine() -> None:
 
 @pytest.mark.parametrize("eu", [None, 0])
 def test_the_last_gateway_is_never_withdrawn(eu: int | None) -> None:
-    """Nobody else is heard of, or nobody else has room either."""
+    """No other gateway is heard of, or none has room either."""
     assert Watched().passes(120, eu=eu) == ""
 
 

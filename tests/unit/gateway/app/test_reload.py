@@ -156,7 +156,7 @@ class TestReloader:
         assert read.count == 3
 
     async def test_one_that_may_be_read_now_is_read_again(self, bench: Bench, tmp_path: Path) -> None:
-        """A change of owner or mode leaves its time and its size as they were."""
+        """A change of owner or mode leaves the file's time and size as they were."""
         file = tmp_path / "a"
         file.write_text("1")
         reloader = bench.reads(file, refuse)
@@ -329,7 +329,7 @@ class TestPolicy:
         assert applied[-1] == applied[0]
 
     async def test_where_none_is_named_that_is_said_calmly_and_once(self, bench: Bench) -> None:
-        """The smallest region file has none, and nothing about it is broken."""
+        """The smallest region file has no policy, and that is no fault."""
         part, applied = self.part(None, bench)
         await part.reload()
         assert applied[0].closed_reason == "no policy file is configured"
@@ -402,14 +402,14 @@ class TestPolicy:
 
 
 OF_PLAIN_FILES = ("anchors and aliases", "tags are not allowed", TOO_LARGE)
-"""Faults that end the reading of a policy before the one of a case is met."""
+"""Faults that end the reading of a policy before the fault of a case is met."""
 TOLD_BYTES_MAX = 1 << 20
-"""Of all that is logged of one file."""
+"""Bound on all that is logged of one file."""
 
 
 @pytest.mark.parametrize("case", FILE_CASES, ids=lambda case: case.name)
 class TestHostileFiles:
-    """Whatever a file becomes, reading it comes to an end, and says which file it is and why."""
+    """Reading a file always ends, whatever the file becomes, and reports which file was refused and why."""
 
     async def test_the_keys_before_stay(self, case: FileCase, bench: Bench, tmp_path: Path) -> None:
         path = tmp_path / "keys.yaml"
@@ -445,7 +445,7 @@ class TestHostileFiles:
         assert applied[-1] == applied[0]
 
     async def back(self, path: Path, good: bytes, bench: Bench, reload: Callable[[], Awaitable[None]]) -> None:
-        """What it was before is taken in again."""
+        """Assert that the restored file is accepted again."""
         restore(path, good)
         reloader = bench.reloader()
         reloader.add("restored", reload, lambda: [path])
@@ -453,7 +453,7 @@ class TestHostileFiles:
 
 
 async def told_of(path: Path, case: FileCase, bench: Bench, reload: Callable[[], Awaitable[None]]) -> str:
-    """Watch a file while it becomes another one; gives why it is not taken, in which no secret stands."""
+    """Watch a file while it changes; return the reason why it is refused, which holds no secret."""
     reloader = bench.reloader()
     reloader.add("watched", reload, lambda: [path])
     turn(path, case)

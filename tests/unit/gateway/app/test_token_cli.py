@@ -54,7 +54,7 @@ async def test_it_says_what_a_token_stands_for(house: House) -> None:
 
 
 async def test_it_writes_nothing_where_the_gateway_keeps_its_own(house: House) -> None:
-    """Whoever runs it may be somebody whose files the gateway cannot read."""
+    """The command's user may be one who cannot read the gateway's files."""
     kept = house.file.parent / "state"
     house.file.write_text(f"{house.file.read_text()}\nstate: {{folder: {kept}}}\n")
     assert (await house.run(house.issuer.token(org="acme"))).exit_code == 0

@@ -393,7 +393,7 @@ def test_parameters_that_no_region_file_could_hold_refuse_the_whole(
 
 
 def test_a_pool_comes_with_those_who_are_of_it(local: GatewayConfig) -> None:
-    """Under a name of its own: this gateway may have another pool of that name."""
+    """The pool gets a name of its own, since this gateway may have another pool of that name."""
     pool = {"name": "chat", "kind": "disaggregated", "connector": "nixl", "decode_batch_max": 8}
     grants = tuple(adopted(document(role, pool=pool, role=role)) for role in ("prefill", "decode"))
     found = orders(local, replicas=grants)
@@ -406,7 +406,7 @@ def test_a_pool_comes_with_those_who_are_of_it(local: GatewayConfig) -> None:
 
 
 def test_limits_and_thresholds_come_with_those_who_are_of_a_pool(local: GatewayConfig) -> None:
-    """Our own as they stand in the document, an adopted one's under its name."""
+    """The gateway's own pool keeps the values of the document; an adopted pool has its own under its new name."""
     pool = {"name": "short", "context_tokens_max": 8192, "threshold_tokens": 8000}
     own = ReplicaGrant(document("own", US, pool=pool | {"threshold_tokens": 6000}), OURS, US, None)
     other = adopted(document("theirs", pool=pool))

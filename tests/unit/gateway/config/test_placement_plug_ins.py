@@ -14,7 +14,7 @@ from tests.support.region_files import load_config
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where packages are found. What was imported from there once stays known, so every test names its own."""
+    """Folder in which packages are found. Imported packages stay loaded, so that every test names its own."""
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""The prices file: what it may hold, and what is said of what it may not."""
+"""The prices file: its allowed contents, and the faults reported for others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ regions:
 
 
 def read(tmp_path: Path, text: str) -> str:
-    """What is wrong with it."""
+    """Fault reported for this text."""
     path = tmp_path / "prices.yaml"
     path.write_text(text)
     with pytest.raises(FileError) as refused:

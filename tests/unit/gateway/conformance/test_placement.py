@@ -54,7 +54,7 @@ KEEPS_BOOKS = (
 
 
 def test_whoever_counts_what_is_sent_and_refused_may_decide(site: Path) -> None:
-    """One that follows a stored response is told of like any other, though nobody was asked about it."""
+    """The policy is told of a request that follows a stored response like of any other, though it did not place it."""
     assert conformance_faults(policy_in(site, "keeps_books", KEEPS_BOOKS)) == []
 
 

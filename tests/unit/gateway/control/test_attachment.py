@@ -1,4 +1,6 @@
-"""One gateway's end of the stream, against controllers that stall, lie, talk nonsense, say too much or read nothing."""
+"""One gateway's end of the control stream, against controllers that stall, lie, send nonsense, send too much or read
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ class Speaker:
 
 @dataclass
 class Scripted:
-    """A controller that plays a script on each stream, byte by byte, the last one again and again."""
+    """A controller that plays a script on each stream, byte by byte, and repeats the last one."""
 
     scripts: list[Script]
     calls: int = 0
@@ -91,7 +93,7 @@ class Scripted:
         return [each for each in self.heard if isinstance(each, kind)]
 
     def says(self, *words: FromController | bytes) -> Script:
-        """These, and then hears what comes."""
+        """Script that sends these messages, and then receives."""
 
         async def script(context: Call) -> None:
             for word in words:
@@ -153,7 +155,7 @@ async def attached(controllers: Iterable[Scripted], settings: ControlConfig = PA
 
 
 async def silent(_: Call) -> None:
-    """Takes the call and says nothing."""
+    """Script that accepts the call and sends nothing."""
     await asyncio.Event().wait()
 
 

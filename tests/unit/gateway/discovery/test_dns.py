@@ -85,7 +85,7 @@ async def test_addresses_go_after_several_answers_without_them(server: FakeDns) 
 
 
 async def test_an_address_that_comes_back_in_time_never_went(server: FakeDns) -> None:
-    """A server that gives its records in turns."""
+    """The server gives its records in turns."""
     server.set(NAME, "A", "10.0.0.1", "10.0.0.2")
     async with finding(server) as heard:
         await heard.until("10.0.0.1", "10.0.0.2")
@@ -102,7 +102,7 @@ async def test_a_failed_lookup_takes_nothing_away(server: FakeDns) -> None:
         server.rcode = dns.rcode.SERVFAIL
         await server.asked.reaches(server.asked.count + 20)
         server.rcode = dns.rcode.NOERROR
-        server.records.clear()  # and neither does an empty answer
+        server.records.clear()  # an empty answer takes nothing away either
         await server.asked.reaches(server.asked.count + 20)
         server.set(NAME, "A", "10.0.0.3")
         await heard.until("10.0.0.1", "10.0.0.3")

@@ -264,7 +264,7 @@ async def test_nobody_there_is_a_first_look_too(tmp_path: Path) -> None:
 
 
 async def test_a_token_is_read_for_each_call(cluster: FakeKubernetes, tmp_path: Path) -> None:
-    """Clusters exchange them within the hour."""
+    """Clusters exchange tokens within the hour."""
     cluster.token = "first"
     token_file = tmp_path / "token"
     token_file.write_text("first\n")

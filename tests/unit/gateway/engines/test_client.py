@@ -281,7 +281,7 @@ class TestFailures:
         assert "broke off" in (await self.failure(bench)).detail
 
     async def test_leaving_before_the_head_closes_the_connection(self, bench: Bench) -> None:
-        """The deadline is the core's to keep, which stops the leg."""
+        """The core keeps the deadline, and stops the leg."""
         bench.engine.plays(fakes.hang)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
@@ -290,7 +290,7 @@ class TestFailures:
 
 
 class TestErrorsOfOurs:
-    """None of them is a LegFailure of the engine's."""
+    """Internal errors, which do not count against the engine."""
 
     async def test_no_descriptor_left_for_a_connection(self, bench: Bench) -> None:
         with no_descriptor_left(), pytest.raises(LegFailure) as caught:
@@ -300,7 +300,7 @@ class TestErrorsOfOurs:
         assert len(bench.engine.received) == 1
 
     def test_a_port_that_is_not_to_be_had_is_nobody_s_failure(self) -> None:
-        """Towards another address there may be one."""
+        """A local port may be available towards another address."""
         refused = OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
         assert _result_of(refused) is LegResult.BUSY
 

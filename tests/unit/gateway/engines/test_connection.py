@@ -1,4 +1,4 @@
-"""HTTP to engines on bare transports, against a raw server that says exactly what a test tells it to."""
+"""HTTP to engines on bare transports, against a raw server whose every byte a test writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nh
 
 
 class RawEngine:
-    """Runs one talk per connection and counts them."""
+    """Server that runs one talk per connection and counts the connections."""
 
     def __init__(self, talk: Talk) -> None:
         self.connections = 0
@@ -45,7 +45,7 @@ class RawEngine:
 
 
 def answering(*answers: bytes) -> RawEngine:
-    """Answers one request after the other on the same connection, then waits for the client to leave."""
+    """Server that answers one request after the other on the same connection, then waits for the client to leave."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for answer in answers:
@@ -107,7 +107,7 @@ async def test_an_answer_that_nobody_read_is_never_taken_for_the_next() -> None:
     engine = RawEngine(talk)
     async with engine.served() as origin, pool() as connections:
         left = await post(connections, origin)
-        await asyncio.sleep(0.01)  # it is here whole, and unread
+        await asyncio.sleep(0.01)  # the answer has arrived whole, and unread
         left.close()
         assert await whole(await post(connections, origin)) == b"ho"
         assert engine.connections == 2
@@ -149,7 +149,7 @@ async def test_chunks_come_whole_however_they_are_cut(size: int) -> None:
 
 
 class Glass:
-    """Takes what is poured, until it is full."""
+    """Sink that takes bytes until it is full."""
 
     def __init__(self, room: int = 1 << 30) -> None:
         self.held = b""
@@ -166,11 +166,13 @@ class Glass:
 
 
 class TestPouring:
-    """Streams are handed on right from the socket."""
+    """Streams are handed on straight from the socket."""
 
     @pytest.fixture
     def engine(self) -> RawEngine:
-        """Sends the pieces that the test hands it, until one is empty, which ends the answer, or None."""
+        """Server that sends the pieces that the test hands it: an empty piece ends the answer, None stops it
+        without an end.
+        """
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await engine.read_request(reader)
@@ -331,13 +333,13 @@ async def test_an_interim_answer_is_passed_over() -> None:
 
 
 async def test_a_connection_that_closed_while_idle_costs_nothing() -> None:
-    """The engine closes it just as we send on it: the request goes out again on a fresh one."""
+    """The engine closes the connection just as it is used: the request goes out again on a fresh one."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await engine.read_request(reader)
         writer.write(OK)
         if engine.connections == 1:
-            await engine.read_request(reader)  # and closes without a word
+            await engine.read_request(reader)  # closes without an answer
             return
         await reader.read()
 
@@ -428,7 +430,7 @@ def test_gateways_run_on_uvloop_whose_transports_are_not_quite_those_of_asyncio(
 
 
 async def test_what_came_unasked_for_is_never_taken_for_the_next() -> None:
-    """Not even where the event loop has not told of it yet."""
+    """Holds also where the event loop has not yet reported the bytes."""
     writers: list[asyncio.StreamWriter] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

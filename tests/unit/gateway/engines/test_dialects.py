@@ -91,7 +91,7 @@ class TestMetrics:
         assert read_metrics(vllm_page((4, 1), (3, 0)).body, 2) == [Reading(4, 1, 0.1), Reading(3, 0, 0.2)]
 
     def test_ranks_may_be_counted_from_any_number_on(self) -> None:
-        """One of several servers of a hybrid deployment."""
+        """The ranks are those of one of several servers of a hybrid deployment."""
         readings = read_metrics(vllm_page(*((rank, 0) for rank in range(4)), first_rank=8).body, 4)
         assert [each.running for each in readings] == [0, 1, 2, 3]
 
@@ -160,7 +160,7 @@ class TestSlots:
 
 
 class TestRoom:
-    """In the KV cache."""
+    """Room in the KV cache."""
 
     def test_a_recorded_page_of_vllm_tells_it_in_labels(self) -> None:
         assert read_metrics(vllm_page((4, 12)).body + VLLM_CACHE_CONFIG) == [Reading(4, 12, 0.1, 4096)]

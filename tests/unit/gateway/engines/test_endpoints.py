@@ -86,7 +86,7 @@ def met_endpoint(url: str = URL, **changes: Any) -> ReplicaEndpoint:
 
 @pytest.mark.parametrize("other", [{"url": "http://127.0.0.2:1"}, {"bootstrap_port": 9000}, {"rank": 1, "ranks": 2}])
 def test_where_a_prefill_worker_is_met_is_heard_anew_of_another_engine(other: dict[str, Any]) -> None:
-    """Decode workers would be led to a host that knows nothing of the request."""
+    """An old address would lead decode workers to a host that does not know the request."""
     old, moved = met_endpoint(), met_endpoint(**other)
     endpoints = ReplicaEndpoints([old])
     endpoints.meets_at(old, Bootstrap("127.0.0.1"))

@@ -82,7 +82,7 @@ async def test_what_cannot_be_used_changes_nothing(engine: PagesEngine, page: Pa
         await engine.tally.reaches(before + 3)
         told = len(heard.lists)
         await engine.tally.reaches(before + 6)
-        assert len(heard.lists) <= told + 1  # one may have been on its way
+        assert len(heard.lists) <= told + 1  # one may have been in flight
         assert {models for _, models in heard.lists} == {("qwen",)}
 
 

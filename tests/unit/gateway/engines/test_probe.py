@@ -46,7 +46,7 @@ async def probing(
 
 
 async def test_an_engine_that_we_have_no_descriptor_to_ask_with_is_not_unfit(engine: PagesEngine) -> None:
-    """What is known of it grows old meanwhile, and is news again with the next answer."""
+    """The last observation ages meanwhile, and the next answer is reported as news."""
     engine.pages = {"/metrics": vllm_page((4, 12)), "/health": Page()}
     async with probing(engine, Dialect.VLLM) as probe:
         with no_descriptor_left():
@@ -77,7 +77,7 @@ class TestVllm:
     async def test_a_dead_engine_is_outlived_by_its_load_page_and_found_out(self, engine: PagesEngine) -> None:
         engine.pages = {"/metrics": vllm_page((0, 0)), "/health": Page(status=503)}
         async with probing(engine, Dialect.VLLM, ranks=1) as probe:
-            for sent_ns in (0, 1, 2):  # until it is good again, however soon
+            for sent_ns in (0, 1, 2):  # the fault is reported until the engine is good again, at any interval
                 readings = await probe.look(sent_ns)
                 assert readings is not None
                 assert readings[0].unfit == "BadProbe: /health has status 503"

@@ -31,7 +31,7 @@ def endpoint(replica_id: ReplicaId, url: str, dialect: Dialect = Dialect.VLLM) -
 
 
 class Watch:
-    """What a prober told, and a way to wait for more of it."""
+    """Reports of a prober, and a way to wait for more of them."""
 
     def __init__(
         self, endpoints: Iterable[ReplicaEndpoint], settings: ProbeConfig, clock: Clock, batch_s: float = 0.002
@@ -204,8 +204,8 @@ async def test_observations_reach_the_core_in_batches(engine: FakeEngine) -> Non
     ("sent_ns", "beat_ns"),
     [
         (1_007, 1_107),
-        (1_008, 1_107),  # a timer that was late puts off nothing
-        (1_057, 1_107),  # the first look, or one after a slow one, finds its beat at once
+        (1_008, 1_107),  # a late timer delays no later probe
+        (1_057, 1_107),  # a first probe, or one after a slow one, joins its beat at once
         (1_106, 1_107),
         (993, 1_007),
     ],
@@ -229,7 +229,7 @@ async def test_engines_are_looked_at_in_groups_each_on_its_own_beat(engine: Fake
     ids = [ReplicaId(f"r{number}") for number in range(9)]
     endpoints = [replace(endpoint(each, engine.url), api_key=f"key of {each}") for each in ids]
     async with watching(*endpoints, settings=replace(FAST, interval_ns=60_000_000_000), clock=clock) as watch:
-        clock.now = 1_000_000  # the first group's next beat is a minute away, that of the second is due in milliseconds
+        clock.now = 1_000_000  # the first group's next beat is a minute away, the second's due in milliseconds
         while not (seen := Counter(each.replica_id for each in watch.observed)) or seen[ids[8]] < 3:
             await watch.events.reaches(watch.events.count + 1)
     assert [seen[each] for each in ids[:8]] == [1] * 8

@@ -20,7 +20,7 @@ CA = new_ca()
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
-    """An engine's certificate for `localhost` and `127.0.0.1`, and who vouches for it."""
+    """An engine's certificate for `localhost` and `127.0.0.1`, and its authority."""
     made = Files(tmp_path)
     made.put(clients_leaf(CA), roots=roots_of(CA))
     return made

@@ -7,7 +7,7 @@ from gateway.fit.balanced_kmeans import TooFewPoints, cluster, matched
 
 
 def points(sizes: list[int], seed: int = 1) -> np.ndarray:
-    """Bundles of directions, of so many each."""
+    """Bundles of unit vectors in similar directions, of these sizes."""
     rng = np.random.default_rng(seed)
     rows = np.concatenate(
         [np.eye(len(sizes))[at] + rng.normal(0, 0.05, (size, len(sizes))) for at, size in enumerate(sizes)]

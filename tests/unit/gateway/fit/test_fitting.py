@@ -12,7 +12,7 @@ from gateway.fit.trees import TooLittle
 
 
 def snapshot(requests: int, seed: int = 1) -> Snapshot:
-    """Two prompts out of ten know how long their answer will be; a third of the rest are short."""
+    """Requests of ten prompts: two of them determine the length of their answer; a third of the others are short."""
     rng = random.Random(seed)
     ended = []
     for number in range(requests):
@@ -59,7 +59,7 @@ def test_knowing_its_length_helps_where_answers_go_with_it() -> None:
 
 
 def test_what_is_scored_has_not_seen_what_it_is_asked_about() -> None:
-    """The later answers are as long as no earlier one."""
+    """The later answers are longer than every earlier one."""
     ended = tuple(Ended(0, 10, 30 if number < 75 else 3000, number, 0) for number in range(100))
     made = fit_predictor(Snapshot(ended, 100), FitRules(PredictorKind.SURVIVAL))
     assert made.scores is not None

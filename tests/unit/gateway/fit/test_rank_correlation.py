@@ -42,7 +42,7 @@ def test_rho_is_spearmans_of_cosine_distances() -> None:
 
 
 def test_layers_are_chosen_as_if_each_choice_were_worked_out_anew() -> None:
-    """What is added up layer by layer is what is had from all of them at once."""
+    """Sums built up layer by layer equal those computed from all layers at once."""
     target = target_of(DECODE, PAIRS)
     order, curve = choose_layers(VECTORS, target, PAIRS)
     chosen: list[int] = []

@@ -37,7 +37,7 @@ def test_a_status_is_told_without_what_is_no_reason(code: grpc.StatusCode, detai
 
 
 async def test_a_stream_that_ends_while_it_is_written_to_may_have_lost_its_reason_and_says_so() -> None:
-    """Either of two things, as gRPC's library has it; never that something of ours has failed."""
+    """The library of gRPC gives either of two results; neither counts as an internal error."""
 
     async def end_it(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         await context.read()
@@ -53,7 +53,7 @@ async def test_a_stream_that_ends_while_it_is_written_to_may_have_lost_its_reaso
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             for _ in range(20):
                 call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream("/s/m")()
-                with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # until it is over
+                with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # runs until the stream is over
                     while True:
                         await call.write(b"x")
                 seen.add(status_in_words(await call.code(), await call.details()))

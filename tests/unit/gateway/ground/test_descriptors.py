@@ -17,7 +17,7 @@ from gateway.ground.logs import make_logger
 
 
 class Told(Clock):
-    """A clock that is set, the log, and what is counted."""
+    """A clock that the test sets, the log, and the counters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def told() -> Told:
 
 @pytest.fixture
 def exhausted(told: Told) -> Iterator[None]:
-    """No descriptor is left for as long as the test runs."""
+    """Leave no descriptor for as long as the test runs."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.open(os.devnull, os.O_RDONLY)
     os.close(lowest)

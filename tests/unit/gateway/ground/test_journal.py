@@ -98,7 +98,7 @@ async def test_a_disk_that_fails_under_a_cancellation_ends_it_before_any_later_l
         asyncio.get_running_loop().call_soon(free)
         with pytest.raises(asyncio.CancelledError):
             await flushing
-    begun.replace(path)  # and the disk has room again
+    begun.replace(path)  # gives the disk room again
     journal.close()
     assert lines_in(path) == [FIRST_LINE]
     assert len(stops) == 1

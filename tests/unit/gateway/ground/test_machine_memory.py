@@ -1,4 +1,4 @@
-"""What the kernel says of memory, in both versions of control groups."""
+"""The kernel's figures for memory, in both versions of control groups."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from gateway.ground.reloader import ReloadRefused
 
 
 def tokens(folder: Path, **roles: Role) -> OperatorsConfig:
-    """One for each name, in a file of its own."""
+    """One token for each name, in a file of its own."""
     for name in roles:
         (folder / name).write_text(f"token-of-{name}\n")
     return OperatorsConfig(tuple(OperatorTokenConfig(name, role, folder / name) for name, role in roles.items()))

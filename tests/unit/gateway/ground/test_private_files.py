@@ -12,7 +12,7 @@ from gateway.ground.private_files import make_private_folder, open_to_others, pr
 
 @pytest.fixture(autouse=True)
 def _open_umask() -> Iterator[None]:
-    """Under which nothing is private by itself."""
+    """Umask under which no new file is private."""
     before = os.umask(0)
     yield
     os.umask(before)

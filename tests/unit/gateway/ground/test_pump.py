@@ -15,7 +15,7 @@ class StillClock(Clock):
 
 
 class Echo:
-    """Answers a word with itself, except that it does not survive `fail`."""
+    """Core that answers a word with itself, and fails on `fail`."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -33,7 +33,9 @@ class Echo:
 
 
 class Line(Pump[str, str]):
-    """Writes down what it performs; on `twice` it submits a further word from inside the step, on `fall` it fails."""
+    """Pump that records the effects it performs; on `twice` it submits a further word from inside the step, on `fall`
+    it fails.
+    """
 
     def __init__(
         self, core: Echo, observers: Iterable[Observer[str, str]] = (), clock: Clock | None = None, tail_steps: int = 9
@@ -61,7 +63,7 @@ class Line(Pump[str, str]):
 
 
 class Watcher:
-    """Keeps what it is told, and fails over one word."""
+    """Observer that keeps the steps it is told, and fails over one word."""
 
     def __init__(self, fails_over: str = "") -> None:
         self.seen: list[tuple[int, str, list[str]]] = []
@@ -98,7 +100,7 @@ class TestObserving:
         assert first.seen == second.seen == [(1_000, each, [each]) for each in ("twice", "again", "b", "c")]
 
     async def test_they_are_told_before_whatever_comes_in_after_the_step(self) -> None:
-        """A page of metrics that is asked for after a step counts that step."""
+        """A page of metrics that is requested after a step counts that step."""
         watcher = Watcher()
         Line(Echo(), [watcher]).submit("a")
         asked: list[list[str]] = []

@@ -24,7 +24,7 @@ def test_back_off_doubles_between_bounds_and_scatters() -> None:
 
 
 def test_only_what_was_well_for_a_while_is_tried_again_soon() -> None:
-    """Else one that fails as soon as it is back would be tried again and again."""
+    """A task that fails as soon as it is back would otherwise be restarted without pause."""
     backoff = Backoff(max_ns=10 * SECOND)
     assert backoff.failures_in_a_row(0, 0) == 1
     assert backoff.failures_in_a_row(1, 0) == 2

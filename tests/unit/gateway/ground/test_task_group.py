@@ -34,7 +34,7 @@ async def ends_late() -> None:
 
 
 async def outlives_losses() -> None:
-    """As loops do that try again."""
+    """Loop that tries again after each failure."""
     while True:
         try:
             async with TaskGroup() as tasks:
@@ -88,7 +88,7 @@ async def test_without_a_cancellation_it_is_as_any_group() -> None:
 
 
 async def test_whose_owner_was_being_cancelled_before_is_not_cancelled_again() -> None:
-    """As in what is cleaned up on the way out. Python 3.13 cancels it again, by itself."""
+    """Holds for clean-up code that runs during a cancellation. Python 3.13 cancels the owner again by itself."""
     cleaned: list[str] = []
 
     async def owner() -> None:

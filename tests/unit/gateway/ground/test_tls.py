@@ -35,7 +35,7 @@ def serial_of(leaf: Issued) -> int:
     return x509.load_pem_x509_certificate(leaf.certificate_pem).serial_number
 
 
-# Towards clients
+# Clients
 
 
 class Client:
@@ -139,7 +139,7 @@ async def test_clients_are_asked_who_they_are_and_a_dropped_authority_is_believe
 
 
 async def test_a_session_cannot_be_resumed_past_the_check_of_who_it_is(files: Files, tmp_path: Path) -> None:
-    """Else it would outlive the authority that it was checked against."""
+    """A resumed session would outlive the authority that it was checked against."""
     ca = new_ca()
     files.put(clients_leaf(ca), roots=roots_of(ca))
     context = HttpTls(files.listen(asks_clients=True), Clock()).context
@@ -188,7 +188,7 @@ def _become(path: Path, part: Part, content: bytes) -> None:
             path.write_bytes(content)
 
 
-# Between gateways
+# Gateways
 
 
 def mesh_tls(files: Files, gateway_id: str, place: Place) -> MeshTls:
@@ -206,7 +206,7 @@ WHO = "/test/Who"
 
 @asynccontextmanager
 async def serving(tls: MeshTls | ControllerTls) -> AsyncIterator[str]:
-    """Answers with what speaks against the caller's being `us-1` of the US; empty if nothing does."""
+    """Server that answers with the fault of a caller that should be `us-1` of the US; empty if there is none."""
 
     async def who(_: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         return (tls.caller_fault(context.auth_context(), (GatewayId("us-1"), US)) or "").encode()
@@ -252,7 +252,7 @@ async def test_two_gateways_recognise_each_other(tmp_path: Path) -> None:
 
 
 def certified(folder: Path, ca: DevelopmentCa, gateway_id: str, place: Place, says: str | None) -> Files:
-    """With a certificate that says this of the jurisdiction."""
+    """Files with a certificate that names this jurisdiction."""
     made = Files(folder / gateway_id)
     jurisdiction = None if says is None else Jurisdiction(says)
     made.put(mesh_leaf(ca, gateway_id, place, jurisdiction=jurisdiction), roots=roots_of(ca))
@@ -406,7 +406,7 @@ async def test_a_server_shows_its_new_certificate_to_new_connections(tmp_path: P
         await running.close()
 
 
-# Time
+# Expiry
 
 
 class StillClock(Clock):
@@ -471,7 +471,7 @@ async def test_a_renewed_certificate_ends_the_warnings(watch: Watch, files: File
     assert len(lines(said)) == 1
 
 
-# Between gateways and controllers
+# Gateways and controllers
 
 
 def controller_tls(folder: Path, ca: DevelopmentCa) -> ControllerTls:
@@ -501,7 +501,7 @@ async def test_no_gateway_passes_for_a_controller_nor_a_controller_for_a_gateway
 
 
 async def test_gateways_take_nothing_from_a_controller(tmp_path: Path) -> None:
-    """Not even from one whose certificate could be shown to whom it calls."""
+    """Holds also for a controller whose certificate may be used for calls."""
     ca = new_ca()
     leaf = controller_leaf(ca, may_call=True)
     credentials = grpc.ssl_channel_credentials(roots_of(ca), leaf.key_pem, leaf.certificate_pem)

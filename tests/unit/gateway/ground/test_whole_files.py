@@ -52,7 +52,7 @@ def test_nobody_waits_for_what_became_a_pipe_after_it_was_looked_at(
 
 
 def change_while_read(monkeypatch: pytest.MonkeyPatch, path: Path, times: int) -> None:
-    """Somebody writes it in its place between the moments before and after it is read, this many times."""
+    """Have the file written between the checks before and after its reading, this many times."""
     looked, left = os.fstat, [2 * times]
 
     def look(descriptor: int) -> os.stat_result:

@@ -1,4 +1,6 @@
-"""What is expected of each member of aiohttp's that it does not promise, on connections over sockets."""
+"""Behaviour that the gateway expects of each member of aiohttp that aiohttp does not document, on connections over
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ Handler = Callable[[web.Request], Any]
 
 
 class Server(internals.Server):
-    """As plain as can be: what it makes is kept, for the test to look at."""
+    """Plainest possible server; it keeps its connections, for the test to look at."""
 
     def __init__(self, plain: web.Server) -> None:
         super().__init__(plain, plain.request_handler)
@@ -64,7 +66,7 @@ class Runner(internals.Runner):
 
 
 class Client:
-    """One connection to it, from both ends."""
+    """One connection to the server, from both ends."""
 
     def __init__(self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.server = server
@@ -238,7 +240,7 @@ def names_in(code: CodeType) -> Iterator[str]:
 
 
 def private_names(cls: type) -> set[str]:
-    """All that a class of aiohttp's calls its own and no one else's."""
+    """Private names that a class of aiohttp defines or uses."""
     functions = [each for _, each in inspect.getmembers(cls, inspect.isfunction)]
     used = {name for each in functions for name in names_in(each.__code__)} | set(dir(cls))
     return {name for name in used if name.startswith("_") and not name.startswith("__")}

@@ -46,7 +46,7 @@ async def serving(handler: Handler, **settings: Any) -> AsyncIterator[int]:
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux gives up what nobody takes")
 async def test_the_system_cuts_a_connection_whose_other_end_takes_nothing() -> None:
-    """Whatever is being written: where a handler of ours waits, it waits no longer than this."""
+    """The limit holds for any response, and is as long as a waiting handler's own limit."""
     told: list[int] = []
 
     async def look(request: web.Request) -> web.Response:
@@ -65,7 +65,7 @@ async def test_the_system_cuts_a_connection_whose_other_end_takes_nothing() -> N
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="a task begins at once there, at no turn of the loop")
 async def test_a_request_takes_no_task_of_its_own() -> None:
-    """Making one, and waking it, is work between a client and its engine."""
+    """Creating a task, and waking it, would cost time between a client and its engine."""
     tasks: list[asyncio.Task[object] | None] = []
 
     async def look(request: web.Request) -> web.Response:
@@ -204,7 +204,7 @@ async def test_what_is_turned_away_before_there_is_a_request_is_told() -> None:
 
 
 class Line(asyncio.Transport):
-    """The other end of a connection, of which only what goes out is kept."""
+    """Transport that keeps the bytes written to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class Line(asyncio.Transport):
 
 @asynccontextmanager
 async def connected(**settings: Any) -> AsyncIterator[tuple[asyncio.Protocol, Line]]:
-    """A connection that is made, and whose task has not begun."""
+    """A connection that has been made, and whose task has not begun."""
     runner = make_runner(web.Application(), HttpSettings(GatewayId("us-1"), US, **settings))
     await runner.setup()
     assert runner.server is not None

@@ -32,7 +32,7 @@ def test_what_is_further_inside_is_not_counted(inside: object) -> None:
 
 
 def test_where_it_is_cut_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against what a decoder finds, in documents of little else than what has to be told apart."""
+    """Compares with a JSON decoder, on documents that are mostly made of the characters to be told apart."""
     rng = random.Random(1)
     monkeypatch.setattr(fields, "FIELDS_MAX", 5)
     for _ in range(300):

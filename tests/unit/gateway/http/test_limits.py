@@ -54,7 +54,7 @@ class TestBucket:
 
     @pytest.mark.parametrize("used", [10_000_000, 10**30])
     def test_no_debt_lasts_longer_than_an_hour(self, used: int) -> None:
-        """Whatever an engine says that was used."""
+        """Holds for any usage that an engine reports."""
         bucket = Bucket(1_000)
         for _ in range(3):
             bucket.take(used, NOW)
@@ -116,7 +116,7 @@ class TestKeyMeter:
         assert one.enter(NOW) == Exceeded(Limit.TOKENS, 60 * SECOND + 60 * MS)
 
     def test_a_client_is_told_the_earliest_time_at_which_its_request_could_pass(self) -> None:
-        """What is set aside for a request that runs may come back; what was used comes back with time alone."""
+        """Reserved tokens of a running request may be given back; used tokens return with time alone."""
         one = meter(tokens_per_minute=1000)
         assert one.take_tokens(600, NOW) is None
         assert one.take_tokens(300, NOW) is None

@@ -1,4 +1,4 @@
-"""Over sockets: what is read, and in which steps."""
+"""Uploads over sockets: the bytes that are read, and in which steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 
 class WatchedHeld(Held):
-    """Remembers by how much it grew at a time."""
+    """Counter that remembers each step of its growth."""
 
     def __init__(self, room: Room) -> None:
         super().__init__(room, ())
@@ -42,13 +42,13 @@ class WatchedHeld(Held):
 
 @dataclass
 class Read:
-    """What became of one upload."""
+    """Result of one upload."""
 
     body: bytes | None = None
     fault: ErrorKind | None = None
     steps: list[int] = field(default_factory=list)
     turn: int = 0
-    """Of the event loop."""
+    """Turn of the event loop in which the result came."""
 
 
 class Desk:
@@ -165,7 +165,7 @@ async def test_what_comes_out_is_counted_step_by_step(encoding: str) -> None:
 
 
 async def test_the_loop_inflates_no_more_than_a_little_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A megabyte of small pieces, each of which holds a thousand times its size."""
+    """A megabyte in small pieces, each of which inflates to a thousand times its size."""
     by_loop: list[int] = []
     by_thread: list[int] = []
 
@@ -201,7 +201,7 @@ async def test_and_before_it_is_more_than_there_is_room_for() -> None:
 
 
 async def test_what_never_comes_out_is_counted_too() -> None:
-    """Empty blocks: any number of bytes, and nothing in them."""
+    """Empty blocks: any number of bytes that inflate to none."""
     async with serving(body_bytes_max=10_000) as desk, desk.client() as (_, writer):
         head = zlib.compress(b"")[:2]
         writer.write(posted("content-encoding: deflate", length=None))
@@ -232,7 +232,7 @@ async def drip(writer: asyncio.StreamWriter, *, is_chunked: bool) -> None:
 
 
 async def test_one_that_is_fast_enough_gets_more_time_than_the_grace() -> None:
-    """A grace that is over at once, and each byte worth an hour of patience."""
+    """The grace is over at once, and each byte adds an hour."""
     async with serving(body_grace_s=1e-9, body_rate_min=1 / 3600) as desk, desk.client() as (_, writer):
         writer.write(posted(length=10_000) + b"{")
         await until_bytes(desk.room, 1)

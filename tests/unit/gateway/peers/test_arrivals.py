@@ -1,4 +1,4 @@
-"""Over gRPC: what another gateway sends is not read before there is room for it."""
+"""Forwards over gRPC: another gateway's messages are not read before there is room for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SMALL = PeeringConfig(
 
 
 class Gateway:
-    """Reads forwards, and holds each of them until it is told to go on."""
+    """Server that reads forwards, and holds each of them until `go_on` is set."""
 
     def __init__(self, peering: PeeringConfig) -> None:
         self.arrivals = Arrivals(peering, PeerRoom.of(peering), self.check, self.run)
@@ -59,7 +59,7 @@ class Gateway:
         return peer_pb2_grpc.PeerServiceStub(self.channel).Forward(message)
 
     def begin(self) -> Any:
-        """A call that has not said anything yet."""
+        """A call that has not sent anything yet."""
         return self.channel.stream_stream(f"/{SERVICE_NAME}/Forward")()
 
     async def first_word(self, call: Any) -> str | RefusalReason:
@@ -78,7 +78,7 @@ async def serving(peering: PeeringConfig = SMALL) -> AsyncIterator[Gateway]:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as gateway.channel:
         yield gateway
     await server.stop(None)
-    await until(lambda: (gateway.arrivals.room.bytes, gateway.arrivals.room.peers) == (0, 0))  # as handlers end
+    await until(lambda: (gateway.arrivals.room.bytes, gateway.arrivals.room.peers) == (0, 0))  # handlers end late
 
 
 async def test_what_one_peer_has_here_is_bounded_and_refused_without_being_read() -> None:

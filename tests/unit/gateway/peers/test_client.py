@@ -39,13 +39,13 @@ SPEC = peer_spec("eu-1", EU)
 
 @pytest.fixture(params=[True, False], ids=["exchange", "call"])
 async def peer(request: pytest.FixtureRequest) -> AsyncIterator[FakePeer]:
-    """Whichever way forwards travel."""
+    """Peer with forwards over exchanges and over calls."""
     async with serve_fake_peer(exchanges=request.param) as fake:
         yield fake
 
 
 class Origin:
-    """The side that forwards."""
+    """Gateway that forwards."""
 
     def __init__(self, peer: FakePeer, peering: PeeringConfig) -> None:
         self.link = peer_link(peer.config(SPEC), peering)
@@ -110,7 +110,7 @@ def ended(outcome: Outcome, detail: str = "") -> pb.ForwardResponse:
 
 
 ELSEWHERE = RanAt(ReplicaId("ap-a"), AP)
-"""Which the stamp of `forward_order` does not allow."""
+"""Place that the stamp of `forward_order` does not allow."""
 
 
 async def test_an_answer_from_where_the_stamp_forbids_goes_no_further(peer: FakePeer, origin: Origin) -> None:
@@ -260,7 +260,7 @@ async def test_a_peer_that_we_have_just_dropped_has_not_failed(origin: Origin) -
 
 
 class TestErrorsOfOurs:
-    """None of them is a failure of the peer's."""
+    """Internal errors, which do not count against the peer."""
 
     async def test_a_forward_that_the_peer_finds_malformed_is_tried_elsewhere(
         self, peer: FakePeer, origin: Origin
@@ -292,7 +292,7 @@ class TestErrorsOfOurs:
             failure = await origin.failure()
         assert failure.result is LegResult.INTERNAL
         assert "Too many open files" in failure.detail
-        while True:  # until it has connected again
+        while True:  # repeats until it has connected again
             try:
                 assert await origin.read() == []
                 break
@@ -314,7 +314,9 @@ class TestErrorsOfOurs:
     async def test_a_channel_that_we_closed_under_a_call_cancels_nobody_s_task(
         self, peer: FakePeer, origin: Origin
     ) -> None:
-        """What comes out is a cancellation that nobody has asked for, which the owner knows to be ours; or says so."""
+        """The result is a cancellation that was not requested, which the owner recognises as internal, or an internal
+        failure.
+        """
         arrived = asyncio.Event()
 
         async def answer(request: pb.ForwardRequest, context: ForwardContext) -> None:

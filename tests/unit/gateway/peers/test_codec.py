@@ -136,7 +136,7 @@ def test_a_class_that_nobody_here_knows_is_served_like_the_best(told: str) -> No
 
 
 def test_whoever_does_not_know_pools_reads_the_whole_queue() -> None:
-    """By model, of several the last counts."""
+    """A reader that keys queues by model keeps the last of several entries."""
     assert {each.model: each.length for each in load().queues} == {MODEL: 9}
 
 
@@ -295,7 +295,7 @@ def test_an_end_tells_outcome_place_and_tokens() -> None:
 
 @pytest.mark.parametrize("left", [None, Resumes(0), Resumes(3), Resumes(2, first_step_deaths=1)])
 def test_a_forward_tells_what_is_left_of_its_resumes_or_nothing(left: Resumes | None) -> None:
-    """Nothing, and none, are told apart: a sender of the version before says nothing."""
+    """No value and zero differ: a sender of the previous version sends no value."""
     message = codec.forward_to_pb(replace(ORDER, resumes_left=left), REQUEST, GatewayId("gw-us"), now_ns=0)
     assert message.HasField("resumes_left") is (left is not None)
     assert codec.read_forward(message, now_ns=0).event.resumes_left == left
@@ -304,7 +304,7 @@ def test_a_forward_tells_what_is_left_of_its_resumes_or_nothing(left: Resumes | 
 @pytest.mark.parametrize("used", [Resumes(0), Resumes(3, first_step_deaths=1)])
 @pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.FAILED_MIDSTREAM])
 def test_an_end_tells_what_was_used_of_them(outcome: Outcome, used: Resumes) -> None:
-    """Of an answer that came whole, and never broke, there is nothing to tell."""
+    """An answer that came whole and never broke has no used resumes to report."""
     end = EndRequest(PROFILE.request_id, outcome, "", 1, resumes_used=used)
     message = codec.ended_to_pb(end, RequestSummary()).ended
     is_told = outcome is not Outcome.COMPLETED or used.count > 0
@@ -486,20 +486,20 @@ def test_a_model_keeps_its_slashes() -> None:
     assert codec.read_load(codec.load_to_pb(report, 0))[0] == report
 
 
-# The version before forwards shared a stream, whose codec said `said_before_exchange`
+# The version before forwards shared a stream, whose codec made the messages of `said_before_exchange`
 
 BEFORE = said_before_exchange()
 
 
 @pytest.mark.parametrize("name", BEFORE)
 def test_what_we_say_is_to_an_older_version_what_it_would_say_itself(name: str) -> None:
-    """It passes over what it does not know, and the rest is the same to the byte."""
+    """The older version passes over unknown fields, and the rest is the same to the byte."""
     assert before_exchange().reads(spoken()[name]) == BEFORE[name]
 
 
 @pytest.mark.parametrize("name", BEFORE)
 def test_what_an_older_version_says_we_take_for_all_that_it_means(name: str) -> None:
-    """As it is read, it is what we would say ourselves, without what is new."""
+    """The message as read equals the current version's message without its new fields."""
     ours = spoken()[name]
     theirs = type(ours).FromString(BEFORE[name])
     assert theirs.SerializeToString(deterministic=True) == BEFORE[name]
@@ -520,6 +520,6 @@ def test_an_older_version_s_words_become_our_values() -> None:
 
 @pytest.mark.parametrize("word", ["moved_to_another_pool", "rejected_unsupported"])
 def test_a_word_that_an_older_version_does_not_know_crosses_its_messages_unharmed(word: str) -> None:
-    """Words are text to it: its own codec says what it makes of one that it does not know."""
+    """An outcome is text on the wire: the older codec itself decides what to make of an unknown one."""
     said = pb.ForwardResponse(ended=pb.Ended(outcome=word))
     assert pb.ForwardResponse.FromString(before_exchange().reads(said)).ended.outcome == word

@@ -40,13 +40,13 @@ from tests.support.listening import listening as listening_on
 SPEC = peer_spec("eu-1", EU)
 REPORT = LoadReport(GatewayId("eu-1"), EU, 1, accepting=True, assignment_version=1, policy_digest="d")
 HOUR = PeeringConfig(ping_interval_ns=10 * MS, reconnect_min_ns=3600 * SECOND, reconnect_max_ns=3600 * SECOND)
-"""What fails is left alone for longer than any test."""
+"""Peering in which a failed connection is not retried within any test."""
 QUICK = PeeringConfig(ping_interval_ns=10 * MS, reconnect_min_ns=MS, reconnect_max_ns=10 * MS)
 
 
 @asynccontextmanager
 async def listening(peer: FakePeer, peering: PeeringConfig = QUICK) -> AsyncIterator[asyncio.Queue[Event]]:
-    """What one peer's heartbeats submit, as it comes."""
+    """Events that one peer's heartbeats submit, as they come."""
     async with heard(peer, peering) as (_, events, _):
         yield events
 
@@ -200,7 +200,7 @@ async def test_a_peer_that_calls_and_still_is_not_heard_ends_one_pause(unused_tc
 
 
 async def test_a_connection_that_was_due_for_renewal_is_no_reason_for_a_loss() -> None:
-    """GRPC says so of every end of a connection that was once told to be replaced."""
+    """Status that gRPC gives for every end of a connection that was once told to be replaced."""
 
     async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
         await stay(context, REPORT)
@@ -224,7 +224,7 @@ async def test_a_connection_that_was_due_for_renewal_is_no_reason_for_a_loss() -
         async with listening(way) as events:
             assert isinstance(await events.get(), PeersObserved)
             before = len(connections)
-            await until(lambda: len(connections) > before)  # so that all before are told to be replaced
+            await until(lambda: len(connections) > before)  # all earlier connections have been told to be replaced
             for connection in connections:
                 connection.transport.abort()
             while not isinstance(lost := await events.get(), TargetLost):
@@ -268,7 +268,7 @@ async def test_an_imposter_is_never_observed(peer: FakePeer, report: LoadReport,
 
 
 async def test_an_old_subscription_is_followed_by_a_new_one_before_it_ends(peer: FakePeer) -> None:
-    """Else it would hold a connection, and the certificate that it began with, for ever."""
+    """An old subscription would otherwise hold a connection, and its first certificate, for ever."""
     open_at_once: list[int] = []
     calls = 0
 
@@ -338,7 +338,7 @@ async def test_a_malformed_heartbeat_is_a_loss(peer: FakePeer) -> None:
 
 
 async def test_a_peer_that_never_stops_talking_is_heard_a_little_and_then_anew(peer: FakePeer) -> None:
-    """With what it says by then: of what it said before, nothing is kept."""
+    """A new subscription starts with the peer's latest report: earlier ones are dropped."""
     said = 0
     calls: list[int] = []
 
@@ -403,7 +403,7 @@ async def test_what_it_says_of_budgets_takes_of_its_time_too(peer: FakePeer) -> 
 
 
 def test_a_peer_that_keeps_to_its_pace_is_always_heard() -> None:
-    """Also when a line that hung gives out ten seconds of heartbeats at once."""
+    """Holds also when a line that hung delivers ten seconds of heartbeats at once."""
     allowance = Allowance(PeeringConfig().heartbeats_time_max_ns)
     burst = [allowance.spend(n * MS // 5, MS // 5) for n in range(100)]
     steady = [allowance.spend(n * 100 * MS, 4 * MS) for n in range(20, 60)]

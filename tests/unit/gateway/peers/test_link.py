@@ -44,7 +44,7 @@ class Renewable(Plaintext):
 
 
 class Peer:
-    """Sends one heartbeat for each `tick`, to whichever connections ask, and knows from where they do."""
+    """Peer that sends one heartbeat for each `tick`, on any connection, and records its callers' addresses."""
 
     def __init__(self) -> None:
         self.ticks = asyncio.Queue[bool]()

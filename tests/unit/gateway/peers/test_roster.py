@@ -16,7 +16,7 @@ def peer(name: str, place: Place, port: int = 1) -> PeerConfig:
 
 
 class Story:
-    """What happened to each link, in order."""
+    """Events of each link, in order."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

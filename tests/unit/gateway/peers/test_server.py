@@ -37,7 +37,7 @@ from tests.support.orders import forward_order
 
 @pytest.fixture(params=[True, False], ids=["exchange", "call"])
 def peering(request: pytest.FixtureRequest) -> PeeringConfig:
-    """Whichever way forwards travel."""
+    """Peering with forwards over exchanges and over calls."""
     return PeeringConfig(exchange=request.param)
 
 
@@ -141,8 +141,9 @@ async def test_forwards_at_once_are_bounded_and_leave_room_when_they_go(peering:
 
 
 async def test_what_forwards_hold_is_bounded_and_there_is_room_when_they_go(peering: PeeringConfig) -> None:
-    """Beside one that runs there is no room for another. On an exchange it is as large as it says; in a call of its own
-    it could be as large as a message may be."""
+    """One running forward leaves no room for another. On an exchange a forward counts with its stated size; in a call
+    of its own, with the largest size of a message.
+    """
     size = 300 if peering.exchange else 2**16
     bounds = replace(peering, message_max_bytes=2**16, forwards_held_max_bytes=size, forwards_held_peer_max_bytes=size)
     async with serve(bounds) as callee:
@@ -327,7 +328,7 @@ async def test_a_gateway_that_must_take_nothing_says_why(callee: Callee) -> None
 
 @pytest.mark.parametrize("how", [grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.BaseError])
 async def test_a_call_that_is_over_is_a_gateway_that_has_gone(how: type[Exception]) -> None:
-    """And no error of ours."""
+    """A call that is over is no internal error."""
 
     class Over:
         async def write(self, _: pb.ForwardResponse) -> None:

@@ -151,7 +151,7 @@ def test_a_tenants_rule_that_offers_a_jurisdiction_in_vain_is_a_note() -> None:
     ) in found(check(dublin, virginia))
 
 
-# The result.
+# Results
 
 
 def test_a_file_at_odds_with_itself_stands_for_a_closed_region_and_says_why() -> None:

@@ -28,7 +28,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a policy into the file of its region."""
+    """Write a policy into the file of its region."""
 
     def write_policy(region: str, jurisdiction: str, **changes: object) -> Path:
         path = tmp_path / f"{region}.yaml"
@@ -57,7 +57,7 @@ def allowed(checked: Check) -> set[tuple[str, str]]:
     }
 
 
-# The examples.
+# Examples
 
 
 def test_the_examples_fit_together_without_a_single_finding() -> None:
@@ -101,7 +101,7 @@ def test_the_page_of_the_examples_is_as_it_would_be_written_now(tmp_path: Path) 
     )
 
 
-# Words on the screen.
+# Text output
 
 
 def test_markup_in_a_tenants_name_is_printed_as_it_stands(write: Write) -> None:
@@ -119,7 +119,7 @@ def test_a_region_whose_file_contradicts_itself_is_shown_closed(write: Write) ->
     assert allowed(check_files([bad, us])) == set()
 
 
-# The cells of the table.
+# Cells of the table
 
 
 def cells(*paths: Path) -> dict[str, list[str]]:
@@ -154,7 +154,7 @@ def test_a_long_list_of_tenants_is_cut(write: Write) -> None:
     assert "t0 +6" in text
 
 
-# The table of regions.
+# The table of regions
 
 
 def test_a_table_beside_its_policies_is_no_policy(write: Write, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_tables_that_are_at_odds_are_found(write: Write) -> None:
     assert "names oslo, which is not in the table of regions, and so gets nothing" in words(result)
 
 
-# Exit codes and the form for programs.
+# Exit codes and machine-readable output
 
 
 def test_one_file_given_twice_is_one_file(write: Write, tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_the_schema_is_printed() -> None:
     assert result.output == (POLICIES / "residency.schema.json").read_text()
 
 
-# What a controller leaves of them.
+# Policies as a controller narrows them
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ def test_a_controller_s_policy_for_nobody_here_or_for_another_place_is_found(mes
     assert run("check", mesh, "--narrowed-by", broken).exit_code == 2
 
 
-# Those to start from.
+# Sample policies
 
 
 def test_those_that_come_along_are_listed_and_printed() -> None:

@@ -88,7 +88,7 @@ def faults_of(path: Path) -> list[tuple[str, str]]:
     return [(fault.key, fault.message) for fault in error_of(path).faults]
 
 
-# What a file means.
+# Meaning of a file
 
 
 def test_a_file_becomes_a_policy(write: Write) -> None:
@@ -114,7 +114,7 @@ def test_what_the_region_denies_is_denied_to_every_tenant(write: Write) -> None:
     }
 
 
-# The table of regions.
+# The table of regions
 
 TABLE = """\
 version: 1
@@ -198,7 +198,7 @@ def test_a_byte_order_mark_is_no_content(write: Write) -> None:
     assert load_policy(write(f"\ufeff{POLICY}")) == load_policy(write(POLICY))
 
 
-# The digest.
+# The digest
 
 
 def test_comments_layout_order_and_written_defaults_do_not_change_the_digest(write: Write) -> None:
@@ -239,7 +239,7 @@ def test_every_change_of_content_changes_the_digest(changes: dict[str, object]) 
     assert before.digest != after.digest
 
 
-# What is wrong with a file.
+# Faults of a file
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_any_text_is_a_policy_or_a_policy_error(tmp_path_factory: pytest.TempPat
     assert error_of(path).faults[0].message
 
 
-# What a file says and takes back.
+# Contradictions within a file
 
 
 @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ def test_names_that_differ_in_substance_are_not_two_spellings(kind: NameKind, on
     assert folded(kind, one) != folded(kind, other)
 
 
-# The stand-in for a file that cannot be used.
+# The closed policy in place of an unusable file
 
 
 def test_a_usable_file_gives_its_policy_and_no_reason(write: Write) -> None:
@@ -488,7 +488,7 @@ def test_an_unusable_file_closes_the_region_and_says_why(write: Write, text: str
     assert not may_accept(policy, abroad).allowed
 
 
-# The published schema and the examples.
+# The published schema and the examples
 
 
 def validator() -> jsonschema.Draft202012Validator:

@@ -48,7 +48,7 @@ REGIONS = {"a1": "A", "a2": "A", "b1": "B"}
 
 @st.composite
 def rules(draw: st.DrawFn, home: str | None = None) -> Rule:
-    """A rule without contradictions; with a home, one that a region's `process` may be."""
+    """A rule without contradictions; with `home`, one that a region's `process` may be."""
     fates = {region: draw(st.sampled_from(["named", "denied", "neither"])) for region in REGIONS if region != home}
     return {
         "jurisdictions": draw(st.lists(st.sampled_from(["A", "B"]), min_size=1, unique=True)),

@@ -8,7 +8,7 @@ from tests.support.policies import Stated, by_jurisdiction, by_region, stated
 
 
 def words(*policies: Stated) -> str:
-    """All that is said of these regions."""
+    """All sentences about these regions."""
     regions = [region_of(*each) for each in policies]
     return "\n".join(sentence for region in regions for sentence in region_sentences(region, regions))
 

@@ -48,7 +48,7 @@ class Still(Clock):
 
 
 class Office(Followed):
-    """A core and its audit."""
+    """A core and its audit log."""
 
     def __init__(self, core: Desk, folder: Path, *, open_max: int = 100, **settings: object) -> None:
         super().__init__(core, open_max=open_max)
@@ -63,7 +63,7 @@ class Office(Followed):
         self.watch([self.audit])
 
     def lines(self) -> list[dict[str, Any]]:
-        """All that was written, after closing."""
+        """All lines written, after closing."""
         self.audit.close()
         paths = sorted(self.folder.iterdir())
         checked = [verify_file(path) for path in paths]
@@ -72,7 +72,7 @@ class Office(Followed):
         return [each for each in found if each["kind"] != "file"]
 
     def log(self) -> list[tuple[str, str]]:
-        """But for where the chain stands."""
+        """Log entries except those about the chain's head."""
         lines = map(json.loads, self.stream.getvalue().splitlines())
         return [(line["level"], line["event"]) for line in lines if line["event"] != "audit head"]
 
@@ -206,7 +206,7 @@ async def test_what_came_after_a_crash_of_the_core_is_not_made_up(tmp_path: Path
 
 
 async def test_what_too_many_open_requests_cost_is_counted(tmp_path: Path) -> None:
-    """And nothing else is: what came after a crash of the core has no record either."""
+    """No other loss is counted: a request that ended after a crash of the core has no record either."""
     office = Office(desk(), tmp_path, open_max=1)
     for name in ("a", "b"):
         office.ask(name)
@@ -391,7 +391,7 @@ async def test_where_the_chain_stands_is_logged_to_be_noted(tmp_path: Path) -> N
 
 
 class TestTakingOver:
-    """The chain of one process goes on in another's files, and has the lines of both."""
+    """The chain of one process is continued in another's files, with the lines of both."""
 
     async def test_lines_of_the_process_before_are_written_by_the_one_that_has_the_chain(self, tmp_path: Path) -> None:
         old, told = Office(desk(), tmp_path), list[list[bytes]]()

@@ -28,7 +28,7 @@ def written(
     file_bytes_max: int = 1 << 20,
     files_max: int | None = None,
 ) -> Path:
-    """The first of its files."""
+    """Write the records; return the first of the gateway's files."""
     settings = ChainSettings(folder, file_bytes_max, files_max, syncs=False)
     files = ChainedFiles(settings, GatewayId(gateway_id), place, wall_time=lambda: "now", on_deleted=lambda _: None)
     files.write([msgspec.json.encode(record) for record in records])

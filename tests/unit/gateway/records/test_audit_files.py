@@ -45,7 +45,7 @@ def written(folder: Path, count: int, **options: int) -> list[Path]:
 
 
 def numbers(*paths: Path) -> list[int]:
-    """What was written, in order."""
+    """Numbers of the written records, in order."""
     found = [msgspec.json.decode(line) for path in paths for line in path.read_bytes().splitlines()]
     return [each["number"] for each in found if each["kind"] == "request"]
 
@@ -164,7 +164,7 @@ def test_nothing_is_deleted_unless_the_operator_said_so(tmp_path: Path) -> None:
 
 @contextmanager
 def disk_full_at(size_bytes: int) -> Iterator[None]:
-    """No file of this process may grow beyond this."""
+    """Let no file of this process grow beyond this size."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:

@@ -1,4 +1,4 @@
-"""A chain that was forged whole, or cut at its end, holds by itself: keys and noted heads show it."""
+"""A chain that was forged whole, or cut at its end, is consistent in itself: keys and noted heads reveal it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OURS, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 
 
 class Gateway:
-    """What writes; its clock goes on a second with each line."""
+    """Writer of a chain, whose clock moves by a second with each line."""
 
     def __init__(self, folder: Path, key: Ed25519PrivateKey | None = OURS, *, file_bytes_max: int = 1 << 20) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ def verified(gateway: Gateway, public: Path) -> Result:
 
 
 def written(folder: Path, key: Ed25519PrivateKey | None = OURS) -> Gateway:
-    """Two heads signed along the way, and closed."""
+    """A closed chain with two signed heads along the way."""
     gateway = Gateway(folder, key)
     for _ in range(2):
         gateway.write(3)
@@ -75,7 +75,7 @@ def written(folder: Path, key: Ed25519PrivateKey | None = OURS) -> Gateway:
 
 
 def rechained(lines: list[bytes]) -> bytes:
-    """As somebody without the key would make them follow each other again."""
+    """Lines chained again, as a forger without the key would do."""
     made: list[bytes] = []
     for line in lines:
         body = line[: line.rindex(b',"prev"')] + b"}"
@@ -143,7 +143,7 @@ class TestSignatures:
         assert (result.exit_code, "should be within 60 s" in result.output) == (1, True)
 
     def test_a_head_is_of_its_place_only(self, tmp_path: Path, public: Path) -> None:
-        """The other files' signatures do not help a forger."""
+        """A forger cannot use the signatures of other files."""
         first, second = written(tmp_path / "a"), Gateway(tmp_path / "a")
         second.files.close()
         stolen = first.paths()[0].read_bytes().splitlines()[1]

@@ -1,4 +1,4 @@
-"""What the audit record's requests come to, by tenant and region."""
+"""Cost of the audit log's requests, by tenant and region."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ SHADOW = CoreConfig(placement=PlacementConfig(overflow=OverflowMode.SHADOW))
 
 
 class Watched(Followed):
-    """A core whose every step the log sees."""
+    """A core whose every step the decision log observes."""
 
     def __init__(self, core: Desk, config: DecisionsConfig | None = None) -> None:
         super().__init__(core)

@@ -47,7 +47,7 @@ NO_PLACE = CoreConfig(PlacementConfig(policy=PlacementPolicy.RANDOM))
 
 
 def tell_story(requests: int = 20) -> list[GatewayStep]:
-    """A gateway's life in which chance plays a part."""
+    """Steps of a gateway in which chance plays a part."""
     core = GatewayCore(GATEWAY, US, seed=7)
     steps: list[GatewayStep] = []
 
@@ -212,12 +212,12 @@ class TestReplaying:
 
 
 class TestWhatIsNotSaid:
-    """Nobody may confirm from a journal what somebody asked, and it replays all the same."""
+    """No journal reveals a client's text, and it replays all the same."""
 
     CLEAR = "tell me of the merger with acme " * 8
 
     def asked(self, number: int, **changes: object) -> RequestProfile:
-        """Chats that share their beginnings, as chats do."""
+        """Profile of a chat; chats share their beginnings, as real ones do."""
         made = profile(f"r{number}", prompt=self.CLEAR[: 64 + 16 * (number % 11)] + f" then {number % 3}" * 9)
         return replace(made, session_key=f"s{number % 5}", **changes)  # type: ignore[arg-type]
 
@@ -340,7 +340,7 @@ def hashes_of(asked: RequestProfile) -> set[bytes]:
 
 class TestWriting:
     def test_each_file_names_the_placement_policy_that_it_begins_under(self, tmp_path: Path) -> None:
-        """In one of many steps, or the last of them before a crash, no config may have come."""
+        """A file of later steps, or the tail before a crash, may hold no config event."""
         journal = Journal(settings(tmp_path, file_bytes_max=1), HEADER, pytest.fail)
         asked = Step[Event, Effect](0, events.DrainRequested(), [])
         keep(journal, [Step(0, events.ConfigApplied(CoreConfig(PlacementConfig("packed", "1.4"))), [])])

@@ -26,7 +26,7 @@ LAST = (Outcome.FAILED_MIDSTREAM, "", 1)
 
 
 class Handed(Followed):
-    """With the records of finished requests."""
+    """Followed core with the records of finished requests."""
 
     def __init__(self, replicas: int = 2, open_max: int = 100) -> None:
         super().__init__(desk(replicas=replicas, peers=[peer_spec("eu-1", EU)]), open_max=open_max)
@@ -181,7 +181,7 @@ def test_one_that_fails_costs_nobody_else_the_record() -> None:
 
 def test_of_too_many_the_oldest_go_without() -> None:
     followed = Handed(open_max=2)
-    asked = [profile(name) for name in "abbc"]  # told by hand: the core would not take the second b
+    asked = [profile(name) for name in "abbc"]  # added by hand: the core would not take the second b
     for each in asked:
         followed.step(RequestArrived(each, 60 * SECOND))
     assert [followed.ledger.has_forgotten(each) for each in asked] == [True, True, False, False]

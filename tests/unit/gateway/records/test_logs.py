@@ -22,7 +22,7 @@ JSON = LoggingConfig(format=LogFormat.JSON)
 
 
 class Logged(Followed):
-    """With a line for each finished request."""
+    """Followed core with a log line for each finished request."""
 
     def __init__(self, *, rule: LoggingRule | None = None, has_policy: bool = True) -> None:
         super().__init__(desk(own_policy=replace(policy(US), logging=rule or LoggingRule())))

@@ -50,7 +50,7 @@ class Watched(Followed):
         return self.metrics.registry.get_sample_value(f"nightside_{name}", labels) or 0.0
 
     def total(self, name: str) -> float:
-        """Over every series of that name."""
+        """Sum over every series of that name."""
         return sums_by_name(self.metrics.render().decode()).get(f"nightside_{name}", 0.0)
 
 

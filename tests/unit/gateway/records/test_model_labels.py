@@ -49,7 +49,7 @@ def test_a_peer_that_is_one_no_longer_gives_no_labels() -> None:
 
 
 def test_there_are_only_so_many_and_peers_models_get_half_of_them() -> None:
-    """Even where clients ask for every name that a peer makes up."""
+    """Holds even where clients request every name that a peer makes up."""
     labels = ModelLabels()
     labels.assign([], {PEER})
     for name in models("theirs", 2 * MODELS_MAX):

@@ -1,4 +1,4 @@
-"""The prices in force and what placements were to add to the bill, as Prometheus sees them."""
+"""The prices in force and the expected cost of placements, as Prometheus sees them."""
 
 from __future__ import annotations
 

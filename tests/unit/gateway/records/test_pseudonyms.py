@@ -43,7 +43,7 @@ class TestChains:
 
     @given(st.lists(HASHES, max_size=20), st.lists(HASHES, max_size=20))
     def test_a_hash_has_one_name_wherever_it_stands(self, some: list[int], others: list[int]) -> None:
-        """So chains have as much in common as before."""
+        """Chains therefore keep their common prefixes."""
         names = Pseudonyms(KEY)
         assert names.chain(packed(*some, *others)) == names.chain(packed(*some)) + names.chain(packed(*others))
 
@@ -100,7 +100,7 @@ class TestSteps:
         assert said.effects is None
 
     def test_what_is_left_of_a_broken_answer_is_told_like_an_arrival(self) -> None:
-        """Its prefix goes on from the request's, so it has to be found under the same names."""
+        """The continuation's prefix extends the request's, and has to be found under the same names."""
         asked_for, rest = asked(packed(1, 2)), asked(packed(1, 2, 3))
         broke = LegEnded(asked_for.request_id, 1, 1, LegResult.FAILED, rest=rest)
         said = Pseudonyms(KEY).step(Step(0, broke, []), keeps_session=False).event

@@ -15,7 +15,7 @@ from tests.support.core import MS, SECOND, Desk, desk, replica_spec
 
 
 class Told:
-    """A gateway with replicas r0 and r1, which nobody has asked yet."""
+    """A gateway with replicas r0 and r1, neither of which has been probed."""
 
     def __init__(self) -> None:
         self.desk: Desk = desk(replicas=2, probed=False)
@@ -32,7 +32,7 @@ class Told:
         self.tell(events.ReplicasObserved((seen,)))
 
     def lines(self) -> list[tuple[str, str, str]]:
-        """Those since it was last asked: what, which replica, why."""
+        """Event, replica and reason of each line since the last call."""
         told = [json.loads(line) for line in self.stream.getvalue().splitlines()]
         self.stream.seek(0)
         self.stream.truncate()

@@ -47,7 +47,7 @@ class Used(Followed):
         self.watch([self.metrics])
 
     def stream(self, request_id: str, result: LegResult = LegResult.COMPLETED, **told: Any) -> None:
-        """The first token at once, and ten more in a second."""
+        """Stream the first token at once, and ten more in a second."""
         self.first_token(request_id)
         self.desk.now_ns += SECOND
         self.end(request_id, result)

@@ -1,4 +1,4 @@
-"""Against a small real server, which answers, fails, stalls or sends elsewhere."""
+"""The webhook, against a small real server that answers, fails, stalls or redirects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def wanting(wanted: int, model: str = "m") -> Want:
 
 @dataclass
 class Receiver:
-    """Keeps what it is sent, and answers as it is told, the last answer for ever."""
+    """Server that keeps the requests it gets, and gives its answers in order, then the last one for ever."""
 
     answers: list[Answer]
     took: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
@@ -210,7 +210,7 @@ async def test_a_secret_may_be_written_as_the_specification_has_it(tmp_path: Pat
 
 
 def test_the_specifications_own_example() -> None:
-    """Of standard-webhooks' own test vectors."""
+    """The example is one of standard-webhooks' own test vectors."""
     secret = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     body = b'{"test": 2432232314}'
     told = sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", body)

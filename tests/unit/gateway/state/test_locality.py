@@ -30,7 +30,7 @@ class Told(Clock):
 
 
 class Kept:
-    """A keeper, and what it said and handed over."""
+    """A keeper, its log, and the artifacts that it handed over."""
 
     def __init__(self, folder: Path, *, calibrated: bool = False) -> None:
         self.path = folder / "eldr.json"
@@ -45,7 +45,7 @@ class Kept:
         self.keeper = LocalityKeeper(GatewayId("us-1"), files, CONFIG, folder / "state", clock=self.clock, log=log)
 
     async def look(self, groups: int = 2, after_s: int = 0) -> int:
-        """Gives how many artifacts were handed over so far."""
+        """Let the keeper look; return the number of artifacts handed over so far."""
         self.clock.ns += after_s * SECOND_NS
         await self.keeper.look(groups, self.taken.append)
         return len(self.taken)

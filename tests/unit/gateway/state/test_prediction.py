@@ -33,7 +33,7 @@ HORIZON = 20
 
 
 class TwoClocks(Clock):
-    """A monotonic one that began long after 1970, and is another in each process."""
+    """Clock whose monotonic time began long after 1970, and differs in each process."""
 
     def __init__(self, started_ns: int = 0) -> None:
         self.ns = 0
@@ -47,7 +47,7 @@ class TwoClocks(Clock):
 
 
 class Kept:
-    """A keeper, and what it said and handed over."""
+    """A keeper, its log, and the predictors that it handed over."""
 
     def __init__(self, folder: Path | None, config: PredictionConfig = CONFIG, clock: Clock | None = None) -> None:
         self.taken: list[tuple[PredictorArrays, int]] = []

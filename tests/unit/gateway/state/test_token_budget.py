@@ -1,4 +1,4 @@
-"""What is learnt outlives a restart, and what cannot be trusted does not."""
+"""Learnt ratios outlive a restart, and untrusted ones do not."""
 
 from __future__ import annotations
 

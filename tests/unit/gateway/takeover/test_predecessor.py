@@ -46,7 +46,7 @@ class FakeEstate:
         self.reason = ""
         self.steps: list[str] = []
         self.fault: Exception | None = None
-        """Of its own, once it has let go of a part."""
+        """Error of the estate itself, raised once it has released a part."""
         self.hangs = False
 
     def why_not(self) -> str:

@@ -36,14 +36,14 @@ def ends() -> Iterator[Ends]:
 
 @pytest.fixture
 def impatient() -> Iterator[Ends]:
-    """For an end that reads nothing."""
+    """Wire with a short time-out, for an end that reads nothing."""
     with joined(0.05) as made:
         yield made
 
 
 @pytest.fixture
 def many_files() -> Iterator[None]:
-    """So many are open that the next one's handle is beyond what `select.select` takes."""
+    """Open so many files that the next one's handle is beyond what `select.select` takes."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2048), limits[1]))
     opened = [os.open(os.devnull, os.O_RDONLY)]
@@ -101,7 +101,7 @@ async def test_handles_may_be_of_any_size() -> None:
 
 
 def other_for(end: Wire[FromSuccessor], pid: int) -> Other:
-    """As if that process were at the wire's other end."""
+    """Handle of that process, as if it were at the wire's other end."""
     made = Other(end._socket, os.geteuid())
     made.close()
     made._handle = os.pidfd_open(pid)
@@ -119,7 +119,7 @@ async def test_an_end_that_reads_nothing_is_gone_and_nothing_is_sent_after_half_
 
 
 async def test_an_end_that_reads_too_slowly_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The deadline is that of the whole message: whoever takes a little of it now and then does not move it."""
+    """The deadline is that of the whole message: reading a little now and then does not move it."""
     sending, reading = socket.socketpair(socket.AF_UNIX)
     times = iter(range(0, 100_000_000_000, 1_000_000_000))
     old = Wire[FromSuccessor](sending, FromSuccessor, send_max_s=5.0, now_ns=lambda: next(times))

@@ -10,7 +10,7 @@ LONG_S = 60.0
 
 
 class Collector:
-    """Takes what it is given, once it may."""
+    """Collector that accepts batches once it may."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []

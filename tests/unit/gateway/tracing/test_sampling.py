@@ -66,7 +66,7 @@ class TestHead:
 
 
 def failed_over() -> Followed:
-    """A request that one replica failed, and another one has."""
+    """A request that failed at one replica, and was retried at another."""
     followed = Followed(desk())
     followed.watch()
     followed.ask("r1")

@@ -14,7 +14,7 @@ from tests.support.traced import ENGINE, OWN, PARENT, Traced, one, trace
 
 
 def served() -> Traced:
-    """Placed at once; its first token came after 250 ms, its end after a second."""
+    """A request placed at once, with its first token after 250 ms and its end after a second."""
     traced = Traced()
     traced.ask("r-1", output_tokens_max=64)
     traced.desk.now_ns += 250 * MS
@@ -143,7 +143,7 @@ def test_a_failed_leg_is_an_error_and_the_next_one_has_a_span_of_its_own() -> No
 
 
 def forwarded() -> Traced:
-    """To the peer eu-1, which refused it; then it was served here."""
+    """A request forwarded to the peer eu-1."""
     traced = Traced(desk(peers=[peer_spec("eu-1", EU)], placement=LAYERED))
     occupy(traced.desk)
     traced.desk.hear("eu-1", EU)

@@ -61,7 +61,7 @@ class Stand(Followed):
         return made
 
     async def tried(self, request_id: str) -> None:
-        """Until it was exported, or could not be."""
+        """Serve a request, and wait until its trace was exported or dropped."""
         before = self._tried
         self.served(request_id)
         await until(lambda: self._tried > before)

@@ -1,4 +1,4 @@
-"""The bench of the controller's core: each figure is there, and a snapshot grows with what is served."""
+"""The bench of the controller's core: each figure is reported, and a snapshot grows with the number of replicas."""
 
 from __future__ import annotations
 

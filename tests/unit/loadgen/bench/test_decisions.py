@@ -1,4 +1,6 @@
-"""The bench of decisions: under each policy everybody is placed at once, on replicas of its own, and then recorded."""
+"""The bench of decisions: under each policy every request is placed at once, on replicas of its own, and then
+recorded.
+"""
 
 from __future__ import annotations
 

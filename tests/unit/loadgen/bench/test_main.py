@@ -1,4 +1,4 @@
-"""`nightside bench`: which benches there are, and how their figures are shown."""
+"""`nightside bench`: the list of benches, and how their figures are shown."""
 
 from __future__ import annotations
 

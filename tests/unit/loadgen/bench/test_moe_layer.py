@@ -12,7 +12,7 @@ def test_a_line_through_times_is_found() -> None:
 
 
 def test_without_a_gpu_it_says_so_and_measures_nothing() -> None:
-    """Where the tests run there is none, or no PyTorch."""
+    """Machines that run the tests have no GPU, or no PyTorch."""
     done = CliRunner().invoke(main, ["--device", "cuda:99"])
     assert done.exit_code != 0
     assert not done.stdout.startswith("{")

@@ -1,4 +1,4 @@
-"""`nightside bench scale`: each point is a scenario that can be read, and the document keeps what was measured."""
+"""`nightside bench scale`: each point is a scenario that can be read, and the document keeps the measurements."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_point_is_played_to_its_end() -> None:
 
 
 class LimitedTo(Limits):
-    """By simulated time, so that it is the same on every machine."""
+    """Limits by simulated time, so that a run is stopped at the same point on every machine."""
 
     def broken_by(self, progress: Taken) -> str:
         return "12 GiB" if progress.simulated_s >= 2 else ""

@@ -1,4 +1,6 @@
-"""What clients saw of a death is counted by cause, and what is not explained or was not seen is a problem."""
+"""Failures that clients saw of a gateway's death are counted by cause; an unexplained failure, or an unseen death, is a
+problem.
+"""
 
 from __future__ import annotations
 

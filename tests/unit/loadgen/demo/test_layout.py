@@ -1,4 +1,4 @@
-"""Everybody in the demo listens where nobody else does, and clients of each region are told apart."""
+"""Addresses of the demo: every process listens on one of its own, and clients of each region are told apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's children: their logs, their premature ends, and that they end with us."""
+"""The demo's child processes: their logs, their premature ends, and that none outlives the demo."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + READY_TH
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a module whose text a test writes."""
+    """Name of a module whose text a test writes."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     return "child_of_the_test"
 

@@ -1,4 +1,6 @@
-"""The demo's words: every claim follows the figures, in either direction, and a breach of residency is never missed."""
+"""The demo's summary: every claim follows from the figures, in either direction, and a breach of residency is never
+missed.
+"""
 
 from __future__ import annotations
 

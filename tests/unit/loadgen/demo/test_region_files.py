@@ -1,4 +1,4 @@
-"""The files that the demo hands to its gateways are ones that gateways take."""
+"""The files that the demo hands to its gateways are valid region files."""
 
 from __future__ import annotations
 

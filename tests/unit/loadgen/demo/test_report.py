@@ -1,4 +1,4 @@
-"""The arithmetic of the report, and that nothing that went wrong gets lost on the way to the table."""
+"""The arithmetic of the report, and that no failure is lost on the way to the table."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A gateway of the demo that dies is told, what follows is shown, and it is begun again. One that cannot be is a
-failure."""
+"""The death of a demo's gateway is reported with its effects, and the gateway is restarted; a failed restart is a
+failure.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ SERVED = {AP: frozenset({"r0"})}
 
 
 class Asleep(Member):
-    """A process that does nothing, in place of a gateway."""
+    """Process that does nothing, in place of a gateway."""
 
     def __init__(self, folder: Path, tasks: asyncio.TaskGroup, *, fails: bool = False) -> None:
         self.gateway_id = AP
@@ -62,7 +63,7 @@ class Asleep(Member):
 
 
 class Sees:
-    """A death is seen after a second and a return never."""
+    """Observer that sees a death after a second and a return never."""
 
     def __init__(self) -> None:
         self.lost: list[Mapping[GatewayId, frozenset[str]]] = []

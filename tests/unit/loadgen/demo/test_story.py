@@ -1,4 +1,4 @@
-"""A demo in which anything went wrong says so, in words and in its problems; one without results still has an end."""
+"""A demo with any failure says so, in its summary and in its problems; one without results still has an end."""
 
 from __future__ import annotations
 

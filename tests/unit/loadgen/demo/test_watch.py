@@ -1,4 +1,6 @@
-"""A failure is explained by a death only where it was in flight there, or went to the dead one's address too soon."""
+"""A failure is explained by a death only if the request was in flight there, or was sent to the dead gateway's address
+too soon.
+"""
 
 from __future__ import annotations
 

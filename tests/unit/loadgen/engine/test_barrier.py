@@ -22,7 +22,7 @@ CONFIG = EngineConfig(
 
 
 Pushes = list[tuple[int, int, int, int, bool]]
-"""After how long, to which rank, how many tokens of prompt and answer, and whether to take back what came before."""
+"""Delay, rank, tokens of prompt and answer, and True to remove the last request."""
 
 pushes = st.lists(
     st.tuples(
@@ -37,7 +37,7 @@ pushes = st.lists(
 
 
 class Group:
-    """Engines behind one barrier. Whoever drives such a group lets no rank run ahead of another."""
+    """Engines behind one barrier, driven so that no rank runs ahead of another."""
 
     def __init__(self, *, is_stepped: bool) -> None:
         barrier = Barrier(3, base_ns=1_000, kv_token_ns=7)

@@ -1,4 +1,4 @@
-"""The pool does, run by run, what a pool does that knows nothing but single blocks."""
+"""The pool does, run by run, what a naive pool of single blocks does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def chain(labels: str) -> bytes:
 
 
 def hold(pool: BlockPool, labels: str) -> Holding:
-    """As a sequence that came, found what it could, and computed the rest."""
+    """Holding of a sequence that arrived, reused the cached blocks, and computed the rest."""
     holding = Holding(chain(labels))
     pool.reuse(holding, pool.matched(holding.chain, len(labels))[0])
     pool.allocate(holding, len(labels) - holding.blocks)
@@ -33,7 +33,7 @@ def hold(pool: BlockPool, labels: str) -> Holding:
 
 
 def two_at_once(pool: BlockPool, labels: str) -> tuple[Holding, Holding]:
-    """As sequences that came together: neither found anything, and both compute all of it."""
+    """Holdings of two sequences that arrived together: neither finds a cached block, and both compute all of them."""
     first, second = Holding(chain(labels)), Holding(chain(labels))
     for holding in (first, second):
         pool.allocate(holding, len(labels))
@@ -93,7 +93,7 @@ def test_a_block_without_the_block_before_it_is_not_found_until_that_is_back() -
 
 
 def test_a_block_is_taken_out_of_the_middle_of_what_another_left() -> None:
-    """The second computed the first two while the first had their names."""
+    """The second sequence computed its first two blocks while the first held their names."""
     pool = BlockPool(8)
     first, second = two_at_once(pool, "abcd")
     pool.publish(first, 4)
@@ -135,7 +135,7 @@ def test_a_copy_is_found_behind_blocks_that_are_gone() -> None:
 
 
 def test_what_is_idle_keeps_no_names_but_its_own() -> None:
-    """A hundred short questions about one long text, each with the names of all of it."""
+    """A hundred short questions about one long text, each with the names of the whole text."""
     pool = BlockPool(1_000)
     for number in range(100):
         pool.release(hold(pool, "t" * 500 + chr(number) * 3))
@@ -192,7 +192,7 @@ class NaiveHolding:
 
 @dataclass
 class NaivePool:
-    """Single blocks: how often each is held, and the idle ones in the order of their release."""
+    """Pool of single blocks: how often each is held, and the idle ones in the order of their release."""
 
     free: int
     held: dict[bytes, int] = field(default_factory=dict)
@@ -255,7 +255,7 @@ class Grow:
     who: int
     blocks: int
     lag: int
-    """So many of its blocks are not full yet."""
+    """Number of the sequence's blocks that are not full yet."""
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ actions = st.lists(
 
 
 class Both:
-    """The pool and the naive one, told the same."""
+    """The pool and the naive one, given the same actions."""
 
     def __init__(self) -> None:
         self.pool = BlockPool(BLOCKS)
@@ -323,7 +323,7 @@ class Both:
         self.naive.publish(naive, full)
 
     def grow_together(self, blocks: int) -> None:
-        """As many iterations at once do it, where all that comes of them is new."""
+        """Grow all sequences as several iterations at once do, where all new blocks have new names."""
         if blocks * len(self.holders) > self.pool.available:
             return
         ends = [(holding, holding.blocks + blocks) for holding, _ in self.holders]
@@ -344,7 +344,7 @@ class Both:
         assert self.idle_names() == self.naive.idle
 
     def idle_names(self) -> list[bytes]:
-        """In the order in which they would be evicted."""
+        """Names of idle blocks, in the order in which they would be evicted."""
         return [run.name(at) for run in self.pool._idle_runs for at in reversed(range(run.start, run.end))]
 
 
@@ -363,7 +363,7 @@ def test_runs_do_what_single_blocks_do(todo: list[Action]) -> None:
 
 @given(st.lists(labels, min_size=1, max_size=4), st.integers(1, 3))
 def test_blocks_nobody_else_names_are_known_to_be_new(texts: list[str], blocks: int) -> None:
-    """All but a sequence after an anonymous block: it would take long to be sure."""
+    """The pool may report False for a sequence after an anonymous block, where certainty would take long."""
     both = Both()
     for text in texts:
         both.act(Come(text, 0))

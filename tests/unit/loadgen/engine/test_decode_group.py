@@ -15,7 +15,7 @@ from tests.support.decode_steps import SteppedGroup, Work
 CONFIG = DecodeGroupConfig(ranks=3, batch_max=2, base_ns=1_000, kv_token_ns=7)
 
 Todo = list[tuple[int, int, int, int, int, str]]
-"""After how long, at which rank, tokens of prompt and answer, how long its cache takes to come, and what else."""
+"""Delay, rank, tokens of prompt and answer, duration of the KV cache's transfer, and a further action."""
 
 todo = st.lists(
     st.tuples(

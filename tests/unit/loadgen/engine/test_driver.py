@@ -37,7 +37,7 @@ def submitted(driver: EngineDriver, request: EngineRequest) -> TokenFeed:
 
 
 def let_it_run(driver: EngineDriver, clock: StillClock, until_ns: int) -> None:
-    """A driver that does not run looks at its clock when it is asked for its load."""
+    """Advance a driver that has no running task; it reads its clock when asked for its load."""
     driver.load()
     clock.now = until_ns
     driver.load()

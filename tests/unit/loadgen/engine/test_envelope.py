@@ -11,7 +11,7 @@ ranks = st.lists(st.tuples(st.integers(1, 10_000), st.integers(0, 300)), min_siz
 
 
 def one_by_one(lines: list[tuple[int, int]], steps: int) -> list[int]:
-    """When each step is over."""
+    """Time at which each step is over."""
     lasts = [max(first + step * growth for first, growth in lines) for step in range(steps)]
     return list(accumulate(lasts, initial=0))
 

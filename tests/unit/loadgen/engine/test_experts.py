@@ -12,7 +12,7 @@ RNG = np.random.default_rng(1)
 
 
 def picks(*experts: int) -> np.ndarray:
-    """Of both layers, for certain."""
+    """Probabilities of 1 for these experts, in both layers."""
     chances = np.zeros((2, 4))
     chances[:, list(experts)] = 1.0
     return chances

@@ -18,7 +18,7 @@ from loadgen.engine.tokens import Message, chat_prompt, continuation, token_coun
 
 CONFIG = EngineServerConfig(model="m", engine=TINY, adapters=("tuned",), time_scale=0.05, ignore_eos=True)
 SLOW = replace(CONFIG, time_scale=20.0)
-"""A token takes at least 80 ms: a `long_chat` with it is still running when the test goes on."""
+"""Engine whose token takes at least 80 ms: a `long_chat` on it is still running when the test continues."""
 
 
 @asynccontextmanager
@@ -41,7 +41,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def said(body: str) -> str:
-    """The text of a chat stream."""
+    """Text of a chat stream."""
     chunks = [json.loads(event.removeprefix("data: ")) for event in body.split("\n\n")[:-2]]
     return "".join(choice["delta"]["content"] for chunk in chunks for choice in chunk["choices"])
 

@@ -27,7 +27,7 @@ batches = st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), min_size
 
 
 def decoding(batch: list[tuple[int, int]], iteration: int) -> list[Sequence]:
-    """These prompts and tokens of their answers, so many iterations later."""
+    """Sequences with these prompts and generated tokens, this many iterations later."""
     return [
         Sequence(
             EngineRequest("a", prompt, 2_000), Holding(b""), prompt + tokens + iteration - 1, tokens + iteration, 1

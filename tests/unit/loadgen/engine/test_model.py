@@ -348,12 +348,12 @@ jumping_or_not = st.builds(replace, configs, stream_every_iteration=st.booleans(
 
 @dataclass
 class Story:
-    """What one engine was asked and what it told."""
+    """Requests to one engine, and its outputs."""
 
     model: EngineModel
     outputs: list[EngineOutput] = field(default_factory=list)
     output_tokens: dict[str, int] = field(default_factory=dict)
-    """Of the requests that were taken."""
+    """Output tokens of each accepted request."""
     aborted_ns: dict[str, int] = field(default_factory=dict)
     now_ns: int = 0
 
@@ -370,7 +370,7 @@ class Story:
                 self.outputs += self.model.advance(self.now_ns)
 
     def finish(self, todo: list[Action]) -> list[EngineOutput]:
-        """All that came out until nothing was left to do."""
+        """All outputs until no work is left."""
         for action in todo:
             self.act(action)
         return self.outputs + drain(self.model)
@@ -444,19 +444,19 @@ def test_jumping_over_iterations_changes_nothing_but_the_number_of_reports(
 
 
 def whole_story(outputs: list[EngineOutput]) -> tuple[list[EngineOutput], dict[str, int]]:
-    """Everything but when each further token came, and how many."""
+    """Outputs without the times and sizes of further tokens, and the total of tokens of each request."""
     return [output for output in outputs if not isinstance(output, TokensGenerated)], token_counts(outputs)
 
 
 @dataclass
 class NaiveCache:
-    """A prefix cache for one request at a time: a list of block names, least recently used first, and no counters."""
+    """Prefix cache for one request at a time: a list of block names, least recently used first, and no counters."""
 
     blocks: int
     names: list[bytes] = field(default_factory=list)
 
     def run(self, chain: bytes, prompt: int, output: int) -> int:
-        """Cached tokens of this request's prompt, after which the cache is as it leaves it."""
+        """Cached tokens of this request's prompt; updates the cache as the request leaves it."""
         size, names = CONFIG.block_tokens, names_in(chain)
         hits = 0
         while hits < min(len(names), (prompt - 1) // size) and names[hits] in self.names:

@@ -1,4 +1,4 @@
-"""A cell is found again only if nothing that its figures depend on has changed."""
+"""A cell is found again only if no input of its figures has changed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_recorded_file_counts_by_what_it_holds_not_by_where_it_lies(tmp_path: 
 
 
 def test_users_who_come_when_a_trace_says_so_are_told_apart(tmp_path: Path) -> None:
-    """By where they are, by how much earlier they come, and from users of whom there are so many at a time."""
+    """Region, shift of the trace and number of clients each give a cell a key of its own."""
     folder = published(tmp_path)
     trace = {"trace": {"file": str(folder / "mooncake/conversation_trace.jsonl")}}
 

@@ -1,4 +1,4 @@
-"""Ratios compare runs that were asked the same."""
+"""Ratios compare runs of the same requests."""
 
 from __future__ import annotations
 

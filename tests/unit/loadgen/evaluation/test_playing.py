@@ -22,7 +22,7 @@ def experiment(name: str = "one", seeds: tuple[int, ...] = (1, 2)) -> Experiment
 
 
 class Work:
-    """Stands in for the simulator, and breaks off after so many cells."""
+    """Stand-in for the simulator that breaks off after this many cells."""
 
     def __init__(self, until: int = 1000) -> None:
         self.played: list[str] = []

@@ -1,4 +1,4 @@
-"""The arithmetic of the comparison, and what may be brought to life for it."""
+"""The arithmetic of the comparison, and the scenarios that it can play live."""
 
 from __future__ import annotations
 

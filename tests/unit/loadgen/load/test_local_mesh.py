@@ -1,4 +1,4 @@
-"""What is written for a mesh on this machine lets its regions do what the scenario lets them do."""
+"""Files written for a mesh on this machine allow its regions what the scenario allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a scenario to a live run: who sends where, with which key, and when; and what is wrong with the command line."""
+"""Live runs made from scenarios: the target, key and time of each client's requests; and faults of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales hold what they show, marks lie where their values are, and long lines become short without losing peaks."""
+"""Scales hold the values they show, marks lie at their values, and long lines are shortened without losing peaks."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_log_scale_names_fewer_values_the_more_decades_it_has(low: float, high
 
 
 def test_boxes_lie_where_their_values_are_on_a_log_scale() -> None:
-    """From 0.1 s to 10 s is two decades: 1 s lies in the middle, equal values do not divide by zero."""
+    """The range from 0.1 s to 10 s is two decades: 1 s lies in the middle; equal values do not divide by zero."""
     drawn = rows("TTFT", ["run"], [Boxes("", "s", [box(0.1, 1, 1, 1, 10, 1)])], names_above=True)
     whiskers, median = [each for each in elements(drawn, "line") if each.get("class") != "grid"]
     assert (number(whiskers, "x1"), number(whiskers, "x2")) == (14, 626)

@@ -1,4 +1,4 @@
-"""What is Markdown on every page is laid out the same."""
+"""Markdown elements common to every page are laid out the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report: one well-formed file that needs nothing else, and shows what was measured."""
+"""The report: one well-formed file that needs nothing else, and shows the measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.scenarios import small_scenario
 
 
 class Balance(HTMLParser):
-    """Every element that is opened is closed, in order."""
+    """Parser that checks that every opened element is closed, in order."""
 
     def __init__(self) -> None:
         super().__init__()

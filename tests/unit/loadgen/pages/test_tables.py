@@ -1,4 +1,4 @@
-"""Tables show what was measured beside what it is held against, and never a zero for what was not measured."""
+"""Tables show measurements beside their reference values, and never a zero for a missing one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a template is given is escaped, and what it lacks is an error rather than a gap."""
+"""Values given to a template are escaped, and a missing one is an error rather than a gap."""
 
 from __future__ import annotations
 

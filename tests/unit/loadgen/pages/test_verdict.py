@@ -1,4 +1,4 @@
-"""Which run did best: by how much, and not where it is no difference."""
+"""The best run: by how much, and not where it is no difference."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_throughput_is_slots_over_service_time() -> None:
 
 
 def test_prefill_that_costs_by_the_token_slows_everybody() -> None:
-    """In the steady state: n = λ · iterations · t, and t = (W + H n) / (1 − λ c L_in)."""
+    """Steady state: n = λ · iterations · t, and t = (W + H n) / (1 − λ c L_in)."""
     work = work_of(lengths_of([(Shape(1_000, 100), 1.0)]), 512)
     rate, cost = throughput(LLAMA_31_8B_L4, 20, work), LLAMA_31_8B_L4.cost
     busy = 1 - rate * cost.prefill_token_ns * 1_000 / 1e9

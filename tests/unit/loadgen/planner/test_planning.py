@@ -16,7 +16,7 @@ from loadgen.planner.verified import Trial
 
 MIX = Source("a mix", lengths_of([(Shape(500, 50), 0.9), (Shape(9_000, 600), 0.1)]), 100, 5.0, ("made up",))
 SMALL = replace(LLAMA_3_70B_A100, kv_blocks=4_096, context_tokens_max=16_384, sequences_max=16)
-"""Four windows of 16K, sixteen of 4K."""
+"""Profile with KV cache for four windows of 16K, or sixteen of 4K."""
 
 
 @pytest.fixture(scope="module")

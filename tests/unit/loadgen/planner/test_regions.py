@@ -5,7 +5,7 @@ import pytest
 from loadgen.planner.regions import PoolNeed, region_fleets, region_load, together_per_s
 
 DAY = tuple((float(hour), 100.0 if hour == 12 else 10.0) for hour in range(24))
-"""One busy hour at noon."""
+"""Rates of a day with one busy hour at noon."""
 POOLS = (PoolNeed("short", 0.9, 9.0), PoolNeed("long", 0.1, 0.5), PoolNeed("none", 0.0, 1.0))
 
 

@@ -1,4 +1,4 @@
-"""The heap of things to do: in order of time, then of entry, and never back in time."""
+"""The heap of scheduled actions: in order of time, then of entry, and never back in time."""
 
 from __future__ import annotations
 

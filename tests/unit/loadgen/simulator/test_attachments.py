@@ -1,4 +1,4 @@
-"""What a simulated gateway serves: what its snapshot gives it, its own that is not away, nothing that is another's."""
+"""Replicas that a simulated gateway serves: those of its snapshot, its own that are not away, and none of another's."""
 
 from __future__ import annotations
 

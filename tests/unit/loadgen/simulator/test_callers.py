@@ -1,4 +1,4 @@
-"""A client that knows only the name: further addresses, tries after a while, and whose failure it was."""
+"""A client that knows only the DNS name: further addresses, retries after a while, and the attribution of failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def failures(story: Story) -> Counter[str]:
 
 
 def test_where_nobody_is_the_next_address_is_tried_at_once() -> None:
-    """A sibling lives: whoever asks after the death is served, though the name still leads to both for a while."""
+    """A sibling lives: every request after the death is served, though the name still leads to both for a while."""
     story = play(*crash("us/gw0"))
     late = [each for each in story.records if each.sent_ns > 4_000_000_000]
     assert late
@@ -49,7 +49,7 @@ def test_without_tries_left_it_is_the_caches_failure_or_the_names() -> None:
 
 
 def test_with_no_name_server_left_there_is_no_answer() -> None:
-    """What a cache still has is used until then."""
+    """Cached answers are used until they expire."""
     everybody = crash("us/gw0", "us/gw1", "eu/gw", "ap/gw")
     gone = {"kind": "controller_crash", "target": "controller", "at": "4s", "lasts": "20s"}
     story = play(*everybody, gone, controller={"region": "us", "ttl_s": 1}, names={"retries": 1})

@@ -58,7 +58,7 @@ def test_worlds_are_of_many_kinds() -> None:
 
 
 def test_where_agents_fill_the_caches_requests_are_held_for_their_sake() -> None:
-    """And for the time of replicas: what is checked of those who are held is checked of somebody."""
+    """Requests are held for the time of replicas, too: without any, the checks of held requests would check nothing."""
     full = [seed for seed in SEEDS if chaos_document(seed).get("kv_tokens")]
     assert len(full) > len(SEEDS) / 8
     held: Counter[str] = Counter()
@@ -76,7 +76,7 @@ def test_a_seed_tells_the_same_story_twice() -> None:
 
 
 BREAKING = (1, 2, 5, 9, 41)
-"""Meshes, and two of pools."""
+"""Seeds of meshes, two of them with pools."""
 
 
 def test_where_answers_break_all_the_time_they_go_on_and_no_token_is_lost() -> None:
@@ -86,7 +86,7 @@ def test_where_answers_break_all_the_time_they_go_on_and_no_token_is_lost() -> N
 
 
 def test_whoever_goes_on_at_the_wrong_place_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A seeded defect: each rest is written one token too early."""
+    """A seeded defect: each continuation begins one token too early."""
     honest = Told.breaks_off
     monkeypatch.setattr(Told, "breaks_off", lambda told: max(honest(told) - 1, 0))
     found = [endure_breaking(seed) for seed in BREAKING[:2]]

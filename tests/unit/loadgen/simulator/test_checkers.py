@@ -1,4 +1,4 @@
-"""The oracle itself: it lets an honest story pass, and stops at the first thing that does not hold."""
+"""The oracle itself: it lets an honest story pass, and stops at the first breach."""
 
 from __future__ import annotations
 
@@ -57,14 +57,16 @@ GATEWAY = GatewayId("gw-us")
 
 
 class _Blind(Checker):
-    """Sees nothing, so that what is caught was caught by the oracle."""
+    """Checker that finds nothing, so that only the oracle can catch a breach."""
 
     def after(self, event: Event, effects: list[Effect], now_ns: int) -> list[object]:  # type: ignore[override]
         return []
 
 
 class Witness:
-    """Tells the oracle of one gateway in the US, which has a replica there and one in the EU, and a peer in the EU."""
+    """Oracle fed by hand with events of one gateway in the US, which has a replica there and one in the EU, and a peer
+    in the EU.
+    """
 
     def __init__(
         self, process: object = None, accept: object = None, placement: PlacementPolicy = PlacementPolicy.COST
@@ -99,7 +101,7 @@ class Witness:
         self.tell(RequestArrived(profile(name), 100 * SECOND), *effects)
 
     def forward(self, name: str, *effects: Effect, stamped: PlaceRule | None = None) -> None:
-        """As its origin stamped it, unless that stamped something else before."""
+        """Forward with this stamp, which counts as its origin's unless one was recorded before."""
         event = forward_from_eu(profile(name), 100 * SECOND, origin="gw-eu", may_run=stamped)
         self.watch._stamped.setdefault(RequestId(name), {event.stamp.rule})
         self.tell(event, *effects)
@@ -152,7 +154,7 @@ def out_of_turn(told: Witness) -> None:
 
 
 def waits(told: Witness) -> RequestState:
-    """It stands in the queue of a core that has not heard of its replica."""
+    """Request that waits in the queue of a core that has no probe of its replica."""
     told.core.handle(PolicyApplied(policy(US)), told.now_ns)
     told.core.handle(AssignmentApplied(1, (replica_spec("r-us"),), ()), told.now_ns)
     told.core.handle(RequestArrived(profile("a"), 100 * SECOND), told.now_ns)
@@ -212,7 +214,7 @@ def refused_beside_a_replica(told: Witness) -> None:
 
 
 def adopted(told: Witness) -> None:
-    """Its home takes nothing but what arrives there."""
+    """Let the gateway adopt a replica whose home accepts only requests that arrive there."""
     closed = replace(replica_spec("r-us"), accepts=rule(EU))
     told.tell(AssignmentApplied(2, (closed, replica_spec("r-eu", EU)), (PeerSpec(GatewayId("gw-eu"), EU),)))
 
@@ -232,7 +234,9 @@ POOL = PoolSpec(PoolName("pd"), PoolKind.DISAGGREGATED, Connector.NIXL, decode_b
 
 
 def disaggregated(told: Witness) -> None:
-    """It has a pool of one prefill worker and two decode workers, of a batch of one, and an engine that does both."""
+    """Give the gateway a pool of one prefill worker and two decode workers, with a batch of one, and a unified
+    engine.
+    """
     workers = [
         replace(replica_spec(name), pool=POOL.name, role=role)
         for name, role in (("p", ReplicaRole.PREFILL), ("d0", ReplicaRole.DECODE), ("d1", ReplicaRole.DECODE))
@@ -250,7 +254,7 @@ def part(name: str, role: LegRole, at: str, *, leg: int = 1, read_by: str = "p")
 
 
 def read(told: Witness, name: str, *effects: Effect) -> None:
-    """Its prompt has been read."""
+    """Let the request's prefill complete."""
     told.arrive(name, part(name, LegRole.PREFILL, "p"))
     told.end(name, *effects, result=LegResult.COMPLETED)
 
@@ -331,7 +335,7 @@ def test_what_does_not_hold_is_named(story: Callable[[Witness], None], told: Wit
 
 @dataclass
 class IdleEngine:
-    """Has had nothing to do since the world began."""
+    """Engine that has been idle since the world began."""
 
     replica_id: ReplicaId
     is_up: bool = True
@@ -374,7 +378,9 @@ def test_clients_are_answered_once() -> None:
 
 
 def test_an_engine_that_never_answers_is_noticed_at_the_end() -> None:
-    """A world whose engines go by a clock that stands still: requests stay open, and the end says so."""
+    """The engines of this world have a clock that stands still: requests stay open, and the check at the end finds
+    them.
+    """
     scenario = chaos_scenario(2)
     world = World(scenario, scenario.runs[0], every_invariant=True)
     for engine in world._engines.values():

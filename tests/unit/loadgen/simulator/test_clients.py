@@ -1,4 +1,4 @@
-"""Users who replay what was recorded: in its order, at its times, with its texts, by any format."""
+"""Users who replay a recording: in its order, at its times, with its texts, from any format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole worlds with a controller: what is taken over, when, by whom, and what clients see of it."""
+"""Whole worlds with a controller: the replicas taken over, when, by which gateway, and the effect on clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def world_of(**changes: Any) -> World:
 
 
 def played(**changes: Any) -> Figures:
-    """What its report says of its controller; checked to its end."""
+    """Controller's part of the report of a world, checked to its end."""
     world = world_of(**changes)
     story = world.play()
     world.check_the_end()
@@ -113,7 +113,7 @@ class TestTheControllerIsGone:
         assert {"eu/0", "eu/1"} <= there[US0] | there[US1]
 
     def test_whoever_was_down_is_so_in_its_next_life_and_until_it_is_up(self) -> None:
-        """One that began knowing nobody would name the dead again."""
+        """A controller that began without state would put the dead gateway's address into DNS again."""
         crash = {"kind": "controller_crash", "target": "controller", "at": "9s", "lasts": "1s"}
         world = world_of(faults=[*killed("eu/gw", lasts="10s"), crash])
         until(world, 10.1)

@@ -1,4 +1,4 @@
-"""The oracle of what a controller does finds each thing that must not be, and lets the rest pass."""
+"""The oracle of a controller's decisions finds each forbidden one, and lets the others pass."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_everything_comes_home() -> None:
 
 
 class Pushing:
-    """A gateway that pushes to a replica, whatever it is told."""
+    """Gateway that sends to a replica, whatever its snapshots say."""
 
     def __init__(self, replica: str) -> None:
         self.watch = Watched().watch
@@ -276,7 +276,7 @@ def test_news_that_was_sent_before_a_fault_was_over_may_come_late() -> None:
 
 class TestWhatAPeerKnows:
     def pushing(self) -> Pushing:
-        """The peer serves by what gives the replica to it, and the gateway has heard so."""
+        """Gateway that has heard that its peer serves by a snapshot which gives the replica to the peer."""
         pushing = Pushing("eu-0")
         pushing.begin(US)
         pushing.send(1, to=US)

@@ -1,4 +1,6 @@
-"""Worlds with a controller, drawn from seeds: the same each time, of many kinds, and nothing is found in a few."""
+"""Worlds with a controller, drawn from seeds: the same each time, of many kinds, and a few of them without a
+finding.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decode workers in the world: they fetch what was read, let it go, and lose it when somebody dies."""
+"""Decode workers in the world: they fetch prefilled blocks, release them, and lose them when an engine dies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MS = 1_000_000
 
 @dataclass
 class Bench:
-    """A prefill worker, and a group of two that answer."""
+    """A prefill worker, and a group of two decode workers."""
 
     log: list[str] = field(default_factory=list)
 
@@ -106,7 +106,7 @@ def test_who_leaves_before_it_was_fetched_lets_go_at_once(waits: bool) -> None:
     run = bench.answer("a", waits=waits)
     bench.workers[0].abort(run.run_id)
     bench.wait(SECOND)
-    assert bench.reader.kept == waits  # read after all, for nobody
+    assert bench.reader.kept == waits  # read after all, in vain
 
     bench.wait(31 * SECOND)
     assert bench.reader.kept == 0
@@ -121,7 +121,7 @@ def test_the_lease_of_what_waits_for_its_turn_is_kept_alive_and_that_of_a_dead_o
     bench.group.hang(0, True)
     bench.answer("a")
     bench.wait(100 * SECOND)
-    assert bench.reader.kept == 1  # the one that nobody wants is gone
+    assert bench.reader.kept == 1  # the abandoned one is gone
 
     bench.group.hang(0, False)
     bench.workers[0].crash()

@@ -1,4 +1,6 @@
-"""A modelled engine in the world: its story is told once, it can crawl, crash and come back cold."""
+"""A modelled engine in the world: its outputs are reported once, and it can slow down, crash and return with a cold
+cache.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ NAMES = packed(range(1, 40))
 
 @dataclass
 class Bench:
-    """One engine and what it told."""
+    """One engine and its outputs."""
 
     log: list[tuple[str, int]] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""What followed a death, each stage once and in seconds from it."""
+"""Stages of a failover, each once and in seconds from the death."""
 
 from __future__ import annotations
 

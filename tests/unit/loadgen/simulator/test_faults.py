@@ -1,4 +1,4 @@
-"""Faults as values: when they strike, and that random ones heal in time and hit what there is."""
+"""Faults as values: when they strike, and that random ones heal in time and hit existing targets."""
 
 from __future__ import annotations
 

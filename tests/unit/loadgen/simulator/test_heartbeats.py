@@ -1,4 +1,4 @@
-"""Heartbeats come in one by one or window by window, in order, and never to somebody who was not there."""
+"""Heartbeats arrive one by one or window by window, in order, and never at a gateway that was not there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def report(sequence: int) -> LoadReport:
 
 
 class Desk:
-    """Who hears them: at which time, which of them, and when each had come in."""
+    """Receiver that records the time of each delivery, and the sequence and arrival of each heartbeat."""
 
     def __init__(self, window_ns: int) -> None:
         self.agenda = Agenda()

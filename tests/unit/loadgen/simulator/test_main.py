@@ -1,4 +1,4 @@
-"""The command: what it writes, what it prints, and its exit codes."""
+"""The command: its files, its output, and its exit codes."""
 
 from __future__ import annotations
 

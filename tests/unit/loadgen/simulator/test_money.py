@@ -1,4 +1,4 @@
-"""What a run would have cost."""
+"""Cost of a run in money."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ US, EU = RegionName("us"), RegionName("eu")
 ANY = PoolName("")
 SECOND = 10**9
 DAY_S = 240
-"""As long as a day takes here: ten seconds are an hour."""
+"""Seconds of a day here: ten seconds are an hour."""
 NIGHT = Hours(True, True, 0, 6 * 60, hour_micros=1_000_000)
 OWNED = Tariff(US, ANY, 2_000_000, False, 10, 1000, 500, 100_000)
 BY_USE = Tariff(EU, ANY, 3_000_000, True, 10, 1000, 0, 100_000, (NIGHT,))

@@ -1,4 +1,4 @@
-"""Caches keep an answer for its TTL, ask once for all who wait, and pass over a name server that says nothing."""
+"""Caches keep an answer for its TTL, query once for all waiting clients, and pass over a silent name server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A flood beside others: what is left of it for them, and that the check sees where nothing keeps it off."""
+"""A flood of one tenant beside others: its effect on them is bounded, and the check fails where no sharing
+bounds it.
+"""
 
 from __future__ import annotations
 

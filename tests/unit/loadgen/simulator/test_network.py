@@ -16,7 +16,7 @@ MS = 1_000_000
 
 @dataclass
 class Cable:
-    """One line from the US to the EU, and what came out of each end."""
+    """One line from the US to the EU, and a log of arrivals at each end."""
 
     config: NetworkConfig = field(default_factory=lambda: NetworkConfig(connection_timeout_ns=1000 * MS))
     log: list[tuple[int, str]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What results say of where their load came from: unreadable, cut and shifted things are never left out."""
+"""Origins of a load in the results: unreadable, cut and shifted parts are never left out."""
 
 from __future__ import annotations
 

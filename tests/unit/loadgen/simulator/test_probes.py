@@ -1,4 +1,4 @@
-"""A probe tells what changed, tells the rest now and then, and looks at nothing else."""
+"""A probe reports each change once, and unchanged states before they become stale."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def engines(agenda: Agenda, count: int) -> list[SimEngine]:
 
 
 def probe(agenda: Agenda, probes: Probes, at_ns: int) -> tuple[ReplicaObservation, ...]:
-    """Sent, seen and told at one moment."""
+    """Observations of a probe that is sent, taken and reported at one moment."""
     agenda.run_until(at_ns)
     observations = probes.news(at_ns)
     probes.tell(observations)

@@ -1,4 +1,4 @@
-"""Chains grow as if hashed at once, and two prompts share exactly what they share."""
+"""Chains grow as if hashed at once, and two prompts share exactly their common prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The arithmetic of the figures: the warm-up is left out, failures are not, and shares are of what they say."""
+"""The arithmetic of the figures: the warm-up is left out, failures are not, and each share has the stated
+denominator.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ def test_spread_between_engines_is_that_of_every_moment_together() -> None:
 
 
 def test_what_was_open_at_once_counts_overlaps_under_load_only() -> None:
-    """3 to 5 s twice, 5 to 6 s (begins as the others end), and four times each in the warm-up and after the load."""
+    """Requests: 3 to 5 s twice, 5 to 6 s (begins as the others end), and four each in the warm-up and after the
+    load.
+    """
     spans = [(3, 5), (3, 5), (5, 6), *[(0, 1)] * 4, *[(11, 12)] * 4]
     records = [replace(DONE, sent_ns=start * SECOND, ended_ns=end * SECOND) for start, end in spans]
     assert figures(*records)["total"]["in_flight_max"] == 2

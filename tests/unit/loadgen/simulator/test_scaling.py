@@ -1,4 +1,4 @@
-"""Replicas that come and go in small worlds: what is ordered comes late, what goes loses nobody."""
+"""Replicas that come and go in small worlds: ordered ones arrive late, and removed ones lose no request."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ SCALING = {
 }
 REGIONS = {"us": {"jurisdiction": "US", "replicas": 3}, "eu": {"jurisdiction": "EU", "replicas": 3}}
 WAVE = [["0s", 0], ["1s", 8], ["8s", 8], ["9s", 0], ["40s", 0]]
+"""Users a second, in America alone: a curve of times and rates."""
 ONCE = {"turns": {"median": 1, "sigma": 0, "minimum": 1, "maximum": 1}}
-"""Users a second, in America alone."""
+"""Conversations of a single turn."""
 
 
 def document(mode: str, **changes: Any) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def document(mode: str, **changes: Any) -> dict[str, Any]:
 
 
 def play(mode: str, **changes: Any) -> tuple[Story, list[str]]:
-    """The story and what was told of scaling, checked to its end."""
+    """The story and the lines about scaling, of a world checked to its end."""
     scenario = parse_scenario(document(mode, **changes), Path("scaling.yaml"))
     lines: list[str] = []
     world = World(scenario, scenario.runs[0], every_invariant=True, on_line=lines.append)

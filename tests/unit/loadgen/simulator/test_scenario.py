@@ -1,4 +1,4 @@
-"""Scenario files: what they mean, and that what is wrong is named by its key."""
+"""Scenario files: their meaning, and that each fault is named by its key."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_whoever_has_seen_enough_may_leave() -> None:
 
 
 class FakeCluster:
-    """Machines that finish the latest job first, and remember what they were asked."""
+    """Cluster that finishes the latest job first, and remembers its jobs."""
 
     def __init__(self) -> None:
         self.at_once_max = 0

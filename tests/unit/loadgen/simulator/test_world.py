@@ -1,4 +1,4 @@
-"""Whole small worlds: programs run in their order, distances are paid for, probes tell what changed, faults heal."""
+"""Whole small worlds: programs run in their order, distances cost time, probes report changes, faults heal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECOND = 1_000_000_000
 
 
 def play(**changes: Any) -> tuple[Story, list[str]]:
-    """The story and every line of it; checked to its end."""
+    """The story and every line of it, of a world checked to its end."""
     own = {
         "duration": "8s",
         "workloads": {"chat": {"conversations": {}}, "tree": {"tree": {}}, "bursts": {"bursts": {"requests": 30}}},
@@ -48,10 +48,10 @@ def test_a_global_balancer_costs_its_distance_on_every_way() -> None:
 
 
 def test_exact_prefixes_are_those_that_engines_have() -> None:
-    """An engine that crashed has lost its cache, which only who looks into it knows."""
+    """An engine that crashed has lost its cache, which only a look into the engine reveals."""
 
     def matched(**run: Any) -> int:
-        """Blocks of the first prompt that is sent to the engine once it is back, by the gateway's word."""
+        """Matched blocks of the first prompt that is sent to the engine once it is back, as the gateway counts them."""
         crash = {"kind": "replica_crash", "target": "eu/0", "at": "4s", "lasts": "100ms"}
         _, lines = play(runs=[{"system": "region_local"} | run], faults=[crash])
         found = [re.match(r"(\d+) .* replica:eu/0 .* (\d+)$", line) for line in lines]
@@ -130,7 +130,7 @@ def test_an_unreadable_policy_keeps_requests_at_home_until_it_is_read() -> None:
 
 
 def test_what_was_cut_twice_is_whole_again_when_the_last_cut_heals() -> None:
-    """However the two regions are named."""
+    """Holds for either order of the two regions."""
     faults = [
         {"kind": "slow_link", "target": "eu", "other": "us", "amount": 10, "at": "0s", "lasts": "3s"},
         {"kind": "slow_link", "target": "us", "other": "eu", "amount": 10, "at": "1s", "lasts": "5s"},

@@ -1,4 +1,4 @@
-"""`nightside trace`: what it prints and writes, and what its exit code means."""
+"""`nightside trace`: its output and files, and the meaning of its exit code."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def line(**fields: Any) -> str:
 
 
 def comparable(trace: Trace) -> list[tuple[object, ...]]:
-    """Without the names of what nobody shares."""
+    """Rows without the names of unshared blocks."""
     return [
         (row.session, row.passage.space, row.passage.runs, row.passage.block_tokens, row.passage.tokens,
          row.output_tokens, row.after, row.think_s, row.api_s, None if row.after is not None else row.at_s)

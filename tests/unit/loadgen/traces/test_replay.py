@@ -1,4 +1,4 @@
-"""Which part of a trace is replayed and how; whatever is left out or cut is counted."""
+"""The part of a trace that is replayed, and how; rows left out or cut are counted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def replay(rows: list[TraceRow], *groups: Group, seed: int = 1, **changes: Any) 
 
 
 def counts(replayed: Replay) -> dict[str, int]:
-    """Those that are not 0."""
+    """Counts that are not 0."""
     return {name: count for name, count in asdict(replayed.counts).items() if count}
 
 

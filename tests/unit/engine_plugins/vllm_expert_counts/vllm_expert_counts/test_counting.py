@@ -1,5 +1,6 @@
 """A small engine with a prefix cache, evictions, chunks and preemptions writes blocks in every order that a real one
-may; whatever the order, a prompt's counts are those of its tokens read alone."""
+may; in any order, a prompt's counts equal those of its tokens computed alone.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ Tokens = tuple[int, ...]
 
 @functools.cache
 def gate(tokens: Tokens) -> list[list[int]]:
-    """What the last of these tokens picks, by layer: it depends on every token before it, as hidden states do."""
+    """Experts that the last of these tokens picks, by layer; they depend on every token before it, as hidden
+    states do.
+    """
     rng = random.Random(repr(tokens))
     return [rng.sample(range(EXPERTS), TOP_K) for _ in range(LAYERS)]
 
@@ -47,7 +50,7 @@ class Running:
 
 @dataclass
 class Engine:
-    """Blocks are taken from the one that was used longest ago, and known by the tokens before and in them."""
+    """Engine whose blocks are reused least recently used first, and identified by the tokens before and in them."""
 
     rng: random.Random
     counter: Counter
@@ -132,7 +135,7 @@ class Engine:
         return request
 
     def preempt(self, request_id: str) -> None:
-        """What it has said is read again, behind its prompt."""
+        """Preempt a request: its generated tokens are computed again, behind its prompt."""
         request = self.release(request_id)
         self.preemptions += 1
         self.begin(request_id, request.tokens, request.prompt)
@@ -194,7 +197,7 @@ def test_blocks_that_wait_for_an_answer_are_not_the_prompts() -> None:
 
 
 def test_who_is_over_is_forgotten() -> None:
-    """Another one may come by the same name."""
+    """Another request may have the same id."""
     counter = Counter(Ledger(BLOCKS, BLOCK), HostRows(BLOCKS, BLOCK, LAYERS, EXPERTS))
     picks = np.zeros((2, LAYERS, TOP_K), dtype=np.uint8)
     again = [Scheduled("a", 0, 2, 2, (3,), True)]

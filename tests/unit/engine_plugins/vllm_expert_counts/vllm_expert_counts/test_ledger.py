@@ -64,7 +64,7 @@ def test_two_who_write_one_block_break_it(ledger: Ledger, mixed: tuple[int, ...]
 
 
 def test_what_was_never_counted_is_not_covered(ledger: Ledger) -> None:
-    """As blocks are that were loaded from another engine."""
+    """Blocks that were loaded from another engine were never counted."""
     ledger.write(slots(20, 21))
     assert not ledger.covers([1, 5], BLOCK + 2)
     assert not ledger.covers([], 0)

@@ -9,7 +9,7 @@ from vllm_expert_counts.refusals import why_not
 
 
 def config() -> Any:
-    """Of vLLM, as far as it is looked at."""
+    """Config of vLLM, as far as the plug-in reads it."""
     return SimpleNamespace(
         model_config=SimpleNamespace(get_num_experts=lambda: 32, runner_type="generate"),
         use_v2_model_runner=False,

@@ -21,7 +21,7 @@ def test_a_block_counts_each_layers_picks_and_begins_anew() -> None:
 
 
 def test_sums_are_wider_than_what_is_summed() -> None:
-    """A row is a byte an expert, a sum over 40 full blocks is not."""
+    """A row has one byte per expert, too narrow for the sum of 40 full blocks."""
     rows = HostRows(blocks=40, block_tokens=BYTE_TOKENS, layers=1, experts=2)
     assert rows.nbytes == 40 * 2
     picks = np.zeros((BYTE_TOKENS, 1, 1), dtype=np.uint8)
@@ -50,7 +50,7 @@ def test_tokens_of_a_step_can_be_counted_alone(dtype: type[np.generic]) -> None:
 
 
 def test_a_sum_stays_as_it_was_when_it_was_asked_for() -> None:
-    """It is read after the step, when other steps may have begun."""
+    """A sum is read after the step, when other steps may have begun."""
     rows = HostRows(blocks=2, block_tokens=16, layers=1, experts=2)
     rows.add(np.array([0]), np.array([0]), np.ones((1, 1, 1), dtype=np.uint8))
     before = rows.total([0])

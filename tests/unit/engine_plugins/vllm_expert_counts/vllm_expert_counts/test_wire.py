@@ -18,7 +18,7 @@ def test_a_hand_over_carries_the_counts_as_they_are() -> None:
 
 
 def test_the_largest_prompt_of_a_large_model_stays_small() -> None:
-    """48 layers of 128 experts are 12 KiB; a hand-off may carry 64."""
+    """48 layers of 128 experts take 12 KiB; a hand-off may carry 64."""
     counts = np.random.default_rng(0).integers(0, 65_536, (48, 128)).astype(np.uint32)
     assert len(json.dumps(handed_over(counts, 100_000, "m"))) < 20_000
 

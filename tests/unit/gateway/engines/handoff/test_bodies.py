@@ -1,5 +1,6 @@
-"""What either leg says, held against the contracts of vLLM 0.32, vllm-ascend 0.23 and SGLang 0.5.23, and against the
-client's own body: whatever is not the connector's is there as it came."""
+"""Bodies of either leg, compared with the contracts of vLLM 0.32, vllm-ascend 0.23 and SGLang 0.5.23, and with the
+client's own body: all members but the connector's are passed on unchanged.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ CHAT, COMPLETIONS = engine_api.CHAT_PATH, engine_api.COMPLETIONS_PATH
 MET = meeting(b"n" * 16, 1)
 AT = Bootstrap("p.example", 8998, engine_id="e-0")
 TOLD = b'{"do_remote_prefill":true, "remote_block_ids":[[64,40]],"remote_engine_id":"365c","x":1.50,"tp_size":1}'
-"""Odd spaces and numbers: nobody here may read it and write it anew."""
+"""Hand-off with odd spaces and numbers: a gateway must not parse it and write it again."""
 PROMPTS = (
     b'"Once \\u00fcpon \\n a night "',
     b"[ 963,608 , 1108]",

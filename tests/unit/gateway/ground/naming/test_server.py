@@ -30,7 +30,7 @@ LOCAL = ip_address("127.0.1.1")
 
 
 class SpentAfterOne(TimeShare):
-    """Used up by the first answer, and for so long."""
+    """Time share that the first answer uses up, for this long."""
 
     def __init__(self, rest_ns: int) -> None:
         super().__init__(1)
@@ -57,7 +57,7 @@ def common(
 
 
 class Serving:
-    """A server with what it counts."""
+    """A server with its counters."""
 
     def __init__(self, server: DnsServer, shared: Common, told: list[object]) -> None:
         self.server = server
@@ -110,7 +110,7 @@ async def by_connection(server: Serving, asked: dns.message.Message) -> dns.mess
 
 
 async def raw(server: Serving, data: bytes) -> bytes | None:
-    """One datagram, and what comes back before a good question is answered."""
+    """Send one datagram; return its answer, or None if a good question sent after it is answered first."""
     loop = asyncio.get_running_loop()
     answers: asyncio.Queue[bytes] = asyncio.Queue()
 

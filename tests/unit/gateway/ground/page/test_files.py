@@ -101,7 +101,7 @@ def colours(scheme: str) -> dict[str, str]:
 
 
 def contrast(one: str, other: str) -> float:
-    """As WCAG 2 has it."""
+    """Contrast of two colours as WCAG 2 defines it."""
 
     def luminance(colour: str) -> float:
         parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]

@@ -18,7 +18,7 @@ QUICK = LiveSettings(watchers_max=2, interval_s=0.01, alive_s=0.05, stall_s=0.2)
 
 
 class Shown:
-    """What there is to be seen, and how often somebody looked."""
+    """Sections of the page, and how often they were read."""
 
     def __init__(self) -> None:
         self.sections: dict[str, Any] = {"who": {"name": "us-1"}, "queue": []}
@@ -85,13 +85,13 @@ async def test_those_who_watch_are_bounded_and_those_who_left_make_room() -> Non
 
 
 async def test_whoever_asks_for_headers_alone_does_not_watch() -> None:
-    """What would be written after them would be read as the next answer on that connection."""
+    """Bytes written after the headers would be read as the next answer on that connection."""
     async with watched(Shown()) as (live, url, session), session.head(url) as response:
         assert (response.status, live.watchers) == (405, 0)
 
 
 async def test_no_stream_lasts_for_ever() -> None:
-    """A token that opened it may be none any longer."""
+    """The token that opened the stream may have become invalid."""
     app = web.Application()
     add_live(app, Live(Shown(), replace(QUICK, lasts_s=0.05)))
     async with TestServer(app) as server, aiohttp.ClientSession() as session:
@@ -102,7 +102,7 @@ async def test_no_stream_lasts_for_ever() -> None:
 
 
 async def test_whoever_reads_nothing_is_left() -> None:
-    """Far more than any buffer takes, and another one each time."""
+    """The page is far larger than any buffer, and differs each time."""
     shown = Shown()
     async with watched(shown) as (live, url, session), session.get(url) as response:
         await next_data(response)

@@ -23,14 +23,14 @@ CONFIG = IssuerConfig(name="corp", issuer="https://login.example.net", audiences
 
 
 class Both(StillClock):
-    """Both clocks move together."""
+    """Clock whose wall time moves with its monotonic time."""
 
     def wall_ns(self) -> int:
         return self.now
 
 
 class Source:
-    """What a fetch brings: keys of an issuer, or why not."""
+    """Result of each fetch: keys of an issuer, or a fault."""
 
     def __init__(self) -> None:
         self.issuer = FakeIssuer()
@@ -55,7 +55,7 @@ class Stand:
         self.issuer = self.another()
 
     def another(self) -> Issuer:
-        """As after a restart."""
+        """Issuer as after a restart."""
         log = make_logger(LoggingConfig(LogFormat.JSON), "gw", self.log)
         around = Around("gw", self.folder, self.clock, log, self.counters, self.source.fetch, random.Random(1))
         (issuer,) = around.issuers("clients", [self.config])

@@ -28,7 +28,7 @@ class Both(StillClock):
 
 
 class House:
-    """Two issuers and what holders of their tokens are: whom they name, and how often that was worked out."""
+    """Two issuers and the grants of their tokens: the holders, and how often a grant was computed."""
 
     def __init__(self, remembered_max: int = 100) -> None:
         self.clock = Both(NOW_S * SECOND)

@@ -29,7 +29,7 @@ NOW_NS = NOW_S * 1_000_000_000
 ISSUER = FakeIssuer("https://login.example.net", now_s=NOW_S)
 CONFIG = IssuerConfig(name="corp", issuer=ISSUER.url, audiences=("other", AUDIENCE))
 OTHER_KEY = ec_key("key-1")
-"""Of somebody else, under the same id."""
+"""Another party's key under the same id."""
 
 
 def keys_of(*keys: SigningKey) -> PublicKeys:

@@ -34,7 +34,7 @@ def frames(message: bytes) -> list[pb.AnswerFrame]:
 
 
 def sent(box: Outbox[pb.AnswerFrame]) -> dict[int, bytes]:
-    """By forward, what goes out with the next message."""
+    """Bytes that go out with the next message, by forward."""
     return {each.forward: each.data for each in frames(box.next_message())}
 
 
@@ -67,7 +67,7 @@ def test_a_message_is_what_protobuf_itself_would_write(size: int) -> None:
 
 
 def test_beside_a_body_of_32_mib_every_chat_goes_out_with_the_next_message() -> None:
-    """And the body has the rest of the message, and what it has for itself when it is alone."""
+    """The body gets the rest of the message, and a whole message when it is alone."""
     box = outbox()
     large = Outgoing(box, 1, PLENTY)
     large.put(bytes(32 << 20))
@@ -148,7 +148,7 @@ async def test_a_writer_waits_for_room_and_for_no_more() -> None:
 
 
 async def test_a_turn_of_the_loop_is_one_message_whatever_is_being_written() -> None:
-    """And what is put in meanwhile is the next."""
+    """Chunks put in while a message is written go out in the next one."""
     box, written = outbox(), []
     outs = [Outgoing(box, number, PLENTY) for number in range(50)]
     go_on = asyncio.Event()
@@ -176,7 +176,7 @@ async def test_a_turn_of_the_loop_is_one_message_whatever_is_being_written() -> 
 
 
 async def _written(box: Outbox[pb.AnswerFrame], then: Sequence[Outgoing[pb.AnswerFrame]] = ()) -> list[int]:
-    """Frames in each message that goes out of what was put, and of a chunk of each of `then`, as far as none waits."""
+    """Frames in each message: of the chunks already put, and then of one chunk of each of `then`."""
     written: list[int] = []
 
     async def write(message: bytes) -> None:

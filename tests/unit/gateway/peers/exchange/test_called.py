@@ -1,4 +1,6 @@
-"""A real gateway's end of an exchange, with another's connection to it: what is shared, moved to and cut off."""
+"""A real gateway's end of an exchange, with another gateway's connection to it: sharing a stream, moving to a new one,
+and breaking off.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ PIECE = TOKEN.replace(b'"x"', b'"' + b"y" * 4000 + b'"')
 
 
 class Script(Pouring):
-    """An engine's answer: token, whatever the gate lets through, and the end."""
+    """An engine's answer: a token, `pieces` further pieces once the gate opens, and the end."""
 
     def __init__(self, gate: asyncio.Event | None, pieces: int) -> None:
         self.head = HEAD
@@ -45,7 +47,7 @@ class Script(Pouring):
 
 
 class Engines:
-    """In place of the scripted one: every request at once, each with the answer of its own."""
+    """Engines in place of the scripted one: they take every request at once, each with an answer of its own."""
 
     def __init__(self, gate: asyncio.Event | None = None, pieces: Callable[[str], int] = lambda _: 0) -> None:
         self.open_legs = 0
@@ -104,7 +106,7 @@ async def test_500_forwards_on_a_stream_that_is_killed_each_end_once_and_leave_n
 
 
 async def test_a_stalled_reader_holds_its_own_engine_and_no_other_forward() -> None:
-    """199 streams beside one whose leg reads nothing: they end, and what lies here of it is bounded."""
+    """The 199 streams beside a leg that reads nothing end, and the bytes held for that leg are bounded."""
     sizes = {"r-0": 1000}
     engines = Engines(pieces=lambda request_id: sizes.get(request_id, 3))
     async with serve(PeeringConfig(), engines) as callee, callee.forward(forward_order("r-0")) as stalled:
@@ -117,7 +119,7 @@ async def test_a_stalled_reader_holds_its_own_engine_and_no_other_forward() -> N
 
 
 async def test_new_forwards_move_to_new_streams_as_connections_age_and_nothing_is_lost() -> None:
-    """Under load all the while; an old stream goes with its last forward, and a long one stays on its own."""
+    """Runs under load; an old stream ends with its last forward, and a long forward keeps its own."""
     aged = PeeringConfig(connection_age_ns=200 * MS)
     gate = asyncio.Event()
     engines = Engines(pieces=lambda _: 2)

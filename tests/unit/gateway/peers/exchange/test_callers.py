@@ -9,7 +9,7 @@ from tests.support.core import SECOND
 
 
 class Stream:
-    """Only counted, and closed."""
+    """Stream that is only counted, and closed."""
 
     def __init__(self) -> None:
         self.is_closed = False

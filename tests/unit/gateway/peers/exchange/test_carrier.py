@@ -95,7 +95,7 @@ async def test_who_has_served_in_between_has_not_broken_twice_in_a_row() -> None
 
 
 async def test_a_connection_that_is_lost_is_tried_at_once() -> None:
-    """It is gRPC's to bring back, and nobody waits for us once it is."""
+    """The connection is restored by gRPC, and the carrier adds no delay of its own."""
     async with carrying() as (carrier, fake):
 
         async def lost(_: pb.ForwardRequest, context: ForwardContext) -> None:

@@ -72,7 +72,9 @@ async def test_credit_is_given_half_a_window_at_a_time_as_a_leg_takes_in_what_ca
 
 
 async def test_a_stalled_reader_among_200_streams_delays_no_other_by_more_than_two_turns_of_the_loop() -> None:
-    """Counted from where the peer puts a chunk in to where the leg is handed it. The stalled one's window is full."""
+    """Turns are counted from the peer's putting a chunk in until the leg gets it. The stalled forward's window
+    is full.
+    """
     streams = 200
     async with piped(window_bytes=16_384) as (stream, peer, _):
         forwards = await begun(stream, peer, streams)
@@ -105,7 +107,7 @@ async def test_a_stalled_reader_among_200_streams_delays_no_other_by_more_than_t
 
 
 async def test_who_has_had_enough_gets_no_more_until_it_asks_again() -> None:
-    """Neither of what had gathered before nor of what comes; and then in order."""
+    """Neither gathered chunks nor new ones are handed out; later they come in order."""
     async with piped() as (stream, peer, _):
         (forward,) = await begun(stream, peer, 1)
         for piece in (b"one", b"two"):
@@ -171,7 +173,7 @@ async def test_one_that_was_left_before_it_went_out_is_never_heard_of() -> None:
 
 
 async def test_a_refusal_before_the_request_was_all_sent_is_answered_with_a_cancel() -> None:
-    """Which says that no more of it comes."""
+    """The cancel says that no more of the request follows."""
     async with piped() as (stream, peer, _):
         forward = stream.open(bytes(2**20))
         peer.says(forward=1, refused=pb.Refused(reason="busy"))

@@ -17,7 +17,7 @@ TTFT = Figure.TTFT_P99
 
 
 def test_ratios_are_taken_within_a_round() -> None:
-    """The machine was twice as slow in the second round, for both alike."""
+    """The machine was twice as slow in the second round, for both relays alike."""
     readings = [
         Reading(1, "ours", CHUNK, 20.0),
         Reading(1, "theirs", CHUNK, 10.0),

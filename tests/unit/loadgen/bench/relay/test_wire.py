@@ -32,7 +32,7 @@ def test_the_engine_understands_what_relays_make_of_a_request() -> None:
 
 
 def test_it_tells_token_ids_where_they_are_asked_for() -> None:
-    """Whoever takes them out again leaves what everybody else gets."""
+    """Removing the token ids leaves the event that clients without them get."""
     assert wire.read_ask(b'{"max_tokens":9,"stream":true,"return_token_ids":true}').wants_ids
     assert b'"token_ids":[' in wire.TOKEN_EVENT_WITH_ID
     assert Withheld((Extra.TOKEN_IDS,)).feed(wire.TOKEN_EVENT_WITH_ID, is_crossing=False) == wire.TOKEN_EVENT

@@ -1,4 +1,4 @@
-"""The bound from below: no assignment at all is beneath it, and it says something."""
+"""The lower bound of the gap: no assignment is below it, and it is above zero often enough."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LAGS = (1, 2, 3, 5)
 
 
 def best_gap(ran: list[Ran], begin: int, end: int, workers: int, batch: int) -> float | None:
-    """Of all assignments, the smallest mean of max − min; none, where no assignment keeps to the batch."""
+    """Smallest mean of max − min over all assignments; None if no assignment keeps to the batch."""
     found = []
     for homes in product(range(workers), repeat=len(ran)):
         loads = [[0] * workers for _ in range(begin, end)]
@@ -45,7 +45,7 @@ def test_no_assignment_is_better() -> None:
 
 def test_what_ends_alone_leaves_its_gap() -> None:
     ran = [Ran(100, 0, 10), Ran(100, 0, 20), Ran(10, 10, 20)]
-    # at lag 1 and at the one step whose next lacks it: 109 held, 10 come, nothing else
+    # Step 9 alone counts at lag 1: 109 tokens are held, 10 arrive, and nothing else changes.
     assert gap_at_least(ran, 0, 20, workers=2, batch=1, lags=[1]) == (109 - 10) / 2 / 20
 
 
@@ -56,7 +56,7 @@ def test_where_all_workers_lose_something_nothing_is_said() -> None:
 
 def test_a_free_slot_may_hide_some_of_it() -> None:
     ran = [Ran(100, 0, 10), Ran(100, 0, 20)]
-    # two of four slots are free: the others may grow by as many tokens less
+    # Two of four slots are free: the others may grow by as many tokens less.
     assert gap_at_least(ran, 0, 20, workers=2, batch=2, lags=[1]) == (109 - 2) / 2 / 20
 
 

@@ -1,4 +1,4 @@
-"""What was played is not played again; what has changed is."""
+"""Cells that were played are not played again; changed ones are."""
 
 from __future__ import annotations
 

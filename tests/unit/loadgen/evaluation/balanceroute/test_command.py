@@ -1,4 +1,4 @@
-"""The whole of it at a small size, and its wrong uses."""
+"""The whole command at a small size, and its wrong uses."""
 
 from __future__ import annotations
 

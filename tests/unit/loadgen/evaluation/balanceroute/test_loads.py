@@ -1,4 +1,4 @@
-"""What is asked: recorded loads by their files, made-up ones without, and never the same rows to know and to play."""
+"""Loads: recorded ones from their files, synthetic ones without, and never the same rows to learn from and to play."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""It knows, and says it as a predictor does."""
+"""The oracle knows each request's length, and gives it in a predictor's form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is played: each axis has the default on it, seeds are paired, and only what has its files is asked for."""
+"""The plan: each axis includes the default, seeds are paired, and only loads whose files exist are played."""
 
 from __future__ import annotations
 

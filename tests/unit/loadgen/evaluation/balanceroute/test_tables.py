@@ -15,7 +15,7 @@ BASE: Figures = {"gap": 100.0, "deficit": 500.0, "tpot_p95_ms": 30.0, "tokens_pe
 
 
 def reader() -> Reader:
-    """BR-0 divides the gap by 2, 4 and 8, seed by seed, whatever JSQ has there."""
+    """Results in which BR-0 divides JSQ's gap by 2, 4 and 8, seed by seed, for any gap of JSQ."""
     results = {}
     for number, (base, ours) in enumerate(zip(COMPARISON.of(JSQ), COMPARISON.of(BR_0), strict=True), 1):
         results[base] = BASE | {"gap": 100.0 * number}
@@ -38,7 +38,7 @@ def test_the_strongest_baseline_is_the_one_that_generates_most() -> None:
 
 def test_perfect_balance_wins_what_waits_for_the_fullest() -> None:
     run: Figures = {"kv_share": 0.5, "mean": 100.0, "largest": 200.0}
-    # half a step reads; half of that is waiting
+    # Half a step is spent reading the KV cache; half of that is waiting.
     assert tables.perfect(run) == pytest.approx(1 / 0.75)
 
 

@@ -1,4 +1,4 @@
-"""Exact for each step of a stretch, and blind before it begins."""
+"""The tally is exact for each step of a stretch, and ignores steps before it begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The world without a gateway: it is the same twice, lets nobody get lost, and tells policies apart."""
+"""The world without a gateway: it is the same twice, loses no request, and tells policies apart."""
 
 from __future__ import annotations
 

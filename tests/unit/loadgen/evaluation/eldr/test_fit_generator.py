@@ -10,7 +10,7 @@ SHAPE = ModelShape(6, 32, 4)
 
 
 def test_spreads_that_requests_were_made_with_are_found_again() -> None:
-    """Of their figures, which is all that was fitted to: by a model of another seed."""
+    """The figures are recovered, which is all that was fitted, by a generator of another seed."""
     tokens = np.full(60, 64, np.int64)
     drawn = Generator(SHAPE, Spread(0.4, 1.0, 0.4, 0.6), 3).draw({"a": 1.0, "b": 1.0, "c": 1.0}, 60, 1, tokens=tokens)
     recorded = as_recorded(Generator(SHAPE, Spread(0.4, 1.0, 0.4, 0.6), 3), drawn)

@@ -11,7 +11,9 @@ from loadgen.traces.files import TraceError
 
 
 def write(path: Path, **changed: np.ndarray) -> Path:
-    """Two documents of law, 200 and 60 tokens, and one of code, 20; each token picks its number, and the next ones."""
+    """Write two documents of law, 200 and 60 tokens, and two of code, 20 and 128; each token picks the expert of its
+    number, and the next ones.
+    """
     arrays: dict[str, np.ndarray] = {}
     for name, lengths in (("law", [200, 60]), ("code", [20, 128])):
         tokens = np.arange(sum(lengths))[None, :, None] + np.arange(6)[None, None, :] + np.arange(3)[:, None, None]

@@ -1,4 +1,4 @@
-"""What is brought about, and whose each failure is."""
+"""The cases that are played, and the attribution of each failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SDK's HTTP client goes where the name leads, one address after the other, and says where nobody listened."""
+"""The SDK's HTTP client tries the name's addresses one after the other, and reports where nothing listened."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ US = RegionName("us-east-1")
 
 
 class Leads(NameResolver):
-    """Wherever a test says."""
+    """Resolver with answers of the test's choosing."""
 
     def __init__(self, *told: str) -> None:
         super().__init__((), "127.77.1.0/24", Clock())

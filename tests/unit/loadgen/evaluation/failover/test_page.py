@@ -1,4 +1,4 @@
-"""The page leaves no failed request out, and calls no aim met that was not."""
+"""The page omits no failed request, and reports no missed target as met."""
 
 from __future__ import annotations
 

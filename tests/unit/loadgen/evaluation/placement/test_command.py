@@ -1,4 +1,4 @@
-"""The command's wrong uses, and that a part of the page is written where it is told to."""
+"""The command's wrong uses, and that a part of the page is written to the given place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as no worse, as far better, as a curve that bends, and as goodput."""
+"""Thresholds: no worse, far better, a curve that bends, and goodput."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def figures(rate: float, ttft_s: float | None) -> Figures:
 
 
 def judged(**runs: tuple[float, float | None]) -> Verdict:
-    """By throughput and mean TTFT; ours has 100 requests/s and 1 s unless it is said."""
+    """Verdict on runs by throughput and mean TTFT; Nightside has 100 requests/s and 1 s unless given."""
     names = {"ours": OURS, "before": BEFORE, "sglang": SGLANG, "lmetric": LMETRIC, "llm_d": LLM_D}
     told = {names[key]: figures(*value) for key, value in ({"ours": (100.0, 1.0)} | runs).items()}
     experiment = Experiment("test", (Point("point", "day.yaml"),), tuple({"name": name} for name in told), (1,))

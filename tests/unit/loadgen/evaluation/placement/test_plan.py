@@ -1,4 +1,4 @@
-"""Everything that is planned can be played: each cell is a scenario, and what is held out is not among them."""
+"""All planned cells can be played: each is a scenario, and held-out workloads are not among them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
 
 
 def cells_of(plan: Evaluation) -> Iterator[Cell]:
-    """One of each point and run."""
+    """One cell of each point and run."""
     seen = set()
     for cell in all_cells(plan.experiments):
         if (key := (cell.experiment, cell.point.name, cell.run_name)) not in seen:
@@ -39,7 +39,7 @@ def test_every_cell_is_a_scenario(plan: Evaluation) -> None:
 
 
 def test_every_point_has_a_key_of_its_own(plan: Evaluation, tmp_path: Path) -> None:
-    """But for those that are the same under another name."""
+    """Points that are the same under another name may share a key."""
     cache = CellCache(tmp_path, "code")
     first = {cell.point.name: cell for cell in cells_of(plan) if cell.run_name == OURS}
     keys = {cache.key_of(cell) for cell in first.values()}

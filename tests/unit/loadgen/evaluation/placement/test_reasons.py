@@ -1,4 +1,4 @@
-"""Why an aim is missed, or that nobody knows."""
+"""Reasons for missed targets, or that the reason is unknown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_first_that_is_about_a_point_is_its_reason() -> None:
 
 def test_each_is_about_a_workload_that_is_played() -> None:
     played = {point.name for series in evaluation(None).series for point in series.experiment.points}
-    recorded = ("agentic",)  # of a trace that is not there
+    recorded = ("agentic",)  # points of a trace that is not there
     for each in REASONS:
         for begins in each.begins:
             assert begins.startswith(recorded) or any(point.startswith(begins) for point in played), begins

@@ -1,4 +1,4 @@
-"""Who is compared, and that a baseline is what its authors describe whatever our defaults become."""
+"""The compared systems; a baseline is as its authors describe it, independent of Nightside's defaults."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_we_were_is_written_out() -> None:
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_baseline_names_its_policy(name: str) -> None:
-    """Else it would be ours, as soon as our default is another."""
+    """A baseline without a policy would follow Nightside's default as soon as that changes."""
     run = merged(SYSTEM_SETTINGS[System(str(SYSTEMS[name]["system"]))], run_of(name, L4))
     assert run["placement"]["policy"] in set(PlacementPolicy)
 

@@ -1,4 +1,4 @@
-"""The table that whoever changes a rule looks at."""
+"""The table for developers who change a placement rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def tried(folder: Path, *arguments: str) -> Result:
 
 
 SHORT = ("--duration", "50s", "--clients", "2")
-"""Little more than the warm-up, with hardly anybody."""
+"""Options for little more than the warm-up, with few clients."""
 
 
 def test_without_a_workload_it_names_what_there_is(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from loadgen.fit.sources import Request, history_of
 
 
 def always_as_long(requests: int) -> PredictorWorkload:
-    """Who leaves within the horizon is known as soon as it does."""
+    """Workload of equal lengths, in which a request's end is known once it is within the horizon."""
     snapshot = history_of(
         Request(at_s=0.3 * number, prompt_key=0, prompt_tokens=100, output_tokens=200) for number in range(requests)
     )

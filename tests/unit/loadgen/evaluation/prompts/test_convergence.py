@@ -35,7 +35,7 @@ def test_as_written_it_leaves_cjk_too_far_off_and_four_bytes_for_all_further() -
 
 
 def test_only_what_does_not_fit_and_goes_short_counts_as_misrouted() -> None:
-    """Twice as many tokens as four bytes each: all of it is taken for half."""
+    """Requests have twice as many tokens as four bytes each would give: the static estimate is half."""
     warm = [Asked(Category.CJK, 4000, 2000, 0)] * ANSWERS
     long, fits, longer = (Asked(Category.CJK, size, size // 2, 0) for size in (20_000, 8_000, 200_000))
     found = followed([*warm, long, fits, longer], Static(), 1000)

@@ -1,4 +1,4 @@
-"""What is made of the bench's readings."""
+"""Costs computed from the bench's readings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def reading(number: int, relay: str, value: float, process: str = "") -> dict[st
 
 
 def test_each_round_is_held_against_itself() -> None:
-    """A machine that is slower in one round is slower for all."""
+    """A machine that is slower in one round is slower for all relays."""
     readings = [
         *(reading(1, name, us) for name, us in (("nightside without resume", 20.0), ("nightside", 22.0))),
         *(reading(2, name, us) for name, us in (("nightside without resume", 40.0), ("nightside", 44.0))),
@@ -27,5 +27,5 @@ def test_a_round_that_was_not_measured_without_says_nothing() -> None:
 
 
 def test_what_is_added_is_measured_of_text_and_of_token_ids() -> None:
-    """How much it is, is the page's to say."""
+    """The page reports the values; this test checks only that they are measured."""
     assert [name.split(",")[0] for name in measure_added(slices=1)] == ["text", "text", "token ids"]

@@ -1,4 +1,4 @@
-"""What the page says of what was played."""
+"""Statements of the page about the played cells."""
 
 from __future__ import annotations
 

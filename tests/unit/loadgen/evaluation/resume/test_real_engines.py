@@ -1,4 +1,4 @@
-"""What tests on real engines write down, and the page reads."""
+"""Measurements that tests on real engines write, and the page reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A day by price can be played, and its section says what came of it."""
+"""A day by price can be played, and its section reports the result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHORT_NS = 4 * 10**9
 
 
 def test_without_prices_the_policy_tells_the_same_story_as_cost() -> None:
-    """Down to the digest: money has no say where nobody knows any."""
+    """Equal down to the digest: without prices, cost in money has no weight."""
     digests = []
     for policy in ("cost", "price"):
         day = scenario("chat", policy, 1, is_quick=True).model_copy(update={"prices": None, "duration": SHORT_NS})

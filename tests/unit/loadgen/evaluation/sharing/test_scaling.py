@@ -23,7 +23,7 @@ def run(hours: float, actions: int, p99_s: float, most: int = 2) -> list[dict[st
 
 
 def test_a_mesh_plays_a_day_and_says_what_it_took() -> None:
-    """So little of a day that it says nothing but that it can be played."""
+    """The day is so short that it shows only that it can be played."""
     told = scaling.played("code", ScalingMode.MESH, 1, is_quick=True)
     assert told["failed"] == 0
     assert isinstance(told["requests"], int)

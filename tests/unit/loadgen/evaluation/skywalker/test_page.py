@@ -1,4 +1,4 @@
-"""The page says what the figures say, and nothing else."""
+"""The page reports the figures, and nothing else."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def figures(rate: float, ttft_ms: float, of_regions_ms: float = 100.0) -> Figure
 
 
 def nothing() -> Figures:
-    """What comes of a run that answers nobody."""
+    """Figures of a run that answers no request."""
     total = figures(0.0, 100.0)["total"] | dict.fromkeys(
         ("ttft_ms", "duration_ms", "prefix_hit_rate", "forwarded_share", "outstanding_max_to_mean")
     )
@@ -78,14 +78,14 @@ def nothing() -> Figures:
 
 
 def without(experiment: str, point: str, run: str) -> str:
-    """The page, with all seeds of this lacking."""
+    """The page without any seed of this run."""
     found = results(rates={WORTH: 10.5, ALL_OF_THEM: 10.5}).figures
     kept = {place: each for place, each in found.items() if place[:3] != (experiment, point, run)}
     return page_of(PLAN, Results(kept), {})["skywalker.md"]
 
 
 def results(plan: Evaluation = PLAN, rates: Mapping[str, float] | None = None) -> Results:
-    """Everybody is alike but for the runs named here."""
+    """Equal results for all runs but those with a rate given here."""
     found = {}
     for cell in all_cells(plan.experiments):
         rate = (rates or {}).get(cell.run_name, 10.0)
@@ -348,7 +348,7 @@ def test_a_figure_of_the_paper_is_not_reached_while_a_pair_is_missing() -> None:
 
 @pytest.mark.parametrize("idle", [{SKYWALKER}, {WORTH}, {ALL_OF_THEM}, {REGION_LOCAL}, {WORTH, ALL_OF_THEM}, set()])
 def test_who_does_nothing_breaks_no_page(idle: set[str]) -> None:
-    """All of them, where none is named."""
+    """An empty set stands for all runs."""
     found = results().figures
     made = Results({place: nothing() if place[2] in idle or not idle else each for place, each in found.items()})
     text = page_of(PLAN, made, {})["skywalker.md"]
@@ -357,7 +357,7 @@ def test_who_does_nothing_breaks_no_page(idle: set[str]) -> None:
 
 
 def test_what_nothing_was_fitted_to_stays_what_it_was_when_it_was_written_down() -> None:
-    """A change to any of it would be a choice made after seeing what comes of it."""
+    """A change to any of these would be a choice made after seeing the result."""
     assert [(each.scenario, each.changes) for each in UNSEEN] == [
         ("skewed_day.yaml", {}),
         (

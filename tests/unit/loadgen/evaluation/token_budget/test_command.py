@@ -25,7 +25,7 @@ PARTS = (
 
 
 def test_a_small_page_is_written_whole_and_resumed(tmp_path: Path) -> None:
-    """Without recorded loads: the paper's two are made up here."""
+    """No recorded loads are used: the paper's two are synthesised."""
     (tmp_path / "token-budget-live.md").write_text("Measured live.\n")
     words = ["--quick", "-o", str(tmp_path), "--cache", str(tmp_path / "cache"), "--jobs", "1"]
     done = CliRunner().invoke(token_budget, words)

@@ -1,4 +1,4 @@
-"""The paper's loads, rebuilt from what it published, give what it published."""
+"""The paper's loads, rebuilt from its published figures, give its published results."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_requests_go_by_their_estimates() -> None:
 
 
 def test_answers_that_the_short_pool_cuts_bring_a_tuned_threshold_down_and_no_other() -> None:
-    """Answers of ten tokens, but of one in 25: nineteen of twenty are no longer, which is what is reckoned with."""
+    """Answers have ten tokens, except one in 25: 95 % are no longer than ten, which is the length planned for."""
     tuned, still = (
         world(0, replace(TINY, context_tokens_max=2_048)),
         world(2_048, replace(TINY, context_tokens_max=2_048)),

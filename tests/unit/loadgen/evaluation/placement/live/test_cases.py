@@ -1,4 +1,4 @@
-"""What is played live can be brought to life, with recorded agents where there are some, and real engines if wanted."""
+"""Live cases can be started, with recorded agents where there are some, and real engines on request."""
 
 from __future__ import annotations
 

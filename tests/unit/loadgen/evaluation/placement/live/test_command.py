@@ -1,4 +1,4 @@
-"""The command's wrong uses, which write nothing and start nothing."""
+"""The command's wrong uses, which write no file and start no process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page leaves no failure and no lost run out, pairs rounds, and says whose the machine was."""
+"""The page omits no failure and no lost run, pairs rounds, and reports other load on the machine."""
 
 from __future__ import annotations
 

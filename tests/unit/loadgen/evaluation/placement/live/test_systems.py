@@ -1,4 +1,4 @@
-"""Who is compared: ours as it comes, and others by the names they are installed under."""
+"""The compared systems: Nightside with its defaults, and others by the names of their packages."""
 
 from __future__ import annotations
 
