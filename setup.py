@@ -124,7 +124,7 @@ COMPILED = (
     "loadgen/simulator/probes.py",
     "loadgen/simulator/prompts.py",
 )
-"""What computes, in the core and in the simulator. What only holds values is made no faster by it."""
+"""Modules that compute, in the core and in the simulator. Compiling modules that only hold values gains nothing."""
 
 
 def extensions() -> list[Extension]:

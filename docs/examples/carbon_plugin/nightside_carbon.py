@@ -1,8 +1,8 @@
-"""A placement policy that goes where a request makes replicas emit least CO2, by the price list in force, as long as
-nobody there has too much to do; of equal ones, where least is to be done.
+"""A placement policy that takes the target where a request makes replicas emit least CO2, by the price list in force, as
+long as that target is not busy; of equal targets the least loaded one.
 
-It is asked about everybody at once, so a cleaner region is taken although there is room at home. A target that the list
-says nothing on counts as the dirtiest; without prices, all do.
+It compares all targets at once, so a cleaner region is taken although a replica at home has room. A target without an
+entry in the list counts as the dirtiest; without prices, all targets do.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gateway.core.vocabulary import Costs, PlacementReason, RequestProfile
 _LOAD_MAX = 16
 _UNKNOWN_MILLIGRAMS = float("inf")
 _WORK = Work(reading_ns=0.0, writing_ns=10e9)
-"""Of a request, the same everywhere: an answer of ten seconds, beside others."""
+"""Work of one request, the same at every target: an answer of ten seconds beside other answers."""
 
 
 class LeastCarbon(Policy):
-    """Takes nobody with `load_max` requests or more on a replica while somebody has fewer."""
+    """Policy that avoids targets with `load_max` or more requests a replica while another target has fewer."""
 
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
         super().__init__(fleet, config)
@@ -63,7 +63,7 @@ class LeastCarbon(Policy):
         return _costs(_milligrams_there(self.fleet, profile, slot))
 
     def _here(self, mask: int) -> Iterator[tuple[bool, float, float, int, int]]:
-        """Of each: is it busy, what it emits, its load, and which it is. Ours before others."""
+        """Rank of each replica: busy or not, CO2, load, 0 for a replica, and its slot."""
         for slot in slots_of(mask):
             load = self.fleet.replica_load(slot)
             yield load >= self._load_max, _milligrams_here(self.fleet, slot), float(load), 0, slot
@@ -80,11 +80,11 @@ def _milligrams_here(fleet: Fleet, slot: int) -> float:
 
 
 def _milligrams_there(fleet: Fleet, profile: RequestProfile, slot: int) -> float:
-    """Whoever is asked there may take the dirtiest of its own."""
+    """CO2 at a gateway in milligrams: that of its dirtiest replicas, since it chooses among them itself."""
     prices: list[ReplicaPrice] = fleet.peer_prices(slot, profile.model)
     return max((work_milligrams(each, _WORK) for each in prices), default=_UNKNOWN_MILLIGRAMS)
 
 
 def _costs(milligrams: float) -> Costs | None:
-    """For the record."""
+    """Costs as the decision record shows them; None where the list does not say."""
     return None if milligrams == _UNKNOWN_MILLIGRAMS else Costs(carbon_milligrams=milligrams)

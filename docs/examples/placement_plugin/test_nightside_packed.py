@@ -1,4 +1,4 @@
-"""What the author of a policy tests: that it may decide at all, and then whatever it promises."""
+"""Tests that the author of a policy writes: conformance first, and then the promises of the policy."""
 
 from __future__ import annotations
 
