@@ -61,7 +61,8 @@ class Eligibility:
 
     def _take(self, config: PlacementConfig) -> None:
         self._config = config
-        self.may_shadow = OverflowMode.SHADOW in (config.overflow, *config.overflow_by_model.values())
+        modes = [config.overflow, *config.overflow_by_model.values()]
+        self.may_shadow = OverflowMode.SHADOW in modes
 
     def peers_changed(self) -> None:
         self._sibling_mask = sum(1 << state.slot for state in self._peers if state.spec.place.region == self._region)
