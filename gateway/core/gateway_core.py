@@ -111,6 +111,7 @@ _INVITED_MAX = 4
 so many at each event."""
 _DEAD = frozenset({Standing.UNHEALTHY, Standing.STALE})
 _FULL = frozenset({Outcome.REJECTED_QUEUE_FULL, Outcome.REJECTED_TENANT_LIMIT})
+_INTERACTIVE = ServiceClass.INTERACTIVE
 _RUN = frozenset({LegResult.COMPLETED, LegResult.CANCELLED, LegResult.FAILED})
 """An engine has done something for it."""
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
@@ -521,7 +522,27 @@ class GatewayCore(GatewayState):
         self, request: RequestState, attempt: AttemptState, leg: LegState, placement: Placement, now_ns: int
     ) -> StartLeg:
         decision = _decision(request, placement, now_ns)
-        order = StartLeg(
+        may_break = self._may_break(request, leg)
+        asks_ids = may_break and self.config.resume.token_ids and not request.resumes and leg.role is LegRole.WHOLE
+        extras: tuple[Extra, ...] = (Extra.TOKEN_IDS,) if asks_ids else ()
+        budget_tokens, may_be_longer = 0, False
+        if request.budget is not None:
+            budget_tokens, may_be_longer, asks_usage = self.lengths.on_order(request, leg, decision)
+            extras = (*extras, Extra.USAGE) if asks_usage else extras
+        connector = prefill = pool = hops = stamp = left = None
+        yields = True
+        if attempt.pool is not None and attempt.prefill is not None:
+            connector, pool = attempt.pool.spec.connector, attempt.pool.spec.name
+            prefill = attempt.prefill.target if leg.role is LegRole.DECODE else None
+        elif leg.target.kind is TargetKind.PEER:
+            hops = request.hops.after(crosses_regions=placement.state.spec.place.region != self.place.region)
+            stamp = request.stamp
+            if may_break:
+                left = Resumes(resumes_left(self.config.resume, request), request.first_step_deaths)
+            yields = request.request_class.service_class is not _INTERACTIVE or (
+                request.profile.service_class is _INTERACTIVE
+            )
+        return StartLeg(
             request.request_id,
             attempt.number,
             leg.number,
@@ -529,28 +550,19 @@ class GatewayCore(GatewayState):
             leg.target,
             decision,
             request.deadline_ns,
-            may_break=self._may_break(request, leg),
-            resume=request.resumes,
+            hops,
+            stamp,
+            connector,
+            prefill,
+            pool,
+            budget_tokens,
+            may_be_longer,
+            extras,
+            may_break,
+            request.resumes,
+            left,
+            yields,
         )
-        if order.may_break and self.config.resume.token_ids and not request.resumes and leg.role is LegRole.WHOLE:
-            order = replace(order, extras=(Extra.TOKEN_IDS,))
-        if request.budget is not None:
-            order = self.lengths.on_order(order, request, leg.state)
-        if attempt.pool is not None and attempt.prefill is not None:
-            prefill = attempt.prefill.target if leg.role is LegRole.DECODE else None
-            spec = attempt.pool.spec
-            return replace(order, connector=spec.connector, prefill=prefill, pool=spec.name)
-        if leg.target.kind is TargetKind.REPLICA:
-            return order
-        crosses_regions = placement.state.spec.place.region != self.place.region
-        hops, left = request.hops.after(crosses_regions=crosses_regions), None
-        if order.may_break:
-            left = Resumes(resumes_left(self.config.resume, request), request.first_step_deaths)
-        yields = (
-            request.request_class.service_class is not ServiceClass.INTERACTIVE
-            or request.profile.service_class is ServiceClass.INTERACTIVE
-        )
-        return replace(order, hops=hops, stamp=request.stamp, resumes_left=left, yields=yields)
 
     def _may_break(self, request: RequestState, leg: LegState) -> bool:
         profile = request.profile

@@ -6,10 +6,8 @@ It never places anything; it tells the estimator and the replicas what they were
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
-from gateway.core.effects import StartLeg
 from gateway.core.events import LegEnded
 from gateway.core.intake import at_least
 from gateway.core.peers import PeerState
@@ -20,7 +18,7 @@ from gateway.core.state import GatewayState
 from gateway.core.value import value
 from gateway.core.vocabulary import (
     Category,
-    Extra,
+    Decision,
     LegResult,
     LegRole,
     ModelName,
@@ -94,22 +92,19 @@ class Lengths:
             core.token_budget.ratios(),
         )
 
-    def on_order(self, order: StartLeg, request: RequestState, state: ReplicaState | PeerState) -> StartLeg:
-        """The order with what budgets add to it."""
+    def on_order(self, request: RequestState, leg: LegState, decision: Decision) -> tuple[int, bool, bool]:
+        """Parts of an order that budgets add: the tokens that a peer is told, whether a longer pool may take the
+        request, and whether the engine is asked to count."""
         assert request.budget is not None, "its budget counts"
-        choice = order.decision.pool
-        if choice is not None and choice.pool is not None and order.role is not LegRole.DECODE:
+        choice, is_whole = decision.pool, leg.role is LegRole.WHOLE
+        if choice is not None and choice.pool is not None and leg.role is not LegRole.DECODE:
             counts = self._counts_of(request.profile.model, choice.pool)
             if counts is not None:
                 counts.placed[choice.step] = counts.placed.get(choice.step, 0) + 1
-        may_be_longer = (
-            order.role is LegRole.WHOLE and not request.was_too_long_before and self._has_longer(request, state)
-        )
-        if isinstance(state, PeerState):
-            return replace(order, may_be_longer=may_be_longer, budget_tokens=request.budget.total_tokens)
-        if order.role is LegRole.WHOLE:
-            order = replace(order, extras=(*order.extras, Extra.USAGE))
-        return replace(order, may_be_longer=may_be_longer) if may_be_longer else order
+        may_be_longer = is_whole and not request.was_too_long_before and self._has_longer(request, leg.state)
+        if isinstance(leg.state, PeerState):
+            return request.budget.total_tokens, may_be_longer, False
+        return 0, may_be_longer, is_whole
 
     def leg_ended(self, request: RequestState, leg: LegState, event: LegEnded) -> tuple[bool, bool]:
         """Counts of engines that are not ours count as well: whoever forwards learns from what comes back. Whether some
