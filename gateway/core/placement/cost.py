@@ -204,25 +204,24 @@ class Cost(Policy):
         for slot, is_full in zip(candidates, full, strict=True):
             knows_most = match.mask >> slot & 1
             blocks = match.blocks if knows_most else fleet.match_replicas(profile, 1 << slot).blocks
-            costs = self._costs_here(profile, slot, blocks, offer.held, is_full=is_full)
-            self._replicas.append(Weighed(slot, blocks, costs))
-            cost_ns, load = costs.total_ns, self._books[slot].state.load
+            weighed = self._weighed_here(profile, slot, blocks, offer.held, is_full=is_full)
+            self._replicas.append(weighed)
+            cost_ns, load = weighed.total_ns, self._books[slot].state.load
             if best < 0 or cost_ns < best_ns or (cost_ns == best_ns and load < best_load):
                 best, best_blocks, best_ns, best_load = slot, blocks, cost_ns, load
         return best, best_blocks, best_ns
 
     def _replica_costs(self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None) -> Costs:
-        return self._costs_here(profile, slot, blocks, held, is_full=self._is_full(slot))
+        return self._weighed_here(profile, slot, blocks, held, is_full=self._is_full(slot)).costs()
 
-    def _costs_here(
+    def _weighed_here(
         self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None, *, is_full: bool
-    ) -> Costs:
+    ) -> Weighed:
         load = self._books[slot].state.load
-        return Costs(
-            reading_ns=self._reading_ns(profile.uncached_bytes(blocks), load, is_full),
-            crowding_ns=self._byte_ns * self.config.explore_load_bytes * load,
-            waiting_ns=self._waiting_ns(profile, slot, blocks, held),
-        )
+        reading_ns = self._reading_ns(profile.uncached_bytes(blocks), load, is_full)
+        crowding_ns = self._byte_ns * self.config.explore_load_bytes * load
+        waiting_ns = self._waiting_ns(profile, slot, blocks, held)
+        return Weighed(slot, blocks, reading_ns=reading_ns, crowding_ns=crowding_ns, waiting_ns=waiting_ns)
 
     def _waiting_ns(self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None) -> float:
         """Cost of the time until it could begin there; as often as there are others who wait for the same beginning,
@@ -332,9 +331,9 @@ class Cost(Policy):
             blocks = fleet.match_peers(profile, 1 << slot).blocks
             if must_fit and not self._fits_there(profile, slot, blocks):
                 continue
-            costs = self._peer_costs(profile, slot, blocks)
-            self._peers.append(Weighed(slot, blocks, costs))
-            key = (costs.total_ns, fleet.peer_rtt_ns(slot))
+            weighed = self._weighed_there(profile, slot, blocks)
+            self._peers.append(weighed)
+            key = (weighed.total_ns, fleet.peer_rtt_ns(slot))
             if best < 0 or key < best_key:
                 best, best_blocks, best_key = slot, blocks, key
         return best, best_blocks, best_key[0]
@@ -349,13 +348,22 @@ class Cost(Policy):
         return self._caches.fits(uncached_bytes, free_tokens, load)
 
     def _peer_costs(self, profile: RequestProfile, slot: int, blocks: int) -> Costs:
+        return self._weighed_there(profile, slot, blocks).costs()
+
+    def _weighed_there(self, profile: RequestProfile, slot: int, blocks: int) -> Weighed:
         fleet, model = self.fleet, profile.model
-        slope = self._byte_ns
         load = fleet.peer_load_per_replica(slot, model)
-        return Costs(
-            reading_ns=self._reading_ns(profile.uncached_bytes(blocks), load, self._full_share),
-            crowding_ns=slope * self.config.explore_load_bytes * load,
-            waiting_ns=self._wait_cost_ns(slope * fleet.peer_backlog(slot, model), fleet.peer_wait_ns(slot, model)),
+        reading_ns = self._reading_ns(profile.uncached_bytes(blocks), load, self._full_share)
+        crowding_ns = self._byte_ns * self.config.explore_load_bytes * load
+        waiting_ns = self._wait_cost_ns(
+            self._byte_ns * fleet.peer_backlog(slot, model), fleet.peer_wait_ns(slot, model)
+        )
+        return Weighed(
+            slot,
+            blocks,
+            reading_ns=reading_ns,
+            crowding_ns=crowding_ns,
+            waiting_ns=waiting_ns,
             distance_ns=self._distance_ns(slot),
         )
 

@@ -440,7 +440,7 @@ class Placer:
         standing = Standing.FAILED_BEFORE if failed else state.standing
         weighed = None if choice is None else _weighed_at(choice.replicas, state.slot)
         if weighed is not None:
-            return Candidate(state.target, standing, weighed.blocks, state.load, 0, weighed.costs)
+            return Candidate(state.target, standing, weighed.blocks, state.load, 0, weighed.costs())
         matched = self._fleet.match_replicas(request.profile, 1 << state.slot).blocks
         costs = None
         if self._compares_costs(request):
@@ -461,7 +461,7 @@ class Placer:
         standing = Standing.FAILED_BEFORE if failed else standing
         weighed = None if choice is None else _weighed_at(choice.peers, slot)
         if weighed is not None:
-            return Candidate(state.target, standing, weighed.blocks, load, state.rtt_ns, weighed.costs)
+            return Candidate(state.target, standing, weighed.blocks, load, state.rtt_ns, weighed.costs())
         matched = self._fleet.match_peers(request.profile, 1 << slot).blocks
         costs = self._policy.costs_at_peer(request.profile, slot, matched) if self._compares_costs(request) else None
         return Candidate(state.target, standing, matched, load, state.rtt_ns, costs)

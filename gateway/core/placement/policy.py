@@ -40,13 +40,30 @@ class Offer:
 class Weighed:
     """One target that a policy compared, with what it found: the record shows the same figures."""
 
-    __slots__ = ("blocks", "costs", "slot")
+    __slots__ = ("blocks", "crowding_ns", "distance_ns", "reading_ns", "slot", "total_ns", "waiting_ns")
 
-    def __init__(self, slot: int, blocks: int, costs: Costs) -> None:
+    def __init__(
+        self,
+        slot: int,
+        blocks: int,
+        *,
+        reading_ns: float,
+        crowding_ns: float,
+        waiting_ns: float,
+        distance_ns: float = 0.0,
+    ) -> None:
         self.slot = slot
         self.blocks = blocks
         """How many of the prompt's first blocks the target knows already."""
-        self.costs = costs
+        self.reading_ns = reading_ns
+        self.crowding_ns = crowding_ns
+        self.waiting_ns = waiting_ns
+        self.distance_ns = distance_ns
+        self.total_ns = reading_ns + crowding_ns + waiting_ns + distance_ns
+
+    def costs(self) -> Costs:
+        """The same figures, for the record."""
+        return Costs(self.reading_ns, self.crowding_ns, self.waiting_ns, self.distance_ns)
 
 
 class Choice:
