@@ -311,7 +311,7 @@ async def test_a_controller_shows_the_whole_mesh_and_freezes_it(tmp_path: Path, 
                 page.until("!document.querySelector('#notes').textContent.includes('Frozen')")
                 page.find("#gateways").find_element(By.XPATH, ".//button[@aria-label='Drain us-1']").click()
                 page.until("document.querySelector('#order-dialog').open")
-                assert "2 replicas change hands" in page.text("#order-means")
+                assert "2 replicas are reassigned" in page.text("#order-means")
                 page.find("#order-do").click()
                 page.until("document.querySelector('#owners tbody').textContent.includes('eu-1')")
                 page.until("document.querySelector('#gateways tbody').textContent.includes('drained by order')")

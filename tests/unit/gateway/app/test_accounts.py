@@ -78,7 +78,7 @@ async def test_the_file_is_taken_back_only_from_a_process_that_has_ended(kept: K
     kept.hears = False
     kept.use("a")
     await kept.keeper.flush()
-    assert kept.events() == ["what clients used cannot be told to the process that has the file"]
+    assert kept.events() == ["usage_handover_failed"]
     kept.has_ended = True
     kept.use("b")
     await kept.keeper.flush()
@@ -94,4 +94,4 @@ async def test_what_another_process_is_not_told_at_the_end_is_said_to_be_lost(ke
     kept.hears = False
     kept.use("a")
     assert kept.written() == []
-    assert kept.events()[-1] == "the last of what clients used is lost"
+    assert kept.events()[-1] == "usage_lost_at_exit"
