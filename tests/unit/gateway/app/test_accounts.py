@@ -63,6 +63,25 @@ def kept(tmp_path: Path) -> Kept:
     return Kept(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("content", "event"), [(b"no database", "usage_store_reset"), (None, "usage_store_unreadable")]
+)
+def test_a_file_that_is_damaged_and_one_that_may_hold_usage_are_told_apart(
+    tmp_path: Path, content: bytes | None, event: str
+) -> None:
+    path = Kept(tmp_path / "before").path
+    path = tmp_path / path.name
+    if content is None:
+        path.mkdir()
+        (path / "something").touch()
+    else:
+        path.write_bytes(content * 1000)
+    kept = Kept(tmp_path)
+    assert kept.events() == [event]
+    assert kept.keeper.book.is_unknown is (content is None)
+    kept.keeper.close()
+
+
 async def test_what_was_used_is_told_some_rows_at_a_time(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounts, "_ROWS_TOLD_MAX", 2)
     await kept.give()
