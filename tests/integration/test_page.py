@@ -306,6 +306,8 @@ async def test_a_controller_shows_the_whole_mesh_and_freezes_it(tmp_path: Path, 
                 page.find("#order-do").click()
                 page.until("document.querySelector('#notes').textContent.includes('Frozen')")
                 page.until("document.querySelector('#orders tbody').textContent.includes('freeze')")
+                said = "Automatic failover and reassignment are suspended."
+                page.until(f"document.querySelector('#events tbody').textContent.includes('{said}')")
                 order(page, "Unfreeze")
                 page.find("#order-do").click()
                 page.until("!document.querySelector('#notes').textContent.includes('Frozen')")
