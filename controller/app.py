@@ -318,13 +318,13 @@ def _driver(
     recent: Recent,
 ) -> Driver:
     def on_crash(crash: ControllerCrash) -> None:
-        log.critical("the core failed; this controller stops", exc_info=crash.error)
+        log.critical("core_crashed", exc_info=crash.error)
         if journal is None:
             return
         try:
-            log.critical("the steps before the failure are kept", path=str(journal.on_crash(crash)))
+            log.critical("crash_record_written", path=str(journal.on_crash(crash)))
         except OSError as error:
-            log.critical("the steps before the failure are lost", reason=str(error))
+            log.critical("crash_record_write_failed", reason=str(error))
 
     observers: list[ControllerObserver] = [metrics, CoreLog(log), recent]
     if journal is not None:
@@ -351,7 +351,7 @@ def _journal(file: ControllerFile, clock: Clock, log: FilteringBoundLogger, metr
         return None
 
     def on_stopped(reason: str) -> None:
-        log.error("the journal stopped", reason=reason)
+        log.error("journal_stopped", reason=reason)
         metrics.journal_stopped()
 
     started = "".join(character for character in clock.wall_time() if character.isalnum())
@@ -404,7 +404,7 @@ def _apply(handle: ControllerHandle, prober: Prober, recovery: Recovery, file: C
 
 
 def _loop_failed(log: FilteringBoundLogger, metrics: Metrics, name: str, error: Exception) -> None:
-    log.error("a background loop failed and starts again", loop=name, exc_info=error)
+    log.error("background_task_failed", loop=name, exc_info=error)
     metrics.restarted(name)
 
 
@@ -466,7 +466,7 @@ async def _last_write(keeper: Keeper, log: FilteringBoundLogger) -> None:
         async with asyncio.timeout(_LAST_WRITE_S):
             await keeper.write_last()
     except (StoreError, TimeoutError) as error:
-        log.warning("the last decisions were not written down", reason=str(error) or "the store takes too long")
+        log.warning("last_decisions_not_persisted", reason=str(error) or "the store takes too long")
 
 
 async def _first_of(*waits: Callable[[], Coroutine[Any, Any, object]]) -> None:

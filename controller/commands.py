@@ -24,6 +24,7 @@ from controller.dns.publisher import DEADLINE_S
 from controller.dns.publishing import provider_of
 from controller.journal import replay as replay_journal
 from controller.lease import Lease
+from controller.log_events_page import markdown as log_events_markdown
 from controller.store.opening import open_store
 from controller.store.store import StoreError
 from gateway.ground.certificates import CertificateFault, date_fault
@@ -107,6 +108,16 @@ def replay(files: tuple[Path, ...], run: str | None) -> None:
         raise SystemExit(EXIT_DIVERGED)
 
 
+@cli.command("log-events")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the page to this file.")
+def log_events(output: Path | None) -> None:
+    """List every log event of gateways and controllers: level, fields, meaning and what to do."""
+    if output is None:
+        click.echo(log_events_markdown(), nl=False)
+    else:
+        output.write_text(log_events_markdown(), encoding="utf-8")
+
+
 def _check_certificates(controller: ControllerFile) -> None:
     sections, clock = controller.sections, Clock()
     pairs = []
@@ -179,7 +190,7 @@ async def _run_until_signalled(file: ControllerFile) -> int:
         )
 
     def on_standby(admin_url: str) -> None:
-        announce(file.sections.logging, file.controller, "standing by", role="controller", admin=admin_url)
+        announce(file.sections.logging, file.controller, "standby", role="controller", admin=admin_url)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -178,7 +178,7 @@ class Keeper:
     def lose(self, error: StoreLost) -> None:
         """Note that another controller holds the store, and tell the waiting callers."""
         if not self.lost.is_set():
-            self._log.error("THE STORE IS ANOTHER CONTROLLER'S NOW: nothing more is written or said", reason=str(error))
+            self._log.error("store_lost", reason=str(error))
         self.fault = str(error)
         self._on_lost()
         self.lost.set()
@@ -191,12 +191,12 @@ class Keeper:
     def _succeeded(self, revision: int) -> None:
         self.version = ControlVersion(self._holding.token, revision)
         if self.fault:
-            self._log.info("the store can be written again", version=revision)
+            self._log.info("store_write_recovered", version=revision)
             self.fault = ""
 
     def _failed(self, error: StoreError, asked: list[_Asked]) -> None:
         if str(error) != self.fault:
-            self._log.error("THE STORE CANNOT BE WRITTEN: nothing new is assigned", reason=str(error))
+            self._log.error("store_write_failed", reason=str(error))
         self.fault = str(error)
         self._on_failure(error)
         if isinstance(error, StoreLost):

@@ -99,12 +99,12 @@ class Renewals:
             return True
         self._lease.renewed(_end_ns(self._store, self._times, asked_ns))
         if self.fault:
-            self._log.info("the lease is renewed again", term=holding.token)
+            self._log.info("lease_renewal_recovered", term=holding.token)
             self.fault = ""
         return True
 
     def _failed(self, error: StoreError) -> None:
         if not self.fault:
             left_s = round(self._lease.left_s(), 1)
-            self._log.error("THE LEASE IS NOT RENEWED: another may lead soon", lasts_s=left_s, reason=str(error))
+            self._log.error("lease_renewal_failed", remaining_s=left_s, reason=str(error))
         self.fault = str(error)

@@ -129,7 +129,7 @@ async def _release(store: Store, holding: Holding, log: FilteringBoundLogger) ->
     try:
         await store.release(holding)
     except StoreError as error:
-        log.warning("the store was not given back in order", reason=str(error))
+        log.warning("store_release_failed", reason=str(error))
 
 
 def admin_hosts(listen: ListenConfig) -> tuple[str, ...] | None:

@@ -1,11 +1,13 @@
-"""Lines about the core's effects: for the log, and the last of them for the page. The observers decide nothing, and
-report nothing twice."""
+"""Log events for the core's effects, and the latest of them for the page. The observers decide nothing, and report
+nothing twice."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import assert_never
 
 from structlog.typing import FilteringBoundLogger
 
@@ -22,49 +24,73 @@ from controller.core.effects import (
 )
 from controller.core.events import Event
 from controller.core.vocabulary import Condition
+from controller.log_events import EVENTS
 from gateway.ground.clock import Clock
 
 RECENT_MAX = 100
 
+_BY_NAME = {each.name: each for each in EVENTS}
+
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """One line about an effect."""
+    """One log event about an effect, with its fields."""
 
-    level: str
-    """`error` or `info`."""
-    words: str
+    event: str
+    """Name of a registered event."""
     details: dict[str, object]
+
+    @property
+    def level(self) -> str:
+        return _BY_NAME[self.event].levels[0]
+
+    @property
+    def meaning(self) -> str:
+        return _BY_NAME[self.event].meaning
 
 
 def tellings_of(effects: list[Effect]) -> Iterator[Telling]:
+    details: dict[str, object]
     for effect in effects:
         match effect:
             case TellCondition():
-                level = "error" if effect.condition is Condition.DOWN else "info"
-                details: dict[str, object] = {"gateway": effect.gateway_id, "reason": effect.why}
-                yield Telling(level, f"gateway {effect.condition}", details)
+                yield _of_condition(effect)
             case TellFrozen() if effect.reason:
-                yield Telling("error", "FROZEN: nothing is taken from anybody", {"reason": effect.reason})
+                yield Telling("failover_frozen", {"reason": effect.reason})
             case TellFrozen():
-                yield Telling("info", "no longer frozen", {})
+                yield Telling("failover_unfrozen", {})
             case TellOrphans() if effect.replicas:
-                details = {"home": effect.gateway_id, "replicas": effect.replicas, "reason": effect.why}
-                yield Telling("error", "NOBODY MAY HAVE THESE REPLICAS", details)
+                details = {"home_gateway": effect.gateway_id, "replicas": effect.replicas, "reason": effect.why}
+                yield Telling("no_eligible_gateway_for_replicas", details)
             case TellOrphans():
-                yield Telling("info", "all replicas of this gateway have an owner", {"home": effect.gateway_id})
+                yield Telling("orphaned_replicas_assigned", {"home_gateway": effect.gateway_id})
             case KeepOwners():
                 gained = Counter(owner for _, owner in effect.owners)
-                details = {"to": dict(sorted(gained.items())), "to_nobody": len(effect.orphans)}
-                yield Telling("info", "replicas change hands", details)
+                details = {"assigned": dict(sorted(gained.items())), "unassigned": len(effect.orphans)}
+                yield Telling("replicas_reassigned", details)
             case PublishRecords():
-                areas = {area.region: list(area.gateways) for area in effect.tree.areas}
-                yield Telling("info", "the name says something else", {"areas": areas})
+                records = {area.region: list(area.gateways) for area in effect.tree.areas}
+                yield Telling("dns_records_updated", {"records": records})
             case KeepPolicy():
                 details = {"region": effect.policy.place.region, "digest": effect.policy.digest}
-                yield Telling("info", "a region lives by", details)
+                yield Telling("residency_policy_applied", details)
             case Assign() | StartRecovery():
                 pass  # logged where a snapshot is sent, and where a recovery begins
+
+
+def _of_condition(effect: TellCondition) -> Telling:
+    details: dict[str, object] = {"gateway": effect.gateway_id, "reason": effect.why}
+    match effect.condition:
+        case Condition.UP:
+            return Telling("gateway_up", details)
+        case Condition.DOWN:
+            return Telling("gateway_down", details)
+        case Condition.RETURNING:
+            return Telling("gateway_returning", details)
+        case Condition.UNKNOWN:
+            return Telling("gateway_state_unknown", details)
+        case _:
+            assert_never(effect.condition)
 
 
 class CoreLog:
@@ -73,12 +99,11 @@ class CoreLog:
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:  # noqa: ARG002 - as observers have it
         for each in tellings_of(effects):
-            tell = self._log.error if each.level == "error" else self._log.info
-            tell(each.words, **each.details)
+            self._log.log(logging.getLevelNamesMapping()[each.level.upper()], each.event, **each.details)
 
 
 class Recent:
-    """Last of these lines with their time, for the page. Another observer."""
+    """Latest events with their times, for the page. Another observer."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -89,5 +114,5 @@ class Recent:
             self._last.append((self._clock.wall_time(), each))
 
     def newest(self) -> list[tuple[str, Telling]]:
-        """Return the lines, the newest first."""
+        """Return the events, the newest first."""
         return list(reversed(self._last))

@@ -210,7 +210,7 @@ class Overview:
 
     def _events(self) -> list[dict[str, object]]:
         return [
-            {"time": time, "level": each.level, "words": each.words, "details": each.details}
+            {"time": time, "event": each.event, "level": each.level, "meaning": each.meaning, "details": each.details}
             for time, each in self._recent.newest()
         ]
 

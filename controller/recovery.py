@@ -58,8 +58,10 @@ class Recovery:
         try:
             async with self._places:
                 result, detail = await self._run_if_leading(order, config)
-            log = self._log.info if result == "done" else self._log.error
-            log("recovery has ended", gateway=order.gateway_id, result=result, detail=detail)
+            if result == "done":
+                self._log.info("recovery_completed", gateway=order.gateway_id, output=detail)
+            else:
+                self._log.error("recovery_failed", gateway=order.gateway_id, result=result, reason=detail)
             self._on_end(result)
         finally:
             self.under_way.discard(order.gateway_id)
@@ -76,7 +78,7 @@ class Recovery:
 
     async def _ask_aws(self, order: StartRecovery, config: RecoveryConfig) -> tuple[str, str]:
         """Recover by AWS, whose library is imported only here."""
-        self._log.info("recovery begins", gateway=order.gateway_id, action=f"aws {config.aws.action}")
+        self._log.info("recovery_started", gateway=order.gateway_id, action=f"aws {config.aws.action}")
         try:
             from controller.aws_recovery import AwsRefused, recover  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
@@ -92,7 +94,7 @@ class Recovery:
     async def _run(self, order: StartRecovery, config: RecoveryConfig) -> tuple[str, str]:
         filled = {"{gateway}": order.gateway_id, "{region}": self._region_of(order.gateway_id), "{why}": order.why}
         arguments = [_filled(each, filled) for each in config.command]
-        self._log.info("recovery begins", gateway=order.gateway_id, command=arguments[0])
+        self._log.info("recovery_started", gateway=order.gateway_id, command=arguments[0])
         try:
             process = await asyncio.create_subprocess_exec(
                 *arguments,

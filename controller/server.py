@@ -139,13 +139,13 @@ class ControlService:
 
     def _refused(self, context: _Context, end: _End) -> _End:
         self._watch.refused(end.code.name.lower())
-        self._log.error("REFUSED: a caller may not attach", detail=end.detail, caller=context.peer())
+        self._log.error("gateway_attach_refused", reason=end.detail, caller=context.peer())
         return end
 
     async def _hold(self, link: Link, context: _Context) -> _End:
         await context.send_initial_metadata(())  # alone: a first write that is cut off would send it twice
         self.links.put(link)
-        self._log.info("a gateway is attached", gateway=link.gateway_id, region=link.hello.place.region)
+        self._log.info("gateway_attached", gateway=link.gateway_id, region=link.hello.place.region)
         why = "its stream broke"
         try:
             end = await _first(
@@ -164,7 +164,7 @@ class ControlService:
         if not self.links.drop(link):
             self._log.info("gateway_stream_replaced", gateway=link.gateway_id, reason=why)
             return
-        self._log.info("a gateway is no longer attached", gateway=link.gateway_id, reason=why)
+        self._log.info("gateway_detached", gateway=link.gateway_id, reason=why)
         if link.is_registered:
             self._desk.driver.submit(GatewayDisconnected(link.gateway_id, why))
         self._on_link()
@@ -213,7 +213,7 @@ class ControlService:
                 link.rejected = said
                 self._watch.rejected()
                 self._log.warning(
-                    "a gateway rejected a snapshot, and goes on as before",
+                    "gateway_rejected_snapshot",
                     gateway=link.gateway_id,
                     version=str(said.version),
                     reason=said.reason,
@@ -252,7 +252,7 @@ class ControlService:
                 await self._desk.register(hello)
             except AnnouncementRefused as refused:
                 self._watch.refused("place" if isinstance(refused, PlaceRefused) else "announcement")
-                self._log.error("REFUSED: what a gateway says of itself", gateway=link.gateway_id, detail=str(refused))
+                self._log.error("gateway_announcement_refused", gateway=link.gateway_id, reason=str(refused))
                 return _End(grpc.StatusCode.FAILED_PRECONDITION, str(refused))
             except StoreError:
                 failures += 1

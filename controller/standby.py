@@ -47,8 +47,10 @@ class Standby:
         is_first, before = not self.reason, self.reason
         self.reason = str(error)
         if self.reason != before:
-            tell = self._log.info if isinstance(error, StoreTaken) else self._log.error
-            tell("standing by", reason=self.reason)
+            if isinstance(error, StoreTaken):
+                self._log.info("standby_waiting", reason=self.reason)
+            else:
+                self._log.error("leadership_attempt_failed", reason=self.reason)
         if is_first:
             await self._on_begin()
         try:

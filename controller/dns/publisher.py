@@ -116,7 +116,7 @@ class Publisher:
                 failures += 1
                 fault = str(error)
                 if fault != self.settle_fault:
-                    self._log.warning("records not settled", version=self.published, reason=fault)
+                    self._log.warning("dns_records_propagation_unconfirmed", version=self.published, reason=fault)
                 self.settle_fault = fault
                 await asyncio.sleep(self._backoff.pause_s(failures))
             else:
@@ -145,15 +145,16 @@ class Publisher:
         self._said, self.fault = tree, ""
         if not is_check or not was_said:
             self._on_result(PUBLISHED)
-            self._log.info("records published", version=tree.version, regions=sorted(changes.regions | changes.gone))
+            regions = sorted(changes.regions | changes.gone)
+            self._log.info("dns_records_published", version=tree.version, regions=regions)
         elif changed:
             self._on_result(PUT_RIGHT)
-            self._log.warning("records were changed by somebody else, and are put right", changed=changed)
+            self._log.warning("dns_records_drift_corrected", changed=changed)
         return True
 
     def _tell(self, tree: RecordTree, fault: str, result: str) -> None:
         """Record a failed attempt; a fault that repeats is logged once."""
         self._on_result(result)
         if fault != self.fault:
-            self._log.error("records not published: the names say what they said", version=tree.version, reason=fault)
+            self._log.error("dns_records_publish_failed", version=tree.version, reason=fault)
         self.fault = fault

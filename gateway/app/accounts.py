@@ -66,7 +66,8 @@ class KeysAdmin:
         if not isinstance(key_id, str):
             raise KeysRefused("id: is missing")
         rest = {name: value for name, value in options.items() if name != "id"}
-        minted = await self._edit("added", key_id, by, lambda now_ns: add_key(self._keyring.path, key_id, rest, now_ns))
+        minted = await self._edit(lambda now_ns: add_key(self._keyring.path, key_id, rest, now_ns))
+        self._log.warning("api_key_added", key=key_id, **told_of(by))
         return {"id": key_id, "key": minted.key}
 
     async def rotate(self, key_id: str, keep: str, by: Operator) -> Mapping[str, object]:
@@ -74,20 +75,21 @@ class KeysAdmin:
             keep_ns = 0 if keep == "0" else parse_duration_ns(keep)
         except ValueError as error:
             raise KeysRefused(f"keep: {error}") from error
-        minted = await self._edit(
-            "rotated", key_id, by, lambda now_ns: rotate_key(self._keyring.path, key_id, keep_ns, now_ns)
-        )
+        minted = await self._edit(lambda now_ns: rotate_key(self._keyring.path, key_id, keep_ns, now_ns))
+        self._log.warning("api_key_rotated", key=key_id, **told_of(by))
         until = None if minted.old_until is None else minted.old_until.timestamp() * _SECOND_NS
         return {"id": key_id, "key": minted.key, **_moment("old_until", until)}
 
     async def change(self, key_id: str, options: Mapping[str, Any], by: Operator) -> Mapping[str, object]:
-        await self._edit("changed", key_id, by, lambda now_ns: change_key(self._keyring.path, key_id, options, now_ns))
+        await self._edit(lambda now_ns: change_key(self._keyring.path, key_id, options, now_ns))
+        self._log.warning("api_key_changed", key=key_id, **told_of(by))
         return next(each for each in self.list() if each["id"] == key_id)
 
     async def remove(self, key_id: str, by: Operator) -> None:
-        await self._edit("removed", key_id, by, lambda _: remove_key(self._keyring.path, key_id))
+        await self._edit(lambda _: remove_key(self._keyring.path, key_id))
+        self._log.warning("api_key_removed", key=key_id, **told_of(by))
 
-    async def _edit(self, what: str, key_id: str, by: Operator, edit: Callable[[int], _Result]) -> _Result:
+    async def _edit(self, edit: Callable[[int], _Result]) -> _Result:
         """Edit the keys file. The edit is written even if the caller disconnects, and is in force when this returns."""
         try:
             done = await finish_in_thread(edit, self._clock.wall_ns())
@@ -96,7 +98,6 @@ class KeysAdmin:
             raise KeysRefused(str(error), 404) from error
         except (ConfigError, ReloadRefused) as error:
             raise KeysRefused(str(error)) from error
-        self._log.warning(f"a key was {what} over the admin address", key=key_id, **told_of(by))
         return done
 
 
@@ -132,8 +133,10 @@ class UsageKeeper:
             self._store.open()
         except UsageUnusable as error:
             self.fault, self.book.is_unknown = str(error), error.hides_usage
-            lost = "USAGE LOST: what clients used before is not known"
-            self._log.error(lost, problem=self.fault, budgets_closed=error.hides_usage)
+            if error.hides_usage:
+                self._log.error("usage_store_unreadable", reason=self.fault)
+            else:
+                self._log.error("usage_store_reset", reason=self.fault)
 
     # A hand-over
 
@@ -195,7 +198,7 @@ class UsageKeeper:
         try:
             await self._store.forget_before(days_before(self.today, self._config.days_max))
         except OSError as error:
-            self._log.error("old days of usage cannot be deleted yet", problem=str(error))
+            self._log.error("usage_expiry_failed", reason=str(error))
         else:
             self._forget_due_ns = now_ns + _DAY_NS
 
@@ -215,7 +218,7 @@ class UsageKeeper:
         except OSError as error:
             self.book.give_back(rows)
             self.book.others.give_back(told)
-            self._log.error("what clients used cannot be written down yet", problem=str(error))
+            self._log.error("usage_write_failed", reason=str(error))
             self.fault = str(error)
         else:
             self._written()
@@ -235,7 +238,7 @@ class UsageKeeper:
 
     def _written(self) -> None:
         if self.fault and not self._store.is_apart:
-            self._log.warning("what clients use is written down again")
+            self._log.warning("usage_store_recovered")
             self.fault = ""
 
     def notes(self) -> dict[str, str]:
@@ -260,11 +263,9 @@ class UsageKeeper:
                 self._store.add_at_once(self.book.take_rows())
                 self._store.keep_told_at_once(self.book.others.take_unwritten())
             elif rows := self.book.take_rows():
-                self._log.error(
-                    "the last of what clients used is lost", problem="another process has the file", rows=len(rows)
-                )
+                self._log.error("usage_lost_at_exit", reason="another process has the file", rows=len(rows))
         except OSError as error:
-            self._log.error("the last of what clients used is lost", problem=str(error))
+            self._log.error("usage_lost_at_exit", reason=str(error))
         self._store.close()
 
     def _tell_the_last(self) -> None:
@@ -283,7 +284,7 @@ class UsageKeeper:
         if self._has_ended():
             self.take_back()
         else:
-            self._log.error("what clients used cannot be told to the process that has the file", problem=str(error))
+            self._log.error("usage_handover_failed", reason=str(error))
 
 
 class Accounts:

@@ -99,7 +99,7 @@ class Control:
             self.keeper.refuse(str(error))
             return
         self._taken_ns = kept.taken_ns
-        self._log.info("begins with what a controller said last", term=version.term, version=version.version)
+        self._log.info("cached_snapshot_applied", term=version.term, version=version.version)
 
     def run(self, loops: Supervisor, tenure: Tenure, http: Address, peers: Address) -> None:
         """Start the loops, with the addresses that the gateway listens on. Only the process that owns the gateway
@@ -159,7 +159,7 @@ class Control:
         before = self.version
         await self.precedence.take(snapshot)
         if snapshot.version != before:
-            self._log.info("snapshot taken", term=snapshot.version.term, version=snapshot.version.version)
+            self._log.info("snapshot_applied", term=snapshot.version.term, version=snapshot.version.version)
         self._taken_ns = self._clock.wall_ns()
         self.keeper.keep(Kept(snapshot, self._taken_ns))
 
@@ -175,7 +175,7 @@ class Control:
     def learnt(self, peer: GatewayId, ownership: Ownership) -> None:
         """Take the ownership that a peer reported."""
         self._log.warning(
-            "a peer knows of newer owners: what is somebody else's is left to them until a controller says as much",
+            "peer_reported_newer_ownership",
             peer=peer,
             term=ownership.version.term,
             version=ownership.version.version,

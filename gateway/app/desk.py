@@ -118,13 +118,13 @@ class Desk:
         self.ledger.words = orders.words
         for name, why in orders.misplaced.items():
             if self._misplaced.get(name) != why:
-                self.log.error("place_refused", what=name, reason=why)
+                self.log.error("place_refused", target=name, reason=why)
         self._misplaced = orders.misplaced
 
     def place_found(self, misplaced: Mapping[str, str]) -> None:
         """Log replicas that a cluster reports out of place: one line per change, for any number of them."""
         if fresh := [name for name in misplaced if name not in self._misplaced_found]:
-            self.log.error("place_refused", what=fresh[0], reason=misplaced[fresh[0]], further=len(fresh) - 1)
+            self.log.error("place_refused", target=fresh[0], reason=misplaced[fresh[0]], further=len(fresh) - 1)
         self._misplaced_found = misplaced
 
     @property
@@ -252,11 +252,11 @@ class Desk:
             self.forward_rates.look(self.clock.now_ns())
 
     def loop_failed(self, name: str, error: Exception) -> None:
-        self.log.error("a background loop failed and starts again", loop=name, exc_info=error)
+        self.log.error("background_task_failed", loop=name, exc_info=error)
         self.metrics.restarted(name)
 
     def request_failed(self, error: BaseException) -> None:
-        self.log.error("a request met an error of this gateway's own", exc_info=error)
+        self.log.error("request_internal_error", exc_info=error)
 
     def close(self) -> None:
         self.driver.close()
@@ -266,7 +266,7 @@ class Desk:
             self.audit.close()
 
     def _on_crash(self, crash: GatewayCrash) -> None:
-        self.log.critical("the core failed; this gateway stops", exc_info=crash.error)
+        self.log.critical("core_crashed", exc_info=crash.error)
         if self._journal is None:
             return
         last = crash.tail[-1]
@@ -281,12 +281,12 @@ class Desk:
         try:
             write_tail(path, journal.header, map(journal.told, crash.tail))
         except OSError as error:
-            self.log.critical("the steps before the failure are lost", path=str(path), reason=str(error))
+            self.log.critical("crash_record_write_failed", path=str(path), reason=str(error))
         else:
-            self.log.critical("the steps before the failure are kept", path=str(path))
+            self.log.critical("crash_record_written", path=str(path))
 
     def _journal_stopped(self, reason: str) -> None:
-        self.log.error("the journal stopped", reason=reason)
+        self.log.error("journal_stopped", reason=reason)
         self._journal_fault = reason
         self.metrics.journal_stopped()
 

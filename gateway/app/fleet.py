@@ -163,7 +163,7 @@ class Fleet:
         """Log each replica left out, once per reason."""
         for replica_id, why in left_out.items():
             if self.left_out.get(replica_id) != why:
-                self._log.error("REPLICA LEFT OUT: it is granted, and cannot be served", replica=replica_id, why=why)
+                self._log.error("assigned_replica_unservable", replica=replica_id, reason=why)
         self.left_out = left_out
 
     def _follow(self, replicas: Iterable[ReplicaConfig]) -> None:

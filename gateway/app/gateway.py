@@ -129,7 +129,7 @@ class GatewayHandle:
     async def drain(self, wait_max_s: float) -> bool:
         """Refuse new requests and let running and queued ones finish. Returns False if time ran out first."""
         log, began_ns = self._desk.log, self._desk.clock.now_ns()
-        log.info("draining: nothing new is taken", requests=self.driver.open_requests, wait_max_s=wait_max_s)
+        log.info("drain_started", requests=self.driver.open_requests, wait_max_s=wait_max_s)
         self._desk.is_ending = True
         self.driver.submit(DrainRequested())
         is_empty = False
@@ -142,19 +142,22 @@ class GatewayHandle:
             took_s = round((self._desk.clock.now_ns() - began_ns) / _SECOND_NS, 3)
             left = self.driver.open_requests
             if is_empty:
-                log.info("drained: nothing is left", took_s=took_s)
+                log.info("drain_completed", duration_s=took_s)
             else:
-                log.warning("drain ended early: what still runs is cut off", requests=left, took_s=took_s)
+                log.warning("drain_timed_out", requests=left, duration_s=took_s)
         return is_empty
 
     async def leave(self, wait_max_s: float) -> None:
         """Finish the running requests after another process has taken over; their usage and audit lines go to that
         process."""
         began_ns = self._desk.clock.now_ns()
-        self._desk.log.info("leaving: another process serves", requests=self.driver.open_requests)
+        self._desk.log.info("takeover_drain_started", requests=self.driver.open_requests)
         is_empty = await self.estate.until_empty(wait_max_s)
         took_s = round((self._desk.clock.now_ns() - began_ns) / _SECOND_NS, 3)
-        self._desk.log.info("left", requests=self.driver.open_requests, took_s=took_s, in_time=is_empty)
+        if is_empty:
+            self._desk.log.info("takeover_drain_completed", duration_s=took_s)
+        else:
+            self._desk.log.warning("takeover_drain_timed_out", requests=self.driver.open_requests, duration_s=took_s)
 
     async def settle(self, wait_max_s: float) -> bool:
         """Wait until no request is left. Returns False if time ran out first."""
@@ -493,7 +496,7 @@ def _described(**parts: Describes) -> Mapping[str, Describes]:
 
 def _fleet(config: GatewayConfig, orders: Orders, desk: Desk) -> Fleet:
     def on_restart(url: str, error: Exception) -> None:
-        desk.log.error("probing failed and starts again", engine=url, exc_info=error)
+        desk.log.error("probe_task_failed", engine=url, exc_info=error)
         desk.metrics.restarted("probe")
 
     return Fleet(
@@ -555,7 +558,7 @@ async def _begin_drain(desk: Desk, peer_server: PeerServer, by: Operator) -> dic
     if desk.is_given_away:
         return None
     left = desk.driver.open_requests
-    desk.log.warning("draining by order: nothing new is taken until it is undrained", requests=left, **told_of(by))
+    desk.log.warning("drain_ordered", requests=left, **told_of(by))
     desk.driver.submit(DrainRequested())
     await peer_server.drain()
     return {"draining": True, "requests": desk.driver.open_requests}

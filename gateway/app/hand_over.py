@@ -120,7 +120,7 @@ class Estate:
         try:
             yield
         except Exception as error:
-            self._desk.log.critical("a part of the gateway cannot be taken back", part=part, exc_info=error)
+            self._desk.log.critical("takeover_rollback_failed", part=part, exc_info=error)
 
     def give_to(self, successor: Wire[FromSuccessor]) -> None:
         self._successor = successor
@@ -218,13 +218,13 @@ class Succession:
         if folder is None:
             return
         if self._successor is not None:
-            self.desk.log.info("taken_over", pid=self._successor.pid)
+            self.desk.log.info("takeover_completed", pid=self._successor.pid)
             self._successor.say_serving()
             loops.run("take_over_before", partial(self._follow, self._successor))
         try:
             self.predecessor = Predecessor(socket_path(folder, gateway_id), gateway_id, estate, self.desk.log)
         except OSError as error:
-            self.desk.log.warning("no other process can take over from this one", why=str(error))
+            self.desk.log.warning("takeover_unavailable", reason=str(error))
         else:
             loops.run("take_over", self.predecessor.run)
 
@@ -268,7 +268,7 @@ class Succession:
 
     async def _follow(self, successor: Successor) -> None:
         await successor.follow(self, self.desk.log)
-        self.desk.log.info("the process before has gone", pid=successor.pid)
+        self.desk.log.info("predecessor_exited", pid=successor.pid)
 
     async def _until_probed(self) -> None:
         core = self.desk.core

@@ -120,7 +120,7 @@ async def listen(
     runner = make_runner(
         app,
         settings,
-        lambda error: desk.log.error("answering a client failed", exc_info=error),
+        lambda error: desk.log.error("http_handler_failed", exc_info=error),
         desk.refusals.take,
     )
     await runner.setup()

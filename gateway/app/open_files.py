@@ -37,6 +37,6 @@ def warn_of_open_files(config: GatewayConfig, log: FilteringBoundLogger) -> None
     """Log a line for each file, up to a bound."""
     for kind, found in (("secret", open_secrets(config)), ("record", open_records(config))):
         for path, mode in islice(found, TOLD_MAX):
-            log.warning("a file is open to others than its owner and group", kind=kind, path=str(path), mode=mode)
+            log.warning("file_permissions_too_open", kind=kind, path=str(path), mode=mode)
         if more := sum(1 for _ in found):
-            log.warning("more files are open to others than their owner and group", kind=kind, files=more)
+            log.warning("more_file_permissions_too_open", kind=kind, files=more)

@@ -104,7 +104,7 @@ def _watch(desk: Desk, seen_by: str) -> Watch:
 
     def broken(peer: GatewayId, why: str) -> None:
         desk.metrics.exchange_broken(seen_by, peer)
-        desk.log.warning("a stream of forwards has broken", peer=peer, seen_by=seen_by, detail=why)
+        desk.log.warning("forward_stream_broken", peer=peer, seen_by=seen_by, reason=why)
 
     return Watch(desk.metrics.exchange_ignored, broken)
 

@@ -45,7 +45,7 @@ class PromptKeys:
         try:
             self._secret = read_or_make_secret(folder / f"{config.gateway_id}.prompts.secret.json")
         except (StateUnusable, OSError) as error:
-            log.exception("the secret of prompts' keys is not kept", detail=str(error))
+            log.exception("prompt_key_secret_not_persisted", reason=str(error))
 
     def of(self, profile: RequestProfile) -> bytes:
         """Key of a prompt; empty where the profile has no prefix hash."""

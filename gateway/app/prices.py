@@ -58,7 +58,7 @@ class PricesPart:
     def take(self, told: PriceList | None, fault: str) -> None:
         """Take a controller's list; None where it sent none, or none that could be read."""
         if fault and fault != self._told_fault:
-            self._log.error("the controller's price list cannot be read: the region file's is in force", reason=fault)
+            self._log.error("controller_price_list_unreadable", reason=fault)
         self._told_fault = fault
         self._put(self._own, told)
 
@@ -71,7 +71,7 @@ class PricesPart:
             own = None if path is None else read_prices(path)
         except ConfigError as error:
             self._own_fault = str(error)
-            self._log.error("PRICES REFUSED: the list before stays in force", reason=self._own_fault)
+            self._log.error("price_list_rejected", reason=self._own_fault)
             return
         self._path, self._own_fault = path, ""
         self._put(own, self._told)
@@ -94,9 +94,9 @@ class PricesPart:
         if self.list != before or self._list_since_ns is None:
             self._list_since_ns = self._clock.wall_ns()
             if self.list is not None:
-                self._log.info("price list in force", source=self.source, digest=self.list.digest)
+                self._log.info("price_list_applied", source=self.source, digest=self.list.digest)
             elif before is not None:
-                self._log.info("no price list is in force")
+                self._log.info("price_list_removed")
         self.look()
         self._changed.set()
 

@@ -108,10 +108,6 @@ def changed_at_rest(old: RegionFile, new: RegionFile) -> list[str]:
 
 
 _NO_FILE = "no policy file is configured"
-_NO_FILE_MEANS = (
-    "this region keeps to itself: its own engines serve its requests, nothing is forwarded to other gateways or taken "
-    "from them, and logs name no tenant"
-)
 
 
 class PolicyPart:
@@ -183,11 +179,11 @@ class PolicyPart:
         is_news = policy != self._in_force
         if not policy.closed_reason:
             narrowing = {"narrowed_by": policy.narrowed_by} if policy.narrowed_by else {}
-            self._log.info("residency policy in force", digest=policy.digest, **narrowing)
+            self._log.info("residency_policy_applied", digest=policy.digest, **narrowing)
         elif self._path is not None:
-            self._log.error("CLOSED: nothing leaves this region and nothing is taken in", reason=policy.closed_reason)
+            self._log.error("residency_policy_invalid", reason=policy.closed_reason)
         elif is_news:
-            self._log.info(_NO_FILE, meaning=_NO_FILE_MEANS)
+            self._log.info("residency_policy_absent")
         if is_news:
             self._in_force = policy
             self._apply(policy)

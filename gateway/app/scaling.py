@@ -114,7 +114,7 @@ class Scaling:
     def _changed(self, want: Want, before: int | None) -> None:
         """Report a change. The first figure is reported too, so that its receiver need not ask for it."""
         names = {"model": want.key.model, "pool": want.key.pool}
-        self._desk.log.info("replicas wanted", **names, wanted=want.wanted, before=before, reason=want.reason)
+        self._desk.log.info("replicas_wanted_changed", **names, wanted=want.wanted, before=before, reason=want.reason)
         if before is not None:
             self._metrics.changes.add(want.region, want.key.model, want.key.pool, want.reason)
         if self._webhook is not None:

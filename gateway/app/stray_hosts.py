@@ -27,9 +27,4 @@ class StrayHosts:
         if host in told or len(told) >= _HOSTS_MAX:
             return
         told.add(host)
-        self._log.warning(
-            "side_channel_refused",
-            replica=worker.id,
-            host=host,
-            fix="if the host is the replica's own, name it in the replica's side_channel_hosts",
-        )
+        self._log.warning("side_channel_refused", replica=worker.id, host=host)

@@ -175,8 +175,10 @@ class Attachment:
         """Log the loss once for each reason, not once for each try."""
         self.tallies.lost += 1
         if was_attached or str(lost) != self.tallies.last_loss:
-            word = "controller lost" if was_attached else "controller not reached"
-            self._log.warning(word, controller=str(address), detail=str(lost))
+            if was_attached:
+                self._log.warning("controller_disconnected", controller=str(address), reason=str(lost))
+            else:
+                self._log.warning("controller_unreachable", controller=str(address), reason=str(lost))
         self.tallies.last_loss = str(lost)
 
     # Conversation
@@ -186,7 +188,7 @@ class Attachment:
         if self.controller is None:
             self.controller = address
             self.tallies.last_loss = ""
-            self._log.info("attached to a controller", controller=str(address))
+            self._log.info("controller_attached", controller=str(address))
 
     async def until_news(self, until_s: float) -> bool:
         """Wait for news, or until a time of the event loop's clock. Returns True if a report is due, as it is by
@@ -211,10 +213,10 @@ class Attachment:
             self.tallies.rejected += 1
             self.tallies.last_rejection = str(error)
             self._log.error(
-                "SNAPSHOT REJECTED: what was in force stays in force",
+                "snapshot_rejected",
                 term=version.term,
                 version=version.version,
-                why=str(error),
+                reason=str(error),
             )
             return Rejected(version, str(error))
         self.tallies.taken += 1

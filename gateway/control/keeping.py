@@ -53,7 +53,7 @@ class SnapshotKeeper:
     def refuse(self, why: str) -> None:
         """Record that the kept snapshot cannot be used."""
         self.fault = why
-        self._log.error("what a controller said last cannot be used: this gateway begins without it", why=why)
+        self._log.error("cached_snapshot_unusable", reason=why)
 
     def keep(self, kept: Kept) -> None:
         """Keep a snapshot soon, where there is a folder for it."""
@@ -72,7 +72,7 @@ class SnapshotKeeper:
     async def _write(self, kept: Kept) -> None:
         problem = await finish_in_thread(lambda: self._problem_with(kept))
         if problem and problem != self.fault:
-            self._log.error("the controller's snapshot is not kept over a restart", problem=problem)
+            self._log.error("snapshot_not_persisted", reason=problem)
         self.fault = problem
         if problem:
             await self._pause()

@@ -67,9 +67,7 @@ class DnsSource:
         fresh = [location for location in answer.locations if location not in kept]
         room = max(0, self._settings.replicas_max - len(kept))
         if len(fresh) > room:
-            self._log.error(
-                "MORE REPLICAS THAN ALLOWED: some are left out", found=len(found), replicas_max=len(kept) + room
-            )
+            self._log.error("discovered_replicas_over_limit", found=len(found), replicas_max=len(kept) + room)
         self._misses = kept | dict.fromkeys(fresh[:room], 0)
 
     def _replicas(self) -> tuple[ReplicaConfig, ...]:
@@ -79,7 +77,7 @@ class DnsSource:
         """Log a failure when it differs from the last one, rather than at each lookup."""
         if trouble != self._trouble:
             self._trouble = trouble
-            self._log.warning("lookup failed; the replicas known before stay", detail=trouble, known=len(self._misses))
+            self._log.warning("dns_discovery_failed", reason=trouble, known=len(self._misses))
 
 
 def replicas_at(config: DnsReplicasConfig, locations: Iterable[Location]) -> tuple[ReplicaConfig, ...]:

@@ -72,11 +72,11 @@ class KubernetesSource:
             try:
                 await self._follow(report)
             except Expired:
-                self._log.debug("the cluster has forgotten what we knew: asking for everything again")
+                self._log.debug("kubernetes_watch_expired")
             except _AllGone:
                 self._pause_ns = self._settings.interval_min_ns
                 self._log.warning(
-                    "the cluster says that every replica is gone; they stay until it has said so again",
+                    "kubernetes_replicas_all_gone_unconfirmed",
                     known=len(self._known),
                 )
             except ApiFailed as failure:
@@ -141,7 +141,7 @@ class KubernetesSource:
         going = {each.who for told in self._objects.values() for each in told if each.condition is Condition.GOING}
         if not known.keys() <= going and self._doubts < self._settings.misses_max:
             raise _AllGone
-        self._log.error("EVERY REPLICA THAT THE CLUSTER NAMED IS GONE", gone=len(known))
+        self._log.error("kubernetes_replicas_all_gone", gone=len(known))
 
     def _taken_up(self) -> dict[str, Location]:
         """Known engines that are still there, and engines that are ready. One pod may be in several slices: it is ready
@@ -170,7 +170,7 @@ class KubernetesSource:
         """Log how many replicas are left out, once for each new count."""
         if count != self._left_out and count > 0:
             self._log.error(
-                "MORE REPLICAS THAN ALLOWED: some are left out",
+                "discovered_replicas_over_limit",
                 left_out=count,
                 replicas_max=self._settings.replicas_max,
             )
@@ -188,9 +188,7 @@ class KubernetesSource:
         """Log a failure when it differs from the last one."""
         if trouble != self._trouble:
             self._trouble = trouble
-            self._log.warning(
-                "the cluster cannot be asked; the replicas known before stay", detail=trouble, known=len(self._known)
-            )
+            self._log.warning("kubernetes_discovery_failed", reason=trouble, known=len(self._known))
 
 
 def _order(seen: Seen) -> tuple[str, int, bytes, int]:

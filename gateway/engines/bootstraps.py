@@ -67,7 +67,7 @@ class BootstrapWatcher:
             except FAULTS as error:
                 fault = f"{type(error).__name__}: {error}"
                 if fault != trouble:  # once per fault, not once per question
-                    self._log.warning("a prefill worker does not say where it is met", engine=engine.url, detail=fault)
+                    self._log.warning("prefill_bootstrap_query_failed", engine=engine.url, reason=fault)
                 trouble = fault
                 await asyncio.sleep(_RETRY_S)
             else:

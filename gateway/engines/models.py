@@ -81,7 +81,7 @@ class ModelWatcher:
             except FAULTS as error:
                 fault = f"{type(error).__name__}: {error}"
                 if fault != trouble:  # once per fault, not once per question
-                    self._log.warning("models not told; what was told before stays", engine=engine.url, detail=fault)
+                    self._log.warning("model_list_query_failed", engine=engine.url, reason=fault)
                 trouble = fault
             else:
                 told, trouble = True, ""

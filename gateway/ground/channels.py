@@ -136,7 +136,7 @@ class MalformedCalls(grpc.aio.ServerInterceptor):
     def _tell(self, method: object, caller: str) -> None:
         passed_over = self._seldom.turn(str(method))
         if passed_over is not None:
-            self._log.error("malformed_call", method=str(method), caller=caller, passed_over=passed_over)
+            self._log.error("malformed_call", method=str(method), caller=caller, suppressed=passed_over)
 
 
 def shared_options(link: LinkSettings) -> list[tuple[str, int]]:

@@ -45,10 +45,9 @@ class DescriptorWatch:
         if now_ns < self._quiet_until_ns:
             return
         self._log.error(
-            "no file descriptor is left",
-            doing="connections are dropped unheard, and none is opened",
+            "file_descriptors_exhausted",
             reason=error.strerror,
             limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-            looks=self._untold,
+            samples=self._untold,
         )
         self._quiet_until_ns, self._untold = now_ns + TELL_INTERVAL_NS, 0

@@ -106,13 +106,17 @@ class _Libraries(logging.Handler):
         passed_over = self._seldom.turn(f"{record.name} {record.msg}")
         if passed_over is None:
             return
-        more = {"passed_over": passed_over} if passed_over else {}
-        tell = self._log.error if record.levelno >= logging.ERROR else self._log.warning
         try:
-            detail = record.getMessage()
+            message = record.getMessage()
         except (TypeError, ValueError):  # the arguments do not fit the message
-            detail = str(record.msg)
-        tell("a library has something to say", library=record.name, detail=detail, exc_info=record.exc_info, **more)
+            message = str(record.msg)
+        fields: dict[str, object] = {"library": record.name, "message": message, "exc_info": record.exc_info}
+        if passed_over:
+            fields["suppressed"] = passed_over
+        if record.levelno >= logging.ERROR:
+            self._log.error("library_message", **fields)
+        else:
+            self._log.warning("library_message", **fields)
 
 
 def _renderers(log_format: LogFormat, stream: TextIO) -> list[Processor]:

@@ -77,7 +77,7 @@ class Reloader:
 
     async def reload(self) -> list[str]:
         """Reload every part, changed or not. Returns the names of those that refused."""
-        self._log.info("reloading", parts=list(self._parts))
+        self._log.info("reload_requested", parts=list(self._parts))
         return [part.name for part in tuple(self._parts.values()) if not await self._read(part)]
 
     async def look(self) -> None:
@@ -87,7 +87,7 @@ class Reloader:
             is_at_rest = prints == part.seen
             part.seen = prints
             if is_at_rest and prints != part.loaded:
-                self._log.info("files have changed", part=part.name)
+                self._log.info("files_changed", part=part.name)
                 await self._read(part)
 
     async def _is_asked(self) -> bool:
@@ -108,13 +108,11 @@ class Reloader:
             if inspect.isawaitable(done):
                 await done
             is_in_force = True
-            self._log.info("reloaded", part=part.name)
+            self._log.info("reload_applied", part=part.name)
         except ReloadRefused as refused:
-            self._log.error(
-                "RELOAD REFUSED: what was in force stays in force", part=part.name, faults=str(refused).splitlines()
-            )
+            self._log.error("reload_rejected", part=part.name, faults=str(refused).splitlines())
         except Exception:  # noqa: BLE001 - a defect in one part must not keep the others from being read
-            self._log.exception("RELOAD FAILED: a part could not be read", part=part.name)
+            self._log.exception("reload_failed", part=part.name)
         after = await asyncio.to_thread(_prints, part)
         part.loaded = {path: before.get(path, found) for path, found in after.items()}
         part.seen = after

@@ -286,9 +286,9 @@ class ExpiryWatch:
     def _say(self, holder: Holder, left_ns: int) -> None:
         line: dict[str, object] = {"role": holder.role, "serial": f"{holder.pair.leaf.serial_number:x}"}
         if left_ns > 0:
-            self._log.warning("a certificate in use expires soon", **line, days_left=round(left_ns / _DAY_NS, 1))
+            self._log.warning("tls_certificate_expiring", **line, days_left=round(left_ns / _DAY_NS, 1))
         else:
-            self._log.error("A CERTIFICATE IN USE HAS EXPIRED: nobody believes it", **line)
+            self._log.error("tls_certificate_expired", **line)
 
 
 def expires_soon(pair: KeyPair, left_ns: int) -> bool:

@@ -223,14 +223,17 @@ class Heartbeats:
         return self._clock.now_ns() - started_ns
 
     def _ping_failed(self, error: grpc.aio.AioRpcError, last: str) -> str:
-        """Return the failure in words, and log it: loudly if it differs from the last one."""
+        """Return the failure in words, and log it if it differs from the last one."""
         failure = failure_of_ping(error)
         if failure == REFUSED_BY_US:
             self._on_refused()
-        write = self._log.debug
-        if failure != last:
-            write = self._log.warning if failure == NO_ANSWER else self._log.error
-        write("ping failed", failure=failure, code=error.code().name, detail=error.details())
+        fields = {"code": error.code().name, "reason": error.details()}
+        if failure == last:
+            self._log.debug("peer_ping_failed_again", failure=failure, **fields)
+        elif failure == NO_ANSWER:
+            self._log.warning("peer_ping_failed", **fields)
+        else:
+            self._log.error("peer_certificate_refused", failure=failure, **fields)
         return failure
 
     async def _subscribe(self) -> Never:
@@ -290,7 +293,7 @@ class Heartbeats:
         now_ns = self._clock.now_ns()
         if self._told_ns is None or now_ns - self._told_ns > _TOLD_AGAIN_NS:
             self._told_ns = now_ns
-            self._log.warning("the peer's heartbeats take too much of our time; some are not listened to")
+            self._log.warning("peer_heartbeats_throttled")
 
     def _take_in(self, message: pb.SubscribeResponse) -> int:
         """Take in one report. Returns the nanoseconds for which to read no other."""
@@ -306,7 +309,7 @@ class Heartbeats:
             self._heard = True
             self._found_ns = self._heard_ns
             self._called_ns = None
-            self._log.info("peer found", region=report.place.region, rtt_ms=self.round_trips.median_ns() // 1_000_000)
+            self._log.info("peer_found", region=report.place.region, rtt_ms=self.round_trips.median_ns() // 1_000_000)
         self._submit(PeersObserved((observe(report, age_ns, self.round_trips, self._clock.now_ns()),)))
         began_ns = self._clock.thread_ns()
         if budgets:
@@ -322,9 +325,12 @@ class Heartbeats:
         """Report a loss once and without delay: subscribing anew may take long, and waiting for the report to go stale
         longer."""
         if isinstance(lost, ImposterFound):
-            self._log.error("peer is not who it should be; nothing is sent there", detail=str(lost))
+            self._log.error("peer_identity_mismatch", reason=str(lost))
         elif self._heard or failures == 1:
-            self._log.warning("peer lost" if self._heard else "peer not reached", detail=str(lost))
+            if self._heard:
+                self._log.warning("peer_lost", reason=str(lost))
+            else:
+                self._log.warning("peer_unreachable", reason=str(lost))
         if self._heard or isinstance(lost, ImposterFound):
             self._submit(TargetLost(peer_target(self._link.peer.spec.gateway_id), str(lost)))
             self._on_lost()

@@ -84,4 +84,4 @@ class OwnershipAsker:
         now_ns = self._clock.now_ns()
         resting = {each: until_ns for each, until_ns in self._rests_until_ns.items() if until_ns > now_ns}
         self._rests_until_ns = {**resting, peer: now_ns + REST_NS}
-        self._log.debug("a peer could not say who serves what", peer=peer, why=why)
+        self._log.debug("peer_ownership_query_failed", peer=peer, reason=why)

@@ -130,7 +130,7 @@ class Reception:
         passed_over = self._seldom.turn(origin or caller.rpartition(":")[0])
         if passed_over is not None:
             self._log.error(
-                "malformed forward", detail=str(error), origin=origin, caller=caller, passed_over=passed_over
+                "malformed_forward", reason=str(error), origin=origin, caller=caller, suppressed=passed_over
             )
 
     def note_fault(self, error: BaseException) -> None:

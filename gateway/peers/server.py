@@ -291,8 +291,7 @@ class PeerService:
         self._on_refused()
         passed_over = self._seldom.turn(context.peer().rpartition(":")[0])
         if passed_over is not None:
-            refused = "REFUSED: a caller is not whom it should be"
-            self._log.error(refused, detail=fault, caller=context.peer(), passed_over=passed_over)
+            self._log.error("caller_identity_mismatch", reason=fault, caller=context.peer(), suppressed=passed_over)
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, fault)
 
     def _identity_fault(self, gateway_id: GatewayId, place: Place) -> str | None:

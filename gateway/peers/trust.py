@@ -32,7 +32,7 @@ class Trust:
         where = f"{ran_at.place.region}/{ran_at.place.jurisdiction}"
         why = f"it says that it ran a request in {where}, which the request's residency rule forbids"
         self._log.error(
-            "RESIDENCY VIOLATED: a peer ran a request where it must not run, and is sent nothing more",
+            "residency_violated",
             peer=peer,
             request_id=request_id,
             replica=ran_at.replica_id,
@@ -51,7 +51,7 @@ class Trust:
     def restore(self) -> None:
         """Trust all peers again, at an operator's command: each is a target again with its next heartbeat."""
         if self._broken_by:
-            self._log.warning("peers are trusted again", peers=sorted(self._broken_by))
+            self._log.warning("peer_trust_restored", peers=sorted(self._broken_by))
         self._broken_by.clear()
 
     def notes(self) -> dict[str, str]:

@@ -406,7 +406,7 @@ class Audit:
     def _say_where_it_stands(self, head: Head | None) -> None:
         """Into the log, which is kept elsewhere: held against it, files show later whether their end was cut off."""
         if head is not None:
-            self._log.info("audit head", file=head.file, line=head.line, head=head.head)
+            self._log.info("audit_head_sealed", file=head.file, line=head.line, head=head.head)
 
     def close(self) -> None:
         """Write what is left, and how much was lost until now. What cannot be written any more is lost as well."""
@@ -416,7 +416,7 @@ class Audit:
             self.take_back()
         if self._files is None:
             if self._fresh:
-                self._log.critical("audit lines were lost at the end", bytes=self._fresh_bytes)
+                self._log.critical("audit_lines_lost", bytes=self._fresh_bytes)
             return
         try:
             self._files.write(self._take())
@@ -425,7 +425,7 @@ class Audit:
         except OSError as error:
             self._failed(str(error))
         if self._files.unwritten_bytes:
-            self._log.critical("audit lines were lost at the end", bytes=self._files.unwritten_bytes)
+            self._log.critical("audit_lines_lost", bytes=self._files.unwritten_bytes)
         self._say_where_it_stands(self._files.close())
 
     def _keep(self, record: AuditRecord) -> None:
@@ -451,19 +451,18 @@ class Audit:
     def _failed(self, reason: str) -> None:
         if not self.is_failing:
             self.is_failing, self.fault = True, reason
-            doing = "no new request is taken" if self._config.required else "requests are served without it"
-            self._log.critical("the audit record cannot be written", reason=reason, doing=doing)
+            self._log.critical("audit_write_failed", reason=reason, requests_refused=self._config.required)
 
     def _succeeded(self) -> None:
         if self.is_failing:
             self.is_failing, self.fault = False, ""
-            self._log.warning("the audit record is written again", lines_lost=self._lost_untold)
+            self._log.warning("audit_write_recovered", lines_lost=self._lost_untold)
         if self._lost_untold:
             lost, self._lost_untold = self._lost_untold, 0
             self._keep(LostLines(self._clock.wall_time(), self._gateway_id, lost))
 
     def _say_what_was_deleted(self, path: object) -> None:
-        self._log.warning("the oldest audit file was deleted, as audit.files_max says", path=str(path))
+        self._log.warning("audit_file_deleted", path=str(path))
 
 
 def head_signer(config: AuditConfig) -> HeadSigner | None:

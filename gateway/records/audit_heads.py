@@ -38,7 +38,7 @@ _FINGERPRINT_DIGITS = 16
 
 class Head(msgspec.Struct, frozen=True):
     """Where a gateway's chain stood: the hash of one line of one of its files. One of these is a line of a file of
-    noted heads, and so is what a gateway logs as `audit head`."""
+    noted heads, and so is what a gateway logs as `audit_head_sealed`."""
 
     gateway: str
     file: int

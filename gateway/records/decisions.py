@@ -460,13 +460,13 @@ class ShadowReport:
         if self._log is None or (self._line_due_ns is not None and now_ns < self._line_due_ns):
             return
         self._log.info(
-            "shadow: would have been forwarded",
+            "shadow_forward",
             request_id=shadow.request_id,
             model=model,
             peer=shadow.target.id,
             placed_by=str(shadow.decision.reason),
             waited_ms=shadow.decision.waited_ns // _MILLISECOND_NS,
-            since_the_last_line=self._unlogged,
+            count=self._unlogged,
         )
         self._line_due_ns, self._unlogged = now_ns + _SHADOW_LINE_EVERY_NS, 0
 

@@ -35,11 +35,14 @@ class RequestLog:
         self, profile: RequestProfile, end: EndRequest, summary: RequestSummary, record: RequestRecord | None
     ) -> None:
         """Before any policy is applied, the line names no tenant. Without a record it names no decision."""
-        write = self._log.warning if end.outcome in _WARNED_OUTCOMES else self._log.info
         line = request_line(profile, end, summary, self._ledger.policy.logging)
         if not names_served_model(profile, record, self._serves):
             line = without_model(line, profile.model)
-        write("request", **line, **_decision_line(self._gateway_id, record))
+        line |= _decision_line(self._gateway_id, record)
+        if end.outcome in _WARNED_OUTCOMES:
+            self._log.warning("request", **line)
+        else:
+            self._log.info("request", **line)
 
 
 def request_line(

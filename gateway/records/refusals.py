@@ -117,7 +117,10 @@ class _Lines:
             "request_id": refusal.request_id,
             "tenant": refusal.tenant if names_tenant else None,
             "key": refusal.key_id if names_tenant else None,
-            "since_the_last_line": count,
+            "count": count,
         }
-        write = self._log.warning if refusal.status >= 500 else self._log.info
-        write("refused", **{name: told for name, told in fields.items() if told is not None})
+        line = {name: told for name, told in fields.items() if told is not None}
+        if refusal.status >= 500:
+            self._log.warning("refused", **line)
+        else:
+            self._log.info("refused", **line)

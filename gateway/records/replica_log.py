@@ -69,9 +69,9 @@ class ReplicaLog:
         since_ns = told_ns.get(not is_up)
         lasted = {} if since_ns is None else {"after_s": round((now_ns - since_ns) / _SECOND_NS, 1)}
         if is_up:
-            self._log.info("replica up", replica=replica_id, **lasted)
+            self._log.info("replica_up", replica=replica_id, **lasted)
         else:
-            self._log.warning("replica down", replica=replica_id, reason=_why_down(state, now_ns), **lasted)
+            self._log.warning("replica_down", replica=replica_id, reason=_why_down(state, now_ns), **lasted)
         return True
 
 

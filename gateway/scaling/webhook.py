@@ -188,9 +188,7 @@ class Webhook:
 
     def _failed(self, message: _Message, why: str) -> None:
         self.fault = why
-        self._log.warning(
-            "the scaling webhook did not take a message", id=message.number, url=self._config.url, detail=why
-        )
+        self._log.warning("scaling_webhook_failed", id=message.number, url=self._config.url, reason=why)
 
 
 def secret_in(file: Path) -> bytes:

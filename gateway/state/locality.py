@@ -99,7 +99,8 @@ class LocalityKeeper:
             self._stamp = stamp
             comparer = await finish_in_thread(read_comparer, self._files.artifact)
         except (StateUnusable, OSError) as error:
-            self._tell("the artifact of expert locality is not used", str(error))
+            if self._is_new(str(error)):
+                self._log.error("locality_artifact_rejected", reason=self.problem)
             return
         self._tried = 0
         self._take(comparer, take)
@@ -109,7 +110,7 @@ class LocalityKeeper:
         if self._taken is None or self._taken.digest != comparer.digest:
             self._taken = comparer
             take(comparer)
-            self._log.info("an artifact of expert locality is in force", clusters=comparer.clusters)
+            self._log.info("locality_artifact_applied", clusters=comparer.clusters)
 
     def _is_refit_due(self, now_ns: int) -> bool:
         if self._files.calibration is None or self._own is None or not self._groups:
@@ -132,15 +133,16 @@ class LocalityKeeper:
             comparer = await finish_in_thread(read_comparer, own)
         except (ProcessFailed, StateUnusable, OSError) as error:
             self.failures += 1
-            self._tell("no artifact was fitted for the decode workers that there are", str(error))
+            if self._is_new(str(error)):
+                self._log.error("locality_refit_failed", reason=self.problem)
             return
         self.refits += 1
         self._take(comparer, take)
 
-    def _tell(self, words: str, problem: str) -> None:
-        if problem != self.problem:
-            self._log.error(words, problem=problem)
-        self.problem = problem
+    def _is_new(self, problem: str) -> bool:
+        """Record a problem, and return whether it differs from the last one: a problem is logged once."""
+        before, self.problem = self.problem, problem
+        return problem != before
 
 
 def _stamp_of(path: Path) -> _Stamp:

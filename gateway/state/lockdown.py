@@ -82,7 +82,7 @@ class Lockdown:
         if now.active and (not before.active or (now.cut and now != before)):
             self._submit(LockdownChanged(active=True, cut=now.cut))
             self._log.critical(
-                "LOCKED DOWN since before the restart: nothing is forwarded, in or out",
+                "lockdown_restored",
                 reason=self.state.reason,
                 since=self.state.since,
             )
@@ -94,9 +94,9 @@ class Lockdown:
         self._submit(LockdownChanged(active, cut))
         told = {"reason": self.state.reason, **told_of(by)}
         if active:
-            self._log.critical("LOCKED DOWN: nothing is forwarded, in or out", cut=cut, **told)
+            self._log.critical("lockdown_activated", cut=cut, **told)
         else:
-            self._log.warning("the lockdown is released", **told)
+            self._log.warning("lockdown_released", **told)
         problem = await finish_in_thread(self._keep)
         return LockdownAnswer(active, self.state.reason, self.state.since, cut, is_kept=not problem, problem=problem)
 
@@ -108,7 +108,7 @@ class Lockdown:
         cancelled."""
         problem = self._write()
         if problem:
-            self._log.error("the lockdown order is not kept over a restart", problem=problem)
+            self._log.error("lockdown_not_persisted", reason=problem)
         return problem
 
     def _write(self) -> str:

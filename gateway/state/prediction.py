@@ -80,7 +80,8 @@ class PredictorKeeper:
             try:
                 found = read_history(self._history_path)
             except StateUnusable as error:
-                self._tell("the history of the decode pool is not used", str(error))
+                self.problem = str(error)
+                self._log.error("predictor_history_unusable", reason=self.problem)
             else:
                 history = self._restored(found) if found is not None else history
         self._saved = history.added
@@ -118,7 +119,8 @@ class PredictorKeeper:
         try:
             await finish_in_thread(write_history, self._history_path, snapshot, self._wall_ahead_ns())
         except OSError as error:
-            self._tell("the history of the decode pool is not kept over a restart", str(error))
+            self.problem = str(error)
+            self._log.error("predictor_history_not_persisted", reason=self.problem)
         else:
             self._saved = snapshot.added
 
@@ -132,12 +134,13 @@ class PredictorKeeper:
             self._hand_over(artifact, take)
         except (ProcessFailed, StateUnusable, UnusableArrays, OSError) as error:
             self.failures += 1
-            self._tell("no predictor was fitted for the decode pool", str(error))
+            self.problem = str(error)
+            self._log.error("predictor_fit_failed", reason=self.problem)
             return
         self._fitted = snapshot.added
         self.fits += 1
         self.problem = ""
-        self._log.info("a predictor was fitted", kind=artifact.kind, requests=artifact.requests)
+        self._log.info("predictor_fitted", kind=artifact.kind, requests=artifact.requests)
 
     def describe(self) -> dict[str, object]:
         return {"kind": self._config.kind, "fits": self.fits, "failures": self.failures, "problem": self.problem}
@@ -196,10 +199,6 @@ class PredictorKeeper:
 
     def _wall_ahead_ns(self) -> int:
         return self._clock.wall_ns() - self._clock.now_ns()
-
-    def _tell(self, words: str, problem: str) -> None:
-        self.problem = problem
-        self._log.error(words, problem=problem)
 
 
 def _artifact_at(path: Path) -> Artifact:

@@ -35,7 +35,7 @@ class TokenBudgetKeeper:
         try:
             found = self._file.read()
         except StateUnusable as error:
-            self._log.error("what was learnt of requests' tokens is not used", detail=str(error))
+            self._log.error("token_budget_state_unusable", reason=str(error))
             return
         if found is not None:
             take(found)
@@ -57,6 +57,6 @@ class TokenBudgetKeeper:
         try:
             await finish_in_thread(self._file.write, self._live.snapshot())
         except OSError as error:
-            self._log.error("what is learnt of requests' tokens is not kept over a restart", detail=str(error))
+            self._log.error("token_budget_state_not_persisted", reason=str(error))
         else:
             self._saved = observed

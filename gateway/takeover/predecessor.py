@@ -97,15 +97,15 @@ class Predecessor:
         try:
             successor: Wire[FromSuccessor] = Wire(connection, FromSuccessor)
         except TakeOverFault as fault:
-            self._log.error("take_over_refused", why=str(fault))
+            self._log.error("takeover_connection_rejected", reason=str(fault))
             return
         try:
             await self._converse(successor)
         except _FAILED as error:
             why = "the other process took too long" if isinstance(error, TimeoutError) else str(error)
-            self._log.error("take_over_failed", pid=successor.other.pid, why=why)
+            self._log.error("takeover_failed", pid=successor.other.pid, reason=why)
         except Exception:  # noqa: BLE001 - a defect of this side is logged, and the process goes on serving
-            self._log.exception("take_over_failed", pid=successor.other.pid, why="a fault of this program")
+            self._log.exception("takeover_failed", pid=successor.other.pid, reason="a fault of this program")
         finally:
             if self.successor is None:
                 successor.close()
@@ -120,13 +120,13 @@ class Predecessor:
         finally:
             for each in sockets:
                 each.close()
-        self._log.info("take_over_begun", pid=successor.other.pid)
+        self._log.info("takeover_started", pid=successor.other.pid)
         ready = _expected(Ready, await successor.receive(_READY_MAX_S))
         if not await self._is_refused(successor, self._estate.why_not()):
             await self._hand_over(successor, ready)
 
     async def _hand_over(self, successor: Wire[FromSuccessor], ready: Ready) -> None:
-        self._log.info("letting_go", pid=successor.other.pid)
+        self._log.info("takeover_release_started", pid=successor.other.pid)
         try:
             await finish_in_thread(successor.send, await self._released(ready))
             _expected(Serving, await successor.receive(self._serving_max_s))
@@ -135,7 +135,7 @@ class Predecessor:
             raise
         self.successor = successor
         self.has_left.set()
-        self._log.info("handed_over", pid=successor.other.pid)
+        self._log.info("takeover_handed_over", pid=successor.other.pid)
         self._estate.give_to(successor)
 
     async def _released(self, ready: Ready) -> Released:
@@ -149,7 +149,7 @@ class Predecessor:
         """Take the gateway back once the successor has ended; one that cannot be killed, as where a disk hangs, is
         logged."""
         while not await asyncio.to_thread(successor.other.end, wait_max_s):
-            self._log.critical("the other process cannot be ended: nothing is accepted", pid=successor.other.pid)
+            self._log.critical("successor_not_terminated", pid=successor.other.pid)
         await self._estate.take_back()
 
     def _why_not(self, said: FromSuccessor) -> str:
@@ -166,7 +166,7 @@ class Predecessor:
 
     async def _is_refused(self, successor: Wire[FromSuccessor], why: str) -> bool:
         if why:
-            self._log.warning("take_over_refused", pid=successor.other.pid, why=why)
+            self._log.warning("takeover_refused", pid=successor.other.pid, reason=why)
             await finish_in_thread(successor.send, Refused(why))
         return bool(why)
 

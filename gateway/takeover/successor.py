@@ -122,7 +122,7 @@ class Successor:
                 self._take(await self._predecessor.receive(None), heir)
         except (OtherGone, TakeOverFault) as error:
             why = str(error)
-            log.error("the process before has gone, and had not told all that it used", why=why)  # noqa: TRY400 - said
+            log.error("predecessor_lost", reason=why)  # noqa: TRY400 - said
             self.requests_left = None
             self._predecessor.close()
         heir.take_used(Used([], []))

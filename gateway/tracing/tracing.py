@@ -117,7 +117,7 @@ class Tracing:
         self._is_over = True
         self._exporter.close()  # exports broken off by this are no failure of the collector
         if lost:
-            self._log.warning("traces were lost at the end", requests=lost)
+            self._log.warning("traces_lost_at_exit", requests=lost)
 
     def _export(self, requests: list[FinishedRequest]) -> bool:
         """Export a batch, in the outbox's thread."""
@@ -125,8 +125,8 @@ class Tracing:
         if is_taken is self._is_failing and not self._is_over:
             self._is_failing = not is_taken
             if is_taken:
-                self._log.info("traces are exported again", endpoint=self._endpoint)
+                self._log.info("trace_export_recovered", endpoint=self._endpoint)
             else:
                 reason = self._exporter.problem
-                self._log.warning("traces cannot be exported", endpoint=self._endpoint, reason=reason)
+                self._log.warning("trace_export_failed", endpoint=self._endpoint, reason=reason)
         return is_taken

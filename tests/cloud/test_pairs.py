@@ -154,7 +154,7 @@ async def test_a_store_that_answers_late_leaves_the_leader_where_it_was(own_serv
         async with plain_gateway(two.leader.grpc_address, hello("us-1", US)) as us:
             await us.until(lambda us: len(us.replica_ids) == 2)
             own_server.freeze()
-            await until_logged(two.leader, "THE LEASE IS NOT RENEWED")
+            await until_logged(two.leader, "lease_renewal_failed")
             await until_ready(two.leader, 503)
             _, said = await asked(two.leader, "/ready")
             assert "its lease was not renewed in time" in said["reason"]

@@ -99,7 +99,7 @@ async def test_one_that_is_stopped_past_its_lease_writes_no_record_once_it_goes_
             assert taken_over.term == 2
             resume(two.leader)
             assert await two.leader.process.wait() == 1
-            assert not any(each["event"] == "records published" for each in after_resuming(two.leader.log_lines))
+            assert not any(each["event"] == "dns_records_published" for each in after_resuming(two.leader.log_lines))
             last = await claimed()
     assert last is not None
     assert last.term == 2
@@ -109,6 +109,6 @@ async def test_one_that_is_stopped_past_its_lease_writes_no_record_once_it_goes_
 def after_resuming(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Log lines after the resumed controller has read that its gateway is gone."""
     for number, line in enumerate(lines):
-        if line["event"] == "a gateway is no longer attached":
+        if line["event"] == "gateway_detached":
             return lines[number:]
     return []

@@ -248,10 +248,10 @@ async def test_an_engine_that_dies_shows_in_metrics_log_and_state_and_by_default
             await until(lambda: counted(gateway, "probe_age_seconds", replica="us-1-r0") > 0.3)
             assert await ready(world.session, gateway) == (200, {"status": "ready", "engines": "none of 1 is up"})
     lines = [json.loads(line) for line in said.getvalue().splitlines()]
-    told = [line for line in lines if line["event"] in ("replica up", "replica down")]
+    told = [line for line in lines if line["event"] in ("replica_up", "replica_down")]
     assert [(line["event"], line["level"], line["replica"]) for line in told] == [
-        ("replica up", "info", "us-1-r0"),
-        ("replica down", "warning", "us-1-r0"),
+        ("replica_up", "info", "us-1-r0"),
+        ("replica_down", "warning", "us-1-r0"),
     ]
     assert "Error" in told[1]["reason"]
 

@@ -129,7 +129,7 @@ async def test_a_killed_peer_breaks_its_streams_and_no_other(
                 await response.content.readany()
                 eu.process.kill()
                 assert b'"code":"engine_failed_midstream"' in await response.read()
-            await us.until_logged("peer lost", peer="eu-1")
+            await us.until_logged("peer_lost", peer="eu-1")
             us_engine.waiting = 0
             async with ask(session, us.http_url) as response:
                 assert await response.read() == b"".join(GOOD_STREAM)
@@ -142,7 +142,7 @@ async def test_a_region_without_a_readable_policy_runs_closed_and_says_so(
 ) -> None:
     file = region_file(tmp_path, "us-1", US, engine, policy=str(tmp_path / "missing.yaml"))
     async with gateway_process(file) as gateway:
-        closed = "CLOSED: nothing leaves this region and nothing is taken in"
+        closed = "residency_policy_invalid"
         await gateway.until_logged(closed, level="error")
         async with ask(session, gateway.http_url) as response:
             assert await response.read() == b"".join(GOOD_STREAM)

@@ -227,7 +227,7 @@ class TestIssuers:
         async with house.open():
             assert await house.status(house.key) == (200, "")
             assert await house.status(house.token()) == (503, "issuer_unavailable")
-        assert "an issuer's keys cannot be fetched" in house.log.getvalue()
+        assert "issuer_keys_fetch_failed" in house.log.getvalue()
 
     async def test_one_that_never_answers_keeps_no_key_waiting(self, house: House) -> None:
         house.issuer.gate = asyncio.Event()

@@ -191,7 +191,7 @@ class TestGettingIn:
             house.keys_file.write_text("keys: 5\n")
             assert await gateway.reloader.reload() == ["keys"]
             assert await house.status(new) == (200, "")
-        assert "RELOAD REFUSED" in house.log.getvalue()
+        assert "reload_rejected" in house.log.getvalue()
 
 
 class TestWhatAKeyMayUse:

@@ -190,7 +190,7 @@ async def test_an_expired_certificate_is_told_of_at_the_start_and_local_requests
 ) -> None:
     engine, config = await mesh.plan("us-1", US, mesh_leaf(mesh.ca, "us-1", US, days=-1))
     us = await mesh.start(engine, config)
-    await until(lambda: us.logged("error", "A CERTIFICATE IN USE HAS EXPIRED"))
+    await until(lambda: us.logged("error", "tls_certificate_expired"))
     assert await whole_answer(session, us) == (b"".join(GOOD_STREAM), US.region)
     assert counted(us.gateway, "certificate_expiry_seconds", role="peers") < 0
 
@@ -447,7 +447,7 @@ async def test_clients_speak_tls_and_their_certificate_can_be_exchanged_under_a_
         assert await us.gateway.reloader.reload() == ["certificate_of_clients"]
         async with ask(new, us.gateway.http_url) as response:
             assert response.status == 200
-    assert us.logged("error", "RELOAD REFUSED")
+    assert us.logged("error", "reload_rejected")
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ async def test_a_gateway_s_log_says_who_ordered_and_no_token(tmp_path: Path, ses
             assert response.status == 200
         async with session.get(f"{handle.admin_url}/admin/whoami", headers=headers) as response:
             assert await response.json() == {"operator": "who-drain", "role": "drain"}
-    (line,) = [line for line in map(json.loads, log.getvalue().splitlines()) if line["event"].startswith("LOCKED")]
+    (line,) = [line for line in map(json.loads, log.getvalue().splitlines()) if line["event"] == "lockdown_activated"]
     assert (line["operator"], line["role"], line["reason"]) == ("who-drain", "drain", "drill")
     assert ADMIN not in log.getvalue()
 

@@ -68,8 +68,8 @@ async def test_draining_is_not_ready_and_begins_and_ends_with_a_line(tmp_path: P
             await running.content.read()
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     began, ended = (line for line in lines if line["event"].startswith("drain"))
-    assert (began["event"], began["requests"], began["level"]) == ("draining: nothing new is taken", 1, "info")
-    assert (ended["event"], ended["level"]) == ("drained: nothing is left", "info")
+    assert (began["event"], began["requests"], began["level"]) == ("drain_started", 1, "info")
+    assert (ended["event"], ended["level"]) == ("drain_completed", "info")
 
 
 async def test_a_drain_that_ends_early_says_what_it_cuts_off(mesh: Mesh) -> None:
@@ -82,9 +82,9 @@ async def test_a_drain_that_ends_early_says_what_it_cuts_off(mesh: Mesh) -> None
             await running.content.readany()
             assert await us.gateway.drain(0.01) is False
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
-    (ended,) = (line for line in lines if line["event"].startswith("drain ended"))
+    (ended,) = (line for line in lines if line["event"] == "drain_timed_out")
     assert (ended["event"], ended["requests"], ended["level"]) == (
-        "drain ended early: what still runs is cut off",
+        "drain_timed_out",
         1,
         "warning",
     )

@@ -195,7 +195,7 @@ async def test_under_load_nobody_is_refused_reset_or_cut_off(tmp_path: Path, eng
 
 
 async def until_alone(new: Process) -> None:
-    await new.until_logged("the process before has gone")
+    await new.until_logged("predecessor_exited")
 
 
 class TestWhatIsCounted:
@@ -223,7 +223,7 @@ class TestWhatIsCounted:
             gate.set()
             assert [await each.finish() for each in asked[1:]] == [WHOLE, WHOLE]
             while await used(session, new) != {"spent": (2, 2 * 28), "held": (1, 28)}:
-                assert not old.has_logged("what clients used cannot be written down yet")
+                assert not old.has_logged("usage_write_failed")
             await asked[0].close()
             for each in asked[1:]:
                 await each.close()
@@ -304,10 +304,10 @@ class TestWhatIsCounted:
                     async with each.post(f"{old.admin_url}/admin/{what}", json=order) as response:
                         assert (response.status, response.headers["connection"]) == (409, "close")
                         assert "another process takes over" in await response.text()
-            assert not old.has_logged("LOCKED DOWN: nothing is forwarded, in or out")
+            assert not old.has_logged("lockdown_activated")
             async with session.post(f"{new.admin_url}/admin/lockdown", json=order) as response:
                 assert response.status == 200
-            await old.until_logged("LOCKED DOWN since before the restart: nothing is forwarded, in or out")
+            await old.until_logged("lockdown_restored")
             gate.set()
             assert await running.finish() == WHOLE
             await running.close()
@@ -391,14 +391,14 @@ class TestOtherGateways:
             us_engine.waiting = 1
             eu_engine.plays(stream_until(gate, GOOD_STREAM[:1], GOOD_STREAM[1:]))
             async with gateway_process(us_file) as us, gateway_process(eu_file) as eu:
-                await us.until_logged("peer found", peer="eu-1")
+                await us.until_logged("peer_found", peer="eu-1")
                 running = Client(us.http_url)
                 await running.begin()
                 assert f"x-nightside-region: {EU.region}" in running.head
                 eu_engine.plays(stream(*GOOD_STREAM))
                 newer_eu = await later.enter_async_context(taking_over(eu_file))
                 newer_us = await later.enter_async_context(taking_over(us_file))
-                await newer_eu.until_logged("peer found", peer="us-1")
+                await newer_eu.until_logged("peer_found", peer="us-1")
                 async with ask(session, newer_us.http_url) as response:
                     assert response.headers["x-nightside-region"] == EU.region
                     assert await response.read() == WHOLE
@@ -421,11 +421,11 @@ class TestOtherGateways:
             new = await later.enter_async_context(taking_over(file))
             await until(lambda: controller.links.get(GATEWAY) is not before and has_taken_all(controller, GATEWAY))
             now = controller.links.get(GATEWAY)
-            await new.until_logged("attached to a controller")
+            await new.until_logged("controller_attached")
             assert await answered(session, new)
             assert await staying.ask() == WHOLE
             assert await old.process.wait() == 0
-            assert not old.has_logged("controller lost"), "it has left, and does not come back"
+            assert not old.has_logged("controller_disconnected"), "it has left, and does not come back"
             assert controller.links.get(GATEWAY) is now
 
 
@@ -473,7 +473,7 @@ class TestWhatFails:
             )
             told, _ = await dying.communicate()
             assert told.split()[-1] == (b"offered" if when == "while it loads" else b"Released")
-            await old.until_logged("take_over_failed", pid=dying.pid)
+            await old.until_logged("takeover_failed", pid=dying.pid)
             assert [await status_of(session, old, key) for _ in range(3)] == [200, 200, 429]
             assert await used(session, old) == {"a": (3, 3 * 28)}
             async with taking_over(file) as new:
@@ -492,7 +492,7 @@ class TestWhatFails:
         async with gateway_process(file) as old:
             async with loading(file, engine, old) as (dying, _):
                 dying.kill()
-                await old.until_logged("take_over_failed", pid=dying.pid)
+                await old.until_logged("takeover_failed", pid=dying.pid)
             assert await answered(session, old)
 
     async def test_where_the_old_process_dies_the_new_one_begins_as_after_a_crash(
@@ -522,8 +522,8 @@ class TestWhatFails:
             taken["listen"]["http"] = engine.url.removeprefix("http://")
             wrong.write_text(yaml.safe_dump(taken))
             assert "is in use by another program" in await refused(wrong)
-            await old.until_logged("take_over_failed")
-            assert not old.has_logged("letting_go")
+            await old.until_logged("takeover_failed")
+            assert not old.has_logged("takeover_release_started")
             assert await answered(session, old)
 
     async def test_without_a_folder_in_which_both_would_meet_it_is_refused(
@@ -571,7 +571,7 @@ class TestWhatFails:
             wire.close()
             assert isinstance(said, Refused)
             assert said.reason.startswith(why)
-            await old.until_logged("take_over_refused", why=said.reason)
+            await old.until_logged("takeover_refused", reason=said.reason)
 
     async def test_a_second_process_that_does_not_take_over_finds_the_port_taken(
         self, tmp_path: Path, engine: FakeEngine, unused_tcp_port_factory: Callable[[], int]
@@ -614,7 +614,7 @@ async def loading(
         *command("run", file, "--take-over"), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
     )
     async with killed_at_the_end(process):
-        await old.until_logged("take_over_begun", pid=process.pid)
+        await old.until_logged("takeover_started", pid=process.pid)
         try:
             yield process, go_on
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -144,7 +145,7 @@ class TestUsage:
 
 
 class TestKeysOverTheAdminAddress:
-    async def test_a_key_s_whole_life(self, house: House) -> None:
+    async def test_a_key_s_whole_life(self, house: House, capsys: pytest.CaptureFixture[str]) -> None:
         house.add("a")
         async with house.open():
             status, made = await house.admin("POST", "/admin/keys", {"id": "new", "tenant": "acme", "concurrency": 4})
@@ -160,6 +161,13 @@ class TestKeysOverTheAdminAddress:
             assert await house.chat(rotated["key"]) == "invalid_api_key"
             assert (await house.admin("DELETE", "/admin/keys/new"))[0] == 204
             assert (await house.admin("DELETE", "/admin/keys/new"))[0] == 404
+        lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+        assert [line["event"] for line in lines if line.get("key") == "new" and line["level"] == "warning"] == [
+            "api_key_added",
+            "api_key_rotated",
+            "api_key_changed",
+            "api_key_removed",
+        ]
 
     @pytest.mark.parametrize(
         ("body", "said"),

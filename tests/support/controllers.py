@@ -101,7 +101,7 @@ class ControllerProcess:
 
     async def until_standing_by(self) -> None:
         said = await self._said()
-        assert said["event"] == "standing by", "it says that another leads"
+        assert said["event"] == "standby", "it says that another leads"
         self.admin_url = said["admin"]
 
     async def _said(self) -> dict[str, Any]:

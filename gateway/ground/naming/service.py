@@ -78,7 +78,7 @@ class NameService:
             await self.stop()
             raise
         if self._servers:
-            self._log.info("names are answered", at=[str(each) for each in self.addresses], version=self.version)
+            self._log.info("dns_server_started", addresses=[str(each) for each in self.addresses], version=self.version)
 
     async def stop(self) -> None:
         servers, self._servers = self._servers, []
@@ -95,7 +95,7 @@ class NameService:
         before = self.tree
         self._answers.apply(tree)
         if before is None or before.version != tree.version:
-            self._log.info("records in force", zone=tree.zone, version=tree.version, areas=len(tree.areas))
+            self._log.info("dns_records_applied", zone=tree.zone, version=tree.version, regions=len(tree.areas))
 
     def sockets(self) -> list[Inherited]:
         """Copies of the listening sockets, in the order of the addresses, which the caller closes."""
@@ -121,13 +121,11 @@ class NameService:
     def _tell_limited(self, client: ClientAddress) -> None:
         if self._limited.turn() is not None:
             network = network_around(client)
-            self._log.warning(
-                "a network asks for names too often", network=str(network), most=self._limits.answers_per_s
-            )
+            self._log.warning("dns_client_rate_limited", network=str(network), answers_per_s=self._limits.answers_per_s)
 
     def _tell_fault(self, error: Exception) -> None:
         if self._faults.turn() is not None:
-            self._log.error("a question for a name met an error of ours", exc_info=error)
+            self._log.error("dns_internal_error", exc_info=error)
 
 
 def doubts_about(tree: RecordTree) -> list[str]:

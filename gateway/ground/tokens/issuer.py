@@ -101,7 +101,7 @@ class Issuer:
                 return
             self._put(kept.key_set.encode(), kept.fetched_ns)
         except (StateUnusable, KeySetUnusable) as error:
-            self._log.warning("an issuer's keys from before the restart are of no use", problem=str(error))
+            self._log.warning("cached_issuer_keys_unusable", reason=str(error))
 
     @property
     def is_usable(self) -> bool:
@@ -184,15 +184,14 @@ class Issuer:
     def _succeeded(self, cause: str, *, is_news: bool) -> None:
         self._counters.fetches.add(self._use, self.config.name, cause, FETCHED)
         if self.failures or is_news:
-            self._log.info("an issuer's keys are known", keys=self.keys.ids, cause=cause)
+            self._log.info("issuer_keys_fetched", keys=self.keys.ids, cause=cause)
         self.failures, self._fault = 0, ""
 
     def _failed(self, fault: str, cause: str) -> None:
         self._counters.fetches.add(self._use, self.config.name, cause, FAILED)
         self.failures += 1
         if fault != self._fault:
-            believed = "nobody's token is" if not self.is_usable else "those that are known are believed for now"
-            self._log.error("an issuer's keys cannot be fetched", problem=fault, meaning=believed)
+            self._log.error("issuer_keys_fetch_failed", reason=fault, cached_keys_usable=self.is_usable)
         self._fault = fault
 
     async def _keep(self) -> None:
@@ -202,4 +201,4 @@ class Issuer:
         try:
             await finish_in_thread(self._file.write, kept)
         except OSError as error:
-            self._log.error("an issuer's keys are not kept over a restart", problem=str(error))
+            self._log.error("issuer_keys_not_persisted", reason=str(error))

@@ -25,7 +25,7 @@ from loadgen.demo.processes import DemoFailure
 _SECOND_NS = 1_000_000_000
 _ENOUGH_S = 120.0
 _READY = "ready"
-_STANDING_BY = "standing by"
+_STANDING_BY = "standby"
 _ASK_AGAIN_S = 0.02
 
 

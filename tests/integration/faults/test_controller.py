@@ -294,14 +294,14 @@ async def test_certificates_of_another_authority_take_the_place_of_the_old_ones_
     async with watched(mesh, resolves=("us-1",)) as seen:
         for step in ("both roots", "new leaves", "new roots"):
             for name, each in files.items():
-                before = told(name, "reloaded")
+                before = told(name, "reload_applied")
                 each.put(leaves[name](new) if step == "new leaves" else None,
                          roots=roots_of(new) if step == "new roots" else roots_of(old, new))  # fmt: skip
-                await until(lambda name=name, before=before: told(name, "reloaded") > before)  # type: ignore[misc]
+                await until(lambda name=name, before=before: told(name, "reload_applied") > before)  # type: ignore[misc]
         for _ in range(2):  # the first may be older than the change; the second is not
-            made = told("us-1", "attached to a controller")
+            made = told("us-1", "controller_attached")
             files["us-1"].put(leaves["us-1"](new))
-            await until(lambda made=made: told("us-1", "attached to a controller") > made)  # type: ignore[misc]
+            await until(lambda made=made: told("us-1", "controller_attached") > made)  # type: ignore[misc]
         await seen.until_answered("us-1")
     seen.check()
 

@@ -287,15 +287,15 @@ async def test_sighup_takes_in_what_may_change_and_refuses_the_rest(tmp_path: Pa
     async with controller_process(file) as controller:
         controller_file(tmp_path, naming={"zone": "mesh.test", "networks": {"us-east-1": ["192.0.2.0/24"]}})
         controller.process.send_signal(signal.SIGHUP)
-        await until(lambda: any(line["event"] == "reloaded" for line in controller.log_lines))
+        await until(lambda: any(line["event"] == "reload_applied" for line in controller.log_lines))
         async with plain_gateway(controller.grpc_address, hello("us-1", US)) as us:
             snapshot = await us.until(lambda us: us.newest.records is not None)
             assert snapshot.records is not None
             assert (snapshot.records.zone, snapshot.records.areas[0].networks) == ("mesh.test.", ("192.0.2.0/24",))
         controller_file(tmp_path, controller="ctl-2")
         controller.process.send_signal(signal.SIGHUP)
-        await until(lambda: any("RELOAD REFUSED" in line["event"] for line in controller.log_lines))
-        refused = next(line for line in controller.log_lines if "RELOAD REFUSED" in line["event"])
+        await until(lambda: any(line["event"] == "reload_rejected" for line in controller.log_lines))
+        refused = next(line for line in controller.log_lines if line["event"] == "reload_rejected")
         assert any("controller: cannot change" in each for each in refused["faults"])
 
 

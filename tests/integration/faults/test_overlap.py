@@ -66,7 +66,7 @@ async def test_who_loses_a_replica_lets_go_of_it_whether_the_controller_or_only_
         await move(mesh, "--to", "ap-1")
         await lets_go(mesh, seen)
         assert mesh.gateways["us-1"].has_logged(
-            "a peer knows of newer owners: what is somebody else's is left to them until a controller says as much",
+            "peer_reported_newer_ownership",
             peer="ap-1",
         )
         await move(mesh, "--home")

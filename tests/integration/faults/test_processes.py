@@ -163,7 +163,7 @@ async def test_sigkill_under_load_is_seen_by_clients_engines_and_peers_and_the_n
         assert clients.ends == ["cut"] * 30
         assert await mesh.us.process.wait() == -signal.SIGKILL
         await mesh.us_engine.aborted.reaches(30)
-        await mesh.eu.until_logged("peer lost", peer="us-1")
+        await mesh.eu.until_logged("peer_lost", peer="us-1")
         (story,) = journal.glob("us-1-*.journal")
         tear(story)
         status, out, _ = await nightside("replay", story)
@@ -213,7 +213,7 @@ async def test_a_killed_origin_leaves_nothing_running_at_its_peer(
             mesh.us.process.kill()
         assert "cut" in clients.ends
         assert set(clients.ends) <= {"cut", "not connected"}, "some may have come too late to be let in"
-        await mesh.eu.until_logged("peer lost", peer="us-1")
+        await mesh.eu.until_logged("peer_lost", peer="us-1")
         await until(lambda: mesh.eu_engine.aborted.count == mesh.eu_engine.arrived.count)
         await mesh.eu.until_at_rest(session)
 
@@ -225,7 +225,7 @@ async def test_a_killed_peer_leaves_no_count_at_its_origin(
         async with mesh.forwarding(session, 1, has_begun=has_begun) as clients:
             await until(lambda: clients.began == int(has_begun))
             mesh.eu.process.kill()
-            await mesh.us.until_logged("peer lost", peer="eu-1")
+            await mesh.us.until_logged("peer_lost", peer="eu-1")
             mesh.us_engine.waiting = 0
         assert clients.ends == ["200"]
         assert b"engine_failed" not in clients.bodies[0]
@@ -291,7 +291,7 @@ async def test_a_journal_on_a_full_disk_ends_loudly_and_nothing_else_does(
         await answered(session, gateway)
         await until_written(disk.folder, "us-1", lines=6)
         disk.fill(gateway)
-        await gateway.until_logged("the journal stopped", level="error")
+        await gateway.until_logged("journal_stopped", level="error")
         assert await gateway.metric(session, "nightside_journal_stopped") == 1
         await answered(session, gateway)
         async with session.get(f"{gateway.admin_url}/ready") as response:
@@ -314,7 +314,7 @@ async def test_an_audit_record_that_is_not_required_catches_up_once_there_is_roo
         disk.fill(gateway)
         while await gateway.metric(session, "nightside_audit_failing") == 0:
             await answered(session, gateway)
-        await gateway.until_logged("the audit record cannot be written", level="critical")
+        await gateway.until_logged("audit_write_failed", level="critical")
         await answered(session, gateway)
         disk.make_room(gateway)
         await gateway.until_metric(session, lambda failing: failing == 0, "nightside_audit_failing")
@@ -362,7 +362,7 @@ async def test_a_start_on_a_full_disk_goes_on_without_what_may_be_missing_and_sa
         assert await gateway.process.wait() == 0
     async with gateway_process(file, started_by=disk.fill_before_start()) as gateway:
         await answered(session, gateway)
-        for event, level in (("the journal stopped", "error"), ("the audit record cannot be written", "critical")):
+        for event, level in (("journal_stopped", "error"), ("audit_write_failed", "critical")):
             await gateway.until_logged(event, level=level)
             (reason,) = [line["reason"] for line in gateway.log_lines if line["event"] == event]
             assert str(disk.folder) in reason, "it names the path"
@@ -467,7 +467,7 @@ async def test_a_gateway_out_of_file_descriptors_goes_on_with_what_it_has_and_re
                 busy = await busy_share(gateway, seconds=2)
                 assert busy < 0.5, "it spins over connections that it cannot take"
                 assert gateway.process.returncode is None
-                await gateway.until_logged("no file descriptor is left", level="error")
+                await gateway.until_logged("file_descriptors_exhausted", level="error")
                 go_on.set()
                 assert await running.content.read() == token("lo") + STOP + DONE
         gateway.limit(resource.RLIMIT_NOFILE, resource.RLIM_INFINITY)
@@ -715,6 +715,6 @@ async def two_processes(folder: Path, ports: Callable[[], int], **more: object) 
         async with mesh.stack:
             await mesh.start_us()
             await mesh.start_eu()
-            await mesh.us.until_logged("peer found", peer="eu-1")
-            await mesh.eu.until_logged("peer found", peer="us-1")
+            await mesh.us.until_logged("peer_found", peer="eu-1")
+            await mesh.eu.until_logged("peer_found", peer="us-1")
             yield mesh

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -48,6 +49,10 @@ async def test_a_command_is_told_what_died_as_arguments_and_no_shell_reads_them(
         started.begin()
     assert out.read_text() == "us-1 us-east-1 silence; rm -rf / a{gateway}\n"
     assert started.ended == ["done"]
+    assert [line["event"] for line in map(json.loads, started.stream.getvalue().splitlines())] == [
+        "recovery_started",
+        "recovery_completed",
+    ]
 
 
 async def test_one_that_fails_says_so_with_the_end_of_its_words() -> None:
@@ -58,6 +63,10 @@ async def test_one_that_fails_says_so_with_the_end_of_its_words() -> None:
         missing.begin()
     assert started.ended == missing.ended == ["failed"]
     assert "no quota" in started.stream.getvalue()
+    assert [line["event"] for line in map(json.loads, started.stream.getvalue().splitlines())] == [
+        "recovery_started",
+        "recovery_failed",
+    ]
     assert len(started.stream.getvalue()) < 5_000
 
 

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from controller.standby import Standby, StandbyEnded, make_standby_app
 from controller.store.store import StoreTaken, StoreUnavailable
+from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.logs import make_logger
 from gateway.ground.operators import Operators
 from tests.support.desks import LOG
 
@@ -17,9 +21,15 @@ async def test_it_waits_for_a_look_and_is_shown_once_it_has_to() -> None:
     async def begin() -> None:
         shown.append(standby.reason)
 
-    standby = Standby(1_000_000, asyncio.Event(), LOG, begin)
-    for error in (StoreTaken("ctl-1 has it"), StoreUnavailable("gone")):
+    said = io.StringIO()
+    standby = Standby(1_000_000, asyncio.Event(), make_logger(LoggingConfig(LogFormat.JSON), "ctl", said), begin)
+    for error in (StoreTaken("ctl-1 has it"), StoreTaken("ctl-1 has it"), StoreUnavailable("gone")):
         await standby.wait(error)
+    lines = [json.loads(line) for line in said.getvalue().splitlines()]
+    assert [(line["event"], line["level"], line["reason"]) for line in lines] == [
+        ("standby_waiting", "info", "ctl-1 has it"),
+        ("leadership_attempt_failed", "error", "gone"),
+    ]
     assert (shown, standby.reason) == (["ctl-1 has it"], "gone")
 
 

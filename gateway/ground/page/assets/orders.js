@@ -168,7 +168,7 @@ function previewed(preview) {
   if (preview.frozen) said.push(`Nothing moves yet, since it is frozen: ${preview.frozen}.`);
   if (moves) {
     const some = preview.moves.slice(0, 5).map((each) => `${each.replica} from ${each.before ?? "nobody"} to ${each.after ?? "nobody"}`);
-    said.push(`${count(moves)} replicas change hands: ${some.join(", ")}${moves > some.length ? ", …" : ""}.`);
+    said.push(`${count(moves)} replicas are reassigned: ${some.join(", ")}${moves > some.length ? ", …" : ""}.`);
   } else said.push("No replica changes hands.");
   for (const stay of preview.stays) said.push(`${count(stay.replicas)} replicas of ${stay.home} stay: ${stay.why}.`);
   for (const lost of preview.unreachable ?? []) {

@@ -244,9 +244,9 @@ function inWords(held) {
 export function events() {
   return rows("events", "What the controller decided", "events", [
     { name: "Time", text: (row) => clock(row.time) },
-    { name: "What", kind: "wrap", cell: (cell, row) => { say(cell, row.words); mark(cell, "level", row.level); } },
+    { name: "What", kind: "wrap", cell: (cell, row) => { say(cell, row.meaning); mark(cell, "level", row.level); } },
     { name: "Details", kind: "words", text: (row) => details(row.details) },
-  ], (row) => `${row.time}${row.words}`, "Nothing since it began.");
+  ], (row) => `${row.time}${row.event}`, "Nothing since it began.");
 }
 
 export function ordersGiven() {

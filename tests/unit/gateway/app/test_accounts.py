@@ -63,6 +63,25 @@ def kept(tmp_path: Path) -> Kept:
     return Kept(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("content", "event"), [(b"no database", "usage_store_reset"), (None, "usage_store_unreadable")]
+)
+def test_a_file_that_is_damaged_and_one_that_may_hold_usage_are_told_apart(
+    tmp_path: Path, content: bytes | None, event: str
+) -> None:
+    path = Kept(tmp_path / "before").path
+    path = tmp_path / path.name
+    if content is None:
+        path.mkdir()
+        (path / "something").touch()
+    else:
+        path.write_bytes(content * 1000)
+    kept = Kept(tmp_path)
+    assert kept.events() == [event]
+    assert kept.keeper.book.is_unknown is (content is None)
+    kept.keeper.close()
+
+
 async def test_what_was_used_is_told_some_rows_at_a_time(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounts, "_ROWS_TOLD_MAX", 2)
     await kept.give()
@@ -78,7 +97,7 @@ async def test_the_file_is_taken_back_only_from_a_process_that_has_ended(kept: K
     kept.hears = False
     kept.use("a")
     await kept.keeper.flush()
-    assert kept.events() == ["what clients used cannot be told to the process that has the file"]
+    assert kept.events() == ["usage_handover_failed"]
     kept.has_ended = True
     kept.use("b")
     await kept.keeper.flush()
@@ -94,4 +113,4 @@ async def test_what_another_process_is_not_told_at_the_end_is_said_to_be_lost(ke
     kept.hears = False
     kept.use("a")
     assert kept.written() == []
-    assert kept.events()[-1] == "the last of what clients used is lost"
+    assert kept.events()[-1] == "usage_lost_at_exit"

@@ -183,9 +183,9 @@ async def test_one_that_says_nothing_is_left_and_the_next_one_tried() -> None:
     async with scripted(silent) as first, scripted() as second:
         second.scripts.append(second.says(Alive()))
         async with attached([first, second], HASTY) as gateway:
-            await until(lambda: bool(gateway.logged("attached to a controller")))
-            assert gateway.logged("attached to a controller")[0] == {"controller": str(second.address)}
-            assert gateway.logged("controller not reached")[0]["detail"] == "it fell silent"
+            await until(lambda: bool(gateway.logged("controller_attached")))
+            assert gateway.logged("controller_attached")[0] == {"controller": str(second.address)}
+            assert gateway.logged("controller_unreachable")[0]["reason"] == "it fell silent"
 
 
 async def test_nonsense_ends_the_stream_and_is_told_of_once_for_all_tries() -> None:
@@ -193,9 +193,9 @@ async def test_nonsense_ends_the_stream_and_is_told_of_once_for_all_tries() -> N
         controller.scripts.append(controller.says(b"\xff\xff\xff"))
         async with attached([controller]) as gateway:
             await until(lambda: controller.calls > 3)
-            told = gateway.logged("controller not reached")
+            told = gateway.logged("controller_unreachable")
             assert len(told) == 1
-            assert told[0]["detail"] == "what it says is no message"
+            assert told[0]["reason"] == "what it says is no message"
             assert gateway.tallies == (0, 0)
 
 
@@ -237,8 +237,8 @@ async def test_a_message_larger_than_may_be_is_never_read() -> None:
     async with scripted() as controller:
         controller.scripts.append(controller.says(bytes(70_000)))
         async with attached([controller], replace(PATIENT, message_max_bytes=65_536)) as gateway:
-            await until(lambda: bool(gateway.logged("controller not reached")))
-            assert gateway.logged("controller not reached")[0]["detail"].startswith("RESOURCE_EXHAUSTED")
+            await until(lambda: bool(gateway.logged("controller_unreachable")))
+            assert gateway.logged("controller_unreachable")[0]["reason"].startswith("RESOURCE_EXHAUSTED")
             assert gateway.speaker.taken == []
 
 

@@ -106,7 +106,7 @@ async def test_nobody_at_all_is_believed_once_several_lists_have_said_so(cluster
         cluster.delete(SLICES, "a")
         await heard.until()
         assert cluster.lists.count == 1 + QUICK.misses_max
-        assert heard.logged().count("EVERY REPLICA THAT THE CLUSTER NAMED IS GONE") == 1
+        assert heard.logged().count("kubernetes_replicas_all_gone") == 1
 
 
 async def test_everybody_may_go_at_once_where_each_is_seen_to_go(cluster: FakeKubernetes) -> None:
@@ -207,7 +207,7 @@ async def test_the_number_of_replicas_is_bounded_and_known_ones_stay(cluster: Fa
         await heard.until("10.0.0.9:8000")
         cluster.put(SLICES, endpoint_slice("a", *(f"10.0.0.{number}" for number in range(1, 9))))
         await heard.until("10.0.0.9:8000", "10.0.0.1:8000", "10.0.0.2:8000")
-        assert heard.logged().count("MORE REPLICAS THAN ALLOWED: some are left out") == 1
+        assert heard.logged().count("discovered_replicas_over_limit") == 1
 
 
 async def test_a_watch_that_ends_goes_on_where_it_ended(cluster: FakeKubernetes) -> None:
@@ -249,7 +249,7 @@ async def test_a_cluster_that_cannot_be_asked_takes_nothing_away_and_is_told_of_
         cluster.delete(SLICES, "a")
         await cluster.asked.reaches(cluster.asked.count + 4)
         assert heard.sets == [["http://10.0.0.1:8000"]]
-        failed = "the cluster cannot be asked; the replicas known before stay"
+        failed = "kubernetes_discovery_failed"
         assert heard.logged().count(failed) == 1
         setattr(cluster, trouble, False)
         cluster.put(SLICES, endpoint_slice("c", "10.0.0.3"))

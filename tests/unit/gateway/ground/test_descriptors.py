@@ -70,9 +70,9 @@ def test_when_none_is_left_it_is_told_once_in_a_while_and_counted_each_time(told
     for _ in range(5):
         told.watch.look()
     (line,) = told.lines()
-    assert (line["level"], line["reason"], line["looks"]) == ("error", "Too many open files", 1)
+    assert (line["level"], line["reason"], line["samples"]) == ("error", "Too many open files", 1)
     assert line["limit"] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert told.counted == 5
     told.at_ns += TELL_INTERVAL_NS
     told.watch.look()
-    assert [each["looks"] for each in told.lines()] == [1, 5]
+    assert [each["samples"] for each in told.lines()] == [1, 5]

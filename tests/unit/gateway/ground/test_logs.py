@@ -79,8 +79,8 @@ def test_what_libraries_say_is_lines_of_the_log_while_it_is_taken_in() -> None:
     with libraries_told_of(make_logger(JSON, "us-1", io.StringIO())):
         library.warning("somebody else's")
     first, second = map(json.loads, stream.getvalue().splitlines())
-    assert (first["level"], first["library"], first["detail"]) == ("warning", "a.library", "7 is too many")
-    assert (second["level"], second["detail"]) == ("error", "it failed")
+    assert (first["level"], first["library"], first["message"]) == ("warning", "a.library", "7 is too many")
+    assert (second["level"], second["message"]) == ("error", "it failed")
     assert "ValueError: no message" in second["exception"]
 
 
@@ -93,7 +93,7 @@ def test_what_a_library_says_again_and_again_is_one_line_in_a_while_with_how_man
         clock.now += 10_000_000_000
         logging.getLogger("chatty").error("call %d failed", 1000)
     told = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [(each["detail"], each.get("passed_over")) for each in told] == [
+    assert [(each["message"], each.get("suppressed")) for each in told] == [
         ("call 0 failed", None),
         ("another line of its code", None),
         ("call 1000 failed", 999),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -108,7 +109,9 @@ async def test_a_heartbeat_becomes_an_observation_on_our_clock(peer: FakePeer) -
     assert observation.generated_ns == observation.heard_ns - 5 * SECOND - observation.rtt_ns // 2
 
 
-async def test_nothing_is_heard_before_the_round_trip_is_known(peer: FakePeer) -> None:
+async def test_nothing_is_heard_before_the_round_trip_is_known(
+    peer: FakePeer, capsys: pytest.CaptureFixture[str]
+) -> None:
     subscribed = asyncio.Event()
 
     async def on_subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
@@ -124,6 +127,11 @@ async def test_nothing_is_heard_before_the_round_trip_is_known(peer: FakePeer) -
         event = await events.get()
         assert isinstance(event, PeersObserved)
         assert event.observations[0].rtt_ns > 0
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    failed = [line for line in lines if line["event"].startswith("peer_ping")]
+    assert [(line["event"], line["level"], line["code"]) for line in failed] == [
+        ("peer_ping_failed", "warning", "DEADLINE_EXCEEDED")
+    ], "once, and not for each ping"
 
 
 async def test_a_broken_stream_is_a_loss_at_once_and_then_heard_again(peer: FakePeer) -> None:

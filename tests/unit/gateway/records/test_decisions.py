@@ -259,7 +259,7 @@ def test_shadow_overflow_is_remembered_counted_and_logged(placement: PlacementPo
     assert explained.shadow is not None
     assert (explained.shadow.target, explained.shadow.reason) == ("eu-1", "remote_nearest")
     line = json.loads(watched.stream.getvalue())
-    assert (line["event"], line["peer"], line["model"]) == ("shadow: would have been forwarded", "eu-1", MODEL)
+    assert (line["event"], line["peer"], line["model"]) == ("shadow_forward", "eu-1", MODEL)
     watched.desk.now_ns += 250 * MS
     watched.probe()
     assert watched.log.describe()["shadow_overflow"] == [
@@ -284,7 +284,7 @@ def test_shadow_lines_are_rare_and_say_how_many_they_stand_for(placement: Placem
         occupy(watched.desk)
         watched.desk.hear("eu-1", EU)
     lines = [json.loads(line) for line in watched.stream.getvalue().splitlines()]
-    assert [line["since_the_last_line"] for line in lines] == [1, 5]
+    assert [line["count"] for line in lines] == [1, 5]
 
 
 @pytest.mark.parametrize("placement", BOTH)

@@ -50,7 +50,7 @@ def test_each_is_counted_and_told_once_a_second_for_its_reason() -> None:
     door.clock.now = SECOND
     door.refusals.take(NOBODY)
     assert door.counts == [("invalid_api_key", None)] * 3 + [("token_rate_exceeded", "acme"), ("invalid_api_key", None)]
-    assert [(line["reason"], line["since_the_last_line"]) for line in door.lines] == [
+    assert [(line["reason"], line["count"]) for line in door.lines] == [
         ("invalid_api_key", 1),
         ("token_rate_exceeded", 1),
         ("invalid_api_key", 3),

@@ -43,20 +43,20 @@ def test_down_and_up_are_told_once_each() -> None:
     told = Told()
     told.probe("r0")
     told.probe("r0")
-    assert told.lines() == [("replica up", "r0", "")]
+    assert told.lines() == [("replica_up", "r0", "")]
     told.desk.now_ns += LINE_EVERY_NS
     told.probe("r0", "ConnectionRefusedError")
     told.probe("r0", "ConnectionRefusedError")
-    assert told.lines() == [("replica down", "r0", "ConnectionRefusedError")]
+    assert told.lines() == [("replica_down", "r0", "ConnectionRefusedError")]
     told.desk.now_ns += LINE_EVERY_NS
     told.probe("r0")
-    assert told.lines() == [("replica up", "r0", "")]
+    assert told.lines() == [("replica_up", "r0", "")]
 
 
 def test_one_that_never_was_up_is_told_of_and_one_that_was_not_asked_is_not() -> None:
     told = Told()
     told.probe("r1", "no route to host")
-    assert told.lines() == [("replica down", "r1", "no route to host")]
+    assert told.lines() == [("replica_down", "r1", "no route to host")]
 
 
 def test_silence_is_a_death_too() -> None:
@@ -65,7 +65,7 @@ def test_silence_is_a_death_too() -> None:
     told.lines()
     told.desk.now_ns += 5 * SECOND
     told.tell(events.TimePassed())
-    assert told.lines() == [("replica down", "r0", "no probe came back for 5.0 s")]
+    assert told.lines() == [("replica_down", "r0", "no probe came back for 5.0 s")]
 
 
 def test_one_that_comes_and_goes_all_the_time_is_told_of_at_a_pace_and_in_the_end_truly() -> None:
@@ -76,7 +76,7 @@ def test_one_that_comes_and_goes_all_the_time_is_told_of_at_a_pace_and_in_the_en
     assert 4 <= len(told.lines()) <= 10
     for _ in range(11):
         told.probe("r0", "gone")
-    assert told.lines()[-1:] in ([], [("replica down", "r0", "gone")])
+    assert told.lines()[-1:] in ([], [("replica_down", "r0", "gone")])
     assert not told.log._is_up[ReplicaId("r0")]
 
 

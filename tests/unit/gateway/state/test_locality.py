@@ -58,7 +58,7 @@ async def test_an_artifact_is_taken_when_it_comes_and_when_it_has_changed(tmp_pa
     kept = Kept(tmp_path)
     assert await kept.look() == 0
     assert await kept.look() == 0
-    assert len(kept.said()) == 1, "what is wrong is said once"
+    assert kept.said() == ["locality_artifact_rejected"], "what is wrong is said once"
     eldr_file(kept.path).write(artifact_of([[1, 0], [0, 1]]))
     assert await kept.look() == 1
     assert await kept.look() == 1
@@ -103,3 +103,4 @@ async def test_a_fit_that_fails_is_told_of_once_and_what_is_there_stays(tmp_path
     assert "calibration.jsonl:1" in str(kept.keeper.describe()["problem"])
     assert await kept.look(3, after_s=600) == 1
     assert kept.keeper.describe()["failures"] == 1, "not again and again"
+    assert kept.said() == ["locality_artifact_applied", "locality_refit_failed"]

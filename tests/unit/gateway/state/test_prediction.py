@@ -107,7 +107,7 @@ async def test_a_damaged_history_is_told_not_used_and_replaced(tmp_path: Path, d
     path.write_bytes(damage)
     kept = Kept(tmp_path)
     assert len(kept.history) == 0
-    assert kept.said()[0]["level"] == "error"
+    assert (kept.said()[0]["event"], kept.said()[0]["level"]) == ("predictor_history_unusable", "error")
     assert str(path) in str(kept.keeper.describe()["problem"])
     await kept.keeper.save(kept.history)
     assert path.read_bytes() == damage

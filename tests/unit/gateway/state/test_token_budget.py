@@ -63,7 +63,7 @@ async def test_a_damaged_file_is_told_of_and_not_used(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"4000", b"4001").replace(b"m", b"n"))
     with capture_logs() as logs:
         assert restored(tmp_path) == []
-    assert logs[0]["event"] == "what was learnt of requests' tokens is not used"
+    assert logs[0]["event"] == "token_budget_state_unusable"
 
 
 async def test_a_disk_that_takes_nothing_is_told_of_and_tried_again(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ async def test_a_disk_that_takes_nothing_is_told_of_and_tried_again(tmp_path: Pa
     kept = keeper(folder, budget(3))
     with capture_logs() as logs:
         await kept.save()
-    assert "not kept" in logs[0]["event"]
+    assert logs[0]["event"] == "token_budget_state_not_persisted"
     folder.unlink()
     await kept.save()
     assert len(restored(folder)) == 1

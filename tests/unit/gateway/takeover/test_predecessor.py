@@ -112,15 +112,15 @@ async def test_one_that_stalls_once_it_has_all_is_ended_and_all_is_taken_back(tm
     world = World(tmp_path, serving_max_s=0.1)
     async with running(world):
         assert await world.other_process("ready", "released", "stall") == -9
-        await until(lambda: world.events()[-1:] == ["take_over_failed"])
+        await until(lambda: world.events()[-1:] == ["takeover_failed"])
         assert world.estate.steps == ["released", "taken back"]
-        assert world.events() == ["take_over_begun", "letting_go", "take_over_failed"]
+        assert world.events() == ["takeover_started", "takeover_release_started", "takeover_failed"]
 
 
 async def test_a_fault_of_its_own_while_it_lets_go_is_taken_back_as_well(world: World) -> None:
     world.estate.fault = AssertionError("a fault")
     assert await world.other_process("ready", "stall") == -9
-    await until(lambda: world.events()[-1:] == ["take_over_failed"])
+    await until(lambda: world.events()[-1:] == ["takeover_failed"])
     assert world.estate.steps == ["released", "taken back"]
     world.estate.fault = None
     await world.other_process("ready", "released", "serving")
@@ -132,7 +132,7 @@ async def test_one_that_does_not_let_go_in_time_takes_all_back(tmp_path: Path) -
     world.estate.hangs = True
     async with running(world):
         assert await world.other_process("ready", "stall") == -9
-        await until(lambda: world.events()[-1:] == ["take_over_failed"])
+        await until(lambda: world.events()[-1:] == ["takeover_failed"])
         assert world.estate.steps == ["released", "taken back"]
         assert "has not let go in time" in world.stream.getvalue()
 
@@ -153,8 +153,8 @@ async def test_one_that_ends_or_misspeaks_changes_nothing_and_the_next_may_come(
     world: World, steps: list[str], taken_back: list[str]
 ) -> None:
     await world.other_process(*steps)
-    await until(lambda: world.events()[-1:] == ["take_over_failed"])
-    assert ("letting_go" in world.events()) == bool(taken_back)
+    await until(lambda: world.events()[-1:] == ["takeover_failed"])
+    assert ("takeover_release_started" in world.events()) == bool(taken_back)
     assert world.estate.steps == taken_back
     await world.other_process("ready", "released", "serving")
     await world.predecessor.has_left.wait()

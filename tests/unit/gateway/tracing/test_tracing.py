@@ -122,7 +122,7 @@ async def test_a_collector_that_goes_is_told_of_once_and_once_when_it_is_back(
     stand = Stand(tmp_path, replace(QUICK, endpoint=f"http://127.0.0.1:{unused_tcp_port}", timeout_ns=500 * MS))
     for number in range(3):
         await stand.tried(f"r-{number}")
-    assert stand.lines() == ["traces cannot be exported"]
+    assert stand.lines() == ["trace_export_failed"]
     assert "onnect" in stand.stream.getvalue(), "the library's own words"
     described = stand.tracing.describe()
     assert (described["refused"], described["waiting"], bool(described["problem"])) == (3, 0, True)
@@ -131,7 +131,7 @@ async def test_a_collector_that_goes_is_told_of_once_and_once_when_it_is_back(
         while not stand.counted("traces_exported_total"):
             await stand.tried(f"r-{number}")
             number += 1
-        assert stand.lines() == ["traces cannot be exported", "traces are exported again"]
+        assert stand.lines() == ["trace_export_failed", "trace_export_recovered"]
         assert stand.tracing.describe()["problem"] == ""
         await stand.tracing.close()
 
@@ -144,5 +144,5 @@ async def test_a_stuck_collector_holds_up_the_end_no_longer_than_it_may(tmp_path
         await collector.is_asked.wait()
         stand.served("r-2")
         await stand.tracing.close()
-    assert stand.lines() == ["traces were lost at the end"]
+    assert stand.lines() == ["traces_lost_at_exit"]
     assert json.loads(stand.stream.getvalue())["requests"] == 2

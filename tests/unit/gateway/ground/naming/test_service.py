@@ -66,7 +66,7 @@ async def test_at_each_address_the_same_is_answered(service: NameService, story:
     for each in service.addresses:
         answer = await dns.asyncquery.udp(query(), each.host, timeout=60, port=each.port, source="127.0.1.1")
         assert addresses(answer) == [US_ADDRESS]
-    assert story.lines() == ["records in force", "names are answered"]
+    assert story.lines() == ["dns_records_applied", "dns_server_started"]
 
 
 async def test_without_an_address_it_answers_nobody_and_wants_nothing(service: NameService, story: Story) -> None:
@@ -112,7 +112,7 @@ def test_what_strangers_bring_about_is_told_once_a_minute(story: Story) -> None:
     for _ in range(3):
         service._tell_limited(ip_address("192.0.2.9"))
         service._tell_fault(KeyError("ours"))
-    assert story.lines() == ["a network asks for names too often", "a question for a name met an error of ours"]
+    assert story.lines() == ["dns_client_rate_limited", "dns_internal_error"]
     assert story.output.calls[0].kwargs["network"] == "192.0.2.0/24"
     clock.now += 60_000_000_000
     service._tell_limited(ip_address("192.0.2.9"))

@@ -153,7 +153,7 @@ async def test_what_another_issuer_left_and_what_is_damaged_is_not_believed(tmp_
     damaged = stand.another()
     damaged.restore()
     assert len(damaged.keys) == 0
-    assert "of no use" in stand.lines()[-1]
+    assert "cached_issuer_keys_unusable" in stand.lines()[-1]
 
 
 async def test_a_disk_that_takes_nothing_is_told_and_changes_nothing_else(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ async def test_a_disk_that_takes_nothing_is_told_and_changes_nothing_else(tmp_pa
     stand = Stand(tmp_path / "file" / "folder")
     await stand.issuer.fetch(AT_START)
     assert stand.issuer.is_usable
-    assert "are not kept over a restart" in stand.lines()[-1]
+    assert "issuer_keys_not_persisted" in stand.lines()[-1]
 
 
 async def test_unknown_keys_cost_their_issuer_one_fetch_an_interval_whoever_shows_them() -> None:
