@@ -117,7 +117,7 @@ class FairShares:
         self.running = 0
         """Requests that do not wait, of all tenants."""
 
-    # What changes them
+    # Changes
 
     def configure(self, config: SharingConfig, tenants: dict[TenantName, TenantConfig]) -> None:
         """Weights hold for what is charged from now on."""
@@ -254,7 +254,7 @@ class FairShares:
         charge.account.counter += weighed / charge.account.weight
         charge.input_tokens, charge.output_tokens = input_tokens, output_tokens
 
-    # What is asked of them
+    # Queries
 
     @property
     def are_contested(self) -> bool:

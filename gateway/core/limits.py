@@ -111,7 +111,7 @@ class Limits:
         self._heard: dict[GatewayId, tuple[tuple[TenantUse, ...], dict[TenantName, TenantUse]]] = {}
         """What each said last."""
 
-    # What changes them
+    # Changes
 
     def configure(self, config: CoreConfig, now_ns: int) -> None:
         self._config = config
@@ -199,7 +199,7 @@ class Limits:
         else:
             self._timers.cancel(self._timer)
 
-    # What is asked of them
+    # Queries
 
     def __iter__(self) -> Iterator[TenantMeter]:
         """Those that ask for anything."""

@@ -92,7 +92,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         self.weighs_waits = False
         """Does the policy in force count what a wait at a peer costs?"""
 
-    # What changes them
+    # Changes
 
     def configure(self, config: CoreConfig, now_ns: int) -> None:
         self._forget_answers()
@@ -134,7 +134,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         if not (state.accepting and self._stays_available(state, now_ns)):
             self.refresh(state, now_ns)
 
-    # What is asked of them
+    # Queries
 
     def available(
         self,
