@@ -332,7 +332,7 @@ class GatewayCore(GatewayState):
     # Waiting and placement
 
     def _wait(self, request: RequestState, now_ns: int) -> None:
-        """Queue a request and set its timer. One whose deadline has come already ends or is promoted."""
+        """Queue a request and set its timer. One whose deadline has come already ends."""
         self.waiting.join(request)
         if now_ns >= request.next_deadline_ns:
             self._deadline_passed(request, now_ns)
@@ -596,9 +596,10 @@ class GatewayCore(GatewayState):
             self._stop_leg(request, attempt, leg, detail)
 
     def _look_after_newcomer(self, event: RequestArrived | ForwardArrived, now_ns: int) -> None:
-        """Check a request that has just arrived and must wait. It ends at once if the queue is overfull, or if its
-        first token would come too late; else its shadow forward is recorded. Shadow forwards use no capacity, so the
-        overflow of bursts is overstated."""
+        """Check a request that has just arrived and must wait. It ends at once if the queue is overfull, or, as a
+        client's own request, if its first token would come too late; else the forward that overflow would have made is
+        recorded, since overflow would not let it wait behind others. Shadow forwards use no capacity, so bursts are
+        overstated."""
         request = self.requests.get(event.profile.request_id)
         if request is None or request.phase is not Phase.WAITING:
             return
@@ -639,8 +640,8 @@ class GatewayCore(GatewayState):
         return request.attempt
 
     def _first_token(self, event: FirstToken, now_ns: int) -> None:
-        """Take in a leg's first token: release the KV cache that a prefill worker kept, learn from the time it took,
-        and wait for the answer's end instead of its start."""
+        """Take in a leg's first token: learn from the time it took, and let the request's deadline replace that of the
+        first token. The first token of a decode leg releases the KV cache at the prefill worker."""
         attempt = self._attempt_of(event.request_id, event.attempt)
         leg = None if attempt is None else attempt.legs.get(event.leg)
         if leg is None:
@@ -745,7 +746,7 @@ class GatewayCore(GatewayState):
                 | LegResult.REFUSED
                 | LegResult.TOO_LONG
                 | LegResult.INTERNAL  # a decode leg's, before anything was sent: the request is tried again
-                | LegResult.CLIENT_ERROR  # of the rest of an answer, which another engine may accept
+                | LegResult.CLIENT_ERROR  # another engine may accept the rest of an answer
             ):
                 attempt.failures.append(end)
             case _ as never:
@@ -807,8 +808,9 @@ class GatewayCore(GatewayState):
         self._wait_again(request, now_ns)
 
     def _rest_failed(self, request: RequestState, end: LegEnd) -> None:
-        """Record a failed rest of an answer at its target. A request that kept failing engines before their first token
-        is poison: it ends and is not carried to the next one."""
+        """Judge a request that failed at a target before its first token. Engines that failed the rest of a broken
+        answer are counted: two in a row, or a peer's word that it must not be resumed, make the request poison, and it
+        ends rather than being carried to the next engine. A client error only keeps it away from that target."""
         if end.result is LegResult.CLIENT_ERROR:
             self._avoid(request, end.leg)
         elif is_rest(request):
@@ -914,7 +916,7 @@ class GatewayCore(GatewayState):
             pool.in_prefill += 1
         else:
             self._start_decode(request, attempt, self.decode_pools.commit(pool, request.profile, now_ns), now_ns)
-        self.decode_pools.look_again(now_ns)  # before another request is placed: this one may have filled the pool
+        self.decode_pools.look_again(now_ns)  # placing it may have filled the pool for the next request
 
     def _start_decode(self, request: RequestState, attempt: AttemptState, admission: Admission, now_ns: int) -> None:
         """Open the decode leg at the worker that the decode tier chose."""
@@ -938,9 +940,7 @@ class GatewayCore(GatewayState):
                 assert request.attempt is not None, "it stands in a pool"
                 self._attempt_lapsed(request, request.attempt, "no decode worker was free within its lease", now_ns)
             if pool.tier.wants_progress(now_ns):
-                self._effects.append(
-                    SampleProgress(pool.spec.name)
-                )  # answered by ProgressSampled at once; that event runs the tick
+                self._effects.append(SampleProgress(pool.spec.name))  # answered at once by an event that runs the tick
                 continue
             for admission in pool.tier.tick(now_ns):
                 self._admit_to(pool, admission, now_ns)
@@ -1108,8 +1108,8 @@ class GatewayCore(GatewayState):
             self.waiting.shares.closed(charge_of(request))
 
     def _deadline_passed(self, request: RequestState, now_ns: int) -> None:
-        """Act on a request's timer: promote it or end it while it waits, end it at its deadline, and stop legs that
-        gave no first token in time."""
+        """Act on a request's timer: promote or end it while it waits, end it at its deadline, and give up an attempt
+        that gave no first token in time."""
         attempt = request.attempt
         if attempt is None and now_ns < request.next_deadline_ns:
             self._promote(request)
@@ -1153,7 +1153,7 @@ class GatewayCore(GatewayState):
         targets.lose(event.target.id, event.detail, now_ns)
 
     def _config_applied(self, event: ConfigApplied, now_ns: int) -> None:
-        """Apply new settings to every part. Held requests are released, since another policy may hold none."""
+        """Apply new settings to every part. Held requests are released and placed anew."""
         if event.config.attempt != self.config.attempt:
             self._retry_budget = RetryBudget(event.config.attempt)
         self.config = event.config
@@ -1225,8 +1225,8 @@ class GatewayCore(GatewayState):
         self._classify_again(request)
 
     def _classify_again(self, request: RequestState) -> None:
-        """Give the request the class that the present policy, fleet and lockdown make of it, keeping failed targets and
-        a promotion."""
+        """Give the request the class that the present policy, fleet and lockdown make of it, keeping its failed
+        targets, its pinned target and a promotion."""
         old = request.request_class
         if request.budget is None:
             request.budget = self._intake.budget_of(request.profile)
@@ -1293,7 +1293,7 @@ class GatewayCore(GatewayState):
         joined_peers, left_peers = self.peers.assign(event.peers)
         self.limits.assigned(now_ns)
         self.placer.peers_changed(joined_peers, left_peers)
-        for pool in gone:  # its requests may go to targets that have just joined
+        for pool in gone:  # pooled requests may go to targets that have just joined
             self._pool_gone(pool, now_ns)
         self._find_failures_again()
         self._pools_changed()
