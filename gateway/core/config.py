@@ -109,8 +109,9 @@ class PlacementConfig:
     """Number of requests waiting for one pool, with none of its replicas available, at which the first of them spills
     over to another pool that takes it and that no request waits for."""
     too_long_slack_share: float = 0.5
-    """Share of the longest pool's limit by which a request's estimate may exceed that limit and still go there: the
-    estimate is on the high side, and the engine counts exactly. A larger excess is refused at once."""
+    """Share of the longest pool's limit by which a request's firm tokens (its prompt, and its output if the client set
+    a maximum) may exceed that limit and still go there: the estimate is on the high side, and the engine counts
+    exactly. A larger excess is refused at once."""
     kept_gaps: float = 3.0
     """Number of average gaps between two turns of a session for which a replica's cache must keep unused prompts. A
     cache that keeps them for less pushes out what is still wanted. Three covers nineteen of twenty gaps, if gaps have
@@ -185,7 +186,8 @@ class QueueConfig:
 class AttemptConfig:
     attempts_max: int = 3
     refusals_max: int = 8
-    """Most refused forwards of one request; after them it waits for its own region. Refusals are not failures."""
+    """Most refused forwards of one request; after them it waits for its own region. Refusals are not failures. Also the
+    most times that a request may find engines full before it is rejected."""
     retry_budget_share: float = 0.2
     """Share that retries may add to the attempts, over all requests."""
     retry_budget_min: int = 10

@@ -663,6 +663,7 @@ class GatewayCore(GatewayState):
             self.timers.set(request.timer, request.deadline_ns)
 
     def _response_stored(self, event: ResponseStored) -> None:
+        """Remember which target stores a response, for the requests that refer to it."""
         attempt = self._attempt_of(event.request_id, event.attempt)
         leg = None if attempt is None else attempt.legs.get(event.leg)
         if leg is not None:
@@ -1065,6 +1066,7 @@ class GatewayCore(GatewayState):
     # Ends of requests
 
     def _request_abandoned(self, event: RequestAbandoned) -> None:
+        """End a request whose client, or the origin that forwarded it, has gone away."""
         request = self.requests.get(event.request_id)
         if request is not None and request.phase is not Phase.ENDED:
             self._end(request, Outcome.ABANDONED, "the client went away")
@@ -1142,6 +1144,7 @@ class GatewayCore(GatewayState):
     # Fleet, config and policy changes
 
     def _peers_observed(self, event: PeersObserved, now_ns: int) -> None:
+        """Take in heartbeats. A change of what peers serve counts as a change of pools."""
         served_version = self.peers.served_version
         for heartbeat in event.observations:
             self.peers.observe(heartbeat, now_ns)
@@ -1149,6 +1152,7 @@ class GatewayCore(GatewayState):
             self._pools_changed()
 
     def _target_lost(self, event: TargetLost, now_ns: int) -> None:
+        """Mark a target as lost at once."""
         targets: Targets[Any, Any] = self.replicas if event.target.kind is TargetKind.REPLICA else self.peers
         targets.lose(event.target.id, event.detail, now_ns)
 
@@ -1179,6 +1183,8 @@ class GatewayCore(GatewayState):
         self._judge_waiting_again()
 
     def _judge_waiting_again(self) -> None:
+        """Judge all waiting requests by the policy in force. They end, or return to the queue in the class they have by
+        then; those that no known target could ever serve end too."""
         for request in list(self.waiting):
             self._stop_waiting(request)
             self._judge_again(request)
@@ -1208,6 +1214,7 @@ class GatewayCore(GatewayState):
             self._judge_forwarded(request)
 
     def _judge_own(self, request: RequestState) -> None:
+        """Judge a client's own request by the residency policy: it ends, or gets a new stamp and class."""
         tenant = request.profile.tenant
         ingress = self._intake.ingress_of(tenant, request.profile.process)
         if not ingress.allowed:
@@ -1217,6 +1224,8 @@ class GatewayCore(GatewayState):
         self._classify_again(request)
 
     def _judge_forwarded(self, request: RequestState) -> None:
+        """Judge a request that was forwarded to this gateway: it fails if its stamp is not accepted or forwarding is
+        stopped, else it gets a new class."""
         refusal = refusal_of(self.policy, request.stamp)
         if refusal is not None or self.locked_down:
             why = refusal[1] if refusal else "an operator has stopped all forwarding"
@@ -1327,6 +1336,7 @@ class GatewayCore(GatewayState):
     # Timers
 
     def _fire_timers(self, now_ns: int) -> None:
+        """Act on each timer that is due."""
         for timer in self.timers.pop_due(now_ns):
             match timer.kind:
                 case TimerKind.REQUEST:
@@ -1343,6 +1353,7 @@ class GatewayCore(GatewayState):
                     assert_never(never)
 
     def _publish_if_due(self, now_ns: int) -> None:
+        """Publish a heartbeat if one is due, and forget prefixes past their time to live."""
         report = self._publisher.due(now_ns)
         if report is not None:
             self.placer.expire_prefixes(now_ns)

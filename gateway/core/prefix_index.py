@@ -530,7 +530,7 @@ class PrefixIndex:
 
 
 def _common_bytes(label: bytes, chain: bytes, position: int) -> int:
-    """Bytes that a chain shares with a label whose first hash it has, but not its last hash, or that it ends within.
+    """Bytes of a label that the chain shares, where the chain has the label's first hash but not all of it.
 
     A binary search: two hashes are equal only if all before them are.
     """

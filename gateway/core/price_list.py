@@ -41,7 +41,7 @@ class Hours:
         return is_day and self.from_minute <= minute < self.until_minute
 
     def overlaps(self, other: Hours) -> bool:
-        """True if both hold at a common moment and set the same figure."""
+        """True if both hold at a common moment and both set a price, or both a CO2 figure, for it."""
         shares_day = (self.on_weekdays and other.on_weekdays) or (self.on_weekends and other.on_weekends)
         says_both = (self.hour_micros is not None and other.hour_micros is not None) or (
             self.carbon_milligrams is not None and other.carbon_milligrams is not None
