@@ -1,7 +1,8 @@
-"""Who waits: one queue per request class, shared between tenants, where class heads compete by the same order.
+"""Waiting requests of one gateway: one queue per request class, each shared between tenants.
 
-A class holds requests that could go to exactly the same targets, so one that may go nowhere never blocks one that may.
-With one tenant all of it is first come, first served.
+A class holds requests that may go to exactly the same targets, so a request that no target takes never blocks one of
+another class. The heads of the classes compete by one order; with one tenant that order is first come, first served.
+The module queues requests and never places them.
 """
 
 from __future__ import annotations
@@ -22,25 +23,27 @@ _Key = TypeVar("_Key")
 class WaitingRoom:
     """All waiting requests. Joining and leaving cost O(log n); the heads are visited in O(classes · log classes).
 
-    Whoever is held for one replica stands in a queue of its class there, and is looked at when that replica has
-    changed: it blocks nobody who goes elsewhere.
+    A request that is held for one replica stands in a separate queue of its class at that replica. It is looked at
+    again when that replica has changed, and blocks no request that may go elsewhere.
     """
 
     def __init__(self, shares: FairShares | None = None, known_share: KnownShare = lambda _: 0.0) -> None:
-        """`known_share` is asked where tenants' counters are too near to each other to decide."""
+        """`known_share` gives the share of a request's prompt that an available replica has cached. It is called where
+        tenants' counters are too close to decide."""
         self.shares = FairShares() if shares is None else shares
         self._order = FairOrder(self.shares, known_share)
         self._queues: dict[RequestClass, FairQueue] = {}
         self._held: dict[int, dict[tuple[RequestClass, bool], FairQueue]] = {}
-        """By the replica's slot, by class and by whether they are cold."""
+        """Queues of held requests, by the slot of the replica and then by class and by whether the hold is cold
+        (`Hold.is_cold`)."""
         self.homes = 0
-        """Mask of the slots for which somebody is held."""
+        """Mask of the slots of replicas for which requests are held."""
         self._length_of: dict[ModelName, int] = {}
         self._length_of_tenant: dict[TenantName, int] = {}
         self._length_of_pool: dict[tuple[ModelName, PoolName], int] = {}
         self._length = 0
         self._yielding: dict[ModelName, int] = {}
-        """Of those who wait, the ones that are not interactive."""
+        """Number of waiting requests that are not interactive, by model."""
 
     def __len__(self) -> int:
         return self._length
@@ -52,7 +55,7 @@ class WaitingRoom:
         return self._length_of.get(model, 0)
 
     def interactive_length(self, model: ModelName) -> int:
-        """Without those who yield."""
+        """Number of interactive requests that wait for a model."""
         return self._length_of.get(model, 0) - self._yielding.get(model, 0)
 
     def tenant_length(self, tenant: TenantName) -> int:
@@ -62,7 +65,8 @@ class WaitingRoom:
         return dict(self._length_of)
 
     def lengths_told(self) -> dict[ModelName, int]:
-        """Before whom others' requests would come to stand: without those who yield."""
+        """Queue lengths that peers are told, by model: waiting interactive requests alone, since a forwarded request
+        stands in line behind those."""
         if not self._yielding:
             return self._length_of
         told = {model: length - self._yielding.get(model, 0) for model, length in self._length_of.items()}
@@ -70,11 +74,11 @@ class WaitingRoom:
 
     @property
     def tells_pools_apart(self) -> bool:
-        """Does anybody wait for one pool rather than for another?"""
+        """True while a waiting request prefers one pool of its model over others."""
         return bool(self._length_of_pool)
 
     def pool_length(self, model: ModelName, pool: PoolName) -> int:
-        """Of those that wait for a model, the ones that are meant for this pool."""
+        """Number of requests waiting for the model that prefer this pool."""
         return self._length_of_pool.get((model, pool), 0)
 
     def pool_lengths(self) -> dict[tuple[ModelName, PoolName], int]:
@@ -84,7 +88,7 @@ class WaitingRoom:
         return request_class in self._queues
 
     def join(self, request: RequestState) -> None:
-        """Wait at the place that the arrival number gives, which for a returning request is its old one."""
+        """Queue a request at the place that its arrival number gives; a request that returns takes its old place."""
         self.announce(request)
         self.queue(request)
 
@@ -101,7 +105,7 @@ class WaitingRoom:
         request.is_queued = True
 
     def leave(self, request: RequestState) -> None:
-        """Take a request out, whether it was queued or only announced."""
+        """Remove a request, whether it was queued or only announced."""
         if request.is_queued:
             request.is_queued = False
             self._take_out(request)
@@ -109,12 +113,12 @@ class WaitingRoom:
         self.shares.left(charge_of(request).account)
 
     def unhold(self, request: RequestState) -> None:
-        """It waits on, for anybody."""
+        """Move a held request back to the queue of its class, where it waits for any target."""
         self._take_out(request)
         self._put_in(request)
 
     def hold(self, request: RequestState, hold: Hold) -> None:
-        """It waits already; from now on for one replica."""
+        """Move a waiting request to the queue of those held for one replica."""
         self._take_out(request)
         request.held = hold
         key = (request.request_class, hold.is_cold)
@@ -126,7 +130,7 @@ class WaitingRoom:
         self.homes |= 1 << hold.slot
 
     def release(self, slot: int) -> list[RequestState]:
-        """Nobody is held for this replica any more; gives who was. They wait on, for anybody."""
+        """Return all requests held for this replica to the queues of their classes, and return them."""
         released = self.all_held_for(slot)
         for request in released:
             self.unhold(request)
@@ -136,11 +140,11 @@ class WaitingRoom:
         return [request for queue in self._held.get(slot, {}).values() for request in queue]
 
     def held_for(self, slot: int) -> int:
-        """How many are held for this replica."""
+        """Number of requests held for this replica."""
         return sum(len(queue) for queue in self._held.get(slot, {}).values())
 
     def held_heads(self, slot: int) -> list[Turn]:
-        """The head of each class that is held for this replica, as a heap of their turns."""
+        """Head of each class held for this replica, as a heap of turns."""
         return self._turns_in(self._held.get(slot, {}).values())
 
     def held_head_of(self, slot: int, request_class: RequestClass, *, is_cold: bool) -> RequestState | None:
@@ -148,7 +152,7 @@ class WaitingRoom:
         return queue.head() if queue else None
 
     def heads(self) -> list[Turn]:
-        """The head of each class, as a heap of their turns."""
+        """Head of each class, as a heap of turns."""
         return self._turns_in(self._queues.values()) if self._queues else []
 
     def _turns_in(self, queues: Iterable[FairQueue]) -> list[Turn]:
@@ -157,8 +161,8 @@ class WaitingRoom:
         return turns
 
     def next_of(self, heads: list[Turn]) -> RequestState:
-        """Takes the one whose turn it is out of such a heap. What was started since the heap was made may have put
-        others behind, or another one at the head of a class."""
+        """Pop the request whose turn it is from such a heap. Starting a request since the heap was made may have raised
+        its tenant's counter or changed the head of a class, so turns are computed again where tenants compete."""
         while True:
             turn = heapq.heappop(heads)
             if not self.shares.are_contested:
@@ -178,7 +182,7 @@ class WaitingRoom:
         return self._held[hold.slot][request.request_class, hold.is_cold]
 
     def lines(self, model: ModelName | None = None) -> Iterator[tuple[RequestClass, Account, int]]:
-        """Of those who wait, for a model or for any: of which class and tenant how many. For an estimate, and for
+        """Number of waiting requests by class and tenant account, for one model or for all. Serves estimates and
         inspection; O(tenants)."""
         queues = list(self._queues.items())
         for held in self._held.values():
@@ -193,7 +197,7 @@ class WaitingRoom:
         return queue.head() if queue else None
 
     def __iter__(self) -> Iterator[RequestState]:
-        """Everybody, class by class; for inspection, never for a decision."""
+        """All waiting requests, class by class; for inspection, never for a decision."""
         for queue in self._queues.values():
             yield from queue
         for queues in self._held.values():
@@ -201,7 +205,8 @@ class WaitingRoom:
                 yield from queue
 
     def all_heads(self) -> list[RequestState]:
-        """Of each class, whoever is first of those that wait for anybody, and of those that wait for each replica."""
+        """First request of each queue: of each class those that wait for any target, and those held for each replica.
+        Ordered by arrival."""
         queues = [*self._queues.values(), *(queue for held in self._held.values() for queue in held.values())]
         return sorted((queue.head() for queue in queues), key=_arrivals)
 
@@ -241,7 +246,7 @@ class WaitingRoom:
 
 
 def _add(counts: dict[_Key, int], key: _Key, change: int) -> None:
-    """Zero is not kept, so the map never holds more keys than there are requests."""
+    """Add to a count and drop it at zero, so that the map never holds more keys than there are requests."""
     count = counts.get(key, 0) + change
     if count:
         counts[key] = count

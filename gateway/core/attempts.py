@@ -1,5 +1,5 @@
-"""What legs teach about a target: a breaker that ignores client errors, a rest, a ramp for its return; and a budget for
-further attempts."""
+"""Health of a target as its own legs show it (circuit breaker, rest after refusals, ramp on return), and the gateway's
+budget of retries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.core.vocabulary import LegResult
 
 _SUCCESSES = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR, LegResult.TOO_LONG})
 _REST_STEPS = 6
-"""The second rest is 2**-5 of the longest."""
+"""Doublings from the first timed rest to the longest, plus one: the second rest in a row is 2**-5 of the longest."""
 
 
 class BreakerState(StrEnum):
@@ -21,13 +21,13 @@ class BreakerState(StrEnum):
 
 
 class Breaker:
-    """Keeps legs away from a target that fails.
+    """Circuit breaker: keeps legs away from a target that fails.
 
     It opens after failures in a row, or when a full window holds too large a share of them, so that a target which
-    fails fast never looks idle. Once its time is over it lets a single trial through; each failed trial doubles the
-    next wait, unless its request has failed elsewhere before: one that fails everywhere says as little of this target
-    as of the others. Busy, refused and cancelled legs say nothing about health and are not counted, nor is what failed
-    on our side.
+    fails fast never looks idle. Once its open time is over it lets a single trial leg through. Each failed trial
+    doubles the next open time, unless the trial's request has failed at another target before: a request that fails
+    everywhere is no evidence against one target. Client errors count as successes. Busy, refused and cancelled legs and
+    errors of this gateway are not counted.
     """
 
     __slots__ = ("_config", "_failures_in_row", "_open_for_ns", "_window", "open_until_ns", "state")
@@ -41,7 +41,7 @@ class Breaker:
         self.open_until_ns = 0
 
     def configure(self, config: AttemptConfig) -> None:
-        """What is counted stays; the new numbers hold from the next end of a leg."""
+        """Apply new settings. Counts are kept; the new numbers hold from the next end of a leg."""
         self._config = config
         self._window = deque(self._window, maxlen=config.breaker_window)
 
@@ -56,7 +56,7 @@ class Breaker:
             self.state = BreakerState.HALF_OPEN
 
     def record(self, result: LegResult, now_ns: int, *, has_failed_elsewhere: bool = False) -> bool:
-        """Count a leg's end. True when the target has just proved itself after having been open."""
+        """Count a leg's end. True when a trial leg has just succeeded and closed the breaker."""
         if result in _SUCCESSES:
             return self._succeed()
         if result is LegResult.FAILED:
@@ -98,10 +98,12 @@ class Breaker:
 
 
 class Rest:
-    """Leaves a target alone that turns legs away although it looks free: being full fast must not look idle either.
+    """Rest of a target that refuses legs as full although it looks free, so that refusing fast never looks like being
+    idle.
 
-    The first time until it is next observed, which is the caller's to see to; each further time in a row for twice as
-    long, up to the breaker's first opening. What was under way together counts once.
+    The first rest lasts until the target is next observed, which is the caller's task. Each further one in a row lasts
+    twice as long, up to the breaker's first open time. The caller counts refusals of legs that ran at the same time
+    once.
     """
 
     __slots__ = ("_config", "_in_row", "until_ns")
@@ -120,13 +122,13 @@ class Rest:
         self._in_row += 1
 
     def proved(self) -> None:
-        """It took a leg in."""
+        """The target took a leg: the next rest is a first one again."""
         self._in_row = 0
 
 
 class Ramp:
-    """Limits the legs at a returning target: one, then twice as many after each step, until the limit is no
-    limit."""
+    """Limit on the legs at a returning target: one leg, then twice as many after each step, until the limit ends at
+    `ramp_limit`."""
 
     __slots__ = ("_config", "limit", "next_step_ns")
 
@@ -154,7 +156,7 @@ class Ramp:
 
 
 class RetryBudget:
-    """Retries may add only a share to the load, so that an outage is not multiplied by its own retries."""
+    """Bound on retries to a share of all attempts, so that an outage is not multiplied by its own retries."""
 
     __slots__ = ("_credit", "_credit_max", "_share")
 
@@ -164,11 +166,11 @@ class RetryBudget:
         self._credit = self._credit_max
 
     def first_attempt(self) -> None:
-        """Each first attempt earns a share of a retry."""
+        """Credit a share of a retry, as each first attempt does."""
         self._credit = min(self._credit + self._share, self._credit_max)
 
     def take(self) -> bool:
-        """Spend one retry if there is one."""
+        """Spend one retry if the budget has one; False if it has not."""
         if self._credit < 1:
             return False
         self._credit -= 1

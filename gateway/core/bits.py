@@ -1,4 +1,5 @@
-"""Questions about a set of slots held as one int (bit i set: slot i is in). Never changes anything: ints are values."""
+"""Functions over a set of slots held as one int (bit i set: slot i is in the set). They never change their
+arguments."""
 
 from __future__ import annotations
 
@@ -6,19 +7,20 @@ from collections.abc import Iterator
 
 
 def lowest_slot(mask: int) -> int:
-    """The smallest slot in a mask, which must not be empty."""
+    """Smallest slot in a mask, which must not be empty."""
     assert mask > 0, "an empty mask has no slot"
     return (mask & -mask).bit_length() - 1
 
 
 def next_slot_from(mask: int, start: int) -> int:
-    """The smallest slot at or after `start`, or else the smallest of all: one step of a round robin."""
+    """Smallest slot at or after `start`, or else the smallest of all: one step of a round robin."""
     ahead = mask >> start
     return start + lowest_slot(ahead) if ahead else lowest_slot(mask)
 
 
 def select_slot(mask: int, k: int) -> int:
-    """The k-th smallest slot, counted from 0, in O(log n) operations on the mask: a random pick needs no list."""
+    """Slot at rank k in ascending order, counted from 0, in O(log n) operations on the mask: a random pick needs no
+    list."""
     assert 0 <= k < mask.bit_count(), "fewer slots than asked for"
     base, width = 0, mask.bit_length()
     while width > 1:
@@ -35,7 +37,7 @@ def select_slot(mask: int, k: int) -> int:
 
 
 def slots_of(mask: int) -> Iterator[int]:
-    """Every slot in the mask, ascending, in time linear in the mask's width plus its slots."""
+    """Slots of the mask in ascending order, in time linear in the mask's width plus its slots."""
     assert mask >= 0, "a mask is never negative"
     digits = bin(mask)
     last = len(digits) - 1

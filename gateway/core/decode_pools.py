@@ -1,8 +1,8 @@
-"""The disaggregated pools of this gateway, between requests and the decode tier: how many prompts are being read for
-each, and which decode worker takes over from there.
+"""Disaggregated pools of this gateway: the layer between requests and the decode tier. It counts how many prompts are
+in prefill for each pool, and tells the tier's choice of decode workers.
 
-The tier knows workers and requests by their ids; here workers are replicas, with their health. It starts no leg, and
-the tier alone says who goes where.
+The tier knows workers and requests by their ids; this module maps workers to replicas and their health. It starts no
+leg, and the tier alone decides which worker decodes a request.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ from gateway.core.vocabulary import (
 )
 
 _BYTES_A_TOKEN = 4
-"""Where an engine did not count the prompt that it read, or has not read it yet."""
+"""Bytes per prompt token where no engine has counted the prompt yet."""
 _ENDED_MAX = 20_000
-"""Requests that are remembered until somebody says otherwise."""
+"""Ended requests remembered by a predictor, until a restored history sets another number."""
 _HISTORIES_MAX = 64
-"""Of pools that are not here: their predictors are kept for when they are. Whoever was told of first goes first."""
+"""Predictors kept for pools that this gateway does not have at present; over it, the one that was restored first is
+dropped."""
 _HALF_OPEN: Final = BreakerState.HALF_OPEN
 
 
 class DecodePool:
-    """One of them: its books are the tier's."""
+    """One disaggregated pool. Its loads and queue of prefilled requests are in the tier."""
 
     __slots__ = ("heard", "in_prefill", "predictor", "since_ns", "spec", "tier", "timer", "workers")
 
@@ -59,15 +60,17 @@ class DecodePool:
         self.spec = spec
         self.since_ns = since_ns
         self.predictor = predictor
-        """It remembers what ended, whether or not the policy asks it anything, and outlives the pool."""
+        """Predictor of output lengths. It records ended requests whether or not the policy uses it, and outlives the
+        pool."""
         self.tier = DecodeTier(config, spec, rng, self.predictor)
         self.timer = Timer(TimerKind.DECODE, spec.name)
         self.workers = 0
-        """Mask of its decode workers."""
+        """Mask of the pool's decode workers."""
         self.heard = 0
-        """Mask of those whose engine was asked since they joined: what runs there is in the books."""
+        """Mask of the decode workers whose engines were probed since they joined, so that the tier counts what runs
+        there."""
         self.in_prefill = 0
-        """Prompts that are being read, and go to no decode worker yet."""
+        """Prompts in prefill that have no decode worker yet."""
 
     @property
     def is_sequential(self) -> bool:
@@ -76,7 +79,7 @@ class DecodePool:
 
 
 class DecodePools:
-    """All of them, by name. Empty in a gateway whose pools are unified, and then it costs nothing."""
+    """All disaggregated pools, by name. Empty in a gateway whose pools are unified, which then pays nothing for it."""
 
     def __init__(self, config: DecodeConfig, replicas: Replicas, timers: Timers, rng: random.Random) -> None:
         self._config = config
@@ -85,13 +88,14 @@ class DecodePools:
         self._rng = rng
         self._pools: dict[PoolName, DecodePool] = {}
         self._open = 0
-        """Mask of the decode workers that may be sent something, as the tiers were told."""
+        """Mask of the open decode workers, as last told to the tiers."""
         self._proving = 0
-        """Mask of those that may be sent only so many, or of which something was heard since they were looked at."""
+        """Mask of the decode workers whose limit must be told again: those with a limit on their legs, and those that
+        changed since the last look."""
         self._predictors: dict[PoolName, FittedPredictor] = {}
-        """Of each pool, and of those that are gone, or not here yet, whose history was told."""
+        """Predictors of each pool, and of pools that are gone or not assigned yet but whose history was restored."""
         self._artifacts: dict[PoolName, tuple[str, int]] = {}
-        """Digest and clusters of those in force, also of pools that come later."""
+        """Digest and number of clusters of the locality artifact in force, by pool, also for pools assigned later."""
 
     def __bool__(self) -> bool:
         return bool(self._pools)
@@ -103,11 +107,11 @@ class DecodePools:
         return self._pools.get(name)
 
     def history_of(self, name: PoolName) -> History | None:
-        """As it is now; another one once it has been restored. None: nothing is known of this pool."""
+        """History of a pool; a later restore replaces the object. None: no history of this pool is known."""
         predictor = self._predictors.get(name)
         return None if predictor is None else predictor.history
 
-    # What changes them
+    # Changes
 
     def configure(self, config: DecodeConfig, now_ns: int) -> None:
         if config == self._config:
@@ -122,8 +126,8 @@ class DecodePools:
     def assign(
         self, specs: Iterable[PoolSpec], joined: list[ReplicaState], left: list[ReplicaState], now_ns: int
     ) -> list[DecodePool]:
-        """Have exactly these from now on. Gives those that are gone, with whatever stands in them. One of which
-        only sizes changed stays, with all that it knows."""
+        """Replace the pools and their workers. Returns the pools that are gone, with the requests still in them. A pool
+        of which only sizes changed is kept with all that it knows."""
         wanted = {spec.name: spec for spec in specs if spec.kind is PoolKind.DISAGGREGATED}
         gone = [pool for name, pool in self._pools.items() if not _is_same(pool.spec, wanted.get(name))]
         for pool in gone:
@@ -161,21 +165,22 @@ class DecodePools:
         return gone
 
     def restore(self, name: PoolName, history: History) -> None:
-        """What was remembered before this process began, of a pool that may come later. Told again, it is what the
-        predictor knows already."""
+        """Restore the history that was recorded before this process began, for a pool that may be assigned later. A
+        second restore of the same pool is ignored."""
         predictor = self._predictor_of(name)
         if not predictor.is_restored:
             predictor.restore(history)
             self._forget_predictors()
 
     def take(self, name: PoolName, arrays: PredictorArrays, until_ns: int) -> None:
-        """Raises UnusableArrays."""
+        """Hand fitted arrays to a pool's predictor, valid until `until_ns`. Raises UnusableArrays."""
         predictor = self._predictors.get(name)
         if predictor is not None:
             predictor.take(arrays, until_ns)
 
     def take_artifact(self, name: PoolName, digest: str, clusters: int, now_ns: int) -> None:
-        """Who is near to whose experts is told by this one from now on; an empty digest: by none."""
+        """Replace the artifact that tells how near a request's experts are to each decode worker's; an empty digest
+        removes it."""
         self._artifacts.pop(name, None)
         if digest:
             self._artifacts[name] = digest, clusters
@@ -187,8 +192,8 @@ class DecodePools:
             self.look_again(now_ns)
 
     def observe(self, observations: Iterable[ReplicaObservation], now_ns: int) -> None:
-        """What decode workers say of themselves: all that a gateway knows of requests that it took over. What they were
-        asked before they joined tells nothing of what they were sent until then."""
+        """Take in probes of decode workers, the only knowledge of requests taken over from another gateway. A probe
+        sent before the worker joined says nothing of what was sent to it since, and does not count."""
         for seen in observations:
             state = self._replicas.get(seen.replica_id)
             pool = None if state is None else self._decoding_for(state)
@@ -209,8 +214,8 @@ class DecodePools:
                 )
 
     def look_again(self, now_ns: int) -> None:
-        """Decode workers may have come back or gone, and slots become free: whether more may be read for a pool, and
-        when its tier is to be asked, may have changed."""
+        """Bring the tiers up to date with the workers' standings, tell whether each pool has room for more prefill, and
+        set the timer of its next tick. Called after anything that opens or closes workers or frees slots."""
         for pool in self:
             may_be_sent = self._replicas.available & pool.heard
             for slot in slots_of((may_be_sent ^ self._open) & pool.workers):
@@ -230,21 +235,22 @@ class DecodePools:
     # A request passes through
 
     def read(self, pool: DecodePool, profile: RequestProfile, prefilled: LegEnded, now_ns: int) -> Admission | None:
-        """Its prompt has been read, and the prefill worker keeps it for the lease's time. Whoever is sent on at once is
-        told of; anybody else waits for a tick."""
+        """Queue a request whose prompt has been prefilled; the prefill worker keeps the KV cache for the lease's time.
+        Returns an admission if the policy sends the request at once; otherwise it waits for a tick."""
         facts = _facts_of(profile, prefilled.prompt_tokens, prefilled.nearness)
         return pool.tier.add(facts, now_ns, now_ns + pool.spec.lease_ns)
 
     def commit(self, pool: DecodePool, profile: RequestProfile, now_ns: int) -> Admission:
-        """Both of its legs start now. There is room, or it would not have been placed."""
+        """Choose the decode worker of a request whose prefill and decode legs start together. The pool has room, or the
+        request would not have been placed there."""
         admission = pool.tier.commit(_facts_of(profile, None), now_ns)
         assert admission is not None, f"{pool.spec.name}: nobody decodes what was placed there"
         return admission
 
-    # For the record
+    # Records
 
     def considered(self, admission: Admission) -> tuple[Candidate, ...]:
-        """The chosen worker first, then others that were looked at."""
+        """Candidates for the record: the chosen worker first, then others that were compared."""
         return tuple(self._candidates(admission))
 
     def _candidates(self, admission: Admission) -> Iterator[Candidate]:
@@ -257,7 +263,7 @@ class DecodePools:
     # Inside
 
     def _limit(self, pool: DecodePool, slot: int, now_ns: int) -> None:
-        """A tick sends many at once: it has to know how many a worker may have that has yet to prove itself."""
+        """Tell the tier how many more legs a half-open or ramping worker may get, since one tick sends many at once."""
         state = self._replicas.at(slot)
         legs_max = _legs_max(state)
         more = None if legs_max is None else max(0, legs_max - state.in_flight)
@@ -281,8 +287,8 @@ class DecodePools:
                 del self._predictors[name]
 
     def _readers(self) -> dict[PoolName, set[tuple[Place, PlaceRule | None]]]:
-        """Where prompts are read for each pool, and from where they may have come: who writes their answers elsewhere
-        would see what it may not."""
+        """Places of each pool's prefill workers, with the origins they accept. A decode worker joins only where all of
+        these equal its own: a worker elsewhere would see content that it may not see."""
         homes: dict[PoolName, set[tuple[Place, PlaceRule | None]]] = {}
         for state in self._replicas:
             if state.spec.role is ReplicaRole.PREFILL:
@@ -294,7 +300,7 @@ class DecodePools:
 
 
 def _is_same(spec: PoolSpec, wanted: PoolSpec | None) -> bool:
-    """But for its sizes, which a tier may be told of."""
+    """True if the specs differ in nothing but sizes, which a tier can be told of."""
     return wanted is not None and spec == replace(
         wanted,
         decode_batch_max=spec.decode_batch_max,
@@ -305,7 +311,7 @@ def _is_same(spec: PoolSpec, wanted: PoolSpec | None) -> bool:
 
 
 def _legs_max(state: ReplicaState) -> int | None:
-    """None: its breaker and its ramp set no limit."""
+    """Most legs that a worker may have by its breaker and its ramp; None: no limit."""
     return 1 if state.breaker.state is _HALF_OPEN else state.ramp.limit
 
 

@@ -1,5 +1,5 @@
-"""A gateway's state in plain words and numbers, for operators and the metrics page. It decides nothing, and there is no
-request content in here to be shown."""
+"""Snapshot of a gateway's state in words and numbers, for operators and the metrics page. It decides nothing and holds
+no request content."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from gateway.core.vocabulary import (
 
 
 class ReplicaCondition(Word):
-    """A replica's standing, as far as an operator has to tell them apart at night."""
+    """Condition of a replica: its standing, reduced to what an operator has to tell apart."""
 
     AVAILABLE = "available"
     FULL = "full"
-    """It works, and has all that it may be given."""
+    """The replica works, and has all the requests that it may be given."""
     RECOVERING = "recovering"
-    """It answers probes, but requests failed there: it rests, is cut off, or gets few for now."""
+    """The replica answers probes, but requests failed there: it rests, its breaker is open, or its ramp allows few."""
     DOWN = "down"
-    """It does not answer probes, or says that it is unwell."""
+    """The replica does not answer probes, or reports itself unhealthy."""
 
 
 _CONDITIONS = {
@@ -54,7 +54,7 @@ def condition_of(state: ReplicaState) -> ReplicaCondition:
 
 @dataclass(frozen=True, slots=True)
 class CoreGauges:
-    """Levels for the metrics page."""
+    """Gauges for the metrics page."""
 
     queue_length: int
     requests: int
@@ -67,33 +67,34 @@ class CoreGauges:
     peers_usable: int
     replica_conditions: dict[ReplicaId, ReplicaCondition]
     probe_age_ns: dict[ReplicaId, int]
-    """Since each was last found well, or else since it is ours."""
+    """Time since the last probe that found each replica healthy was sent, or since the replica was assigned if none
+    did."""
     heartbeat_age_ns: dict[GatewayId, int]
     queue_lengths: dict[ModelName, int]
     in_flight: dict[ReplicaId, int]
-    """Legs of ours at each replica."""
+    """Legs of this gateway at each replica."""
     pending: dict[ReplicaId, int]
-    """Requests that each replica's engine has accepted and not begun, whoever sent them."""
+    """Requests that each replica's engine has accepted and not begun, from all senders."""
     held: dict[ReplicaId, int]
+    """Requests held here for each replica."""
     rooms: dict[ReplicaId, int]
     """Requests that each replica could begin at once."""
-    """Requests that wait here for each replica and no other."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharingFigures:
-    """How the fleet is shared, for the metrics page."""
+    """Figures of fair sharing and service classes, for the metrics page."""
 
     promises: dict[tuple[ServiceClass, Promise], int]
     waiting: dict[ServiceClass, int]
-    """By what they are served as."""
+    """Waiting requests by the service class that they are served as."""
     waiting_of: dict[TenantName, int]
     drains: dict[ModelName, float]
-    """Requests a second that got their turn, where that is known."""
+    """Requests a second that leave the queue of each model, where the rate is known."""
     tenants: int
     forgotten: int
     leaving_room: int
-    """Tenants of those that wait that run more than their share, and leave others room."""
+    """Tenants with waiting requests that run more than their share and leave room for others."""
 
 
 def sharing_of(core: GatewayState, now_ns: int) -> SharingFigures:
@@ -142,12 +143,12 @@ def gauges_of(core: GatewayState, now_ns: int) -> CoreGauges:
 
 
 def decode_figures_of(core: GatewayState, now_ns: int) -> dict[PoolName, DecodeFigures]:
-    """Of disaggregated pools, by name."""
+    """Figures of each disaggregated pool, by name."""
     return {pool.spec.name: pool.tier.figures(now_ns) for pool in core.decode_pools}
 
 
 def describe(core: GatewayState, now_ns: int) -> dict[str, object]:
-    """The whole state."""
+    """Whole state of a gateway as JSON-ready values."""
     return {
         "gateway": core.gateway_id,
         "region": core.place.region,
@@ -207,7 +208,7 @@ def _describe_replica(state: ReplicaState, core: GatewayState, now_ns: int) -> d
 
 
 def _describe_pools(core: GatewayState) -> list[dict[str, object]]:
-    """By model, of those that are told apart by budgets."""
+    """Pools whose requests are sorted by token budget, one entry per model and pool."""
     told = {(each.model, each.pool): each for each in core.replicas.capacities() if core.ladders.are_wanted(each.model)}
     return [
         {

@@ -1,8 +1,7 @@
-"""How fast queues drain, and what that says to who has just come: whether it can have its first token in time, and if
-not, when one like it could.
+"""Drain rates of queues, and the wait that they predict for a request that has just arrived: whether its first token
+can come in time, and if not, when a similar one could.
 
-A rate is counted while somebody waits, and from those who waited: what is told rests on nothing else. It estimates, and
-ends nobody.
+Rates count only times in which requests wait, and only requests that waited. The module estimates and ends no request.
 """
 
 from __future__ import annotations
@@ -17,34 +16,35 @@ from gateway.core.vocabulary import ModelName
 
 _SECOND_NS: Final = 1_000_000_000
 _WINDOW_NS: Final = 20 * _SECOND_NS
-"""Of waiting: what is older counts half, and so on."""
+"""Waiting time over which a rate is taken; beyond it, time and count are halved, so that older ones weigh less."""
 _SEEN_MIN: Final = 8
-"""Before so many have got through, nothing is known, and nobody is turned away."""
+"""Requests that must have left a queue before its rate is known; until then no request is rejected as late."""
 _MODELS_MAX: Final = 1024
 _KEEPS: Final = 0.9
 
 
 @value
 class Lateness:
-    """Why it is better turned away at once."""
+    """Reason to reject a request at once instead of letting it wait."""
 
     detail: str
     retry_after_ns: int
-    """When one like it would be in time, if nobody else came."""
+    """Time after which a similar request would be in time, if no other came."""
 
 
 class _Drain:
-    """Of those who wait in turn with each other."""
+    """Drain rate of one queue: those requests that wait in turn with each other."""
 
     __slots__ = ("busy_ns", "count", "since_ns")
 
     def __init__(self) -> None:
         self.count = 0.0
-        """Who waited and got through,"""
+        """Requests that waited and left the queue to run, ..."""
         self.busy_ns = 0.0
-        """in this much time."""
+        """... and the time in which they did."""
         self.since_ns: int | None = None
-        """Somebody has waited since then, or since the last one got through; None: nobody waits."""
+        """Start of the time not yet counted: when a request began to wait in the empty queue, or the last one left to
+        run. None: no request waits."""
 
     def waits(self, length: int, now_ns: int) -> None:
         if self.since_ns is None or length <= 1:
@@ -73,12 +73,13 @@ class _Model:
     def __init__(self) -> None:
         self.everybody = _Drain()
         self.interactive = _Drain()
-        """Of interactive requests alone: who yields goes after them, and its waiting says nothing about theirs."""
+        """Rate of interactive requests alone: requests of lower classes go after them, so their waits say nothing about
+        theirs."""
         self.first_token_ns = 0.0
 
 
 class Drains:
-    """Of one gateway, by model."""
+    """Drain rates of one gateway, by model."""
 
     def __init__(self) -> None:
         self._by_model: dict[ModelName, _Model] = {}
@@ -92,7 +93,7 @@ class Drains:
         return known
 
     def waits(self, room: WaitingRoom, request: RequestState, now_ns: int) -> None:
-        """It has come, stands in the room, and could not go at once."""
+        """Record a request that has arrived, is queued, and could not start at once."""
         model = request.profile.model
         known = self._of(model)
         known.everybody.waits(room.length(model), now_ns)
@@ -100,7 +101,7 @@ class Drains:
             known.interactive.waits(room.interactive_length(model), now_ns)
 
     def served(self, room: WaitingRoom, request: RequestState, now_ns: int) -> None:
-        """It waited, and could go: it has left the room."""
+        """Record a request that waited and starts; it has left the queue."""
         model = request.profile.model
         known = self._by_model.get(model)
         if known is None:
@@ -110,7 +111,7 @@ class Drains:
             known.interactive.served(room.interactive_length(model), now_ns)
 
     def left(self, room: WaitingRoom, model: ModelName) -> None:
-        """Somebody is over. Where nobody waits any more, no time counts until somebody does."""
+        """Record that a request of the model ended. While none of its requests waits, no time is counted."""
         known = self._by_model.get(model)
         if known is None:
             return
@@ -120,33 +121,35 @@ class Drains:
             known.interactive.since_ns = None
 
     def first_token(self, model: ModelName, took_ns: int) -> None:
-        """From the start of its leg."""
+        """Record the time from the start of a leg to its first token."""
         known = self._of(model)
         keeps = _KEEPS if known.first_token_ns else 0.0
         known.first_token_ns = keeps * known.first_token_ns + (1 - keeps) * took_ns
 
     def rate(self, model: ModelName, now_ns: int) -> float | None:
-        """Of everybody, a second; None: nothing is known yet."""
+        """Requests of the model a second, over all classes; None: not known yet."""
         known = self._by_model.get(model)
         return None if known is None else known.everybody.rate(now_ns)
 
     def rates(self, now_ns: int) -> dict[ModelName, float]:
-        """Where one is known."""
+        """Rates of the models whose rate is known."""
         found = {model: self.rate(model, now_ns) for model in self._by_model}
         return {model: rate for model, rate in found.items() if rate is not None}
 
     def clears_ns(self, room: WaitingRoom, model: ModelName, now_ns: int) -> int:
-        """How long until all who wait for the model will have gone; 0: nothing is known."""
+        """Time until all requests that wait for the model, and one more, have left; 0: not known."""
         rate = self.rate(model, now_ns)
         return 0 if rate is None else int((room.length(model) + 1) * _SECOND_NS / rate)
 
     def lateness(
         self, room: WaitingRoom, request: RequestState, promised_ns: int | None, now_ns: int
     ) -> Lateness | None:
-        """Of one that has come just now, and has to wait: will it be late by what its class was promised, or by its own
-        deadline, where that is sooner than its patience ends? None: it may be in time, as far as is known.
+        """Judge a request that has just arrived and has to wait. It is late if its first token would come after the
+        objective of its class, or after its own deadline where that comes before its limit of waiting. None: it may be
+        in time, as far as is known.
 
-        Whoever is next waits, whatever the rate was: if all were turned away, nothing would ever be counted again.
+        A request that is next in line waits whatever the rate says: if all were rejected, no rate would ever be counted
+        again.
         """
         within_ns = promised_ns
         if request.deadline_ns < request.queue_deadline_ns:
@@ -169,8 +172,8 @@ class Drains:
 
 
 def _ahead_of(room: WaitingRoom, request: RequestState) -> int:
-    """Whoever is served better; of one's own tenant all who came before; and of each other as many as have their turn
-    meanwhile, by weight, as though all requests were of one size."""
+    """Requests served before this one: all of a better class or priority; of its own tenant those that came before it;
+    and of each other tenant as many as get their turn meanwhile, by weight, as though all requests had one size."""
     own = charge_of(request).account
     rank = request.request_class.service_rank
     alike: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""What the core orders. Whoever drives it performs these in order; each names its reason."""
+"""Effects: the core's instructions to its driver, which performs them in order. Each names its reason."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from gateway.core.vocabulary import (
 
 @value
 class StartLeg:
-    """Open this leg of this attempt at this target. The owner must answer it with exactly one LegEnded.
+    """Open one leg of an attempt at a target. The driver must answer it with exactly one LegEnded.
 
-    Legs of an attempt are numbered from 1."""
+    Legs of an attempt are numbered from 1.
+    """
 
     request_id: RequestId
     attempt: int
@@ -34,35 +35,36 @@ class StartLeg:
     decision: Decision
     deadline_ns: int
     hops: Hops | None = None
-    """For a peer: the hops to put on the wire."""
+    """Hops to put on the wire, for a peer."""
     stamp: ResidencyStamp | None = None
-    """For a peer: the residency stamp to put on the wire."""
+    """Residency stamp to put on the wire, for a peer."""
     connector: Connector | None = None
-    """For a leg that runs a part: how the other part is handed over."""
+    """Connector that hands over the KV cache, for a prefill or decode leg."""
     prefill: Target | None = None
-    """For a decode leg: who read the prompt, or reads it at this moment."""
+    """Prefill worker that has prefilled the prompt or is doing so, for a decode leg."""
     pool: PoolName | None = None
-    """For a leg that runs a part: whose it is."""
+    """Disaggregated pool of a prefill or decode leg."""
     budget_tokens: int = 0
-    """For a peer: what the request is taken to come to, to put on the wire; 0: nobody asks."""
+    """Estimated tokens of the request to put on the wire, for a peer; 0: its model's pools are not sorted by budget."""
     may_be_longer: bool = False
-    """There are longer pools: where this target refuses it for its length, the client is not told, for it may be had
-    there."""
+    """Longer pools exist: if this target refuses the request for its length, the client is not told, since a longer
+    pool may take it."""
     extras: tuple[Extra, ...] = ()
-    """For a replica that runs the whole: what it is asked to tell besides."""
+    """Extra facts that a replica running the whole request is asked to report."""
     may_break: bool = False
-    """Should its answer break, somebody else may go on with it: what the client is sent is worth keeping."""
+    """A broken answer of this leg may be resumed elsewhere, so what the client is sent is worth keeping."""
     resume: int = 0
-    """It goes on with an answer that broke; how often that has happened to this request."""
+    """Number of times that this request's answer broke and was resumed, this leg included; 0: the leg starts an
+    answer."""
     resumes_left: Resumes | None = None
-    """For a peer, where its answer may break: how often it may go on there."""
+    """Resumptions that a peer may still make, where the answer may break there."""
     yields: bool = True
-    """For a peer: False if it has waited for so long that it is served like what is interactive, there too."""
+    """False for a peer if the request has waited so long that it is served as interactive, there too."""
 
 
 @value
 class StopLeg:
-    """Close this leg's connection now; its LegEnded follows."""
+    """Close this leg's connection at once; its LegEnded follows."""
 
     request_id: RequestId
     attempt: int
@@ -79,7 +81,7 @@ class AcceptForward:
 
 @value
 class RefuseForward:
-    """Tell the origin no, and why. The request was never ours: no EndRequest follows."""
+    """Refuse a forward and tell the origin why. This gateway never owned the request: no EndRequest follows."""
 
     request_id: RequestId
     reason: RefusalReason
@@ -88,25 +90,25 @@ class RefuseForward:
 
 @value
 class EndRequest:
-    """The request is over. If nothing was sent to the client yet, the owner sends the outcome's error."""
+    """End a request. If the client has not been sent anything yet, the driver sends it the outcome's error."""
 
     request_id: RequestId
     outcome: Outcome
     detail: str
     attempts: int
     is_final: bool = False
-    """Of an answer that broke: it may be what the request asks for that breaks engines, and nobody should go on."""
+    """True for a broken answer that must not be resumed anywhere: the request itself may be what breaks engines."""
     resumes_used: Resumes = Resumes(0)
-    """How often it went on, here and wherever it was forwarded."""
+    """Resumptions of the request, here and at the gateways it was forwarded to."""
     retry_after_ns: int = 0
-    """Of one that was turned away: when it would be let in, or could be served as the queue drains now. 0: nobody can
-    say more than the outcome does."""
+    """Time after which a rejected request would be admitted, or could be served at the queue's present drain rate. 0:
+    not known."""
 
 
 @value
 class RecordShadow:
-    """Overflow is in shadow mode: this forward would have been started. The request stays here: it goes on waiting, or
-    was to be placed at this very moment, which is ordered next."""
+    """Record the forward that overflow in shadow mode would have started. The request stays here: it goes on waiting,
+    or is placed by the next effect."""
 
     request_id: RequestId
     target: Target
@@ -115,8 +117,8 @@ class RecordShadow:
 
 @value
 class SampleProgress:
-    """Tell the core, with ProgressSampled and at once, how far the decode legs of this pool have come: it is about to
-    decide where others go."""
+    """Ask the driver to report at once, with ProgressSampled, how far this pool's decode legs have come: the next tick
+    of its decode tier needs it."""
 
     pool: PoolName
 

@@ -1,4 +1,5 @@
-"""What can happen to a gateway. Frozen values, so a journal of them replays to the same story."""
+"""Events: all that can happen to a gateway core. Frozen values, so that replaying a journal of them gives the same
+effects."""
 
 from __future__ import annotations
 
@@ -33,49 +34,50 @@ from gateway.core.vocabulary import (
 
 @value
 class ConfigApplied:
-    """Placement, pushing and limits change; what waits is decided again at once."""
+    """Placement, pushing and limits change; waiting requests are decided again at once."""
 
     config: CoreConfig
 
 
 @value
 class PolicyApplied:
-    """A residency policy replaces the one before; running legs finish under their stamp."""
+    """A residency policy replaces the one before; running legs finish under their stamps."""
 
     policy: ResidencyPolicy
 
 
 @value
 class AssignmentApplied:
-    """The replicas this gateway owns and the peers it knows, whole and versioned; older versions are ignored."""
+    """Complete, versioned list of the replicas this gateway owns and the peers it knows; older versions are ignored."""
 
     version: int
     replicas: tuple[ReplicaSpec, ...]
     peers: tuple[PeerSpec, ...]
     control: ControlVersion = ControlVersion()
-    """Of the controller's snapshot that it follows from; zeros: from none. `version` is this gateway's own count."""
+    """Version of the controller's snapshot that this assignment follows from; zeros: none. `version` is this gateway's
+    own count."""
     away: tuple[ModelName, ...] = ()
-    """Models of replicas that are described here and that somebody else serves for now: they exist, whether or not
-    anybody was heard of yet who has them."""
+    """Models of described replicas that another gateway serves for now. They exist, whether or not a peer that has them
+    was heard yet."""
     pools: tuple[PoolSpec, ...] = ()
-    """Those among the replicas' pools of which there is more to say than their names."""
+    """Specifications of those pools among the replicas' of which more is configured than a name."""
 
 
 @value
 class DrainRequested:
-    """Finish what runs or waits; take nothing new."""
+    """Drain: finish running and waiting requests, accept no new ones."""
 
 
 @value
 class DrainLifted:
-    """Take what is new again."""
+    """End of a drain: accept new requests again."""
 
 
 @value
 class LockdownChanged:
-    """An operator stops all forwarding, in and out, or allows it again.
+    """An operator stops all forwarding, in both directions, or allows it again.
 
-    Forwards that gave no token yet come back at once; with `cut`, streams that cross gateways end as well.
+    Forwards without a first token come back at once; with `cut`, streams that cross gateways end as well.
     """
 
     active: bool
@@ -94,7 +96,7 @@ class PeersObserved:
 
 @value
 class TargetLost:
-    """The edge knows at once that a target is gone (its connection broke): no need to wait for staleness."""
+    """Loss of a target that the edge sees at once (its connection broke), without waiting for staleness."""
 
     target: Target
     detail: str
@@ -102,7 +104,7 @@ class TargetLost:
 
 @value
 class RequestArrived:
-    """A client's request. `deadline_ns` is absolute, on the clock of `now_ns`."""
+    """Arrival of a client's request. `deadline_ns` is absolute, on the clock of `now_ns`."""
 
     profile: RequestProfile
     deadline_ns: int
@@ -110,28 +112,28 @@ class RequestArrived:
 
 @value
 class ForwardArrived:
-    """Another gateway asks us to run a request."""
+    """Arrival of a request that another gateway asks this one to run."""
 
     profile: RequestProfile
     deadline_ns: int
     origin_gateway_id: GatewayId
     hops: Hops
-    """Counted with the hop that brought it here."""
+    """Hops of the request, counted with the one that brought it here."""
     stamp: ResidencyStamp
     resumes_left: Resumes | None = None
-    """What its origin allows, should its answer break. None: it does not say."""
+    """Resumptions that the origin allows if the answer breaks. None: the origin does not say."""
 
 
 @value
 class RequestAbandoned:
-    """The owner left: the client disconnected or the origin cancelled its forward."""
+    """The request's owner left: the client disconnected, or the origin cancelled its forward."""
 
     request_id: RequestId
 
 
 @value
 class LegAccepted:
-    """A peer accepted the forward. Of an engine, what it sends next says the same."""
+    """A peer accepted the forward. An engine sends no such event; its first output implies it."""
 
     request_id: RequestId
     attempt: int
@@ -140,19 +142,19 @@ class LegAccepted:
 
 @value
 class FirstToken:
-    """The first token of a stream came back, or an answer that may take a while to send has begun: there is no retry
-    any more."""
+    """First token of a stream, or start of an answer that may take a while to send. From here on there are no
+    retries."""
 
     request_id: RequestId
     attempt: int
     leg: int
     is_sent: bool = True
-    """False: the client has nothing of it yet, and it may still be had elsewhere."""
+    """False: the client has not been sent any of it, so the request may still be tried elsewhere."""
 
 
 @value
 class ResponseStored:
-    """The engine keeps the answer of this leg under a key; what follows on it has to go to the same place."""
+    """The engine stores this leg's answer under a key; requests that refer to it must go to the same target."""
 
     request_id: RequestId
     attempt: int
@@ -162,54 +164,55 @@ class ResponseStored:
 
 @value
 class TooLong:
-    """What an engine that refused a request for its length said of that."""
+    """Limits stated by an engine that refused a request for its length."""
 
     limit_tokens: int | None = None
-    """What it takes; None: it did not say."""
+    """Longest request that the engine takes; None: not stated."""
     asked_tokens: int | None = None
-    """What the request comes to there, as far as it counted: the answer that was asked for included."""
+    """Length of the request by the engine's count, with the output that was asked for; None: not stated."""
 
 
 @value
 class LegEnded:
-    """Sent exactly once for each StartLeg, from the owner's `finally`, even if the order was never read."""
+    """End of a leg, sent exactly once for each StartLeg, from the owner's `finally`, even if the effect was never
+    carried out."""
 
     request_id: RequestId
     attempt: int
     leg: int
     result: LegResult
     refusal: RefusalReason | None = None
-    """Set when `result` is REFUSED."""
+    """Reason of the refusal; set when `result` is REFUSED."""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     detail: str = ""
     nearness: Nearness | None = None
-    """Of a prompt that was read, to the experts of decode workers; None: nobody asks for it, or nothing was said."""
+    """Similarity of a prefilled prompt to the experts of decode workers; None: not asked for, or not reported."""
     too_long: TooLong | None = None
-    """Set when `result` is TOO_LONG, and where a client error was about that."""
+    """Limits the engine stated; set when `result` is TOO_LONG, and for a client error about length."""
     rest: RequestProfile | None = None
-    """Of an answer that broke: what is left to do, as a request. None: nobody could go on with it."""
+    """Remainder of a broken answer, as a request. None: it cannot be resumed."""
     is_final: bool = False
-    """A peer has tried in vain to go on with it, and says that nobody should."""
+    """True: a peer has failed to resume it and says that it must not be resumed anywhere."""
     has_reached: bool = True
-    """False: the target has seen nothing of it, since nobody took the connection."""
+    """False: the target never saw the request, since no connection to it was made."""
     resumes_used: Resumes | None = None
-    """Of a peer: how often it went on there. None: it does not say."""
+    """Resumptions made at the peer. None: the peer does not say."""
 
 
 @value
 class DecodeProgress:
-    """How far one decode leg has come."""
+    """Progress of one decode leg."""
 
     request_id: RequestId
     attempt: int
     output_tokens: int
-    """Since its first; an estimate, where the engine tells only events."""
+    """Tokens since its first; an estimate where the engine reports only events."""
 
 
 @value
 class ProgressSampled:
-    """The answer to SampleProgress: each decode leg of that pool that has begun."""
+    """Answer to SampleProgress: each decode leg of that pool that has begun."""
 
     pool: PoolName
     progress: tuple[DecodeProgress, ...]
@@ -217,23 +220,23 @@ class ProgressSampled:
 
 @value
 class DecodeHistoryRestored:
-    """What is remembered of the requests that a pool decoded before this process began."""
+    """History of the requests that a pool decoded before this process began."""
 
     pool: PoolName
     ended: tuple[Ended, ...]
     added: int
-    """Ever, those among them that are not kept any more."""
+    """Requests ever recorded, with those not kept."""
     ended_max: int
-    """How many are to be remembered from now on."""
+    """Number of requests to remember from this event on."""
 
 
 @value
 class PredictorFitted:
-    """What predicts how long requests of a pool still decode: one kind of arrays, which have been checked."""
+    """Fitted predictor of output lengths for one pool: exactly one kind of arrays, already checked."""
 
     pool: PoolName
     until_ns: int
-    """They are too old from then on."""
+    """Time at which the arrays become too old to use."""
     survival: SurvivalArrays | None = None
     exact_match: ExactMatchArrays | None = None
     learned: LearnedArrays | None = None
@@ -247,33 +250,33 @@ class PredictorFitted:
 
 @value
 class ArtifactReady:
-    """What tells who is near to whose experts in a pool. Its arrays stay at the edge, where requests are compared with
-    them: of each of those the core is told cosines, and here how many."""
+    """Locality artifact of a pool, by which requests are compared with decode workers' experts. Its arrays stay at the
+    edge, which compares; the core is told the number of clusters here, and cosines with each request."""
 
     pool: PoolName
     digest: str
-    """Empty: there is none any more."""
+    """Digest of the artifact; empty: the pool has none."""
     clusters: int
 
 
 @value
 class TokenBudgetRestored:
-    """What was learnt of the tokens that requests come to before this process began."""
+    """Token-budget estimates learnt before this process began."""
 
     snapshot: TokenBudgetSnapshot
 
 
 @value
 class PricesChanged:
-    """Other prices are in force from now on: another list, or another time of day. None: nobody knows any."""
+    """Prices in force from this event on: another list, or another time of day. None: no prices are known."""
 
     prices: Prices | None
 
 
 @value
 class TokensSettled:
-    """What a request has used of its tenant's tokens, prompt and answer together; sent once for each request that
-    tokens were set aside for, after its end."""
+    """Tokens of its tenant that a request has used, prompt and output together. Sent once, after its end, for each
+    request that tokens were reserved for."""
 
     request_id: RequestId
     tokens: int
@@ -281,7 +284,7 @@ class TokensSettled:
 
 @value
 class TimePassed:
-    """The wake-up the core asked for with `next_wakeup_ns()`."""
+    """Wake-up that the core asked for with `next_wakeup_ns()`."""
 
 
 Event = (

@@ -1,9 +1,9 @@
-"""One queue, shared between tenants: each tenant's requests stand in a line of their own, by arrival number, and the
-next one is the head of whose tenant had least. With one tenant it is first come, first served.
+"""One queue shared fairly between tenants. Each tenant's requests form a line by arrival number, and the next request
+is the head of the tenant that has been served least. With one tenant the queue is first come, first served.
 
-Who goes first of several heads, in this order: whoever was at a target before and came back, since its turn had come
-already, and last whoever is to leave others room; the higher priority, which rises while a request waits; the lower
-counter; the earlier arrival. Within a slack of counters, an engine's cache decides.
+Heads compete in this order: first requests that return from a target, since their turn had come before, and last those
+that leave room for other tenants; then the higher priority, which rises while a request waits; then the lower counter;
+then the earlier arrival. Among counters within a slack, the prompt that an available replica has cached most of wins.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from gateway.core.vocabulary import RequestId
 
 _SLACK = 64
 _WEIGHED_MAX: Final = 4
-"""Heads within the slack whose prompts are looked up."""
+"""Most heads within the slack whose prompts are looked up in the prefix index."""
 Turn = tuple[int, int, int, float, int, RequestState]
-"""What heads compete by, the least first: class, whether it comes back or leaves room, priority, counter, arrival
-number; and it."""
+"""Sort key of a head, the smallest first: class rank, whether it returns, is new or leaves room, negated priority,
+counter, arrival number; and the request itself."""
 _COMES_BACK: Final = 0
 _COMES: Final = 1
 _LEAVES_ROOM: Final = 2
 KnownShare = Callable[[RequestState], float]
-"""How much of its prompt a replica knows that could have it now, 0 to 1."""
+"""Share of a request's prompt that a replica available to it has cached, 0 to 1."""
 
 
 def charge_of(request: RequestState) -> Charge:
@@ -36,8 +36,9 @@ def charge_of(request: RequestState) -> Charge:
 
 
 def leaves_room(shares: FairShares, request: RequestState) -> bool:
-    """Is it to go where there is room to spare, as its tenant runs more than its share? Not what came back or goes on,
-    what has one place to go or waits for one already, nor what another gateway has judged."""
+    """True if a request is to run only where there is room to spare, since its tenant runs more than its share. Never
+    true for a request that was tried before or resumes an answer, that has one possible target or is held for one, or
+    that another gateway forwarded."""
     if request.attempts or request.held is not None or request.origin_gateway_id is not None:
         return False
     has_one_place = request.request_class.pinned is not None or request.profile.is_control
@@ -52,7 +53,8 @@ class Line:
     def __init__(self) -> None:
         self._heap: list[tuple[int, RequestState]] = []
         self._members: dict[RequestId, RequestState] = {}
-        """Who waits: another request may have had the same id before, as a forward that comes again has."""
+        """Waiting requests by id. The heap may hold an earlier request of the same id, as when a forward comes
+        again."""
 
     def __len__(self) -> int:
         return len(self._members)
@@ -70,7 +72,7 @@ class Line:
             self._compact()
 
     def head(self) -> RequestState:
-        """The earliest arrival. The line must not be empty."""
+        """Earliest arrival. The line must not be empty."""
         while not self._is_member(self._heap[0][1]):
             heapq.heappop(self._heap)
         return self._heap[0][1]
@@ -86,19 +88,19 @@ class Line:
         heapq.heapify(self._heap)
 
     def _entries(self) -> list[tuple[int, RequestState]]:
-        """Each member once; a request that left and came back may stand in the heap twice."""
+        """Heap entries of the members, each once; a request that left and came back may stand in the heap twice."""
         return list({entry[1].request_id: entry for entry in self._heap if self._is_member(entry[1])}.values())
 
 
 class FairOrder:
-    """By what heads compete at this moment."""
+    """Order in which heads compete at this moment."""
 
     def __init__(self, shares: FairShares, known_share: KnownShare) -> None:
         self._shares = shares
         self._known_share = known_share
 
     def turn(self, request: RequestState) -> Turn:
-        """Where only one tenant waits, that is its class and its number."""
+        """Sort key of a head; its class and arrival number alone where only one tenant waits."""
         rank = request.request_class.service_rank
         if not self._shares.are_contested:
             return rank, 0, 0, 0.0, request.arrival_number, request
@@ -110,7 +112,7 @@ class FairOrder:
         return rank, coming, -priority, account.counter, request.arrival_number, request
 
     def best(self, heads: list[RequestState]) -> RequestState:
-        """Of these, who is next."""
+        """Head that is next among these."""
         turns = heapq.nsmallest(_WEIGHED_MAX, [self.turn(each) for each in heads])
         first = turns[0]
         slack = self._shares.slack
@@ -124,7 +126,7 @@ class FairOrder:
 
 
 class FairQueue:
-    """Those who may go to exactly the same targets."""
+    """Queue of requests that may go to exactly the same targets, with one line per tenant."""
 
     __slots__ = ("_length", "_lines", "_order")
 
@@ -160,14 +162,14 @@ class FairQueue:
             del self._lines[account]
 
     def head(self) -> RequestState:
-        """Who is next. The queue must not be empty."""
+        """Next request of the queue, which must not be empty."""
         if len(self._lines) == 1:
             for line in self._lines.values():
                 return line.head()
         return self._order.best([line.head() for line in self._lines.values()])
 
     def lines(self) -> Iterator[tuple[Account, int]]:
-        """Who waits, and how many of each."""
+        """Tenant accounts with waiting requests, and the number of each."""
         for account, line in self._lines.items():
             yield account, len(line)
 

@@ -1,8 +1,9 @@
-"""What each tenant has had of this gateway, in tokens: the counters by which queues are shared between tenants.
+"""Virtual token counters: the tokens that each tenant has been served by this gateway, by which queues are shared.
 
-That is the Virtual Token Counter of Sheng et al. (OSDI 2024): whoever waits and had least is served next; who comes
-back from having nothing here gets no credit for that. What a request will write is reckoned with when it starts, as its
-tenant's answers were long before (their §4.4), and put right when it ends. It counts, and places nobody.
+Implements the Virtual Token Counter of Sheng et al. (OSDI 2024): of the tenants that wait, the one served least is
+next, and a tenant that returns after having no requests gets no credit for its absence. The output of a request is
+charged when it starts, at the average of its tenant's recent answers (their §4.4), and corrected when it ends. The
+module counts and places no request.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from gateway.core.value import value
 from gateway.core.vocabulary import RequestProfile, TenantName
 
 OTHERS: Final = TenantName("(others)")
-"""Share a counter, where there are more tenants than are told apart. No tenant is called that."""
+"""Name of the account that tenants share once there are more than are counted one by one. No tenant is called that."""
 _BYTES_A_TOKEN: Final = 4
 _LENGTH_KEEPS: Final = 0.9
-"""Of the average answer, when one more comes: the last ten make it."""
+"""Weight of the average output length against one more answer: about the last ten make the average."""
 _LOOKED_AT_MAX: Final = 64
 _LATELY_NS: Final = 60_000_000_000
-"""Whoever came or left since then counts, where what runs is shared out."""
+"""Time for which a tenant counts in the division of running requests after its last request arrived or ended."""
 _FLOOD_MIN: Final = 2
-"""Of so few requests that run nobody's are a flood, however many share."""
+"""Running requests below which no tenant counts as running more than its share, however many tenants there are."""
 
 
 class Account:
-    """One tenant's."""
+    """Counter and figures of one tenant."""
 
     __slots__ = (
         "counter",
@@ -45,20 +46,20 @@ class Account:
         self.weight = config.weight
         self.priority = config.priority
         self.counter = 0.0
-        """What it had or was taken to be about to have, weighed and divided by its weight; lifted, never lowered, when
-        it comes back."""
+        """Weighted tokens served or charged in advance, divided by the tenant's weight; raised, never lowered, when the
+        tenant returns."""
         self.waiting = 0
         self.open = 0
-        """Requests, waiting or running."""
+        """Requests that wait or run."""
         self.output_mean = 0.0
-        """How long its answers were of late; 0: there were none."""
+        """Average length of its recent answers in tokens; 0: none yet."""
         self.input_tokens = 0
         self.output_tokens = 0
-        """What it was served in all."""
+        """Tokens served in all: of prompts, and of answers."""
 
 
 class Charge:
-    """What one request was taken to come to when it started, and what has come of it."""
+    """Charge of one request: the estimate when it started, and what was counted since."""
 
     __slots__ = (
         "account",
@@ -73,20 +74,20 @@ class Charge:
     def __init__(self, account: Account) -> None:
         self.account = account
         self.input_tokens = self.output_tokens = 0
-        """That the counter has."""
+        """Tokens charged to the account's counter at present."""
         self.is_counted = False
-        """It was started once: what it comes to counts."""
+        """True once the request was started, which charged its estimate."""
         self.was_read = False
-        """Somebody ran it, at least in part."""
+        """True if a target ran the request, at least in part."""
         self.read_tokens = 0
-        """Of the prompt, as an engine counted; 0: none has told."""
+        """Prompt tokens by an engine's count; 0: none was reported."""
         self.written_tokens = 0
-        """By all who wrote a part of the answer."""
+        """Output tokens of all legs that generated a part of the answer."""
 
 
 @value
 class TenantShare:
-    """For metrics and operators."""
+    """Figures of one tenant, for metrics and operators."""
 
     counter: float
     waiting: int
@@ -96,31 +97,32 @@ class TenantShare:
 
 
 class FairShares:
-    """All tenants' of one gateway."""
+    """Accounts of all tenants of one gateway."""
 
     def __init__(self) -> None:
         self._config = SharingConfig()
         self._tenants: dict[TenantName, TenantConfig] = {}
         self._accounts: dict[TenantName, Account] = {}
         self.waiting: dict[TenantName, Account] = {}
-        """Those who have somebody waiting."""
+        """Accounts of the tenants with waiting requests."""
         self._last: Account | None = None
-        """Who was the last to have nobody waiting any more."""
+        """Account of the last tenant whose queue drained."""
         self.top_priority = 0
-        """The highest that is configured: nobody rises above it."""
+        """Highest configured priority; aging raises no request above it."""
         self.forgotten = 0
         self.now_ns = 0
         self._lately: dict[TenantName, int] = {}
-        """Whose requests came or ended of late, and when, the least lately first."""
+        """Tenants with open requests, or whose last one arrived or ended within `_LATELY_NS`, with the time; oldest
+        first."""
         self._lately_weight = 0.0
-        """Of all of those."""
+        """Sum of the weights of those tenants."""
         self.running = 0
-        """Requests that do not wait, of all tenants."""
+        """Requests of all tenants that are open and do not wait."""
 
-    # What changes them
+    # Changes
 
     def configure(self, config: SharingConfig, tenants: dict[TenantName, TenantConfig]) -> None:
-        """Weights hold for what is charged from now on."""
+        """Apply new settings. Weights hold for tokens charged from here on."""
         self._config, self._tenants = config, tenants
         self.top_priority = max((each.priority for each in tenants.values()), default=0)
         for account in self._accounts.values():
@@ -131,8 +133,8 @@ class FairShares:
             pass
 
     def opened(self, tenant: TenantName) -> Charge:
-        """A request has come: its tenant starts no further back than whoever waits, or waited last (their Algorithm 2,
-        lines 8 to 15)."""
+        """Open a request and return its charge. The counter of its tenant is raised to the least of the tenants that
+        wait, or to that of the tenant that waited last (Algorithm 2 of the paper, lines 8 to 15)."""
         account = self._accounts.get(tenant if self._config.fair else OTHERS)
         if account is None:
             account = self._make(tenant)
@@ -144,13 +146,13 @@ class FairShares:
         return Charge(account)
 
     def _seen(self, account: Account) -> None:
-        """It is here."""
+        """Note that the tenant has, or just had, a request."""
         if self._lately.pop(account.name, None) is None:
             self._lately_weight += account.weight
         self._lately[account.name] = self.now_ns
 
     def begin(self, now_ns: int) -> None:
-        """It is this late: whoever has nothing here and was here last more than a while ago counts no more."""
+        """Set the time, and drop tenants without requests whose last one was too long ago from the recent ones."""
         self.now_ns = now_ns
         while self._lately:
             name, seen_ns = next(iter(self._lately.items()))
@@ -174,7 +176,8 @@ class FairShares:
             account.counter = self._last.counter
 
     def _make(self, tenant: TenantName) -> Account:
-        """Each one that is forgotten may have been the account of the others, which is none of those told apart."""
+        """Make an account for a tenant, first forgetting idle ones over the limit. Where none can be forgotten, the
+        tenant shares the account of the others, which does not count towards the limit."""
         is_told_apart = self._config.fair
         while is_told_apart and len(self._accounts) - (OTHERS in self._accounts) >= self._config.tenants_max:
             is_told_apart = self._forget_one()
@@ -185,7 +188,8 @@ class FairShares:
         return account
 
     def _forget_one(self) -> bool:
-        """Of those with nothing here: when they come back they are lifted like anybody, and nothing is given away."""
+        """Forget one account without requests; False if none of those looked at is idle. A tenant that returns is
+        raised like any other, so that nothing is gained by being forgotten."""
         for _ in range(min(_LOOKED_AT_MAX, len(self._accounts))):
             account = next(iter(self._accounts.values()))
             del self._accounts[account.name]
@@ -193,7 +197,7 @@ class FairShares:
                 self._unseen(account)
                 self.forgotten += 1
                 return True
-            self._accounts[account.name] = account  # next time others are looked at first
+            self._accounts[account.name] = account  # moved to the end: others are looked at first next time
         return False
 
     def joined(self, account: Account) -> None:
@@ -210,7 +214,8 @@ class FairShares:
             self._last = account
 
     def started(self, charge: Charge, profile: RequestProfile, prompt_tokens: int) -> None:
-        """Once for each request, however often it is tried. `prompt_tokens`: 0 where nobody has reckoned."""
+        """Charge the estimate of a request, once however often it is tried. `prompt_tokens`: 0 where no estimate was
+        made."""
         if charge.is_counted or profile.is_control:
             return
         charge.is_counted = True
@@ -221,18 +226,18 @@ class FairShares:
         self._charge(charge, max(1, input_tokens), output_tokens)
 
     def progressed(self, charge: Charge, output_tokens: int) -> None:
-        """So long it is already: more than was reckoned with is charged at once."""
+        """Charge output tokens beyond the estimate as soon as they are reported."""
         if output_tokens > charge.output_tokens:
             self._charge(charge, charge.input_tokens, output_tokens)
 
     def ended(self, charge: Charge, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        """Somebody ran it, or a part of it."""
+        """Record what a target counted when a leg ended."""
         charge.was_read = True
         charge.read_tokens = charge.read_tokens or prompt_tokens or 0
         charge.written_tokens += output_tokens or 0
 
     def closed(self, charge: Charge) -> None:
-        """The request is over: what was reckoned with becomes what it came to; what nobody ran costs nothing."""
+        """Close a request: what was counted replaces the estimate. A request that no target ran costs nothing."""
         account = charge.account
         account.open -= 1
         self.running -= 1
@@ -248,21 +253,22 @@ class FairShares:
             account.output_mean = keeps * account.output_mean + (1 - keeps) * charge.written_tokens
 
     def _charge(self, charge: Charge, input_tokens: int, output_tokens: int) -> None:
-        """From now on it counts for so much, in place of what it counted for."""
+        """Replace what a request is charged, and move its account's counter by the difference."""
         weighed = self._config.input_weight * (input_tokens - charge.input_tokens)
         weighed += self._config.output_weight * (output_tokens - charge.output_tokens)
         charge.account.counter += weighed / charge.account.weight
         charge.input_tokens, charge.output_tokens = input_tokens, output_tokens
 
-    # What is asked of them
+    # Queries
 
     @property
     def are_contested(self) -> bool:
-        """Does more than one tenant have somebody waiting?"""
+        """True if more than one tenant has waiting requests."""
         return len(self.waiting) > 1
 
     def leaves_room(self, account: Account) -> bool:
-        """Does it run so much of what runs that others, who came of late, should find room?"""
+        """True if the tenant's part of the running requests is so far above its share by weight, among recent tenants,
+        that it must leave room for the others."""
         above, running = self._config.yields_above, account.open - account.waiting
         if above is None or running < _FLOOD_MIN or len(self._lately) < 2:
             return False
@@ -273,7 +279,7 @@ class FairShares:
         return self._config.prefix_slack_tokens
 
     def priority_of(self, account: Account, arrived_ns: int, now_ns: int) -> int:
-        """It rises while its request waits, up to the highest that there is."""
+        """Priority of a waiting request, which rises with time up to the highest configured one."""
         if not self.top_priority:
             return 0
         return min(self.top_priority, account.priority + (now_ns - arrived_ns) // self._config.aging_ns)

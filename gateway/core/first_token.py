@@ -1,17 +1,18 @@
-"""How long a replica of ours takes to its first token, learnt from those that came: so much always, so much a byte.
+"""Time to the first token at this gateway's replicas, as a constant plus a time per byte, fitted to the first tokens
+seen.
 
-It only fits a line; who asks decides what to make of it.
+It only fits the line; the placement policy decides what to make of an estimate.
 """
 
 from __future__ import annotations
 
 _FORGET = 0.98
-"""What a sample still counts after the next one: the last fifty make the line."""
+"""Weight that a sample keeps after each later one: about the last fifty make the line."""
 _SAMPLES_MIN = 8.0
 
 
 class FirstTokenLine:
-    """Least squares over the last samples of (bytes that no cache held, time to the first token)."""
+    """Least squares over recent samples of (bytes that no cache held, time to the first token)."""
 
     def __init__(self) -> None:
         self._count = 0.0
@@ -34,7 +35,8 @@ class FirstTokenLine:
             self._byte_ns = min(self.slope_ns() or mean_ns, mean_ns)
 
     def slope_ns(self) -> float:
-        """A byte's share; 0 until enough was seen, or where more bytes have not taken longer."""
+        """Slope of the line in nanoseconds per byte; 0 until enough samples came, or where more bytes took no
+        longer."""
         if self._count < _SAMPLES_MIN:
             return 0.0
         mean_bytes, mean_ns = self._sum_bytes / self._count, self._sum_ns / self._count
@@ -43,12 +45,13 @@ class FirstTokenLine:
         return max(0.0, covariance / variance) if variance > 1.0 else 0.0
 
     def byte_ns(self) -> float:
-        """Nanoseconds that a byte takes: a further byte's share, and no more than the average of all bytes, since a
-        prompt without uncached bytes takes time as well; that average until enough was seen. 0: not known."""
+        """Nanoseconds to prefill one byte: the slope, but at most the average over all bytes, since a prompt without
+        uncached bytes takes time as well. That average until enough samples came. 0: not known."""
         return self._byte_ns
 
     def estimate_ns(self, uncached_bytes: int) -> float:
-        """Never negative; 0 until enough was seen, which leaves a choice to round trips."""
+        """Estimated time to the first token in nanoseconds, never negative; 0 until enough samples came, which leaves
+        the choice to round trips."""
         if self._count < _SAMPLES_MIN:
             return 0.0
         mean_bytes, mean_ns = self._sum_bytes / self._count, self._sum_ns / self._count

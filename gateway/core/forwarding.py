@@ -1,9 +1,9 @@
-"""What a peer's last word about a forward means for the leg that forwarded it. The only place that says so.
+"""Meaning of a peer's outcome of a forward for the leg that forwarded it. This module alone defines it.
 
-A change of mind is a refusal: the request goes back to its old place, and nobody has failed. So is a word that a newer
-peer says and we do not know, and an error of the peer's own making: one request that every gateway stumbles over must
-not close the way to all of them for others. Once something of the answer has gone out, the core makes of each a stream
-that broke off, and holds only a failure against the peer.
+A peer that changes its mind refuses: the request goes back to its old place, and no failure is counted. An outcome that
+a newer peer sends and this version does not know is read the same way, and so is an internal error of the peer: a
+single request that every gateway trips over must not cut the others off from all peers. Once a part of the answer was
+sent, the core makes a broken stream of each of these, and counts only a failure against the peer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from gateway.core.vocabulary import LegResult, Outcome, RefusalReason
 
 UNKNOWN_REFUSAL = RefusalReason.BUSY
-"""How a reason is read that we do not know: not now."""
+"""Reading of a reason that this version does not know: busy for now."""
 
 _MEANINGS: dict[Outcome | None, tuple[LegResult, RefusalReason | None]] = {
     None: (LegResult.REFUSED, UNKNOWN_REFUSAL),
@@ -40,8 +40,8 @@ _MEANINGS: dict[Outcome | None, tuple[LegResult, RefusalReason | None]] = {
 
 
 def leg_end_of(outcome: Outcome | None, detail: str) -> tuple[LegResult, RefusalReason | None, str]:
-    """How a leg ends whose peer ended the request like this, and the detail to tell with it. None: by a word that we do
-    not know."""
+    """Result, refusal and detail of a leg whose peer ended the request with this outcome. None: an outcome that this
+    version does not know."""
     result, refusal = _MEANINGS[outcome]
     if result is LegResult.FAILED:
         detail = f"it ended as {outcome} there: {detail}"

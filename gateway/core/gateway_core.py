@@ -1,6 +1,7 @@
-"""The gateway's one decision maker: events in, effects out. It never waits, looks at a clock, or touches the world.
+"""The gateway's decision maker: events in, effects out. It never waits, reads a clock or does I/O.
 
-Read `handle` first; each event has one method, and after each event whoever can be placed is placed.
+Read `handle` first. Each event has one method, and after every event all waiting requests that can be placed are
+placed.
 """
 
 from __future__ import annotations
@@ -107,21 +108,21 @@ from gateway.core.vocabulary import (
 _NO_HOPS = Hops()
 _NO_RESUMES = Resumes(0)
 _INVITED_MAX = 4
-"""Replicas for which somebody is held: of those that have not changed, whether others suit them better now is asked of
-so many at each event."""
+"""Replicas looked at by each event, besides those that changed, for held requests that other targets may suit better by
+then."""
 _DEAD = frozenset({Standing.UNHEALTHY, Standing.STALE})
 _FULL = frozenset({Outcome.REJECTED_QUEUE_FULL, Outcome.REJECTED_TENANT_LIMIT})
 _INTERACTIVE = ServiceClass.INTERACTIVE
 _RUN = frozenset({LegResult.COMPLETED, LegResult.CANCELLED, LegResult.FAILED})
-"""An engine has done something for it."""
+"""Results of legs for which an engine may have done some work."""
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
 
 
 class GatewayCore(GatewayState):
-    """Queues, places and follows every request of one gateway."""
+    """Queues, places and follows every request of one gateway, from its arrival to the end of its last leg."""
 
     def __init__(self, gateway_id: GatewayId, place: Place, *, seed: int, plug_ins: PlugIns = no_plug_ins) -> None:
-        """`plug_ins` finds the placement policies that a config may name and that do not come with us."""
+        """`plug_ins` finds placement policies that are named in a config and not built in."""
         super().__init__(gateway_id, place, seed=seed, plug_ins=plug_ins)
         self._intake = Intake(self)
         self._publisher = Publisher(self)
@@ -131,17 +132,22 @@ class GatewayCore(GatewayState):
         self._now_ns: int | None = None
         self._arrivals = 0
         self._peers_version = 0
-        """Of the peers when those held for replicas were last looked at."""
+        """Version of the peers when held requests were last looked at."""
         self._invited_slot = 0
-        """Whoever is held for this replica, or the next one, is asked next when others have changed."""
+        """Slot from which replicas without a change are looked at next for their held requests, in turn."""
         self._effects: list[Effect] = []
         self._newcomer: RequestState | None = None
-        """Request that has just come while no other waits: placed without being queued, if it can be."""
+        """Request that has just arrived while no other waits. It is placed without being queued, if it can be."""
 
-    # The two doors
+    # Entry points
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
-        """Take in one event and answer with what has to be done, in order. `now_ns` never goes backwards."""
+        """Take in one event and return the effects to carry out, in order.
+
+        Timers that are due fire first; then the event's own method runs, decode workers are chosen for prefilled
+        requests, and waiting requests are placed. A request that has just arrived and must wait is checked against full
+        queues and its objective. Last, a heartbeat is published if one is due. `now_ns` never goes backwards.
+        """
         assert self._now_ns is None or now_ns >= self._now_ns, "time went backwards"
         self._now_ns = now_ns
         self._effects = []
@@ -158,33 +164,36 @@ class GatewayCore(GatewayState):
         return self._effects
 
     def next_wakeup_ns(self) -> int | None:
-        """When TimePassed is wanted next, if nothing else happens first."""
+        """Time at which TimePassed is wanted next, if no other event comes first."""
         return self.timers.next_ns()
 
-    # What is asked of it
+    # Queries
 
     def may_enter(self, tenant: TenantName, process: PlaceRule | None) -> bool:
-        """Whether this region may see what a client of this tenant asks, whose key may narrow where it is processed."""
+        """True if this region may see requests of this tenant; `process` is the rule of the client's key, which may
+        narrow where they are processed."""
         return self._intake.ingress_of(tenant, process).allowed
 
     def models_for(self, tenant: TenantName, process: PlaceRule | None) -> list[ModelName]:
-        """What a client of this tenant, whose key may narrow where it is processed, could ask for and be served."""
+        """Models that a client of this tenant could request and be served; `process` is the rule of its key."""
         return self._intake.models_for(tenant, process)
 
     def first_served(
         self, names: Sequence[ModelName], tenant: TenantName, process: PlaceRule | None, follows: str
     ) -> ModelName | None:
-        """Which of these models a client of this tenant is served, in order of preference; None: nobody has any."""
+        """First of these models, in order of preference, that a client of this tenant is served; None: no gateway
+        serves any."""
         return self._intake.first_served(names, tenant, process, follows)
 
     def why_it_waits(self, request_id: RequestId) -> str:
-        """Whom it waits for, and what stands against each of them; empty unless it waits."""
+        """Targets that a request waits for and what stands against each, in words; empty unless it waits."""
         request = self.requests.get(request_id)
         return waits_for(self, request) if request is not None and request.phase is Phase.WAITING else ""
 
-    # What happens
+    # Events
 
     def _take_in(self, event: Event, now_ns: int) -> None:
+        """Pass an event to its method."""
         match event:
             case RequestArrived():
                 self._request_arrived(event, now_ns)
@@ -193,7 +202,7 @@ class GatewayCore(GatewayState):
             case RequestAbandoned():
                 self._request_abandoned(event)
             case LegAccepted():
-                pass  # recorded by whoever drives us; a decision rests on it nowhere
+                pass  # recorded by the driver; no decision depends on it
             case FirstToken():
                 self._first_token(event, now_ns)
             case ResponseStored():
@@ -230,13 +239,15 @@ class GatewayCore(GatewayState):
             ):
                 self._learnt(event, now_ns)
             case TimePassed():
-                pass  # the timers have fired already
+                pass  # due timers have fired already
             case _ as never:
                 assert_never(never)
 
-    # Requests come
+    # Arrivals
 
     def _request_arrived(self, event: RequestArrived, now_ns: int) -> None:
+        """Admit a client's request, or end it at once: by residency, drain, unknown model, full queue or its tenant's
+        limits."""
         profile = event.profile
         assert profile.request_id not in self.requests, f"{profile.request_id} arrived twice"
         budget = self._intake.budget_of(profile)
@@ -258,6 +269,7 @@ class GatewayCore(GatewayState):
         self._admit(event, admittance.request_class, stamp, now_ns, budget=budget, meter=meter)
 
     def _forward_arrived(self, event: ForwardArrived, now_ns: int) -> None:
+        """Accept or refuse a request that another gateway forwarded; an accepted one is admitted like a client's."""
         request_id = event.profile.request_id
         budget, stamp = self._intake.budget_of(event.profile), event.stamp
         request_class = self._intake.class_of(event.profile, stamp.rule, event.hops, stamp.origin, budget=budget)
@@ -292,6 +304,7 @@ class GatewayCore(GatewayState):
         resumes_left: Resumes | None = None,
     ) -> None:
         self._arrivals += 1
+        """Open a request, and queue it; the only one that waits is kept aside, to be placed without being queued."""
         service_class, classes = request_class.service_class, self.config.classes
         request = RequestState(
             event.profile,
@@ -317,9 +330,10 @@ class GatewayCore(GatewayState):
             self.waiting.announce(request)
             self._newcomer = request
 
-    # Requests wait and are placed
+    # Waiting and placement
 
     def _wait(self, request: RequestState, now_ns: int) -> None:
+        """Queue a request and set its timer. One whose deadline has come already ends."""
         self.waiting.join(request)
         if now_ns >= request.next_deadline_ns:
             self._deadline_passed(request, now_ns)
@@ -327,7 +341,7 @@ class GatewayCore(GatewayState):
             self.timers.set(request.timer, request.wakes_ns)
 
     def _promote(self, request: RequestState) -> None:
-        """It has yielded for long enough."""
+        """Serve a request as interactive from here on: it has yielded for long enough."""
         self._stop_waiting(request)
         request.promotion_ns = None
         request.request_class = replace(request.request_class, service_class=ServiceClass.INTERACTIVE)
@@ -335,7 +349,8 @@ class GatewayCore(GatewayState):
         self.timers.set(request.timer, request.next_deadline_ns)
 
     def _wait_again(self, request: RequestState, now_ns: int) -> None:
-        """Back to the old place in the queue, under the policy of this moment rather than that of its last attempt."""
+        """Queue a request again after a failed attempt, at its old place, under the policy in force rather than that of
+        its last attempt. It ends instead if no known target could ever serve it."""
         self._judge_again(request)
         if request.phase is Phase.ENDED:
             return
@@ -347,8 +362,8 @@ class GatewayCore(GatewayState):
         self._wait(request, now_ns)
 
     def _place_waiting(self, now_ns: int) -> None:
-        """Place whoever can be placed, in turn. Placing only uses capacity up, so a class that is blocked stays blocked
-        for the rest of the round."""
+        """Place all requests that can be placed, in turn. Placing only uses capacity up, so a class that is blocked
+        stays blocked for the rest of the round."""
         newcomer, self._newcomer = self._newcomer, None
         if len(self.waiting):
             if newcomer is not None:
@@ -362,7 +377,7 @@ class GatewayCore(GatewayState):
             self.replicas.changed = 0
 
     def _place_newcomer(self, request: RequestState, now_ns: int) -> None:
-        """Place the only request that waits; it is queued only if it has to wait."""
+        """Place the only request that waits; it is queued only if it must wait."""
         placement = self._placement_of(request, now_ns)
         if placement is None:
             self._queue(request)
@@ -373,17 +388,18 @@ class GatewayCore(GatewayState):
             self._start(request, placement, now_ns)
 
     def _queue(self, request: RequestState) -> None:
-        """Put an announced newcomer into the queue."""
+        """Put an announced request into the queue."""
         self.waiting.queue(request)
         self.timers.set(request.timer, request.wakes_ns)
 
     def _place_queued(self, now_ns: int) -> None:
+        """Place queued requests, head by head. Requests held for a replica that has closed are released first."""
         for slot in slots_of(self.waiting.homes & ~self.replicas.open):
-            for request in self.waiting.all_held_for(slot):  # or those who came later would choose before them
+            for request in self.waiting.all_held_for(slot):  # else those that came later would choose before them
                 self._unhold(request)
         heads = self.waiting.heads()
         blocked: list[RequestState] = []
-        """Whose own pool is full. They may go to another once nobody waits for that."""
+        """Heads that found no target. They may spill over to another pool once no request waits for that one."""
         while heads:
             request = self.waiting.next_of(heads)
             fit = request.request_class.fit
@@ -405,12 +421,12 @@ class GatewayCore(GatewayState):
                 blocked = []
 
     def _is_waited_for(self, model: ModelName, fit: PoolFit) -> bool:
-        """The pool of ours that such requests are meant for, if there is one."""
+        """True if requests wait for the preferred pool of requests with this fit."""
         return bool(fit.preferred) and self.waiting.pool_length(model, fit.preferred[0]) > 0
 
     def _place_held(self, now_ns: int) -> None:
-        """Look again at the first of those held for a replica that has changed, and at the first few of others in
-        turn, whom the change may have made a better offer."""
+        """Look again at requests held for replicas: all replicas that changed, and a few of the others in turn, since
+        the change may have made another target better. Without any change since the last look nothing is done."""
         changed, self.replicas.changed = self.replicas.changed, 0
         if not changed and self._peers_version == self.peers.version:
             return
@@ -428,9 +444,11 @@ class GatewayCore(GatewayState):
             self._place_held_for(slot, now_ns)
 
     def _place_held_for(self, slot: int, now_ns: int) -> None:
+        """Look again at the head of each class held for one replica: it starts, stays, is held for another one, or is
+        released."""
         heads = self.waiting.held_heads(slot)
         stays = False
-        """Somebody whose turn it was."""
+        """True once a head that waits for the replica's time stays: the turn was its own."""
         while heads:
             request = self.waiting.next_of(heads)
             request_class, held = request.request_class, request.held
@@ -452,8 +470,9 @@ class GatewayCore(GatewayState):
                 self.waiting.add_to(heads, successor)
 
     def _placement_of(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
-        """Where it goes now, and for the record what overflow would have done: where other regions compete with ours
-        that may be so of whatever is placed, else of what has to wait."""
+        """Choose a target for a waiting request: a placement, a hold for one replica, or None while it must wait.
+        Overflow in shadow mode is recorded too: before placing under a policy that weighs full replicas against other
+        regions, else only for a request that must wait."""
         request.leaves_room = leaves_room(self.waiting.shares, request)
         if self.placer.takes_full_replicas:
             if self.placer.may_shadow:
@@ -465,24 +484,27 @@ class GatewayCore(GatewayState):
         return placement
 
     def _hold(self, request: RequestState, hold: Hold) -> None:
+        """Hold a waiting request for one replica, and tell the policy."""
         if request.held is not None:
             self.placer.unheld(request.held)
         self.waiting.hold(request, hold)
         self.placer.held(hold)
 
     def _unhold(self, request: RequestState) -> None:
-        """It waits on, for anybody."""
+        """Release a held request: it goes on waiting, for any target."""
         assert request.held is not None, "it is held for a replica"
         self.placer.unheld(request.held)
         self.waiting.unhold(request)
 
     def _stop_waiting(self, request: RequestState) -> None:
+        """Take a waiting request out of the queues, and release its hold."""
         if request.held is not None:
             self.placer.unheld(request.held)
         self.waiting.leave(request)
 
     def _start(self, request: RequestState, placement: Placement, now_ns: int) -> None:
-        """Begin an attempt, in one leg that runs the whole request."""
+        """Start an attempt at the placed target: one leg that runs the whole request, or in a disaggregated pool a
+        prefill leg and, at once or later, a decode leg."""
         self._stop_waiting(request)
         if now_ns > request.arrived_ns:
             self.drains.served(self.waiting, request, now_ns)
@@ -507,7 +529,7 @@ class GatewayCore(GatewayState):
     def _open_leg(
         self, request: RequestState, attempt: AttemptState, role: LegRole, placement: Placement, now_ns: int
     ) -> None:
-        """One more leg of a living attempt."""
+        """Open one more leg of a living attempt, count it at its target, and order the driver to start it."""
         attempt.legs_opened += 1
         leg = LegState(attempt.legs_opened, role, placement.state, now_ns, placement.matched_blocks)
         attempt.legs[leg.number] = leg
@@ -521,6 +543,8 @@ class GatewayCore(GatewayState):
     def _start_leg(
         self, request: RequestState, attempt: AttemptState, leg: LegState, placement: Placement, now_ns: int
     ) -> StartLeg:
+        """Effect that starts a leg, with what its kind of target needs: the connector and pool for a part, extras and
+        budgets for a replica, hops, stamp and resumptions left for a peer."""
         decision = _decision(request, placement, now_ns)
         may_break = self._may_break(request, leg)
         asks_ids = may_break and self.config.resume.token_ids and not request.resumes and leg.role is LegRole.WHOLE
@@ -565,6 +589,7 @@ class GatewayCore(GatewayState):
         )
 
     def _may_break(self, request: RequestState, leg: LegState) -> bool:
+        """True if the answer of this leg could be resumed elsewhere, should it break."""
         profile = request.profile
         if not profile.stream or profile.follows or not self.config.resume.enabled:
             return False
@@ -572,19 +597,21 @@ class GatewayCore(GatewayState):
         return not isinstance(spec, ReplicaSpec) or self.replicas.continues(spec)
 
     def _stop_leg(self, request: RequestState, attempt: AttemptState, leg: LegState, detail: str) -> None:
-        """Once is enough: it ends as soon as its owner comes to it."""
+        """Order one leg to stop, unless that was ordered before. It ends when its LegEnded comes."""
         if not leg.is_stopping:
             leg.is_stopping = True
             self._effects.append(StopLeg(request.request_id, attempt.number, leg.number, detail))
 
     def _stop_legs(self, request: RequestState, attempt: AttemptState, detail: str) -> None:
-        """Nobody is to blame for what these have not done."""
+        """Order all living legs of an attempt to stop, without blame for their targets."""
         for leg in attempt.legs.values():
             self._stop_leg(request, attempt, leg, detail)
 
     def _look_after_newcomer(self, event: RequestArrived | ForwardArrived, now_ns: int) -> None:
-        """If it has to wait. Overflow would not have let it wait behind others; a shadow uses up no capacity, so bursts
-        are overstated."""
+        """Check a request that has just arrived and must wait. It ends at once if the queue is overfull, or, as a
+        client's own request, if its first token would come too late; else the forward that overflow would have made is
+        recorded, since overflow would not let it wait behind others. Shadow forwards use no capacity, so bursts are
+        overstated."""
         request = self.requests.get(event.profile.request_id)
         if request is None or request.phase is not Phase.WAITING:
             return
@@ -601,11 +628,11 @@ class GatewayCore(GatewayState):
                 self._record_shadow(request, now_ns)
 
     def _promised_ns(self, request: RequestState) -> int | None:
-        """Within which its first token was promised."""
+        """Objective for the time to its first token, by service class; None: no objective."""
         return self.config.classes.first_token_ns(request.profile.service_class)
 
     def _record_shadow(self, request: RequestState, now_ns: int) -> None:
-        """Once per request: what overflow would have done for it."""
+        """Record, once per request, the forward that overflow would have made."""
         if request.was_shadowed:
             return
         placement = self.placer.shadow(request, now_ns)
@@ -614,16 +641,19 @@ class GatewayCore(GatewayState):
             decision = _decision(request, placement, now_ns)
             self._effects.append(RecordShadow(request.request_id, placement.state.target, decision))
 
-    # Requests run
+    # Running legs
 
     def _attempt_of(self, request_id: RequestId, number: int) -> AttemptState | None:
-        """The attempt of that number if it is the request's living one; a late word of an old one gives nothing."""
+        """Attempt of that number if it is the request's living one, else None: stale events of superseded attempts are
+        ignored."""
         request = self.requests.get(request_id)
         if request is None or request.attempt is None or request.attempt.number != number:
             return None
         return request.attempt
 
     def _first_token(self, event: FirstToken, now_ns: int) -> None:
+        """Take in a leg's first token: learn from the time it took, and let the request's deadline replace that of the
+        first token. The first token of a decode leg releases the KV cache at the prefill worker."""
         attempt = self._attempt_of(event.request_id, event.attempt)
         leg = None if attempt is None else attempt.legs.get(event.leg)
         if leg is None:
@@ -645,12 +675,16 @@ class GatewayCore(GatewayState):
             self.timers.set(request.timer, request.deadline_ns)
 
     def _response_stored(self, event: ResponseStored) -> None:
+        """Remember which target stores a response, for the requests that refer to it."""
         attempt = self._attempt_of(event.request_id, event.attempt)
         leg = None if attempt is None else attempt.legs.get(event.leg)
         if leg is not None:
             self.stored_responses.put(event.key, leg.target)
 
     def _leg_ended(self, event: LegEnded, now_ns: int) -> None:
+        """Take in the end of a leg: update its target, shares, indexes and pools, then conclude what it means for the
+        request. After the attempt's last leg, the request is forgotten if it has ended, else tried again, resumed or
+        failed."""
         attempt = self._attempt_of(event.request_id, event.attempt)
         leg = None if attempt is None else attempt.legs.pop(event.leg, None)
         if attempt is None or leg is None:
@@ -695,8 +729,8 @@ class GatewayCore(GatewayState):
             self._attempt_failed(request, attempt, now_ns)
 
     def _conclude(self, request: RequestState, attempt: AttemptState, end: LegEnd) -> None:
-        """What the end of one leg means for the request. One that fails has the others stopped, which are not to blame;
-        an answer that comes whole all the same counts."""
+        """Decide what the end of one leg means for its request: it ends, or the leg counts as a failure of the attempt.
+        The other legs are stopped, without blame; one that completes all the same ends the request as completed."""
         if end.leg.role is LegRole.PREFILL and end.result is LegResult.COMPLETED:
             return
         was_stopped = end.result is LegResult.CANCELLED and bool(attempt.failures)
@@ -724,15 +758,16 @@ class GatewayCore(GatewayState):
                 | LegResult.BUSY
                 | LegResult.REFUSED
                 | LegResult.TOO_LONG
-                | LegResult.INTERNAL  # of ours: an answer in one piece may be had in another way
-                | LegResult.CLIENT_ERROR  # another engine may know better what to do with a rest
+                | LegResult.INTERNAL  # a decode leg's, before anything was sent: the request is tried again
+                | LegResult.CLIENT_ERROR  # another engine may accept the rest of an answer
             ):
                 attempt.failures.append(end)
             case _ as never:
                 assert_never(never)
 
     def _attempt_failed(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
-        """All its legs are over, and none brought the whole answer: try again, or give up."""
+        """Decide what follows an attempt whose legs are all over without a complete answer: learn from the failures,
+        then try again by the worst of them, resume a broken answer, or end the request."""
         if not attempt.failures and attempt.pool is not None:
             request.last_failure = f"pool {attempt.pool.spec.name} is not this gateway's any more"
             self._try_again_after_failure(request, now_ns)
@@ -759,15 +794,15 @@ class GatewayCore(GatewayState):
         else:
             self._try_again_after_refusal(request, worst, now_ns)
 
-    # Answers break, and go on
+    # Resuming broken answers
 
     def _why_broken_for_good(self, request: RequestState, end: LegEnd) -> str:
-        """Empty: it is not."""
+        """Reason why an answer that this leg's end broke cannot be resumed; empty if it can, or has not begun."""
         return why_not_resumed(self.config.resume, request, end) if request.phase is Phase.ANSWERING else ""
 
     def _go_on(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
-        """The client has a part of its answer: what is left of it is placed like a request that has just come, under
-        its old number. A leg that was on its way out may have begun to answer: nobody goes on with that."""
+        """Resume a broken answer: the rest is queued as a request under the old arrival number. Where no failed leg
+        left a rest (a leg that was being stopped may have begun the answer) the request ends."""
         broken = next((end for end in attempt.failures if end.rest is not None), None)
         if broken is None or broken.rest is None:
             self._end(request, Outcome.FAILED_MIDSTREAM, request.last_failure)
@@ -779,14 +814,16 @@ class GatewayCore(GatewayState):
         request.profile = broken.rest
         request.failures = request.busy_answers = 0
         request.first_step_deaths = there.first_step_deaths
-        if not (is_first or self._retry_budget.take()):  # once is no further load: what broke had it
+        if not (is_first or self._retry_budget.take()):  # the first takes no retry: the broken leg's load is gone
             self._end(request, Outcome.FAILED_MIDSTREAM, f"{request.last_failure}; retry budget spent")
             return
         request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
         self._wait_again(request, now_ns)
 
     def _rest_failed(self, request: RequestState, end: LegEnd) -> None:
-        """A request that kills engines is not carried from one to the next."""
+        """Judge a request that failed at a target before its first token. Engines that failed the rest of a broken
+        answer are counted: two in a row, or a peer's word that it must not be resumed, make the request poison, and it
+        ends rather than being carried to the next engine. A client error only keeps it away from that target."""
         if end.result is LegResult.CLIENT_ERROR:
             self._avoid(request, end.leg)
         elif is_rest(request):
@@ -799,7 +836,8 @@ class GatewayCore(GatewayState):
                 self._end(request, outcome, told)
 
     def _learn_from_failure(self, request: RequestState, end: LegEnd) -> None:
-        """It stays away from what failed it; the snapshot forgets what it learnt from a forward that was refused."""
+        """Keep the request away from a target that failed it or refused it for good. A refused forward is taken out of
+        the prefix index of peers."""
         if end.result is LegResult.REFUSED and end.refusal is not RefusalReason.UNKNOWN_RESPONSE:
             self.placer.retract(request, end.leg.state, end.leg.kept_blocks)
         if end.refusal in _RESIDENCY_REFUSALS and end.leg.target not in request.barred_at:
@@ -816,7 +854,7 @@ class GatewayCore(GatewayState):
     def _try_again_after_failure(
         self, request: RequestState, now_ns: int, outcome: Outcome = Outcome.FAILED_BEFORE_FIRST_BYTE
     ) -> None:
-        """`outcome`: where it may not."""
+        """Queue the request again if its attempts and the retry budget allow it. `outcome`: how it ends otherwise."""
         request.failures += 1
         if request.failures >= self.config.attempt.attempts_max:
             self._end(request, outcome, request.last_failure)
@@ -827,9 +865,10 @@ class GatewayCore(GatewayState):
             self._wait_again(request, now_ns)
 
     def _try_again_after_busy(self, request: RequestState, now_ns: int) -> None:
-        """The target was full: it is alive, so nothing was lost but time. The target itself rests for a while.
+        """Queue the request again after its target was full. The target is alive and rests for a while.
 
-        Full again and again is no failure of anybody's: whoever asks may well be served a little later.
+        A request that finds engines full too often is rejected as for a full queue rather than failed: it may well be
+        served a little later.
         """
         request.busy_answers += 1
         if request.busy_answers > self.config.attempt.refusals_max:
@@ -838,7 +877,8 @@ class GatewayCore(GatewayState):
             self._wait_again(request, now_ns)
 
     def _try_again_longer(self, request: RequestState, now_ns: int) -> None:
-        """An engine takes nothing so long. Once: whoever takes longer ones was asked for."""
+        """Queue the request again, once, after an engine refused it for its length: its budget is larger by then, so a
+        longer pool is chosen."""
         if request.was_too_long_before:
             self._end(request, Outcome.REJECTED_TOO_LONG, request.last_failure)
             return
@@ -846,6 +886,8 @@ class GatewayCore(GatewayState):
         self._wait_again(request, now_ns)
 
     def _try_again_after_refusal(self, request: RequestState, end: LegEnd, now_ns: int) -> None:
+        """Queue the request again at its old place after a peer refused it; end it if the peer does not know the stored
+        response."""
         if end.refusal is RefusalReason.UNKNOWN_RESPONSE:
             self._end(request, Outcome.REJECTED_UNKNOWN_RESPONSE, request.last_failure)
             return
@@ -853,22 +895,23 @@ class GatewayCore(GatewayState):
         self._wait_again(request, now_ns)
 
     def _avoid(self, request: RequestState, leg: LegState) -> None:
+        """Note that a target failed the request, which leaves it out of the request's class."""
         if leg.target not in request.failed_at:
             request.failed_at += (leg.target,)
         request.request_class = self._class_with_failures(request)
 
     def _class_with_failures(self, request: RequestState) -> RequestClass:
-        """Its class, with what failed it in the slots that are theirs now."""
+        """Class of the request with its failed targets in the slots that are theirs at present."""
         return replace(
             request.request_class,
             failed_replicas=self.replicas.mask_of(request.failed_at),
             failed_peers=self.peers.mask_of(request.failed_at),
         )
 
-    # Read here, decoded there
+    # Disaggregated pools
 
     def _pool_of(self, state: ReplicaState | PeerState) -> DecodePool | None:
-        """The disaggregated pool that it reads prompts for."""
+        """Disaggregated pool that this target prefills for, if any."""
         if not self.decode_pools or state.target.kind is not TargetKind.REPLICA:
             return None
         spec = state.spec
@@ -878,7 +921,7 @@ class GatewayCore(GatewayState):
     def _start_prefill(
         self, request: RequestState, attempt: AttemptState, pool: DecodePool, placement: Placement, now_ns: int
     ) -> None:
-        """And where engines want both at once, its decoding too."""
+        """Open the prefill leg, and under a connector that starts both parts together the decode leg too."""
         assert isinstance(placement.state, ReplicaState), "only replicas read prompts for others"
         attempt.prefill, attempt.pool = placement.state, pool
         self._open_leg(request, attempt, LegRole.PREFILL, placement, now_ns)
@@ -886,9 +929,10 @@ class GatewayCore(GatewayState):
             pool.in_prefill += 1
         else:
             self._start_decode(request, attempt, self.decode_pools.commit(pool, request.profile, now_ns), now_ns)
-        self.decode_pools.look_again(now_ns)  # before anybody else is placed: this one may have been the last
+        self.decode_pools.look_again(now_ns)  # placing it may have filled the pool for the next request
 
     def _start_decode(self, request: RequestState, attempt: AttemptState, admission: Admission, now_ns: int) -> None:
+        """Open the decode leg at the worker that the decode tier chose."""
         attempt.is_pooled = False
         state = self.replicas.get(admission.worker_id)
         assert state is not None, "only workers that are ours are sent anything"
@@ -897,25 +941,27 @@ class GatewayCore(GatewayState):
         self._open_leg(request, attempt, LegRole.DECODE, placement, now_ns)
 
     def _decode_pooled(self, now_ns: int) -> None:
-        """Whoever has been read and may decode now does; who has waited too long for that is read again elsewhere."""
+        """Send prefilled requests to decode workers in each pool whose tick is due. Requests whose lease has expired
+        are queued again for another prefill."""
         for pool in self.decode_pools:
             next_ns = pool.tier.next_ns()
             if next_ns is None or now_ns < next_ns:
                 continue
-            self.decode_pools.look_again(now_ns)  # what has just happened may have closed a worker
+            self.decode_pools.look_again(now_ns)  # the event may have closed a worker
             for request_id in pool.tier.expired(now_ns):
                 request = self.requests[request_id]
                 assert request.attempt is not None, "it stands in a pool"
                 self._attempt_lapsed(request, request.attempt, "no decode worker was free within its lease", now_ns)
             if pool.tier.wants_progress(now_ns):
-                self._effects.append(SampleProgress(pool.spec.name))  # answered at once, and then it is time
+                self._effects.append(SampleProgress(pool.spec.name))  # answered at once by an event that runs the tick
                 continue
             for admission in pool.tier.tick(now_ns):
                 self._admit_to(pool, admission, now_ns)
         self.decode_pools.look_again(now_ns)
 
     def _admit_to(self, pool: DecodePool, admission: Admission, now_ns: int) -> None:
-        """Unless what was read for it is gone: a decode worker that cannot fetch it is not to blame."""
+        """Start decoding an admitted request. If its prefill worker is gone, so is the KV cache: the request is queued
+        again, without blame for the decode worker."""
         request = self.requests[admission.key]
         attempt = request.attempt
         assert attempt is not None, "it stands in a pool"
@@ -937,6 +983,8 @@ class GatewayCore(GatewayState):
         | PricesChanged,
         now_ns: int,
     ) -> None:
+        """Take in an event that only teaches: prices, estimates, token counts, decode history, predictors, artifacts
+        and progress."""
         match event:
             case PricesChanged():
                 self.placer.take_prices(event.prices)
@@ -961,13 +1009,14 @@ class GatewayCore(GatewayState):
                 assert_never(never)
 
     def _decode_began(self, request: RequestState) -> None:
-        """What the prefill worker kept for it has been fetched."""
+        """Note that decoding has begun: the KV cache has been fetched, and the prefill worker need not keep it."""
         attempt = request.attempt
         if attempt is not None and attempt.pool is not None:
             attempt.pool.tier.running(request.request_id)
             self._release(attempt)
 
     def _release(self, attempt: AttemptState) -> None:
+        """Stop counting the KV cache that the attempt's prefill worker kept."""
         if attempt.is_retained and attempt.prefill is not None:
             attempt.is_retained = False
             attempt.prefill.retained -= 1
@@ -975,7 +1024,8 @@ class GatewayCore(GatewayState):
     def _part_ended(
         self, request: RequestState, attempt: AttemptState, leg: LegState, event: LegEnded, now_ns: int
     ) -> None:
-        """A prompt that has been read goes to the pool, unless the request is over or on its way out."""
+        """Take in the end of a prefill or decode leg. A prefilled request goes to its pool, unless it has ended or its
+        attempt has failed meanwhile."""
         pool = attempt.pool
         assert pool is not None, "it is in one"
         if leg.role is LegRole.DECODE:
@@ -988,7 +1038,7 @@ class GatewayCore(GatewayState):
         if not pool.is_sequential:
             return
         pool.in_prefill -= 1
-        if event.result is LegResult.COMPLETED and leg.stop_detail:  # too late: the request goes elsewhere
+        if event.result is LegResult.COMPLETED and leg.stop_detail:  # too late: the request is tried again elsewhere
             attempt.failures.append(LegEnd(leg, LegResult.FAILED, leg.stop_detail, None))
             return
         is_wanted = request.phase is Phase.RUNNING and not attempt.failures
@@ -1003,14 +1053,15 @@ class GatewayCore(GatewayState):
             self._start_decode(request, attempt, admission, now_ns)
 
     def _leave_pool(self, request: RequestState, attempt: AttemptState) -> None:
+        """Take a prefilled request out of its pool, and release its KV cache."""
         assert attempt.pool is not None, "it is in one"
         attempt.is_pooled = False
         self._release(attempt)
         attempt.pool.tier.withdraw(request.request_id)
 
     def _attempt_lapsed(self, request: RequestState, attempt: AttemptState, why: str, now_ns: int) -> None:
-        """It stood in a pool, and comes to nothing through nobody's fault: its prompt is read again, so often as others
-        are asked who are full."""
+        """End an attempt that waited in a pool and can no longer decode there, through no target's fault. The request
+        is queued for another prefill, as often as after full engines."""
         self._leave_pool(request, attempt)
         request.attempt = None
         request.last_failure = why
@@ -1018,20 +1069,22 @@ class GatewayCore(GatewayState):
         self._try_again_after_busy(request, now_ns)
 
     def _pool_gone(self, pool: DecodePool, now_ns: int) -> None:
+        """Queue again the requests that waited in a disaggregated pool which this gateway has lost."""
         for request in list(self.requests.values()):
             attempt = request.attempt
             if attempt is not None and attempt.is_pooled and attempt.pool is pool:
                 self._attempt_lapsed(request, attempt, f"pool {pool.spec.name} is not this gateway's any more", now_ns)
 
-    # Requests end
+    # Ends of requests
 
     def _request_abandoned(self, event: RequestAbandoned) -> None:
+        """End a request whose client, or the origin that forwarded it, has gone away."""
         request = self.requests.get(event.request_id)
         if request is not None and request.phase is not Phase.ENDED:
             self._end(request, Outcome.ABANDONED, "the client went away")
 
     def _end(self, request: RequestState, outcome: Outcome, detail: str, *, retry_after_ns: int = 0) -> None:
-        """End it for the client. The record stays until each living leg has reported its end."""
+        """End the request for its client. Its state stays until each living leg has reported its end."""
         if request in self.waiting:
             self._stop_waiting(request)
         self.drains.left(self.waiting, request.profile.model)
@@ -1064,11 +1117,13 @@ class GatewayCore(GatewayState):
         self.goodput.ended(request, outcome, self._promised_ns(request), self._now_ns)
 
     def _forget(self, request: RequestState) -> None:
-        """Nothing of it is left."""
+        """Drop the request's state and close its charge."""
         if self.requests.pop(request.request_id, None) is not None:
             self.waiting.shares.closed(charge_of(request))
 
     def _deadline_passed(self, request: RequestState, now_ns: int) -> None:
+        """Act on a request's timer: promote or end it while it waits, end it at its deadline, and give up an attempt
+        that gave no first token in time."""
         attempt = request.attempt
         if attempt is None and now_ns < request.next_deadline_ns:
             self._promote(request)
@@ -1092,15 +1147,16 @@ class GatewayCore(GatewayState):
             self.timers.set(request.timer, request.deadline_ns)
 
     def _order_to_stop(self, request: RequestState, attempt: AttemptState, why: str) -> None:
-        """Each leg that was not stopped before; what it did not do counts as its failure."""
+        """Order each leg that is not stopping yet to stop, and count it as its target's failure."""
         for leg in attempt.legs.values():
             if not leg.is_stopping:
                 leg.stop_detail = why
                 self._stop_leg(request, attempt, leg, why)
 
-    # The fleet changes
+    # Fleet, config and policy changes
 
     def _peers_observed(self, event: PeersObserved, now_ns: int) -> None:
+        """Take in heartbeats. A change of what peers serve counts as a change of pools."""
         served_version = self.peers.served_version
         for heartbeat in event.observations:
             self.peers.observe(heartbeat, now_ns)
@@ -1108,10 +1164,12 @@ class GatewayCore(GatewayState):
             self._pools_changed()
 
     def _target_lost(self, event: TargetLost, now_ns: int) -> None:
+        """Mark a target as lost at once."""
         targets: Targets[Any, Any] = self.replicas if event.target.kind is TargetKind.REPLICA else self.peers
         targets.lose(event.target.id, event.detail, now_ns)
 
     def _config_applied(self, event: ConfigApplied, now_ns: int) -> None:
+        """Apply new settings to every part. Held requests are released and placed anew."""
         if event.config.attempt != self.config.attempt:
             self._retry_budget = RetryBudget(event.config.attempt)
         self.config = event.config
@@ -1130,13 +1188,15 @@ class GatewayCore(GatewayState):
         self._refuse_hopeless()
 
     def _policy_applied(self, event: PolicyApplied) -> None:
-        """What waits is judged again under the new policy; what runs finishes under its stamp."""
+        """Judge waiting requests again under the new policy; running ones finish under their stamps."""
         assert event.policy.place == self.place, "a policy of another place"
         self.policy = self.limits.policy = event.policy
         self.rules_version += 1
         self._judge_waiting_again()
 
     def _judge_waiting_again(self) -> None:
+        """Judge all waiting requests by the policy in force. They end, or return to the queue in the class they have by
+        then; those that no known target could ever serve end too."""
         for request in list(self.waiting):
             self._stop_waiting(request)
             self._judge_again(request)
@@ -1145,8 +1205,8 @@ class GatewayCore(GatewayState):
         self._refuse_hopeless()
 
     def _refuse_hopeless(self) -> None:
-        """Whom nobody that is known could ever serve any more waits no longer. All of a class are alike in this, so
-        that it costs O(classes) where nobody is refused."""
+        """End each waiting request that no known target could ever serve. All requests of a class are alike in this, so
+        that it costs O(classes) where none is ended."""
         for request in self.waiting.all_heads():
             hopeless: RequestState | None = request
             held = request.held
@@ -1159,13 +1219,14 @@ class GatewayCore(GatewayState):
                 )
 
     def _judge_again(self, request: RequestState) -> None:
-        """Hold a request that is not in the queue against the policy of this moment; it may end here."""
+        """Judge a request that is out of the queue by the policy in force; it may end here."""
         if request.origin_gateway_id is None:
             self._judge_own(request)
         else:
             self._judge_forwarded(request)
 
     def _judge_own(self, request: RequestState) -> None:
+        """Judge a client's own request by the residency policy: it ends, or gets a new stamp and class."""
         tenant = request.profile.tenant
         ingress = self._intake.ingress_of(tenant, request.profile.process)
         if not ingress.allowed:
@@ -1175,6 +1236,8 @@ class GatewayCore(GatewayState):
         self._classify_again(request)
 
     def _judge_forwarded(self, request: RequestState) -> None:
+        """Judge a request that was forwarded to this gateway: it fails if its stamp is not accepted or forwarding is
+        stopped, else it gets a new class."""
         refusal = refusal_of(self.policy, request.stamp)
         if refusal is not None or self.locked_down:
             why = refusal[1] if refusal else "an operator has stopped all forwarding"
@@ -1183,6 +1246,8 @@ class GatewayCore(GatewayState):
         self._classify_again(request)
 
     def _classify_again(self, request: RequestState) -> None:
+        """Give the request the class that the present policy, fleet and lockdown make of it, keeping its failed
+        targets, its pinned target and a promotion."""
         old = request.request_class
         if request.budget is None:
             request.budget = self._intake.budget_of(request.profile)
@@ -1197,11 +1262,12 @@ class GatewayCore(GatewayState):
             failed_peers=old.failed_peers,
             pinned=old.pinned,
             fit=None if old.pinned is not None else fresh.fit,
-            service_class=min(old.service_class, fresh.service_class, key=_rank),  # it may have been promoted
+            service_class=min(old.service_class, fresh.service_class, key=_rank),  # may have been promoted
         )
 
     def _lockdown_changed(self, event: LockdownChanged) -> None:
-        """Forwards that gave no token yet are taken back and wait at home; with `cut`, streams end too."""
+        """Start or end a lockdown. On start, forwards without a first token come back and wait here; with `cut`,
+        running streams that cross gateways end too."""
         self.locked_down = event.active
         self.rules_version += 1
         self._judge_waiting_again()
@@ -1212,7 +1278,8 @@ class GatewayCore(GatewayState):
                 self._withdraw(request)
 
     def _withdraw(self, request: RequestState) -> None:
-        """Close whatever crosses gateways, in whichever direction. No target is at fault."""
+        """Close the request's legs that cross gateways, in either direction, without blame for a target: a forward to a
+        peer is taken back, a request forwarded to this gateway ends."""
         attempt = request.attempt
         assert attempt is not None, "it runs"
         detail = "an operator has stopped all forwarding"
@@ -1231,6 +1298,7 @@ class GatewayCore(GatewayState):
                 self._stop_leg(request, attempt, leg, detail)
 
     def _assignment_applied(self, event: AssignmentApplied, now_ns: int) -> None:
+        """Own exactly the assigned replicas and know the assigned peers; an old version is ignored."""
         if event.version <= self.assignment_version:
             return
         self.assignment_version = event.version
@@ -1240,19 +1308,20 @@ class GatewayCore(GatewayState):
         joined_replicas, left_replicas = self.replicas.assign(event.replicas, now_ns, event.pools)
         self.tuning.configured(now_ns)
         for state in left_replicas:
-            self.waiting.release(state.slot)  # the policy forgets them with the replica
+            self.waiting.release(state.slot)  # the policy forgets these holds with the replica
         self.placer.replicas_changed(joined_replicas, left_replicas)
         gone = self.decode_pools.assign(event.pools, joined_replicas, left_replicas, now_ns)
         joined_peers, left_peers = self.peers.assign(event.peers)
         self.limits.assigned(now_ns)
         self.placer.peers_changed(joined_peers, left_peers)
-        for pool in gone:  # who stood in it may go to whoever has come
+        for pool in gone:  # pooled requests may go to targets that have just joined
             self._pool_gone(pool, now_ns)
         self._find_failures_again()
         self._pools_changed()
 
     def _pools_changed(self) -> None:
-        """Or who serves what. Where budgets count, whoever waits may fit into others now."""
+        """Fit waiting requests to changed pools. Where budgets sort requests, all are judged again, since they may fit
+        into other pools; else only those that no target could serve are ended."""
         if self.ladders.exist or self.lengths.sorted:
             self.lengths.sorted = self.ladders.exist
             self._judge_waiting_again()
@@ -1260,8 +1329,8 @@ class GatewayCore(GatewayState):
             self._refuse_hopeless()
 
     def _find_failures_again(self) -> None:
-        """Slots have changed hands: what failed a request may be elsewhere now, or gone; and it may count now where it
-        arrived, or not any more."""
+        """Update request classes after slots changed hands: failed targets may have moved or gone, and the place where
+        a request arrived may count for its replicas or no longer do so."""
         for request in self.requests.values():
             request_class = self._class_with_failures(request) if request.failed_at else request.request_class
             origin = self._intake.origin_that_counts(request.stamp.origin)
@@ -1276,9 +1345,10 @@ class GatewayCore(GatewayState):
             if waits:
                 self.waiting.join(request)
 
-    # Time
+    # Timers
 
     def _fire_timers(self, now_ns: int) -> None:
+        """Act on each timer that is due."""
         for timer in self.timers.pop_due(now_ns):
             match timer.kind:
                 case TimerKind.REQUEST:
@@ -1295,6 +1365,7 @@ class GatewayCore(GatewayState):
                     assert_never(never)
 
     def _publish_if_due(self, now_ns: int) -> None:
+        """Publish a heartbeat if one is due, and forget prefixes past their time to live."""
         report = self._publisher.due(now_ns)
         if report is not None:
             self.placer.expire_prefixes(now_ns)

@@ -1,4 +1,4 @@
-"""What came of requests, by class: how many had what their class was promised. It counts, and decides nothing."""
+"""Goodput: how many requests of each service class were served as promised. It counts, and decides nothing."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from gateway.core.requests import RequestState
 from gateway.core.vocabulary import Outcome, RequestProfile, ServiceClass, Word
 
 _OF_NO_ACCOUNT = frozenset({Outcome.ABANDONED, Outcome.CLIENT_ERROR})
-"""Whose end was the client's own doing."""
+"""Outcomes caused by the client, which are not counted."""
 
 
 class Promise(Word):
-    """What became of what a class was promised."""
+    """Fulfilment of what a class was promised."""
 
     KEPT = "kept"
-    """A whole answer, and its first token in time."""
+    """Complete answer, first token in time."""
     LATE = "late"
-    """A whole answer, but its first token came after the class's `first_token`."""
+    """Complete answer, but its first token came after the class's `first_token`."""
     FAILED = "failed"
-    """No whole answer: it failed, or its deadline or its patience ended."""
+    """No complete answer: it failed, its deadline passed, or it waited too long."""
     REFUSED = "refused"
-    """It was turned away."""
+    """Rejected by the gateway."""
 
 
 class Goodput:
-    """Of one gateway's own clients: what was forwarded here counts where it came in."""
+    """Counts of one gateway's own clients; a forwarded request counts at its origin."""
 
     def __init__(self) -> None:
         self.counts: dict[tuple[ServiceClass, Promise], int] = {}
@@ -33,12 +33,12 @@ class Goodput:
         self.counts[key] = self.counts.get(key, 0) + 1
 
     def refused(self, profile: RequestProfile) -> None:
-        """A client's own request was not let in."""
+        """Count a client's own request that was not admitted."""
         if not profile.is_control:
             self.count(profile.service_class, Promise.REFUSED)
 
     def ended(self, request: RequestState, outcome: Outcome, first_token_max_ns: int | None, now_ns: int) -> None:
-        """`first_token_max_ns`: what its class was promised; None: nothing was."""
+        """Count a request that ended. `first_token_max_ns`: the objective of its class; None: it has none."""
         if request.origin_gateway_id is not None or request.profile.is_control or outcome in _OF_NO_ACCOUNT:
             return
         self.count(request.profile.service_class, _kept(request, outcome, first_token_max_ns, now_ns))

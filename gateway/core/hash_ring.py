@@ -1,7 +1,7 @@
 """Consistent hashing over slots (SkyWalker-CH): a key keeps its target while the set of targets changes.
 
-Points depend on names alone: who knows the same names builds the same ring, whatever the slot numbers. It never knows
-who is available: that comes with each question.
+Points depend on names alone, so gateways that know the same names build the same ring, whatever their slot numbers. The
+ring does not know which targets are available; each look-up is given that.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 _STRIDE_FIRST = 16
-"""Points that are looked at one by one before whole stretches of the ring are."""
+"""Points looked at one by one before whole stretches of the ring are."""
 
 
 class HashRing:
-    """A ring of `virtual_nodes` points per slot. Changes are collected, and merged into it by the next question.
+    """Ring of `virtual_nodes` points per slot. Changes are collected, and merged into it by the next look-up.
 
-    A question costs a binary search and a walk past the points of unavailable slots: slots divided by available slots,
-    on average, and one turn of the ring at the very most. A long walk takes strides that double, and no step of its own
-    for each point; with a single slot to choose from there is no walk at all.
+    A look-up costs a binary search and a walk past the points of unavailable slots: slots divided by available slots,
+    on average, and one turn of the ring at most. A long walk takes strides that double, without a step of its own for
+    each point; with a single slot to choose from there is no walk at all.
     """
 
     def __init__(self, virtual_nodes: int) -> None:
@@ -31,33 +31,33 @@ class HashRing:
         self._mask = 0
         self._settled = True
         self._placed: dict[int, str] = {}
-        """Whose points are on the ring, as of the last question."""
+        """Slots and names whose points are on the ring, as of the last look-up."""
         self._points: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
-        """Ascending."""
+        """Points, ascending."""
         self._slots: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
-        """Whose point each of them is."""
+        """Slot of each point."""
 
     def add(self, slot: int, name: str) -> None:
-        """Put a slot on the ring under the stable name of its target; a slot that was there takes the new name."""
+        """Put a slot on the ring under the stable name of its target; a slot already there takes the new name."""
         self._names[slot] = name
         self._mask |= 1 << slot
         self._settled = False
 
     def remove(self, slot: int) -> None:
-        """Take a slot off the ring, if it is there."""
+        """Remove a slot from the ring, if it is there."""
         if self._names.pop(slot, None) is not None:
             self._mask ^= 1 << slot
             self._settled = False
 
     def resize(self, virtual_nodes: int) -> None:
-        """Give every slot so many points from the next question on."""
+        """Give every slot this number of points from the next look-up on."""
         if virtual_nodes != self._virtual_nodes:
             self._virtual_nodes = virtual_nodes
             self._points, self._slots, self._placed = self._points[:0], self._slots[:0], {}
             self._settled = False
 
     def owner(self, key: str, available: int) -> int | None:
-        """The first slot in `available` at or after the key's point; None when no slot of the ring is available."""
+        """First slot in `available` at or after the key's point; None when no slot of the ring is available."""
         candidates = available & self._mask
         if not candidates & (candidates - 1):
             return candidates.bit_length() - 1 if candidates else None
@@ -82,7 +82,7 @@ class HashRing:
                 return int(slots[first])
 
     def _settle(self) -> None:
-        """Bring the points up to date, hashing only the names of those who came."""
+        """Bring the points up to date, hashing only new names."""
         placed, names = self._placed, self._names
         left = [slot for slot in placed if names.get(slot) != placed[slot]]
         came = [slot for slot in names if placed.get(slot) != names[slot]]
@@ -97,13 +97,14 @@ class HashRing:
 
 
 def _as_flags(mask: int) -> npt.NDArray[np.uint8]:
-    """One element per slot, up to the highest in the mask and at least one 0 beyond it."""
+    """Flags of a mask, one element per slot up to the highest in it, and at least one 0 beyond."""
     raw = mask.to_bytes(mask.bit_length() // 8 + 1, "little")
     return np.unpackbits(np.frombuffer(raw, np.uint8), bitorder="little")
 
 
 def _points_of(name: str, count: int) -> Iterator[int]:
-    """The number goes into the hashed bytes: as a seed it would let short names that differ in a digit collide."""
+    """Points of a name. The number goes into the hashed bytes: as a seed it would let short names that differ in a
+    digit collide."""
     raw = name.encode("utf-8", "surrogatepass")
     return (xxh3_64_intdigest(raw + number.to_bytes(4, "big")) for number in range(count))
 

@@ -1,4 +1,5 @@
-"""Who is let in: why a request is rejected, why a forward is refused, and the class of whoever stays."""
+"""Admission of requests: why a request is rejected, why a forward is refused, and the class of a request that is
+admitted."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ from gateway.core.vocabulary import (
 _NO_HOPS = Hops()
 _CLASSES_MAX = 1024
 _OVERRUN_MAX: Final = 2
-"""Forwards beyond our room that are taken, in times of what their origin may count on: several origins see the same
-room, and an estimate is off by so much."""
+"""Multiple of the requests that an origin may count on beyond this gateway's room at which further forwards are
+refused: several origins see the same room, and an estimate is off by as much."""
 _INTERACTIVE: Final = ServiceClass.INTERACTIVE
 
 
@@ -45,33 +46,34 @@ _Kind = tuple[ModelName, TenantName, PlaceRule | None, frozenset[Connector], Ser
 
 
 class Admittance:
-    """What the rules in force say of a client's request of one kind."""
+    """Verdict of the rules in force on a client's request of one kind."""
 
     __slots__ = ("ingress", "request_class", "rule")
 
     def __init__(self, ingress: Verdict, rule: PlaceRule, request_class: RequestClass) -> None:
         self.ingress = ingress
-        """Whether it may enter this region."""
+        """Verdict on whether the request may enter this region."""
         self.rule = rule
-        """Where it may be processed."""
+        """Places where the request may be processed."""
         self.request_class = request_class
 
 
 class Intake:
-    """Judges newcomers by what the gateway knows; it changes nothing but its own caches."""
+    """Judge of newly arrived requests. It changes nothing but its own caches."""
 
     def __init__(self, core: GatewayState) -> None:
         self._core = core
         self._classes: dict[RequestClass, RequestClass] = {}
-        """Equal ones are mostly the same one, which makes looking it up elsewhere cheap; equality still decides."""
+        """One object for each set of equal classes, which makes look-ups by class cheap; equality still decides."""
         self._admittances: dict[_Kind, Admittance] = {}
-        """By everything in a request that they depend on; emptied when the rules change."""
+        """Verdicts by all properties of a request that they depend on; emptied when the rules change."""
         self._ingress: dict[tuple[TenantName, PlaceRule | None], Verdict] = {}
-        """By tenant and the rule of the client's key; emptied with the above."""
+        """Verdicts on entry by tenant and the rule of the client's key; emptied with the above."""
         self._rules_version = -1
 
     def ingress_of(self, tenant: TenantName, process: PlaceRule | None) -> Verdict:
-        """Whether a client of this tenant, whose key may narrow where it is processed, may enter this region."""
+        """Verdict on whether a client of this tenant may enter this region; `process` is the rule of its key, which may
+        narrow where its requests are processed."""
         self._forget_old_rules()
         known = self._ingress.get((tenant, process))
         if known is None:
@@ -86,8 +88,8 @@ class Intake:
             self._rules_version = self._core.rules_version
 
     def admittance_of(self, profile: RequestProfile, budget: Estimate | None) -> Admittance:
-        """What the rules say of a client's own request. One that follows a stored response or has a budget is judged by
-        itself; any other like the last one of its kind, as long as the rules stay."""
+        """Verdict of the rules on a client's own request. A request that follows a stored response or has a budget is
+        judged by itself; any other like the last one of its kind, until the rules change."""
         if profile.follows or profile.is_control or budget is not None:
             return self._judge(profile, budget)
         self._forget_old_rules()
@@ -119,19 +121,20 @@ class Intake:
         return self._fullness_for(profile, request_class)
 
     def _fullness_for(self, profile: RequestProfile, request_class: RequestClass) -> tuple[Outcome, str] | None:
-        """A full queue turns away only those who would have to wait in it."""
+        """Rejection by a full queue, which applies only to a request that would have to wait in it."""
         fullness = self._fullness(profile, 0)
         if fullness is None or self._core.waiting.has_class(request_class):
             return fullness
         return None if self._core.placer.has_target(request_class) else fullness
 
     def overfullness_for(self, profile: RequestProfile) -> tuple[Outcome, str] | None:
-        """The same of a newcomer that was let past a full queue, as somebody was free, and waits in it all the same:
-        it may be held for another."""
+        """Rejection of a request that passed a full queue, since a target was free, and then had to wait all the same:
+        it may have been held for another target."""
         return self._fullness(profile, 1) if self._core.placer.takes_full_replicas else None
 
     def _fullness(self, profile: RequestProfile, own: int) -> tuple[Outcome, str] | None:
-        """`own`: how many of those who wait are the one that is judged."""
+        """Rejection by the limits on waiting requests. `own`: 1 if the judged request is itself among those that wait,
+        else 0."""
         queue, waiting = self._core.config.queue, self._core.waiting
         length_max = queue.length_max
         if profile.service_class is not _INTERACTIVE:
@@ -149,11 +152,12 @@ class Intake:
     def refusal_of(
         self, event: ForwardArrived, request_class: RequestClass, now_ns: int
     ) -> tuple[RefusalReason, str] | None:
-        """Every reason not to take a forward, the lawful ones first."""
+        """Reason to refuse a forward, or None; those of law come first."""
         return self._residency_refusal_of(event) or self._capacity_refusal_of(event, request_class, now_ns)
 
     def _residency_refusal_of(self, event: ForwardArrived) -> tuple[RefusalReason, str] | None:
-        """The origin is whom our operator says it is, wherever the stamp claims to come from."""
+        """Refusal of a forward by residency. Its origin is in the place that this gateway's operator configured,
+        whatever the stamp claims."""
         origin = self._core.peers.get(event.origin_gateway_id)
         if origin is None:
             return RefusalReason.RESIDENCY_NOT_ACCEPTED, f"gateway {event.origin_gateway_id} is no peer of ours"
@@ -195,7 +199,8 @@ class Intake:
     def _busy(
         self, event: ForwardArrived, request_class: RequestClass, *, is_free: bool
     ) -> tuple[RefusalReason, str] | None:
-        """Why it would wait here for too long. A request that yields waits where it came in."""
+        """Refusal of a forward that would wait here for too long. A request of a yielding class waits at its origin
+        instead."""
         core, model = self._core, event.profile.model
         if not is_free and request_class.service_rank:
             return RefusalReason.BUSY, f"there is no room to spare for what is {request_class.service_class}"
@@ -212,7 +217,7 @@ class Intake:
     def _unfit(
         self, profile: RequestProfile, stamp: ResidencyStamp, request_class: RequestClass
     ) -> tuple[RefusalReason, str] | None:
-        """Where nothing here could ever run it."""
+        """Refusal of a forward that no replica here could ever run."""
         replicas, model = self._core.replicas, profile.model
         eligible = replicas.eligible(model, stamp.rule, stamp.origin, connectors=profile.connectors)
         if not eligible:
@@ -239,8 +244,9 @@ class Intake:
         *,
         budget: Estimate | None = None,
     ) -> RequestClass:
-        """With whom it shares a queue: those who may go to exactly the same targets. `origin`: of a forward. `budget`:
-        what it is taken to come to, where that counts."""
+        """Class of a request, which it shares with those that may go to exactly the same targets. `origin`: place
+        where a forward arrived first. `budget`: the request's estimated tokens, where the model's pools are sorted
+        by them."""
         pinned = self._core.stored_responses.get(profile.follows) if profile.follows else None
         fresh = self._class_for(
             profile.model,
@@ -259,22 +265,23 @@ class Intake:
         return self._classes.setdefault(fresh, fresh)
 
     def budget_of(self, profile: RequestProfile) -> Estimate | None:
-        """What it is taken to come to; None where pools of its model are not told apart, and for what follows a stored
-        response, which has one place to go. Of a forward what its origin takes it to come to."""
+        """Estimated tokens of a request, for a forward as its origin estimated them. None where the model's pools are
+        not told apart by budgets, and for a control request."""
         if not self._core.ladders.are_wanted(profile.model) or profile.is_control:
             return None
         budget = self._core.token_budget.estimate(profile)
-        if profile.budget_tokens:  # its origin has looked at the prompt: here nobody knows more than its bytes
+        if profile.budget_tokens:  # the origin has looked at the prompt; this gateway knows only its size
             prompt_tokens = max(1, profile.budget_tokens - budget.output_tokens)
             return at_least(replace(budget, prompt_tokens=prompt_tokens), profile.budget_tokens)
         return budget
 
     def rule_of(self, profile: RequestProfile) -> PlaceRule:
-        """Where a client's own request may be processed: the policy's rule, narrowed by the key's if it has one."""
+        """Places where a client's own request may be processed: the policy's rule, narrowed by that of the key if it
+        has one."""
         return self._rule_for(profile.tenant, profile.process)
 
     def models_for(self, tenant: TenantName, process: PlaceRule | None) -> list[ModelName]:
-        """What a client of this tenant, whose key may narrow where it is processed, could ask for and be served."""
+        """Models that a client of this tenant could request and be served; `process` is the rule of its key."""
         if not self.ingress_of(tenant, process).allowed:
             return []
         rule = self._rule_for(tenant, process)
@@ -284,9 +291,10 @@ class Intake:
     def first_served(
         self, names: Sequence[ModelName], tenant: TenantName, process: PlaceRule | None, follows: str
     ) -> ModelName | None:
-        """The first of these that is served now where such a client's request may go, however busy they are there;
-        else the first that may be served again; else the first that is served anywhere, so that whoever asks is told
-        why not by them. None: nobody has any of them. What follows a stored response goes by what its place serves."""
+        """First of these models that is served at present where the client's request may go, however busy; else the
+        first that may be served again; else the first that is served anywhere, whose rejection then tells the client
+        why. None: no gateway serves any. For a request that follows a stored response, the models of that response's
+        target are preferred."""
         rule = self._rule_for(tenant, process)
         pinned = self._core.stored_responses.get(follows) if follows else None
         if pinned is not None:
@@ -310,7 +318,7 @@ class Intake:
         return self._core.replicas.serves(model) or self._core.peers.serves(model) or model in self._core.away
 
     def origin_that_counts(self, origin: Place) -> Place | None:
-        """Where it arrived, if any replica asks."""
+        """Place where a request arrived, if any replica limits the origins it accepts; else None."""
         return origin if self._core.replicas.ask_origins else None
 
     def _class_for(
@@ -327,7 +335,8 @@ class Intake:
         goes_on: bool = False,
         service_class: ServiceClass = ServiceClass.INTERACTIVE,
     ) -> RequestClass:
-        """Without a usable policy, or in lockdown, nothing is forwarded, not even inside the region."""
+        """Class of a request with these properties. Without a usable policy, or in lockdown, it may not be forwarded,
+        not even inside the region."""
         is_open = not self._core.policy.closed_reason and not self._core.locked_down
         anyhow = RequestClass(
             model,
@@ -344,7 +353,7 @@ class Intake:
         return anyhow if budget is None else replace(anyhow, fit=self._fit_of(budget, anyhow))
 
     def _fit_of(self, budget: Estimate, request_class: RequestClass) -> PoolFit | None:
-        """Residency comes first: only pools count that it may go to."""
+        """Pools that a budget fits into, among those that residency allows."""
         ladder = self._core.ladder_of(request_class)
         if ladder is None:
             return None
@@ -357,12 +366,13 @@ class Intake:
 
 
 def _served_as(profile: RequestProfile, pinned: Target | None) -> ServiceClass:
-    """What has one place to go, costs nothing, or has begun to be answered yields to nobody."""
+    """Service class that a request is served as. One that has a single target, costs nothing, or resumes an answer is
+    interactive and yields to no other."""
     if pinned is not None or profile.is_control or profile.goes_on:
         return ServiceClass.INTERACTIVE
     return profile.service_class
 
 
 def at_least(budget: Estimate, tokens: int) -> Estimate:
-    """The prompt makes up for what is missing: of the answer the client may have said how long it is."""
+    """Raise a budget to at least this many tokens, on the prompt's side: the client may have limited the output."""
     return Estimate(max(budget.prompt_tokens, tokens - budget.output_tokens), budget.output_tokens, budget.is_soft)

@@ -1,4 +1,5 @@
-"""What must hold after every event of a gateway core. Tests and the simulator call it; it changes nothing."""
+"""Invariants that must hold after every event of a gateway core, and their checker. Tests and the simulator call it; it
+changes nothing."""
 
 from __future__ import annotations
 
@@ -41,9 +42,10 @@ from gateway.core.vocabulary import (
 )
 
 _MAY_BE_FAILURES = frozenset({LegResult.FAILED, LegResult.CANCELLED})
-"""A leg that we stopped for what it did not do is cancelled, and has failed."""
+"""Results that may count as a failure of the target: a leg that the core stopped for what it did not do ends as
+cancelled."""
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
-"""Written here once more, and not taken from the core: what judges the core must not err with it."""
+"""Residency refusals, written out rather than taken from the core: the checker must not share an error of the core."""
 
 
 _ROLES = {
@@ -53,12 +55,13 @@ _ROLES = {
 }
 _NO_LIMIT = 1 << 62
 _ESTIMATES_MOVE = 2
-"""What is estimated of caches may be half of what it was when others were placed since, at the same event."""
+"""Factor by which a cache estimate may have been larger when a hold was decided: other requests placed at the same
+event change it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken invariant: which one, and what was seen."""
+    """Broken invariant, and what was seen."""
 
     invariant: str
     detail: str
@@ -66,39 +69,39 @@ class Violation:
 
 @dataclass(slots=True)
 class _Story:
-    """What one request has been through, as told by events and effects alone."""
+    """History of one request, as told by events and effects alone."""
 
     rule: PlaceRule
     origin: Place
-    """Where it arrived."""
+    """Place where the request arrived."""
     attempt: int = 0
-    """The number of the last one."""
+    """Number of the last attempt."""
     legs_opened: int = 0
     living_legs: dict[int, Target] = field(default_factory=dict)
-    """Of that attempt, by number, and where each runs."""
+    """Living legs of that attempt, by number, with their targets."""
     reading_legs: set[int] = field(default_factory=set)
-    """Those of them that only read the prompt."""
+    """Prefill legs among them."""
     is_read: bool = False
-    """The prompt has been read in this attempt, which lives on in a decode pool."""
+    """True once the prompt is prefilled in this attempt, which may live on in a decode pool without a leg."""
     answering_legs: set[int] = field(default_factory=set)
-    """Those of them that gave a first token."""
+    """Legs of that attempt that gave a first token."""
     has_begun: bool = False
-    """The client has a part of its answer."""
+    """True once the client has a part of the answer."""
     resume: int = 0
-    """How often somebody went on with it."""
+    """Number of times the answer was resumed."""
     resumed_there: int = 0
-    """Of that, as peers told with their last words, since it was last seen to go on."""
+    """Resumptions at peers, as told when their legs ended, since it was last resumed from here."""
     resumes_left: int = _NO_LIMIT
-    """How often somebody may, as whoever forwarded it says."""
+    """Most resumptions that the gateway that forwarded the request allows."""
     failed_at: set[Target] = field(default_factory=set)
-    """Where a leg of it may have failed; only there it need not go, however free that is."""
+    """Targets where a leg may have failed. The request need not go to these, however free they are."""
     hold: Hold | None = None
-    """The last one that was seen of it."""
+    """Last hold of the request that was seen."""
     ended: bool = False
 
 
 class Checker:
-    """Follows one core through its events. Feed it every event with its effects, right after `handle`."""
+    """Checker that follows one core. Give it every event with its effects, right after `handle`."""
 
     def __init__(self, core: GatewayCore) -> None:
         self._core = core
@@ -106,14 +109,15 @@ class Checker:
         self._violations: list[Violation] = []
         self._assigned = 0
         self._accepts: dict[str, PlaceRule | None] = {}
-        """By replica, from where it takes anything, as it was assigned."""
+        """Origins that each replica accepts, by replica id, as assigned."""
         self._pools: dict[PoolName, PoolSpec] = {}
         self.held = self.held_for_a_cache = 0
-        """How often a request was seen to be held for a replica; of these, for the sake of what its cache holds."""
+        """Number of times a request was seen to be held for a replica, and of these, held because of what the replica's
+        cache holds."""
 
     @property
     def open_requests(self) -> int:
-        """Requests that have arrived and not ended: zero once everything is quiet, or something was lost."""
+        """Requests that have arrived and not ended: zero once everything is quiet, or a request was lost."""
         return sum(not story.ended for story in self._stories.values())
 
     def after(self, event: Event, effects: list[Effect], now_ns: int) -> list[Violation]:
@@ -132,7 +136,7 @@ class Checker:
         self._forget_finished()
         return self._violations
 
-    # The story of each request
+    # Events and effects of each request
 
     def _follow_event(self, event: Event, effects: list[Effect]) -> None:
         if isinstance(event, AssignmentApplied) and event.version > self._assigned:
@@ -243,7 +247,7 @@ class Checker:
             self._expect("a lockdown forwards nothing", not self._core.locked_down, where)
 
     def _check_room(self, request: RequestState, leg: StartLeg) -> None:
-        """What is best effort goes where nobody else runs."""
+        """Check that a best-effort request starts only where no other leg runs."""
         if request.request_class.service_class is not ServiceClass.BEST_EFFORT or leg.role is LegRole.DECODE:
             return
         assert request.attempt is not None
@@ -251,8 +255,8 @@ class Checker:
         self._expect("what is best effort runs where somebody is idle", is_alone, f"{leg.request_id} at {leg.target}")
 
     def _check_shares(self) -> None:
-        """Whoever waits has an account, which counts those who wait; none of them is lost, and there are not more than
-        may be; nobody's counter is out of all measure."""
+        """Check fair sharing: each open request has an account, accounts count their waiting requests, none is lost,
+        their number is bounded, and no request is charged less than nothing."""
         shares, waiting = self._core.waiting.shares, dict[str, int]()
         open_requests = list(self._core.requests.values())
         for request in open_requests:
@@ -275,7 +279,8 @@ class Checker:
         self._expect("every map has a bound", shares.size <= bound, f"{shares.size} accounts")
 
     def _is_long_enough(self, request: RequestState, spec: ReplicaSpec) -> bool:
-        """By what was written down. What a stored response pins has no choice."""
+        """True if the replica's pool, as configured, takes the request's length. A request pinned by a stored response
+        has no fit."""
         fit, told = request.request_class.fit, self._pools.get(spec.pool)
         return fit is None or told is None or not 0 < told.context_tokens_max < fit.need_tokens
 
@@ -300,7 +305,7 @@ class Checker:
         for request_id in done:
             del self._stories[request_id]
 
-    # The state of the core
+    # State of the core
 
     def _check_requests(self, now_ns: int) -> None:
         for request in self._core.requests.values():
@@ -382,7 +387,7 @@ class Checker:
             )
 
     def _check_who_is_held(self) -> None:
-        """Nobody waits for a replica that has nothing to do, nor for one that is none of theirs."""
+        """Check that no request is held for a replica that is idle, or for one that may not serve it."""
         for head in self._core.waiting.all_heads():
             if head.held is None:
                 continue
@@ -402,8 +407,8 @@ class Checker:
             self._expect("nobody waits for a replica that neither reads nor is out of slots", is_busy, where)
 
     def _check_patience(self, event: Event, now_ns: int) -> None:
-        """Whoever is held for the sake of a cache waits no longer than it would take to read again what it pushes out,
-        for everybody who runs there: looked at when its replica has just been heard of, as it is then."""
+        """Check that no request is held for a cache for longer than it would take to prefill again what it pushes out,
+        for all requests that run there. Checked when the replica was just probed, as the core itself looks then."""
         if not isinstance(event, ReplicasObserved):
             return
         heard = {each.replica_id: each.sampled_ns for each in event.observations}
@@ -437,13 +442,14 @@ class Checker:
         )
 
     def _has_room(self, state: ReplicaState, request: RequestState) -> bool:
-        """Whoever yields, or leaves room, may wait beside a replica that does anything, for reasons of its own."""
+        """True if the request must take a free slot of this replica. One that yields or leaves room may wait beside a
+        replica that has anything to do."""
         is_idle = not state.load and not state.backlog_bytes and not self._core.waiting.held_for(state.slot)
         yields = request.leaves_room or request.request_class.service_class is not ServiceClass.INTERACTIVE
         return not yields or (is_idle and state.standing is Standing.AVAILABLE)
 
     def _is_for(self, state: ReplicaState, request: RequestState) -> bool:
-        """Is it in the pool that such a request is meant for? Others need not take it."""
+        """True if the replica is in the pool that the request prefers; others need not take it."""
         fit = request.request_class.fit
         if fit is None:
             return True
@@ -451,12 +457,12 @@ class Checker:
         return context >= fit.need_tokens and state.spec.pool in fit.preferred
 
     def _continues(self, state: ReplicaState) -> bool:
-        """Is it one that goes on with what another one began?"""
+        """True if the replica resumes answers that another engine began."""
         pool = self._pools.get(state.spec.pool)
         return state.spec.continues and (pool is None or pool.resumes)
 
     def _takes_part(self, state: ReplicaState, wanted: RequestClass) -> bool:
-        """Is it one that such a request is placed at?"""
+        """True if requests of this class are placed at the replica."""
         if state.spec.role is ReplicaRole.UNIFIED:
             return True
         pool = self._pools.get(state.spec.pool)
@@ -471,14 +477,14 @@ class Checker:
             )
 
     def _may_be_served(self, request: RequestState) -> bool:
-        """By anybody at all who is known, in whatever state."""
+        """True if any known target could ever serve the request, in whatever state it is."""
         wanted, origin = request.request_class, self._stories[request.request_id].origin
         if wanted.pinned is not None:
             known = {state.target: state.spec.place for state in (*self._core.replicas, *self._core.peers)}
             place = known.get(wanted.pinned)
             return place is not None and wanted.rule.allows(place) and self._takes_from(wanted.pinned.id, origin)
         if wanted.model in self._core.away:
-            return True  # whoever has what is ours is not known yet, or it comes home
+            return True  # the gateway that has them now is not known yet, or they come back
         own = (
             state.spec
             for state in self._core.replicas
@@ -510,7 +516,7 @@ class Checker:
         )
 
     def _check_refused_for_places(self, profile: RequestProfile, effects: list[Effect]) -> None:
-        """Who is told that no place would do was not to be served by a replica of ours."""
+        """Check that a request rejected for residency could not have been served by a replica of this gateway."""
         told = (effect for effect in effects if isinstance(effect, EndRequest))
         if not any(
             (each.request_id, each.outcome) == (profile.request_id, Outcome.REJECTED_RESIDENCY_PROCESSING)
@@ -567,7 +573,8 @@ class Checker:
         self._expect("every map has a bound", prefilling <= legs, f"{prefilling} prefilling of {legs} legs")
 
     def _expect(self, invariant: str, holds: bool, detail: str) -> None:
-        """Where much is looked at after every event, `_fail` alone: a detail costs more to write than to check."""
+        """Record a violation unless the condition holds. Frequent checks call `_fail` alone: formatting a detail costs
+        more than the check."""
         if not holds:
             self._fail(invariant, detail)
 

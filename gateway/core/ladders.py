@@ -1,6 +1,8 @@
-"""The ladders of pools that requests are sorted by, made of what is served here and, as far as is heard, elsewhere.
+"""Ladders: the pools of a model ordered by length, by which token budgets sort requests. Built from the pools of this
+gateway and those that peers report.
 
-Kept until the fleet changes. Where no pool of a model has a threshold there is none, and nobody's budget is asked.
+A ladder is cached until the fleet changes. A model without a pool that has a threshold has no ladder, and its requests
+need no budget.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _Key = tuple[ModelName, PlaceRule, Place | None, frozenset[Connector], bool, boo
 
 
 class Ladders:
-    """One gateway's."""
+    """Ladders of one gateway."""
 
     def __init__(self, region: RegionName, replicas: Replicas, peers: Peers) -> None:
         self._region = region
@@ -37,17 +39,17 @@ class Ladders:
 
     @property
     def exist(self) -> bool:
-        """For any model."""
+        """True if any model has a ladder."""
         return bool(self._replicas.thresholds or self._peers.thresholds)
 
     @property
     def versions(self) -> tuple[int, int]:
-        """Change whenever a ladder may have."""
+        """Versions that change whenever a ladder may have."""
         return self._replicas.version, self._peers.served_version
 
     def of(self, wanted: RequestClass, *, overflows: bool) -> Ladder | None:
-        """For those that may go to the same places. `overflows`: such requests may leave the region. None: pools of
-        this model are not told apart by budgets."""
+        """Ladder for requests of this class. `overflows`: such requests may leave the region. None: the model's pools
+        are not told apart by budgets."""
         model, rule, origin, connectors = wanted.model, wanted.rule, wanted.origin, wanted.connectors
         if not self.are_wanted(model):
             return None

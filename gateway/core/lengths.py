@@ -1,7 +1,7 @@
-"""What lengths come to in practice: what is learnt from what engines counted and refused, and how often a request went
-to a pool that was too short for it.
+"""Lengths of requests in practice: limits and ratios learnt from what engines counted and refused, and how often a
+request went to a pool that was too short for it.
 
-It never places anything; it tells the estimator and the replicas what they were wrong about.
+It places no request; it corrects the token-budget estimator and the context limits of replicas.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from gateway.core.vocabulary import (
 )
 
 _POOLS_MAX: Final = 1024
-"""Pairs of model and pool that are counted; over it, whatever comes is not."""
+"""Pairs of model and pool that are counted; over it, further pairs are not."""
 _CUT_TOKENS: Final = 16
-"""An answer that ends so near to what its pool takes has been cut by it: engines count in blocks."""
+"""Tokens below a pool's limit within which an ended answer counts as cut by it: engines count in blocks."""
 
 
 class Misroute(Word):
-    """In which way a pool was too short for a request."""
+    """Ways in which a pool was too short for a request."""
 
     REFUSED = "refused"
-    """Its engine took nothing so long."""
+    """The engine refused the request for its length."""
     CUT = "cut"
-    """Its answer ended where the pool has no more room, and its client had named no end."""
+    """The answer ended at the pool's limit, and its client had set no maximum."""
 
 
 class PoolCounts:
-    """Of one model and pool, since this gateway began."""
+    """Counts of one model and pool, since this gateway began."""
 
     __slots__ = ("cut", "placed", "refused")
 
@@ -61,25 +61,25 @@ class PoolCounts:
 
 @value
 class PoolFigures:
-    """For the metrics page."""
+    """Figures of pools told apart by token budgets, for the metrics page."""
 
     counts: dict[tuple[ModelName, PoolName], PoolCounts]
     waiting: dict[tuple[ModelName, PoolName], int]
-    """All that were ever counted, and those that nobody waits for now."""
+    """Waiting requests by model and preferred pool; 0 for counted pairs without any."""
     preempted: dict[PoolName, int]
     learnt: dict[ReplicaId, int]
-    """What replicas take, where that is less than was written down."""
+    """Context limits that engines stated in refusals, by replica, where they are below the configured ones."""
     ratios: dict[tuple[ModelName, Category], float]
-    """Bytes a token that are reckoned with, where something has been learnt."""
+    """Bytes per token used for estimates, where any were learnt."""
 
 
 class Lengths:
-    """One gateway's. Asked only about requests whose budget counts."""
+    """Length statistics of one gateway. Called only for requests with a token budget."""
 
     def __init__(self, core: GatewayState) -> None:
         self._core = core
         self.sorted = False
-        """Some of those who wait may be sorted by budgets."""
+        """True while waiting requests may have been assigned to pools by their budgets."""
         self.counts: dict[tuple[ModelName, PoolName], PoolCounts] = {}
 
     def figures(self) -> PoolFigures:
@@ -107,14 +107,14 @@ class Lengths:
         return 0, may_be_longer, is_whole
 
     def leg_ended(self, request: RequestState, leg: LegState, event: LegEnded) -> tuple[bool, bool]:
-        """Counts of engines that are not ours count as well: whoever forwards learns from what comes back. Whether some
-        replica takes less than was known, and whether one of ours cut the answer."""
+        """Learn from the end of a leg. Counts from peers' engines are used as well. Returns whether a replica turned
+        out to take less than was known, and whether a replica of this gateway cut the answer."""
         if event.too_long is not None:
             return self._refused(request, leg, event), False
         was_cut = False
         if event.result is LegResult.COMPLETED and leg.role is not LegRole.PREFILL:
             was_cut = self._was_cut(request, leg, event)
-            if request.origin_gateway_id is None:  # of a forward, its origin knows what it looked like, and learns
+            if request.origin_gateway_id is None:  # a forward's origin learns, which saw the prompt
                 self._core.token_budget.observe(request.profile, event.prompt_tokens, event.output_tokens, was_cut)
             if was_cut and isinstance(leg.state, ReplicaState):
                 counts = self._counts_of(request.profile.model, leg.state.spec.pool)
@@ -123,7 +123,8 @@ class Lengths:
         return False, was_cut
 
     def _refused(self, request: RequestState, leg: LegState, event: LegEnded) -> bool:
-        """From now on it is known to be too long for that, whatever it was taken for."""
+        """Raise the request's budget above the limit of the engine that refused it. True if that limit is news about a
+        replica."""
         state, told = leg.state, event.too_long
         assert told is not None, "its engine said so"
         assert request.budget is not None, "its budget counts"
@@ -150,7 +151,7 @@ class Lengths:
         return event.prompt_tokens + event.output_tokens >= context - _CUT_TOKENS
 
     def _has_longer(self, request: RequestState, state: ReplicaState | PeerState) -> bool:
-        """Is there a pool that may take what this target does not?"""
+        """True if a pool exists that may take what this target does not."""
         wanted = request.request_class
         ladder = self._core.ladder_of(wanted)
         if ladder is None or wanted.fit is None:
@@ -168,7 +169,7 @@ class Lengths:
 
 
 def choice_of(request: RequestState, placement: Placement) -> PoolChoice | None:
-    """For the record; None of what was placed without comparing pools."""
+    """Pool choice of a placement, for the record; None where pools were not compared."""
     fit, budget = request.request_class.fit, request.budget
     if fit is None or budget is None or placement.step is None:
         return None

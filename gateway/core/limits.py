@@ -1,8 +1,9 @@
-"""Tenants' limits, kept together by gateways that share no store: each has a part of a limit, by what all of them say
-in their heartbeats that they need. It sends nothing, and asks nobody while a request waits.
+"""Limits of tenants, kept jointly by gateways that share no store: each has a share of a limit, computed from the
+demand that all of them state in their heartbeats. The module sends nothing, and asks no other gateway while a request
+waits.
 
-What was forwarded counts where it came in. Shares are worked out once in a round, for tenants that ask for anything; a
-request costs a look into a map and a comparison.
+A forwarded request counts at its origin. Shares are computed once a round, for tenants with demand; a request costs a
+map look-up and a comparison.
 """
 
 from __future__ import annotations
@@ -32,29 +33,29 @@ from gateway.core.vocabulary import (
 
 _MINUTE_NS: Final = 60_000_000_000
 TRY_AGAIN_NS: Final = 1_000_000_000
-"""When somebody's end may have made room; nobody knows when that will be."""
+"""Retry-after where the end of another request may make room, at a time that is not known."""
 _BYTES_PER_TOKEN: Final = 4
 _FORGOTTEN_NS: Final = 2 * _MINUTE_NS
-"""A tenant that asked for nothing for so long, and owes nothing, has full buckets anyway."""
+"""Time after which an idle tenant without a debt is forgotten; its buckets are full by then anyway."""
 _ROUND_MAX: Final = 512
-"""With more tenants that ask for anything, rounds are so many times rarer."""
+"""Tenants with demand per publish interval of a round's period: with more, rounds are that many times rarer."""
 _NO_USES: Final[dict[TenantName, TenantUse]] = {}
 
 
 @dataclass(slots=True)
 class Room:
-    """What is left of a limit per minute here."""
+    """Remainder of a limit per minute at this gateway."""
 
     kind: LimitKind
     limit: int
-    """At all gateways together."""
+    """Limit of all gateways together."""
     remaining: int
     reset_ns: int
-    """Until this gateway's share of it is full again."""
+    """Time until this gateway's share of the limit is full again."""
 
 
 class Exceeded:
-    """Why a request is not let in, and when one might be."""
+    """Reason why a request is rejected, and the time after which another might be admitted."""
 
     __slots__ = ("detail", "outcome", "retry_after_ns")
 
@@ -66,31 +67,32 @@ class Exceeded:
 
 @dataclass(slots=True)
 class _Divider:
-    """Whoever keeps limits together with us, as far as we have heard of them."""
+    """Other gateways that keep a tenant's limits together with this one, and what was heard from them."""
 
     at: int
-    """Where we stand among them, by id."""
+    """Rank of this gateway among all of them, ordered by id."""
     others: list[dict[TenantName, TenantUse]]
-    """What each of the others says, by id; nothing of one who fell silent long ago."""
+    """Uses that each of the others reports, ordered by id; empty for a gateway that has been silent for too long."""
     is_unsure: bool
-    """Somebody was not heard yet, and may still be."""
+    """True while one of them has not been heard yet and may still be."""
     heard_ns: int
-    """What we told before that, all of them have taken in, and said what they do since."""
+    """Time before which everything this gateway told has been taken in by all of them, and answered with their use
+    since."""
 
 
 class Limits:
-    """Those of all tenants at one gateway."""
+    """Limits of all tenants at one gateway."""
 
     def __init__(
         self, gateway_id: GatewayId, place: Place, peers: Peers, timers: Timers, policy: ResidencyPolicy
     ) -> None:
         self.policy = policy
         self.told: tuple[TenantUse, ...] = ()
-        """For the next heartbeat."""
+        """Tenants' use for the next heartbeat."""
         self.version = 0
-        """Of what is told."""
+        """Version of what is told."""
         self.untold = 0
-        """Tenants that ask for something and are left out of heartbeats."""
+        """Tenants with demand that are left out of heartbeats."""
         self._gateway_id = gateway_id
         self._place = place
         self._peers = peers
@@ -101,17 +103,17 @@ class Limits:
         self._default: TenantConfig | None = None
         self._is_on = False
         self._meters: dict[TenantName, TenantMeter] = {}
-        """Whoever asked last comes last."""
+        """Meters by tenant, the tenant that became active last at the end."""
         self._active: dict[TenantName, TenantMeter] = {}
-        """Those that ask for anything."""
+        """Meters of the tenants with demand."""
         self._charged: dict[RequestId, tuple[TenantMeter, int]] = {}
-        """Tokens that are set aside for requests whose end has not been told: each is, once."""
+        """Tokens reserved for requests whose token count has not been settled; each is settled once."""
         self._known_ns: dict[GatewayId, int] = {}
-        """Since when we know of each peer."""
+        """Time since which each peer has been known."""
         self._heard: dict[GatewayId, tuple[tuple[TenantUse, ...], dict[TenantName, TenantUse]]] = {}
-        """What each said last."""
+        """Last uses reported by each peer, also by tenant."""
 
-    # What changes them
+    # Changes
 
     def configure(self, config: CoreConfig, now_ns: int) -> None:
         self._config = config
@@ -130,7 +132,7 @@ class Limits:
             self.round(now_ns)
 
     def assigned(self, now_ns: int) -> None:
-        """There may be other peers."""
+        """Take in a new set of peers."""
         known, self._known_ns = self._known_ns, {}
         for state in self._peers:
             gateway_id = state.spec.gateway_id
@@ -138,8 +140,8 @@ class Limits:
         self._heard = {each: heard for each, heard in self._heard.items() if each in self._known_ns}
 
     def enter(self, profile: RequestProfile, now_ns: int) -> TenantMeter | Exceeded | None:
-        """A client's own request would come in. None: its tenant has no limits. Whoever gets a meter has one request
-        more under way, and tells it when that is over."""
+        """Admit a client's request and return its tenant's meter, which counts it as running and must be told of its
+        end. None: the tenant has no limits. Exceeded: the request is rejected."""
         if not self._is_on or profile.is_control:
             return None
         config = self._config_of(profile.tenant)
@@ -164,11 +166,11 @@ class Limits:
         return meter
 
     def is_charged(self, request_id: RequestId) -> bool:
-        """Whether it is to be told what the request has used."""
+        """True if tokens are reserved for the request, so that its use is to be settled."""
         return request_id in self._charged
 
     def settle(self, request_id: RequestId, tokens: int, now_ns: int) -> None:
-        """What was set aside becomes what it came to."""
+        """Replace the tokens reserved for a request by those it used."""
         charged = self._charged.pop(request_id, None)
         if charged is None:
             return
@@ -183,7 +185,7 @@ class Limits:
         meter.tokens.ask(tokens - taken)
 
     def round(self, now_ns: int) -> None:
-        """Work shares out anew, and what is told of them."""
+        """Compute shares anew, and what is told of this gateway's use."""
         interval_ns = self._config.observation.publish_interval_ns
         dividers: dict[tuple[LimitScope, TenantName | None], _Divider | None] = {}
         for tenant, meter in list(self._active.items()):
@@ -199,21 +201,21 @@ class Limits:
         else:
             self._timers.cancel(self._timer)
 
-    # What is asked of them
+    # Queries
 
     def __iter__(self) -> Iterator[TenantMeter]:
-        """Those that ask for anything."""
+        """Meters of the tenants with demand."""
         return iter(self._active.values())
 
     def __len__(self) -> int:
         return len(self._meters)
 
     def meter_of(self, tenant: TenantName) -> TenantMeter | None:
-        """None: it has no limits, or has asked for nothing of late."""
+        """Meter of a tenant; None: it has no limits, or has been idle for long."""
         return self._meters.get(tenant)
 
     def rooms(self, tenant: TenantName, now_ns: int) -> list[Room]:
-        """What is left of its requests and tokens per minute here; nothing where it has no such limits."""
+        """Remainders of the tenant's requests and tokens per minute at this gateway; empty without such limits."""
         meter = self._meters.get(tenant) if self._is_on else None
         if meter is None:
             return []
@@ -234,8 +236,8 @@ class Limits:
         return config if config is not None and config.has_limits else None
 
     def _begin(self, tenant: TenantName, config: TenantConfig, now_ns: int) -> TenantMeter:
-        """It has asked for nothing of late: what others say by now is what counts, and nobody has to be waited for,
-        since all have left it its part."""
+        """Start metering a tenant that has been idle. What other gateways report at this moment decides its share at
+        once: all of them left this gateway its part."""
         meter = self._meters.pop(tenant, None)
         if meter is None:
             if len(self._meters) >= self._config.shares.tenants_max:
@@ -250,7 +252,8 @@ class Limits:
         return meter
 
     def _exceeded(self, meter: TenantMeter, tokens: int, now_ns: int) -> Exceeded | None:
-        """Whoever is refused has asked all the same: that is how a share comes to be larger."""
+        """Reason to reject a request by its tenant's limits, or None. A rejected request counts as demand all the same,
+        by which this gateway's share grows."""
         concurrency, requests, tokens_limit = meter.concurrency, meter.requests, meter.tokens
         if requests is not None:
             requests.ask(1)
@@ -277,12 +280,12 @@ class Limits:
         return None
 
     def _until(self, wait_ns: int, limit: Divided) -> int:
-        """A bucket that holds nothing waits for a share."""
+        """Retry-after for a bucket. A negative wait means that this gateway's share is 0 and has to grow first."""
         return self._growth_ns(limit) if wait_ns < 0 else wait_ns
 
     def _growth_ns(self, limit: Divided) -> int:
-        """When the share may have grown: what is asked for is told within an interval, and everybody says something
-        within a keep-alive. Where it cannot grow, when to try again."""
+        """Time after which the share may have grown: demand is told within a publish interval, and every gateway
+        answers within a keep-alive. Where the share is the whole limit, a fixed time to try again."""
         if limit.share >= limit.limit:
             return TRY_AGAIN_NS
         rtts_ns = [state.observation.rtt_p99_ns for state in self._peers if state.observation is not None]
@@ -326,7 +329,8 @@ class Limits:
         known: dict[tuple[LimitScope, TenantName | None], _Divider | None],
         now_ns: int,
     ) -> _Divider | None:
-        """`known`: those of this round. Tenants of whom the policy says nothing special have the same."""
+        """Gateways that divide the tenant's limits; None: this gateway alone. `known`: those found in this round.
+        Tenants without a policy of their own have the same."""
         scope = meter.config.limit_scope
         if scope is LimitScope.GATEWAY:
             return None
@@ -336,7 +340,7 @@ class Limits:
         return known[key]
 
     def _make_divider(self, scope: LimitScope, tenant: TenantName, now_ns: int) -> _Divider | None:
-        """Only those count who may know of the tenant."""
+        """Divider of a tenant's limits among the gateways in places that may know of the tenant; None without any."""
         rule = processing_rule(self.policy, tenant)
         members = sorted(
             [
@@ -356,8 +360,8 @@ class Limits:
         return _Divider(at, others, is_unsure, heard_ns)
 
     def _taken_in_ns(self, state: PeerState, now_ns: int) -> int:
-        """It said its last word then at the latest, by a round of its own that knew what we had told. Of one that fell
-        silent nothing is waited for any more once nothing is reserved for it."""
+        """Time before which the peer has taken in what this gateway told: its last report, less half a round trip and
+        two intervals. A silent peer is not waited for once nothing is reserved for it."""
         observation = state.observation
         if observation is None or self._is_silent(observation, now_ns):
             return now_ns
@@ -381,14 +385,14 @@ class Limits:
         return heard[1]
 
     def _may_still_be_heard(self, state: PeerState, now_ns: int) -> bool:
-        """We have only begun, or it has only joined."""
+        """True while a peer that has not been heard may only be late, since it or this gateway has just started."""
         if state.observation is not None:
             return False
         waited_ns = now_ns - self._known_ns.get(state.spec.gateway_id, now_ns)
         return waited_ns < 3 * self._config.observation.keep_alive_ns
 
     def _tell(self) -> None:
-        """Of those alone who keep a limit with somebody."""
+        """Collect the use of tenants that share limits with other gateways, for heartbeats."""
         window_ns = self._config.shares.demand_window_ns
         meters = [each for each in self._active.values() if each.config.limit_scope is not LimitScope.GATEWAY]
         told_max = self._config.shares.told_max
@@ -402,7 +406,7 @@ class Limits:
             self.version += 1
 
     def _forget_idle(self, now_ns: int) -> None:
-        """Those that have been idle for long, the longest first. A debt is not forgotten by keeping quiet."""
+        """Forget tenants that have been idle for long. A tenant in debt is kept: a debt is not forgotten by waiting."""
         idle: list[TenantName] = []
         for tenant, meter in self._meters.items():
             if now_ns - meter.asked_ns < _FORGOTTEN_NS:
@@ -413,7 +417,7 @@ class Limits:
             del self._meters[tenant]
 
     def _forget_one(self) -> None:
-        """The one that was idle for longest, or else the oldest of which nothing is under way."""
+        """Forget the tenant that has been idle for longest, or else the oldest without a running request."""
         idle = next((each for each in self._meters if each not in self._active), None)
         if idle is None:
             idle = next((each.tenant for each in self._meters.values() if not each.running), None)
@@ -423,7 +427,7 @@ class Limits:
 
 
 def _number_of(tenant: TenantName) -> int:
-    """The same everywhere: which gateway comes first differs between tenants."""
+    """Number of a tenant, the same at every gateway, by which the gateway ranked first differs between tenants."""
     return sum(tenant.encode())
 
 

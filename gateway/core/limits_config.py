@@ -1,4 +1,4 @@
-"""What tenants may have, and how gateways divide it: plain numbers, as the region file says them."""
+"""Limits of tenants, and how gateways divide them: plain numbers, as the region file states them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ _SECOND_NS = 1_000_000_000
 
 
 class LimitScope(StrEnum):
-    """Which gateways keep a tenant's limits together."""
+    """Gateways that share one limit of a tenant."""
 
     MESH = "mesh"
-    """All that know each other."""
+    """All gateways that know each other."""
     REGION = "region"
-    """Those of one region; each region has the limit for itself."""
+    """Gateways of one region; each region has the limit to itself."""
     GATEWAY = "gateway"
-    """Each has it for itself."""
+    """Each gateway has the limit to itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantLimits:
-    """What one tenant may have at once and a minute; None where nothing bounds it but the gateways' own limits."""
+    """Limits of one tenant on concurrency and per minute; None: not limited, but for the gateways' own limits."""
 
     concurrency_max: int | None = None
-    """Requests that are under way at once, waiting ones among them."""
+    """Requests in flight at once, waiting ones included."""
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
-    """Prompt and output together."""
+    """Tokens of prompts and outputs together."""
     limit_scope: LimitScope = LimitScope.MESH
-    """Of these three."""
+    """Scope of these three limits."""
 
     @property
     def has_limits(self) -> bool:
@@ -40,19 +40,18 @@ class TenantLimits:
 
 @dataclass(frozen=True, slots=True)
 class SharesConfig:
-    """How gateways divide tenants' limits among themselves. The same at all of them."""
+    """Parameters by which gateways divide tenants' limits among themselves. They must be the same at all gateways."""
 
     floor_share: float = 0.2
-    """Of a limit, what is divided equally: each gateway may use its part of this at once, whatever others use."""
+    """Share of a limit that is divided equally: each gateway may use its part at once, whatever the others use."""
     demand_window_ns: int = 5 * _SECOND_NS
-    """What a tenant asked for at a gateway counts for this long, and for once as long."""
+    """Length of a window of demand. Demand at a gateway counts in its own window and in the next one."""
     reserved_ns: int = 15 * _SECOND_NS
-    """What a gateway that fell silent had said stays reserved for it for so long; then the others divide it."""
+    """Time for which the last reported use of a silent gateway stays reserved for it; then the others divide it."""
     tenants_max: int = 4096
-    """Tenants with limits that are counted; over it, the one that was idle for longest is forgotten, and its buckets
-    are full again."""
+    """Tenants with limits that are counted; over it, the one idle for longest is forgotten, and its buckets are full
+    again."""
     told_max: int = 256
-    """Tenants in one heartbeat, those that ask for most of their limits first; the others are idle for whoever hears
-    it."""
+    """Tenants in one heartbeat, those under most pressure on their limits first; peers take the others for idle."""
     output_tokens_reserved: int = 1024
-    """Of a tenant's tokens per minute, for a request without a maximum, until it has ended."""
+    """Output tokens reserved per request without a maximum, until it has ended."""

@@ -1,6 +1,7 @@
-"""What is left of a region's policy where a controller's applies too: only what each of them allows.
+"""Intersection of a region's residency policy with the controller's: only what both of them allow.
 
-It must never allow anything that either of the two does not; whoever has no second policy has no business here.
+The result never allows anything that one of the two forbids. A gateway without a controller's policy does not use this
+module.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from gateway.core.residency import (
 from gateway.core.vocabulary import Place, PlaceRule
 
 _DIGEST_LENGTH_MAX = 64
-"""Of each of the two in the combined one, which travels with every forward."""
+"""Longest part of each digest in the combined one, which travels with every forward."""
 
 
 def narrowed(local: ResidencyPolicy, other: ResidencyPolicy) -> ResidencyPolicy:
-    """The policy under which a tenant's requests go, and an origin's come in, exactly where both policies say so."""
+    """Policy under which a tenant's requests may go, and an origin's may come in, exactly where both policies allow
+    it."""
     if other.place != local.place:
         return narrowed(local, closed_policy(local.place, _is_for_elsewhere(local.place, other)))
     closed_reason = local.closed_reason or _closed_by(other)
@@ -58,7 +60,7 @@ def _shown_by_both(local: LoggingRule, other: LoggingRule) -> LoggingRule:
 
 
 def _with(digest: str, other: str) -> str:
-    """Both, so that an operator finds both files by it."""
+    """Combined digest, by which an operator finds both files."""
     added = other[:_DIGEST_LENGTH_MAX]
     if added in digest.split("+"):
         return digest

@@ -1,5 +1,4 @@
-"""Other gateways as their heartbeats describe them, with our own recent forwards counted against what they
-advertised."""
+"""Peers as their heartbeats describe them, with this gateway's recent forwards counted against what they advertised."""
 
 from __future__ import annotations
 
@@ -30,14 +29,14 @@ from gateway.core.vocabulary import (
 
 BUSY: Final = Standing.BUSY
 _AHEAD_FACTOR: Final = 4
-"""Of requests that leave slots in one round trip and heartbeat, how many may wait at a peer, where the policy weighs
-that wait."""
+"""Factor on the requests that may wait at a peer, under a policy that weighs that wait: multiples of those that leave
+slots in one round trip and heartbeat."""
 _ANSWERS_MAX = 64
-"""Models with rules about which somebody asked of late."""
+"""Combinations of model and rule whose answers are cached."""
 
 
 class PeerState(TargetState[PeerSpec]):
-    """One peer: its last heartbeat, and our forwards there."""
+    """One peer: its last heartbeat, and the forwards of this gateway there."""
 
     __slots__ = ("observation", "pool_queues", "queue_lengths", "served")
 
@@ -55,10 +54,10 @@ class PeerState(TargetState[PeerSpec]):
         self.observation: PeerObservation | None = None
         self.queue_lengths: dict[ModelName, int] = {}
         self.pool_queues: dict[tuple[ModelName, PoolName], int] = {}
-        """Of these, those that wait for one pool, where it tells them apart."""
+        """Queue lengths by pool, where the peer tells its pools apart."""
         self.served: tuple[ModelCapacity, ...] = ()
-        """What it last said that it serves. One that names nothing at all has only begun: its replicas are still to be
-        found, and nobody who waits for it is to be told that there are none."""
+        """Capacities by the last report that named any. An empty report comes from a peer that has only started and is
+        still to find its replicas, so requests that wait for it are not told that it has none."""
 
     @property
     def report(self) -> LoadReport | None:
@@ -71,44 +70,44 @@ class PeerState(TargetState[PeerSpec]):
 
 @dataclass(slots=True)
 class _Answer:
-    """Who was available for one model and rule when last asked, and who has changed since."""
+    """Cached answer for one question: the peers available when last asked, and those that changed since."""
 
     available: int
     unsure: int
 
 
 class Peers(Targets[PeerState, PeerSpec]):
-    """All peers of this gateway. What was answered about them is kept, so that a question visits those that changed
-    since it was last asked, and never all. Their version changes with anything that may make one more or less
-    available; a heartbeat that says what the last one said changes nothing."""
+    """All peers of this gateway. Answers are cached, so that a question visits only peers that changed since it was
+    last asked. The version changes with anything that may make a peer more or less available; a heartbeat equal to the
+    last one changes nothing."""
 
     def __init__(self, config: CoreConfig, timers: Timers) -> None:
         super().__init__(config, timers)
         self._answers: dict[tuple[ModelName, PlaceRule, frozenset[Connector], PoolFit | None], _Answer] = {}
         self.thresholds: dict[ModelName, None] = {}
-        """Models of which some pool of theirs has one, as far as we ever heard."""
+        """Models with a pool that has a threshold, at any peer, by their reports so far."""
         self.served_version = 0
-        """Changes with what anybody among them serves, and where, as far as is known; never with how busy they are."""
+        """Version of what peers serve and where, as far as is known; it never changes with how busy they are."""
         self.weighs_waits = False
-        """Does the policy in force count what a wait at a peer costs?"""
+        """True if the placement policy in force weighs the cost of a wait at a peer."""
 
-    # What changes them
+    # Changes
 
     def configure(self, config: CoreConfig, now_ns: int) -> None:
         self._forget_answers()
         super().configure(config, now_ns)
 
     def assign(self, specs: Iterable[PeerSpec]) -> tuple[list[PeerState], list[PeerState]]:
-        """Know exactly these peers from now on. Gives those that joined and those that left; a changed spec does
-        both."""
+        """Replace the known peers. Returns those that joined and those that left; a peer with a changed specification
+        does both."""
         changed = self._own({spec.gateway_id: spec for spec in specs})
         self._forget_answers()
         self._served_changed()
         return changed
 
     def observe(self, observation: PeerObservation, now_ns: int) -> None:
-        """Take in one heartbeat. One that is older than the last, or claims another place than we were told, gives
-        nothing."""
+        """Take in one heartbeat. An overtaken one is ignored; one that claims another place than configured makes the
+        peer lost."""
         state = self._by_id.get(observation.report.gateway_id)
         if state is None or _is_overtaken(observation, state.observation):
             return
@@ -134,7 +133,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         if not (state.accepting and self._stays_available(state, now_ns)):
             self.refresh(state, now_ns)
 
-    # What is asked of them
+    # Queries
 
     def available(
         self,
@@ -145,7 +144,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         fit: PoolFit | None = None,
     ) -> int:
         """Mask of the peers that can take one more request for the model, at a place the rule allows (SkyWalker §3.3).
-        `connectors`: by which it can be handed from a prefill to a decode worker. `fit`: into which pools it fits.
+        `connectors`: ways in which it can be handed from a prefill to a decode worker. `fit`: pools it fits into.
 
         O(peers that changed since the same was last asked).
         """
@@ -170,7 +169,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         connectors: frozenset[Connector] = ALL_CONNECTORS,
         fit: PoolFit | None = None,
     ) -> int:
-        """Mask of the peers that serve the model where the rule allows, as far as we ever heard, available or not."""
+        """Mask of the peers that serve the model where the rule allows, by their reports so far, available or not."""
         mask = 0
         for state in self:
             if rule.allows(state.spec.place) and any(
@@ -189,8 +188,8 @@ class Peers(Targets[PeerState, PeerSpec]):
         may_stay: bool,
         may_cross: bool,
     ) -> list[PoolBounds]:
-        """Of the pools that such requests may be forwarded to, in our own region and in others, as far as we ever
-        heard."""
+        """Bounds of the pools at peers that such requests may be forwarded to, in this region (`may_stay`) and in
+        others (`may_cross`), by their reports so far."""
         found: list[PoolBounds] = []
         for state in self:
             is_within_reach = may_stay if state.spec.place.region == home else may_cross
@@ -199,7 +198,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         return found
 
     def unheard(self, rule: PlaceRule) -> int:
-        """Mask of the peers where the rule allows that have not said yet what they serve."""
+        """Mask of the peers in allowed places that have not yet reported what they serve."""
         mask = 0
         for state in self:
             if state.report is None and rule.allows(state.spec.place):
@@ -229,7 +228,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         connectors: frozenset[Connector] = ALL_CONNECTORS,
         fit: PoolFit | None = None,
     ) -> Standing:
-        """Could it take one more request for the model at a place the rule allows, and if not, why not?"""
+        """Standing of a peer for one more request of the model at a place the rule allows: available, or why not."""
         if not rule.allows(state.spec.place):
             return Standing.NOT_ALLOWED
         if state.standing is not AVAILABLE or state.report is None:
@@ -249,13 +248,14 @@ class Peers(Targets[PeerState, PeerSpec]):
         return AVAILABLE if self._position(state, fitting, queue_length) <= ahead_max else BUSY
 
     def ahead_max(self, gateway_id: GatewayId, release_ns: float) -> float:
-        """How many requests beyond our room that peer may forward to us, where one leaves us every `release_ns`."""
+        """Most requests beyond this gateway's room that a peer may forward to it, where one request leaves every
+        `release_ns`."""
         state = self._by_id.get(gateway_id)
         return 0.0 if state is None else self._ahead_max(state, release_ns)
 
     def wait_ns(self, state: PeerState, model: ModelName, fit: PoolFit | None) -> float:
-        """Time that one more request waits there for a slot once it has arrived, as far as the last heartbeat tells;
-        0 where a slot is free by then."""
+        """Time that one more request waits at the peer for a slot once it has arrived, by the last heartbeat; 0 where a
+        slot is free by then."""
         if state.report is None:
             return 0.0
         fitting = [each for each in state.report.capacities if each.model == model]
@@ -265,8 +265,8 @@ class Peers(Targets[PeerState, PeerSpec]):
         return max(0.0, position * _release_ns(fitting) - state.rtt_ns)
 
     def spare(self, state: PeerState, model: ModelName, rule: PlaceRule, *, is_idle: bool) -> float:
-        """Share of its slots for the model that is free, by its last heartbeat and less the forwards since; 0 where
-        requests wait there. `is_idle`: only if nothing runs there at all."""
+        """Free share of the peer's slots for the model, by its last heartbeat and less the forwards since; 0 where
+        requests wait there. `is_idle`: 0 also if any request runs there."""
         if state.report is None or self.queue_length(state, model):
             return 0.0
         room = load = 0
@@ -286,16 +286,16 @@ class Peers(Targets[PeerState, PeerSpec]):
         return queue_length + len(state.unreflected) + 1 - room
 
     def _ahead_max(self, state: PeerState, release_ns: float) -> float:
-        """Requests that may be forwarded beyond the room that was told: as many as leave slots while a heartbeat and a
+        """Requests that may be forwarded beyond the advertised room: as many as leave slots while a heartbeat and the
         forward that answers it are on their way, or slots would stand empty for a round trip. Under a policy that
         weighs the wait it is `_AHEAD_FACTOR` times as many: a session can wait where its cache is, rather than take the
-        next slot that is free elsewhere."""
+        next free slot elsewhere."""
         factor = _AHEAD_FACTOR if self.weighs_waits else 1
         interval_ns = self._config.observation.publish_interval_ns
         return factor * (state.rtt_ns + interval_ns) / release_ns if release_ns else 0.0
 
     def first_token(self, state: PeerState, key: LegKey, now_ns: int) -> None:  # noqa: ARG002
-        """A forward counts against the room that was told until a heartbeat counts it, whatever it has answered."""
+        """Take in a first token. The forward still counts against the advertised room until a heartbeat counts it."""
         state.backlog_bytes -= state.prefilling.pop(key, 0)
 
     def _served_changed(self) -> None:
@@ -305,7 +305,8 @@ class Peers(Targets[PeerState, PeerSpec]):
         )
 
     def _changes_what_is_served(self, state: PeerState, report: LoadReport) -> bool:
-        """Also with the first word of one that names nothing: it might have served anything until then."""
+        """True if a report changes what the peer serves. A first report always does: until then the peer might have
+        served anything."""
         if state.report is None:
             return True
         return bool(report.capacities) and not _serves_the_same(report, state.served)
@@ -314,7 +315,7 @@ class Peers(Targets[PeerState, PeerSpec]):
         return PeerState(self, spec, slot, self._config)
 
     def _note_change(self, state: PeerState) -> None:
-        """It may be more or less available than was last answered."""
+        """Mark the peer in every cached answer as changed."""
         self.version += 1
         bit = 1 << state.slot
         for answer in self._answers.values():
@@ -331,8 +332,8 @@ class Peers(Targets[PeerState, PeerSpec]):
         self.lose(state.spec.gateway_id, detail, now_ns)
 
     def _stale_ns(self, state: PeerState) -> int:
-        """One lost packet on a long path must not flap a peer: three keep-alives, or two worst round trips if
-        longer."""
+        """Time at which the peer becomes stale: three keep-alives after its last heartbeat, or two worst round trips if
+        longer, since one lost packet on a long path must not make it unavailable."""
         if state.observation is None:
             return 0
         keep_alive_ns = self._config.observation.keep_alive_ns
@@ -340,7 +341,7 @@ class Peers(Targets[PeerState, PeerSpec]):
 
 
 def _release_ns(capacities: list[ModelCapacity]) -> float:
-    """Mean time between two requests leaving the slots of all of them; 0: not known."""
+    """Mean time between two requests that leave the slots of all of these; 0: not known."""
     per_ns = sum([1 / capacity.release_ns for capacity in capacities if capacity.release_ns])
     return 1 / per_ns if per_ns else 0.0
 
@@ -352,8 +353,8 @@ def _fits(capacity: ModelCapacity, model: ModelName, rule: PlaceRule, connectors
 
 
 def _pool_queue(state: PeerState, capacities: list[ModelCapacity], length: int) -> int:
-    """Of those who wait there, those before whom a request for these pools would come to stand; where they are not told
-    apart, all."""
+    """Requests waiting there ahead of a request for these pools; all that wait for the model where pools are not told
+    apart."""
     if not state.pool_queues:
         return length
     pools = dict.fromkeys([(each.model, each.pool) for each in capacities])
@@ -361,12 +362,12 @@ def _pool_queue(state: PeerState, capacities: list[ModelCapacity], length: int) 
 
 
 def _says_the_same(report: LoadReport, last: LoadReport | None) -> bool:
-    """But for its number and what no placement rests on."""
+    """True if both reports say the same of all that placement rests on, whatever their sequence numbers."""
     return last is not None and report.capacities == last.capacities and report.queues == last.queues
 
 
 def _serves_the_same(report: LoadReport, served: tuple[ModelCapacity, ...]) -> bool:
-    """Where which models are, whatever is free of them."""
+    """True if the same models are served in the same places and pools, however busy."""
     if len(report.capacities) != len(served):
         return False
     return all(
@@ -380,7 +381,8 @@ def _serves_the_same(report: LoadReport, served: tuple[ModelCapacity, ...]) -> b
 
 
 def _is_overtaken(observation: PeerObservation, last: PeerObservation | None) -> bool:
-    """A restarted peer counts from the start again, so a lower sequence is old only if it was also measured earlier."""
+    """True if a heartbeat is older than the last one. A restarted peer counts from the start again, so a lower sequence
+    is old only if it was also measured earlier."""
     if last is None:
         return False
     if observation.report.sequence >= last.report.sequence:

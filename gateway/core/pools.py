@@ -1,7 +1,7 @@
-"""Which pools a request fits into, and in which order: by the tokens that it may come to, against what each pool takes
-and what it is meant for (token-budget pool routing, §2.2).
+"""Pools that a request fits into, in order of preference: the tokens that it may come to, compared with each pool's
+limit and threshold (token-budget pool routing, §2.2).
 
-Pure arithmetic over bounds. It knows no replica and no request, and never says who is free: that is for the placer.
+Pure arithmetic over bounds. It knows no replica and no request; the placer decides which pool has room.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from gateway.core.value import value
 from gateway.core.vocabulary import ModelCapacity, ModelName, PoolName
 
 _BOUNDS_MAX: Final = 16
-"""Different budgets that are told apart for one model. Our own pools' come first: others may say what they like."""
+"""Distinct budgets told apart for one model. Those of this gateway's own pools are always kept; peers' only up to this
+number."""
 _NO_LIMIT: Final = 1 << 62
 
 
 @value
 class PoolBounds:
-    """What one pool takes, and what it is meant for."""
+    """Limit and threshold of one pool."""
 
     name: PoolName
     context_tokens_max: int
-    """0: no limit is known."""
+    """Longest request the pool takes; 0: not known."""
     threshold_tokens: int
-    """0: whatever fits."""
+    """Longest request the pool is meant for; 0: any that fits."""
 
     @property
     def limit(self) -> int:
@@ -35,16 +36,19 @@ class PoolBounds:
 
 @value
 class PoolFit:
-    """Where requests of one stretch of budgets go: few of these exist, and all of a stretch share a queue."""
+    """Pools for all requests whose budgets lie in one range. There are few ranges, and requests of one range share a
+    queue."""
 
     need_tokens: int
-    """The stretch's upper end: whatever takes that takes them all."""
+    """Upper end of the range: a pool that takes this takes every request of the range."""
     preferred: tuple[PoolName, ...]
-    """Of ours, those that are meant for it; several only where nothing tells them apart."""
+    """Pools of this gateway meant for the range; several only where their bounds are equal."""
     alternates: tuple[PoolName, ...]
-    """Of ours, the others that take it: longer ones, the next longer first, and then shorter ones."""
+    """Other pools of this gateway that take the range: longer ones first, the next longer before the longest, then
+    shorter ones."""
     takes_unknown: bool
-    """It needs no more than the shortest pool that is known has: whoever does not say what it takes will do."""
+    """True if the range needs no more than the shortest known pool takes, so that a pool with no stated limit will
+    do."""
 
     @property
     def pools(self) -> tuple[PoolName, ...]:
@@ -56,7 +60,7 @@ class PoolFit:
         return capacity.context_tokens_max >= self.need_tokens
 
     def preferred_among(self, capacities: Sequence[ModelCapacity]) -> list[ModelCapacity]:
-        """Of what another gateway has for a model, that which it will take for this one."""
+        """Capacities of another gateway that it prefers for requests of this range."""
         bounds = [_bounds_of(each) for each in capacities if self.is_taken_by(each)]
         preferred = _preferred(sorted(bounds, key=_order), self.need_tokens)
         names = {(each.name, each.context_tokens_max) for each in preferred}
@@ -64,7 +68,7 @@ class PoolFit:
 
 
 class Ladder:
-    """All pools of a model that some requests may go to, ours and those of other gateways."""
+    """All pools of a model that some requests may go to, at this gateway and at others."""
 
     __slots__ = ("_bounds", "_fits", "longest_tokens")
 
@@ -76,12 +80,12 @@ class Ladder:
         self._fits = [_fit(own, need, takes_unknown=need <= shortest) for need in every]
         limits = [each.limit for each in own] + [each.context_tokens_max for each in remote]
         self.longest_tokens = max(limits, default=0)
-        """What the longest takes. Another gateway that does not say what it takes does not count."""
+        """Limit of the longest pool. Another gateway's pool with no stated limit does not count."""
 
     def fit_of(self, tokens: int, firm_tokens: int, slack_share: float) -> PoolFit:
-        """For a request that may come to so many tokens, of which so many are no guess at the answer's length. It is an
-        estimate, and on the high side: what is over the longest by no more than a share of that goes there all the
-        same, where its engine will count."""
+        """Fit of a request that may come to `tokens`, of which `firm_tokens` are no guess at the answer's length. The
+        estimate is on the high side, so a request over the longest pool's limit goes there all the same if its firm
+        tokens exceed the limit by no more than `slack_share`; the engine counts exactly."""
         if tokens > self.longest_tokens and firm_tokens <= self.longest_tokens * (1 + slack_share):
             tokens = self.longest_tokens
         return self._fits[bisect_left(self._bounds, tokens)]
@@ -96,7 +100,7 @@ def _bounds_of(capacity: ModelCapacity) -> PoolBounds:
 
 
 def _order(bounds: PoolBounds) -> tuple[int, int, PoolName]:
-    """The shortest first."""
+    """Sort key of pools, shortest first."""
     return bounds.limit, bounds.threshold_tokens or _NO_LIMIT, bounds.name
 
 
@@ -125,7 +129,8 @@ def _names(pools: Iterable[PoolBounds]) -> tuple[PoolName, ...]:
 
 
 def _preferred(fitting: Sequence[PoolBounds], need_tokens: int) -> list[PoolBounds]:
-    """The first that is meant for so many; where none is, the longest. With it, those that are just like it."""
+    """Shortest fitting pool meant for this many tokens, or the longest if none is, with all pools that have the same
+    bounds."""
     if not fitting:
         return []
     meant = [each for each in fitting if not each.threshold_tokens or each.threshold_tokens >= need_tokens]

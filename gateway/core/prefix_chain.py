@@ -1,6 +1,6 @@
-"""Turns a prompt into a chain of block hashes, so that prefixes can be compared without keeping any text.
+"""Block hashes of a prompt: turns it into a chain of them, so that prefixes can be compared without keeping any text.
 
-Never decodes the prompt, and never hashes more of it than was asked for.
+The prompt is never decoded, and no more of it is hashed than was asked for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from gateway.core.vocabulary import PREFIX_HASH_BYTES, ModelName, TenantName
 
 
 def prefix_salt(model: ModelName, tenant: TenantName, cache_salt: str | None) -> bytes:
-    """What two prompts must have in common before anything about one may be used for the other.
+    """Salt of a prompt's chain: the properties that two prompts must share before anything about one is used for the
+    other.
 
     Each field comes after its length, so no two triples look alike.
     """
@@ -40,7 +41,8 @@ def prefix_chain(
 
 
 def _framed(field: str) -> bytes:
-    """JSON strings may hold lone surrogates; they must not make a request fail here."""
+    """Bytes of a field after their length. JSON strings may hold lone surrogates, which must not make a request fail
+    here."""
     raw = field.encode("utf-8", "surrogatepass")
     return len(raw).to_bytes(4, "big") + raw
 
@@ -63,10 +65,11 @@ def _blocks(views: list[memoryview], block_bytes: int) -> Iterator[bytes]:
 def extended_chain(
     chain: bytes, parts: Iterable[bytes | memoryview], tail: bytes, *, block_bytes: int, blocks_max: int
 ) -> bytes:
-    """The chain of the text that `parts` make together, once its last byte (a bracket or quote that closes) has given
-    way to `tail`. `chain` is that of `parts`; the salt is in it, and is not needed.
+    """Chain of the text that `parts` make together, with its last byte (a closing bracket or quote) replaced by `tail`.
+    `chain` is that of `parts`; it includes the salt, which is not needed again.
 
-    As far as it can be told: unchanged where the chain was cut short, or has no block that stays as it is.
+    Returns `chain` unchanged where it was cut short, and an empty chain where no block before the last byte is
+    complete.
     """
     text = b"".join(parts)
     known = len(chain) // PREFIX_HASH_BYTES

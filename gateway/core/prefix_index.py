@@ -1,4 +1,4 @@
-"""Remembers which target has seen which prompt prefix (SkyWalker §3.2), within a fixed number of bytes.
+"""Prefix index: remembers which target has seen which prompt prefix (SkyWalker §3.2), within a fixed number of bytes.
 
 It holds hashes and slots, never text, and never more than it was allowed: the earliest refreshed records go first.
 """
@@ -14,20 +14,20 @@ from gateway.core.value import value
 from gateway.core.vocabulary import PREFIX_HASH_BYTES
 
 _NODE_BYTES = 200
-"""A node with its label's header, its key and its place in the table of nodes."""
+"""Bytes of a node with its label's header, its key and its place in the table of nodes."""
 _END_BYTES = 115
 _SUPPORT_BYTES = 45
 _BOOKS_BYTES = 545
-"""One slot's books while they are empty, without the int of its bit."""
+"""Bytes of one slot's books while they are empty, without the int of its bit."""
 _INT_BYTES = 28
 _INT_BITS_PER_BYTE = 7.5
 _SHORT_INT_BITS = 62
-"""A compiled index holds shorter ints by value."""
+"""Widest int that a compiled index holds by value."""
 
 
 @value
 class Match:
-    """The targets that know the longest part of a prompt, and how many of its blocks that is."""
+    """Targets that know the longest part of a prompt, and the number of its blocks that they know."""
 
     blocks: int
     mask: int
@@ -37,7 +37,7 @@ _NO_MATCH = Match(0, 0)
 
 
 class _Node:
-    """A run of blocks without a branch. The root's label is empty, and it is its own parent."""
+    """Run of blocks without a branch. The root's label is empty, and it is its own parent."""
 
     __slots__ = ("first_child", "label", "mask", "next_sibling", "parent", "previous_sibling")
 
@@ -74,16 +74,16 @@ class _Node:
 
 @dataclass(slots=True, eq=False)
 class _Books:
-    """What is known of one slot."""
+    """Bookkeeping of one slot: its chains and what supports its records."""
 
     bit: int
-    """The one int that serves every node with no other slot: at slot 4,000 an int takes 560 bytes."""
+    """Int shared by every node with no other slot: at slot 4,000 an int takes 560 bytes."""
     ends: OrderedDict[_Node, int]
-    """Where a chain sent to the slot ended, and when it was last sent; the earliest first."""
+    """Nodes at which chains sent to the slot ended, with the time of the last sending; the earliest first."""
     spare_supports: dict[_Node, int]
-    """By node, how many supports its record has beyond the one that every record has."""
+    """Number of supports of a node's record beyond the one that every record has."""
     blocks: int = 0
-    """All that is recorded of it."""
+    """Blocks recorded for the slot."""
 
     @property
     def earliest_ns(self) -> int:
@@ -95,7 +95,7 @@ class _Books:
 
 
 class PrefixIndex:
-    """A compressed radix tree over packed prefix chains; each node holds the slots of the targets that know its blocks.
+    """Compressed radix tree over packed prefix chains; each node holds the slots of the targets that know its blocks.
 
     A record is one slot at one node. It stays while something supports it: a chain that ended there, or the same slot's
     record at a child. So a child's slots are always a subset of its parent's, a record is as fresh as the freshest
@@ -110,10 +110,10 @@ class PrefixIndex:
         self._ttl_ns = ttl_ns
         self._root = _Node(b"", None, 0)
         self._nodes: dict[bytes, _Node] = {}
-        """By the first hash of the label."""
+        """Nodes by the first hash of their labels."""
         self._books: dict[int, _Books] = {}
         self._queue: list[tuple[int, int]] = []
-        """A heap with one (time, slot) per book, the time never later than the slot's earliest end."""
+        """Heap with one (time, slot) per book, the time never later than the slot's earliest end."""
         self._bytes = 0
         self._blocks = 0
         self._records = 0
@@ -137,7 +137,7 @@ class PrefixIndex:
         return len(self._nodes)
 
     def match(self, chain: bytes, available: int) -> Match:
-        """The longest prefix of the chain known for any available slot, and all available slots for which it is."""
+        """Longest prefix of the chain known for any available slot, and all available slots that know it."""
         nodes = self._nodes
         position, length, mask = 0, len(chain), 0
         while position < length:
@@ -156,7 +156,7 @@ class PrefixIndex:
         return Match(position // PREFIX_HASH_BYTES, mask) if mask else _NO_MATCH
 
     def insert(self, chain: bytes, slot: int, now_ns: int) -> None:
-        """Record the slot all along the chain, as fresh as now. A chain that could never fit is not recorded."""
+        """Record the slot all along the chain, with the present time. A chain that could never fit is not recorded."""
         assert len(chain) % PREFIX_HASH_BYTES == 0, "a chain is whole hashes"
         assert now_ns >= self._now_ns, "time went backwards"
         self._now_ns = now_ns
@@ -168,7 +168,7 @@ class PrefixIndex:
             self._evict()
 
     def retract(self, chain: bytes, slot: int, keep_blocks: int) -> None:
-        """Take a slot's records off the chain's path, and off all below it, beyond the first blocks.
+        """Remove a slot's records from the chain's path and from all below it, beyond the first `keep_blocks`.
 
         The blocks kept stay as fresh as the freshest chain of the slot.
         """
@@ -186,8 +186,8 @@ class PrefixIndex:
         self._evict()
 
     def withdraw(self, chain: bytes, slot: int, keep_blocks: int) -> None:
-        """Undo an insertion: the slot's records along the chain go, except those that another chain supports and the
-        first blocks. `keep_blocks`: the blocks of the chain that were recorded before the insertion."""
+        """Undo an insertion: remove the slot's records along the chain, except those that another chain supports and
+        the first blocks. `keep_blocks`: the blocks of the chain that were recorded before the insertion."""
         books = self._books.get(slot)
         end = None if books is None else self._end_of(chain)
         if books is None or end is None or end not in books.ends:
@@ -203,7 +203,7 @@ class PrefixIndex:
         self._evict()
 
     def remove_target(self, slot: int) -> None:
-        """Forget everything about a slot, at a cost of its own records."""
+        """Forget everything about a slot, at a cost in proportion to its own records."""
         books = self._books.get(slot)
         if books is None:
             return
@@ -213,14 +213,15 @@ class PrefixIndex:
         books.spare_supports.clear()
 
     def expire(self, now_ns: int) -> None:
-        """Drop the records that nothing refreshed for longer than the time to live."""
+        """Drop the records that no chain refreshed for longer than the time to live."""
         assert now_ns >= self._now_ns, "time went backwards"
         self._now_ns = now_ns
         while (books := self._stalest()) is not None and now_ns - books.earliest_ns > self._ttl_ns:
             self._drop_earliest(books)
 
     def bound(self, slot: int, blocks_max: int) -> None:
-        """Forget a slot's earliest chains until no more blocks are recorded of it, but never its last one."""
+        """Forget a slot's earliest chains until at most this many blocks are recorded for it, but never its last
+        chain."""
         books = self._books.get(slot)
         while books is not None and books.blocks > blocks_max and len(books.ends) > 1:
             self._drop_earliest(books)
@@ -230,12 +231,12 @@ class PrefixIndex:
         return 0 if books is None else books.blocks
 
     def earliest_ns(self, slot: int) -> int | None:
-        """When the earliest of a slot's chains was sent last."""
+        """Time at which the least recently sent of a slot's chains was sent last."""
         books = self._books.get(slot)
         return books.earliest_ns if books is not None and books.ends else None
 
     def last_sent_ns(self, chain: bytes, slot: int) -> int | None:
-        """When the longest beginning of the chain that was sent to the slot by itself was sent last."""
+        """Time at which the longest beginning of the chain that was sent to the slot by itself was sent last."""
         books = self._books.get(slot)
         if books is None:
             return None
@@ -251,13 +252,13 @@ class PrefixIndex:
         return last_ns
 
     def check(self) -> list[str]:
-        """Everything that should hold and does not, for tests; takes time in proportion to the whole index."""
+        """Broken invariants, for tests; takes time in proportion to the whole index."""
         return [*self._check_tree(), *self._check_books(), *self._check_sums()]
 
-    # The tree
+    # Tree
 
     def _grow(self, chain: bytes) -> _Node:
-        """The node at which the chain ends, made by splitting and adding where there is none."""
+        """Node at which the chain ends, made by splitting and adding where there is none."""
         node, position = self._root, 0
         while position < len(chain):
             child = self._nodes.get(chain[position : position + PREFIX_HASH_BYTES])
@@ -294,9 +295,10 @@ class PrefixIndex:
         return leaf
 
     def _split(self, lower: _Node, at: int) -> _Node | None:
-        """Move the first bytes of a label to a node above; None if the rest begins with a hash known elsewhere.
+        """Move the first bytes of a label to a new node above; None if the rest begins with a hash known elsewhere.
 
-        The records stay with the lower node, and each supports its new twin above. Nobody else notices.
+        The records stay with the lower node, and each supports its new twin above. Other nodes and the books do not
+        change.
         """
         label = lower.label
         key = label[at : at + PREFIX_HASH_BYTES]
@@ -321,7 +323,7 @@ class PrefixIndex:
         self._blocks -= len(leaf.label) // PREFIX_HASH_BYTES
 
     def _first_beyond(self, chain: bytes, keep: int, bit: int) -> _Node | None:
-        """The slot's first node on the chain's path from byte `keep` on; a node across that border is split."""
+        """First of the slot's nodes on the chain's path from byte `keep` on; a node across that border is split."""
         node, position = self._root, 0
         while position < len(chain):
             child = self._nodes.get(chain[position : position + PREFIX_HASH_BYTES])
@@ -338,10 +340,10 @@ class PrefixIndex:
             node, position = child, position_after
         return None
 
-    # Records and what supports them
+    # Records and their supports
 
     def _mark_end(self, books: _Books, node: _Node, time_ns: int) -> None:
-        """A chain ended here at a time no earlier than any other end of the slot."""
+        """Note that a chain ended at this node, at a time no earlier than any other end of the slot."""
         ends = books.ends
         if node in ends:
             ends[node] = time_ns
@@ -368,7 +370,7 @@ class PrefixIndex:
             self._add_spare(books, node)
 
     def _withdraw_support(self, books: _Books, node: _Node, enough_bytes: int = -1) -> _Node | None:
-        """Take one support from a record; one left without goes, which takes one from its parent's.
+        """Take one support from a record; a record left without any is removed, which takes one from its parent's.
 
         Stops early when no more than `enough_bytes` are in use, and returns the node whose record then lacks support.
         """
@@ -384,7 +386,8 @@ class PrefixIndex:
         return None
 
     def _strip(self, books: _Books, top: _Node) -> None:
-        """Remove the slot's records from a node and all below it. What they supported above is left to the caller."""
+        """Remove the slot's records from a node and all below it. The caller takes away the support that they gave
+        above."""
         found = [top]
         for node in found:
             found.extend(child for child in node.children() if child.mask & books.bit)
@@ -424,7 +427,7 @@ class PrefixIndex:
             del books.spare_supports[node]
             self._bytes -= _SUPPORT_BYTES
 
-    # The order in which records go
+    # Eviction order
 
     def _open_books(self, slot: int, now_ns: int) -> _Books:
         books = self._books.get(slot)
@@ -435,7 +438,7 @@ class PrefixIndex:
         return books
 
     def _stalest(self) -> _Books | None:
-        """The books with the earliest end of all. Closes empty books on the way, and puts refreshed ones in order."""
+        """Books with the earliest end of all. Drops empty books on the way, and puts refreshed ones in order."""
         queue = self._queue
         while queue:
             time_ns, slot = queue[0]
@@ -469,7 +472,7 @@ class PrefixIndex:
     def _fits_alone(self, chain: bytes, slot: int) -> bool:
         return _NODE_BYTES + len(chain) + _END_BYTES + _books_bytes(slot) <= self._bytes_max
 
-    # What must hold
+    # Invariants
 
     def _check_tree(self) -> Iterator[str]:
         for key, node in self._nodes.items():
@@ -527,7 +530,7 @@ class PrefixIndex:
 
 
 def _common_bytes(label: bytes, chain: bytes, position: int) -> int:
-    """How far the chain goes along with a label whose first hash it has but whose last it has not or does not reach.
+    """Bytes of a label that the chain shares, where the chain has the label's first hash but not all of it.
 
     A binary search: two hashes are equal only if all before them are.
     """
@@ -543,7 +546,7 @@ def _common_bytes(label: bytes, chain: bytes, position: int) -> int:
 
 
 def _mask_bytes(mask: int) -> int:
-    """What a node's own mask takes; a lone slot's int is shared."""
+    """Bytes of a node's own mask; a lone slot's int is shared."""
     if not mask & (mask - 1):
         return 0
     return _INT_BYTES + int(mask.bit_length() / _INT_BITS_PER_BYTE)

@@ -1,6 +1,6 @@
-"""A price list: what replicas and egress cost at which time of day, and which of it is in force at a moment.
+"""Price list: costs of replicas and egress by time of day, and the prices in force at a given moment.
 
-Pure: the moment is an argument, in seconds since 1970 (UTC), and nothing here waits for another one.
+Pure: the moment is an argument, in seconds since 1970 (UTC), and no function waits for another one.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ _MINUTE_S: Final = 60
 _DAY_S: Final = DAY_MINUTES * _MINUTE_S
 _WEEK_DAYS: Final = 7
 _FIRST_DAY: Final = 3
-"""1970 began on a Thursday, the fourth day of its week."""
+"""Day of the week on which 1970 began, a Thursday, counted from Monday as 0."""
 _WEEKEND_FROM: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """When something else holds than otherwise, on weekdays, weekends or both."""
+    """Times of the week, on weekdays, weekends or both, at which a tariff differs."""
 
     on_weekdays: bool
     on_weekends: bool
     from_minute: int
     until_minute: int
-    """Of the day, and not itself among them."""
+    """Minute of the day at which they end, itself excluded."""
     hour_micros: int | None = None
-    """None: as otherwise."""
+    """Price of an hour at these times; None: the tariff's own."""
     carbon_milligrams: int | None = None
-    """Of CO2, for a kilowatt-hour."""
+    """Milligrams of CO2 per kilowatt-hour at these times; None: the tariff's own."""
 
     def holds(self, minute: int, is_weekend: bool) -> bool:
         is_day = self.on_weekends if is_weekend else self.on_weekdays
         return is_day and self.from_minute <= minute < self.until_minute
 
     def overlaps(self, other: Hours) -> bool:
-        """In time, and in what they say."""
+        """True if both hold at a common moment and both set a price, or both a CO2 figure, for it."""
         shares_day = (self.on_weekdays and other.on_weekdays) or (self.on_weekends and other.on_weekends)
         says_both = (self.hour_micros is not None and other.hour_micros is not None) or (
             self.carbon_milligrams is not None and other.carbon_milligrams is not None
@@ -53,18 +53,18 @@ class Hours:
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """Of the replicas of one pool of a region, at all times of the week."""
+    """Prices of the replicas of one pool of a region, at all times of the week."""
 
     region: RegionName
     pool: PoolName
-    """Empty: every pool of the region that is not named."""
+    """Pool; empty: every pool of the region without a tariff of its own."""
     hour_micros: int
     is_per_use: bool
     requests_at_once: int
     busy_watts: int
     idle_watts: int
     carbon_milligrams: int
-    """Of CO2, for a kilowatt-hour."""
+    """Milligrams of CO2 per kilowatt-hour."""
     hours: tuple[Hours, ...] = ()
 
     def at(self, minute: int, is_weekend: bool) -> ReplicaPrice:
@@ -87,7 +87,7 @@ class Tariff:
 
 @dataclass(frozen=True)
 class PriceList:
-    """All of a file."""
+    """Contents of a price file."""
 
     currency: str
     digest: str
@@ -95,10 +95,10 @@ class PriceList:
     egress: tuple[EgressPrice, ...] = ()
     carbon_micros: int = 0
     valid_until_s: int | None = None
-    """Nobody has looked at it for after that. It stays in force."""
+    """Time up to which the list was checked. It stays in force after that."""
 
     def at(self, wall_s: int) -> Prices:
-        """What is in force then."""
+        """Prices in force at that moment."""
         days, second = divmod(wall_s, _DAY_S)
         is_weekend = (days + _FIRST_DAY) % _WEEK_DAYS >= _WEEKEND_FROM
         minute = second // _MINUTE_S
@@ -106,7 +106,7 @@ class PriceList:
         return Prices(self.currency, self.digest, replicas, self.egress, self.carbon_micros)
 
     def next_change_s(self, wall_s: int) -> int | None:
-        """When something else is in force than at that moment; None: never. It looks no further than a week."""
+        """Time of the next change of prices; None: they never change. Looks ahead one week."""
         if all(not each.hours for each in self.tariffs):
             return None
         now = self.at(wall_s)
@@ -119,7 +119,7 @@ class PriceList:
         return None
 
     def spans(self, from_s: int, until_s: int) -> Iterator[tuple[int, int, Prices]]:
-        """That time, cut where other prices come into force."""
+        """Stretches of the given time with one set of prices each, as (start, end, prices)."""
         while from_s < until_s:
             change_s = self.next_change_s(from_s)
             end_s = until_s if change_s is None else min(change_s, until_s)
@@ -128,7 +128,7 @@ class PriceList:
 
     @cached_property
     def _boundaries(self) -> tuple[int, ...]:
-        """Minutes of a day at which anything may change."""
+        """Minutes of a day at which a price may change."""
         found = {0}
         for tariff in self.tariffs:
             for each in tariff.hours:

@@ -1,9 +1,9 @@
-"""Who could ever serve a request, and what is said where nobody could or while it waits for them.
+"""Targets that could ever serve a request, and the words for operators while it waits for them or where there are none.
 
-A request waits only for what may come: for a replica that is down or full, for a peer that may return, for whoever has
-a replica of ours that is away. What no target that is known could ever run is refused at once, with the reason. It
-looks at the fleet and changes nothing; only the words that it finds for operators are made here, and a client is shown
-none about policies.
+A request waits only for targets that may come: a replica that is down or full, a peer that may return, the gateway that
+has a replica of this one for now. A request that no known target could ever run is rejected at once, with the reason.
+The module reads the fleet and changes nothing; only words for operators are made here, and a client is shown none about
+policies.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from gateway.core.vocabulary import (
 
 _PLACES_NAMED_MAX = 3
 _TARGETS_NAMED_MAX = 4
-"""Of each kind."""
+"""Targets of each kind named in one text."""
 _OUT_OF_REACH = frozenset({Standing.UNHEALTHY, Standing.LOST})
-"""Where there is more to say than the word."""
+"""Standings whose detail is added to the text."""
 
 Refusal = tuple[Outcome, str]
 
 
 def why_no_newcomer(core: GatewayState, profile: RequestProfile, request_class: RequestClass) -> Refusal | None:
-    """Why nobody could ever serve a client's request that has just come; None while somebody could, if only later.
-    Not for what refers to a stored response."""
+    """Reason why no target could ever serve a client's new request; None while one could, if only later. Not for a
+    request that refers to a stored response."""
     model = request_class.model
-    if not (core.replicas.serves(model) or core.peers.serves(model)):  # any word of a client's: nothing is kept of it
+    if not (core.replicas.serves(model) or core.peers.serves(model)):  # a client may send any name: none is remembered
         return None if model in core.away else _does_not_exist(model)
     if core.placer.may_ever_serve(request_class):
         return None
@@ -54,7 +54,7 @@ def why_no_newcomer(core: GatewayState, profile: RequestProfile, request_class: 
 
 
 def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None:
-    """The same of a request that waits, or would wait again."""
+    """Reason why no target could ever serve a request that waits or would wait again; None while one could."""
     request_class = request.request_class
     if core.placer.may_ever_serve(request_class, core.peers.mask_of(request.barred_at)):
         if request_class.pinned is None or request_class.pinned not in request.barred_at:
@@ -84,7 +84,7 @@ def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None
 
 
 def waits_for(core: GatewayState, request: RequestState) -> str:
-    """Whom it waits for, and what stands against each of them now."""
+    """Targets that a request waits for, and what stands against each at present."""
     held = request.held
     named = [*_replicas_awaited(core, request), *_peers_awaited(core, request)] if held is None else [_home(core, held)]
     nobody = "whoever has our replicas now" if request.profile.model in core.away else "nobody that is known"
@@ -93,7 +93,7 @@ def waits_for(core: GatewayState, request: RequestState) -> str:
 
 
 def _its_turn(core: GatewayState, request: RequestState) -> str:
-    """What else it waits for than a target: no other tenant is named."""
+    """Other things that a request waits for besides a target. No other tenant is named."""
     service_class, charge = request.request_class.service_class, request.charge
     told = "" if service_class is ServiceClass.INTERACTIVE else f"; as {service_class} it takes only what is idle"
     if leaves_room(core.waiting.shares, request):
@@ -104,13 +104,14 @@ def _its_turn(core: GatewayState, request: RequestState) -> str:
     return f"{told}; its tenant's turn comes after that of {had_less} others who had less" if had_less else told
 
 
-# Why nobody could
+# Reasons why no target could
 
 
 def _why_nobody(
     core: GatewayState, profile: RequestProfile, request_class: RequestClass, stamp: ResidencyStamp | None
 ) -> Refusal | None:
-    """`stamp`: of a forward, which is judged by what its origin says. None: a lockdown that ends would let it go."""
+    """Reason by residency, overflow or unknown model. `stamp`: for a forward, which is judged by its origin's rule.
+    None: the end of a lockdown would let the request go, or another gateway has the model for now."""
     model, rule = request_class.model, request_class.rule
     forbidden: dict[Place, str] = {}
     for place in _places_serving(core, model):
@@ -134,20 +135,20 @@ def _why_nobody(
 
 
 def _only_handed_over(core: GatewayState, request_class: RequestClass) -> Refusal | None:
-    """Of a call that has to run whole, where the model is served by disaggregated pools alone."""
+    """Reason to reject a call that must run whole, where the model is served by disaggregated pools alone."""
     anyhow = replace(request_class, connectors=ALL_CONNECTORS)
     if request_class.connectors == ALL_CONNECTORS or not core.placer.may_ever_serve(anyhow):
         return None
     whole = core.peers.eligible(request_class.model, request_class.rule, connectors=request_class.connectors)
     if core.locked_down and whole:
-        return None  # a lockdown that ends would let it go
+        return None  # the end of a lockdown would let it go
     told = f"where `{request_class.model}` is served, prompts are read and answers written by different engines, and"
     told += " this call needs one that does both"
     return Outcome.REJECTED_UNSUPPORTED, told
 
 
 def _too_long(core: GatewayState, request_class: RequestClass) -> Refusal | None:
-    """Whatever takes less of it would take it."""
+    """Reason to reject a request whose length alone keeps it from every target."""
     fit = request_class.fit
     if (
         fit is None
@@ -158,7 +159,7 @@ def _too_long(core: GatewayState, request_class: RequestClass) -> Refusal | None
     if core.locked_down and core.peers.eligible(
         request_class.model, request_class.rule, connectors=request_class.connectors, fit=fit
     ):
-        return None  # a lockdown that ends would let it go
+        return None  # the end of a lockdown would let it go
     ladder = core.ladder_of(request_class)
     longest = "less" if ladder is None else f"at most {ladder.longest_tokens} tokens"
     told = f"prompt and answer together may come to {fit.need_tokens} tokens or more, and `{request_class.model}` takes"
@@ -181,7 +182,7 @@ def _closed_to(origin: Place | None) -> str:
 
 
 def _places_serving(core: GatewayState, model: ModelName) -> dict[Place, None]:
-    """Every place that would see plaintext: those of replicas, and of the gateways before them."""
+    """Places that would see plaintext: those of replicas, and of the gateways before them."""
     places = {state.spec.place: None for state in core.replicas if model in state.spec.models}
     for peer in core.peers:
         for capacity in peer.served:
@@ -197,11 +198,11 @@ def _only_in_forbidden(model: ModelName, forbidden: dict[Place, str]) -> str:
     return f"`{model}` is served only where it may not be processed: {', '.join(few)}{_and_more(more, 'region')}"
 
 
-# Whom it waits for
+# Targets that a request waits for
 
 
 def _home(core: GatewayState, hold: Hold) -> str:
-    """The one replica that it is held for, and why it is not sent there yet."""
+    """Replica that a request is held for, and why it is not sent there yet, in words."""
     state = core.replicas.at(hold.slot)
     if hold.is_cold:
         why = "its cache is full of what is still wanted"

@@ -1,4 +1,4 @@
-"""When a gateway tells its peers how it stands, and what it says. It sends nothing."""
+"""Heartbeats to peers: when one is due, and its content. The module sends nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gateway.core.vocabulary import LoadReport, ModelQueue
 
 
 class Publisher:
-    """Heartbeats are due on change, at most once per interval, and as a keep-alive."""
+    """Decides when a heartbeat is due: on change, at most once per interval, and as a keep-alive."""
 
     def __init__(self, core: GatewayState) -> None:
         self._core = core
@@ -18,7 +18,7 @@ class Publisher:
         self._last_state: tuple[object, ...] = ()
 
     def due(self, now_ns: int) -> LoadReport | None:
-        """The heartbeat to send now, or None; then a timer is set for when it may be due."""
+        """Heartbeat to send at this moment, or None; then a timer is set for when one may be due."""
         observation = self._core.config.observation
         due_ns = self._last_ns + observation.publish_interval_ns
         keep_alive_ns = self._last_ns + observation.keep_alive_ns
@@ -34,12 +34,13 @@ class Publisher:
         return None
 
     def _is_news(self, last: LoadReport) -> bool:
-        """Would a peer that looks for a place see anything else in what we would say now?"""
+        """True if a heartbeat sent at this moment would differ enough from the last one to matter to a peer that places
+        requests."""
         share = self._core.config.observation.publish_change_share
         return not share or self._report(last.sequence).is_news_after(last, share)
 
     def _state(self) -> tuple[object, ...]:
-        """Cheap to compare: what a report is made of has changed only if one of these has."""
+        """Cheap summary of the state that a report is made of: the report has changed only if one of these has."""
         core = self._core
         return (
             core.replicas.available,
@@ -62,7 +63,8 @@ class Publisher:
         return self._last
 
     def _queues(self) -> list[ModelQueue]:
-        """All that wait for a model come last: whoever does not tell pools apart goes by what it reads last."""
+        """Queue lengths by pool, then by model: a peer that does not tell pools apart uses the last length that it
+        reads."""
         waiting = self._core.waiting
         by_pool = [ModelQueue(model, length, pool) for (model, pool), length in waiting.pool_lengths().items()]
         return [*by_pool, *[ModelQueue(model, length) for model, length in waiting.lengths_told().items()]]
