@@ -76,9 +76,9 @@ class _Books:
         """Time at which the replica began the first prompt that has no first token yet."""
 
     def leaving_ns(self, now_ns: int) -> float:
-        """Nanoseconds until a request leaves the replica. Before any interval was measured: the time since the last leg
-        was sent first, a first token came or a leg ended, if that is long; 0 otherwise. Requests queued behind the
-        first answer of a slow engine therefore count as waiting."""
+        """Nanoseconds until a request leaves the replica. Before any interval was measured: the time since the first
+        leg was sent there, its last first token came or its last leg ended, whichever is latest, if at least a second,
+        else 0. A request queued behind the first answer of a slow engine thus has a wait."""
         if self.interval_ns:
             return self.interval_ns
         if self.began_ns is None:

@@ -1,7 +1,7 @@
 """SkyWalker's prefix policy (§3.2): the target that has most of the prompt, unless its load or distance outweighs that.
 
-The paper's rules and this project's are settings of it. It compares only the targets that share the longest match and
-the least loaded one.
+The paper's rules and this project's are settings of it. It compares the targets that share the longest match with the
+least loaded one; all available regions only where `remote_choice` is `first_token`.
 """
 
 from __future__ import annotations
