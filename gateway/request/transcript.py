@@ -1,8 +1,8 @@
-"""What a client has been sent of a streamed answer, for whoever goes on with it should it break. It is kept in no other
-place, and told to nobody but the engine that goes on.
+"""Transcript of a streamed answer as sent to the client, kept so that another engine can resume the answer if it
+breaks. It is stored nowhere else and given only to the engine that resumes.
 
-While an answer passes, only references to its bytes are kept. They are read when somebody asks, or when there are many:
-text takes a fraction of the room of the events that brought it.
+While an answer passes, only references to its bytes are kept. They are parsed when the transcript is read, or once
+there are many: text takes a fraction of the room of its events.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from gateway.request import engine_api
 from gateway.request.bodies import is_set
 
 FOLD_BYTES = 64 * 1024
-"""Of events that nobody has read yet."""
+"""Bytes of events that are kept before they are parsed."""
 _STEP_BYTES = 16 * 1024
 _NUMBER_BYTES = 40
-"""Of a number and its place in a list."""
+"""Memory of a number in a list."""
 _WIDE_BYTES = 4
-"""Of a character, where one of a text is wide: each of them takes as much as the widest."""
+"""Memory of a character in text that is not ASCII: all characters take as much as the widest."""
 _NOTHING = msgspec.Raw()
 _DONE = b"data: [DONE]"
 _STRING = msgspec.json.Decoder(str)
 _TEXT = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
-"""What stands between the quotes of a JSON string."""
+"""Text between the quotes of a JSON string."""
 _OPENINGS_MAX = 4
-"""Events that are unlike those that follow, at the beginning of a stream."""
+"""Largest number of events at the beginning of a stream that differ from those that follow."""
 
 Hold = Callable[[int], bool]
-"""Takes so many bytes more (fewer, if negative) of the room that the request's body is counted in. False: there is
-none, and none was taken."""
+"""Takes so many more bytes (fewer, if negative) of the budget in which the request's body is counted. False: the budget
+is exhausted and nothing was taken."""
 
 
 class Unsound(Exception):
@@ -68,7 +68,7 @@ class _Reader:
     """Takes in documents of one API's stream, in order."""
 
     mark: ClassVar[bytes] = b""
-    """In an event that brings text, and in no other, where that begins."""
+    """Sequence number of the next event (responses API)."""
 
     def __init__(self) -> None:
         self.said = Said()
@@ -159,7 +159,7 @@ _CHUNKS = msgspec.json.Decoder(list[_Chunk])
 
 
 class _ChoicesReader(_Reader):
-    """Events with choices, of which there is one."""
+    """Parser of events with one choice."""
 
     mark = b'"content":"'
 
@@ -167,7 +167,7 @@ class _ChoicesReader(_Reader):
         super().__init__()
         self.said.token_ids = []
         self._unsaid_ids: list[int] = []
-        """Those whose text has not come out yet: half a character, or any number of tokens that have none."""
+        """Ids of tokens without text yet: a part of a character, or tokens that have no text."""
 
     @property
     def held_bytes(self) -> int:
@@ -317,7 +317,7 @@ class _ResponsesReader(_Reader):
         match event.type:
             case "response.created" if event.response is not None:
                 said.response = event.response
-                self._size += len(msgspec.json.encode(event.response))  # it may repeat what was asked
+                self._size += len(msgspec.json.encode(event.response))  # it may repeat the prompt
                 said.answer_id = str(event.response.get("id", ""))
             case "response.in_progress" | "response.queued":
                 pass
@@ -348,20 +348,20 @@ _READERS: dict[str, type[_Reader]] = {
     engine_api.RESPONSES_PATH: _ResponsesReader,
 }
 PATHS = frozenset(_READERS)
-"""The calls whose answers may go on."""
+"""Calls whose answers can be resumed."""
 
 
 class Transcript:
-    """One answer's. Everything that goes to the client passes through it, whole events at a time."""
+    """Transcript of one answer. All that goes to the client passes through it, in whole events."""
 
     __slots__ = ("_blocks", "_fold_at", "_held", "_hold", "_limit", "_put", "_reader", "_size", "is_dropped", "why_not")
 
     def __init__(self, path: str, hold: Hold, put: Callable[[bytes], bool]) -> None:
-        """`put` sends on what passes, as `Sink.put` does."""
+        """Set up the transcript. `put` sends on what passes, as `Sink.put` does."""
         self.why_not = ""
-        """Why nothing is kept any more; empty while it is."""
+        """Reason why nothing is kept any more; empty while the transcript is kept."""
         self.is_dropped = False
-        """For want of room."""
+        """True if the transcript was dropped because its room was exhausted."""
         self._reader = _READERS[path]()
         self._hold = hold
         self._put = put
@@ -379,14 +379,14 @@ class Transcript:
         return self._put(block)
 
     def keep(self, block: bytes) -> None:
-        """Of what goes to the client in another way: without what only we were told."""
+        """Keep a block that is not sent from here: the client gets it without the members it did not ask for."""
         self._blocks.append(block)
         self._size += len(block)
         if self._size > self._limit:
             self._look()
 
     def said(self) -> Said:
-        """All of it. Raises Unsound."""
+        """Return the parsed transcript. Raises Unsound."""
         if self.why_not:
             raise Unsound(self.why_not)
         self._fold()
@@ -394,7 +394,7 @@ class Transcript:
         return msgspec.structs.replace(said, token_ids=None if said.token_ids is None else list(said.token_ids))
 
     def _look(self) -> None:
-        """It has grown: is it time to read it, and is there room for it?"""
+        """Parse the kept events if there are many, and reserve room for them."""
         if self.why_not:
             self._blocks.clear()
             self._size = 0
@@ -438,9 +438,9 @@ class Transcript:
 
 
 def _alike(told: bytes, mark: bytes) -> tuple[bytes, list[bytes]]:
-    """Engines write event after event of which nothing but the text is different. Gives the beginning up to the first
-    of those, and the texts of all the others; none where one among them is of another kind. It is the same as to read
-    them one by one, and takes a tenth of the time."""
+    """Split off runs of events that differ in nothing but the text. Return the beginning up to the first of them and
+    the texts of all the others; no texts if one is of another kind. The result equals parsing them one by one, in a
+    tenth of the time."""
     start = 0
     for _ in range(_OPENINGS_MAX if mark else 0):
         end = told.find(b"\n\n", start) + 2
