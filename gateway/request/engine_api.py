@@ -37,7 +37,7 @@ POSTED_PATHS = (
 
 REQUEST_ID_HEADER = "x-request-id"
 ENGINE_HEADERS = ("accept", "content-type", "traceparent", "tracestate", "user-agent", "x-session-id")
-"""Client headers that are passed to engines, besides the request's id: neither credentials nor anything that steers the
+"""Only client headers that engines get, besides the request's id: neither credentials nor anything that steers the
 engine."""
 
 RESPONSE_ID_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")

@@ -94,12 +94,13 @@ class LegHead:
     extras: tuple[Extra, ...] = ()
     """Members of the answer that this gateway asked the engine for; they are not for the client."""
     side_channel: SideChannel = NOWHERE
-    """Address at which a decode worker may fetch the KV blocks from the prefill worker."""
+    """Addresses from which the decode worker may fetch the prefill worker's KV blocks."""
 
 
 @dataclass(slots=True)
 class LegFailure(Exception):
-    """Failure of a leg to give a usable answer. Its result is CANCELLED only where the leg was stopped.
+    """Failure of a leg to give a usable answer. Openers and legs never use CANCELLED: only the owner does, for a leg
+    that was stopped.
 
     The result is INTERNAL where the fault is this gateway's. The detail never quotes client content.
     """

@@ -54,7 +54,7 @@ REFUSED: Mapping[str, str] = {
     "modalities": "more than text",
     "audio": "more than text",
 }
-"""Members of a body that nobody goes on behind, and why."""
+"""Members of a body that prevent resuming, and why."""
 _NONE = (b"[]", b"{}", b'""')
 _HARMLESS = {"best_of": (b"1",), "top_logprobs": (b"0",)}
 _ONE = (b"null", b"1")
@@ -93,7 +93,7 @@ class Rest:
     outbound: OutboundRequest
     said: Said
     wants_usage: bool
-    """The client is told how many tokens there were, whatever the API: in an event of its own, or in the last."""
+    """True if the client gets token counts, in an event of their own or in the last one, depending on the API."""
     is_full: bool = False
     """True if the token limit was reached and only the finish is missing. Engines generate at least one token; that one
     is dropped."""

@@ -37,58 +37,59 @@ is exhausted and nothing was taken."""
 
 
 class Unsound(Exception):
-    """Nobody could go on with this answer, and why. It quotes nothing of it."""
+    """Error for an answer that cannot be resumed, with the reason. It quotes nothing of the answer."""
 
 
 class Said(msgspec.Struct):
-    """An answer so far, as the client knows it."""
+    """State of an answer so far, as the client knows it."""
 
     text: str = ""
     tokens: int = 0
-    """As far as was told or can be counted: events with content stand for tokens."""
+    """Output tokens as far as reported or countable; events with content count as tokens."""
     token_ids: list[int] | None = None
-    """Of the text, all of them; None where the engine told none, or not all."""
+    """Ids of all of the text's tokens; None if the engine did not report all."""
     prompt_token_ids: list[int] | None = None
     answer_id: str = ""
     created: int = 0
     model: str = ""
     index: int = 0
-    """Of a message: which block is being written."""
+    """Index of the block being written (messages API)."""
     response: dict[str, object] = {}
-    """Of the responses API: what the answer was announced as."""
+    """Response object with which the answer was announced (responses API)."""
     item: dict[str, object] = {}
     part: dict[str, object] = {}
     output_index: int = 0
     content_index: int = 0
     next_number: int = 0
-    """Of its next event."""
+    """Sequence number of the next event (responses API)."""
 
 
 class _Reader:
-    """Takes in documents of one API's stream, in order."""
+    """Parser of one API's stream documents, in order."""
 
     mark: ClassVar[bytes] = b""
-    """Sequence number of the next event (responses API)."""
+    """Marker directly before the text in events with text; no other event contains it."""
 
     def __init__(self) -> None:
         self.said = Said()
         self._unsaid = 0
-        """Tokens whose text has not come out yet, as they end within a character: whoever goes on writes them anew."""
+        """Tokens without text yet, as they end within a character; the engine that resumes generates them again."""
         self._texts: list[str] = []
         self._size = 0
 
     @property
     def held_bytes(self) -> int:
-        """About what is kept of what was read."""
+        """Approximate memory of the parsed answer."""
         said = self.said
         return self._size + _NUMBER_BYTES * (len(said.token_ids or ()) + len(said.prompt_token_ids or ()))
 
     def take(self, documents: bytes) -> None:
-        """A JSON array of them. Raises Unsound."""
+        """Parse a JSON array of documents. Raises Unsound."""
         raise NotImplementedError
 
     def take_alike(self, texts: list[bytes]) -> None:
-        """Of events like one that was taken in, but for their texts: what stands between the quotes. Raises Unsound."""
+        """Take the texts, as between their quotes, of events that equal a parsed one except for the text. Raises
+        Unsound."""
         silent = next((number for number, text in enumerate(reversed(texts)) if text), len(texts))
         if silent < len(texts):
             self._count(len(texts) - silent, is_said=True)
@@ -104,7 +105,7 @@ class _Reader:
         return said
 
     def _count(self, tokens: int, *, is_said: bool) -> None:
-        """`is_said`: their text, with that of those before."""
+        """Count tokens. `is_said`: they have text, and the text of earlier tokens without any is complete with it."""
         self._unsaid += tokens
         if is_said:
             self.said.tokens += self._unsaid
@@ -317,7 +318,7 @@ class _ResponsesReader(_Reader):
         match event.type:
             case "response.created" if event.response is not None:
                 said.response = event.response
-                self._size += len(msgspec.json.encode(event.response))  # it may repeat the prompt
+                self._size += len(msgspec.json.encode(event.response))  # may repeat the prompt
                 said.answer_id = str(event.response.get("id", ""))
             case "response.in_progress" | "response.queued":
                 pass
@@ -422,7 +423,7 @@ class Transcript:
         self._held = self._size = self._limit = 0
 
     def _fold(self) -> None:
-        """From events to what they say. Raises Unsound."""
+        """Parse the kept events and drop them. Raises Unsound."""
         blocks, self._blocks = self._blocks, []
         told, alike = _alike(b"".join(blocks), self._reader.mark)
         lines = told.split(b"\n")
