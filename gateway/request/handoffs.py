@@ -135,7 +135,7 @@ class Handoff:
     """Hand-off in a prefill's answer, and the rest of the answer."""
 
     told: bytes = b""
-    """JSON object, unchanged; empty if the two engines use another channel."""
+    """JSON object, unchanged except for removed plug-in members; empty if the two engines use another channel."""
     answer: bytes = b""
     """Rest of the prefill's answer, which `assembling.py` uses."""
     counts: bytes = b""

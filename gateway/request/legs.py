@@ -45,7 +45,7 @@ class Part:
     nonce: bytes
     """Random bytes drawn for the request, from which the id that both engines use is derived."""
     told: bytes = b""
-    """Hand-off for a decode: the prefill's answer, unchanged. It locates a prompt's KV blocks and must not appear in
+    """Hand-off for a decode, as the prefill's answer gave it. It locates a prompt's KV blocks and must not appear in
     any event, log or record."""
     assembled: bool = False
     """True if a decode is streamed and assembled here for a client that wants the answer in one piece."""
@@ -111,7 +111,7 @@ class LegFailure(Exception):
     is_final: bool = False
     """True if a peer reports that its broken answer must not be resumed by another target."""
     has_reached: bool = True
-    """False if the connection failed before the target could have received the request."""
+    """False if the connection was refused, so that the target has seen nothing of the request."""
     resumes_used: Resumes | None = None
     """Number of times that a peer resumed the answer. None: not reported."""
 

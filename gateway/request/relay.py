@@ -642,8 +642,8 @@ class Feed:
         return self._withheld.feed(rest, is_crossing=scanner.is_crossing) + self._withheld.close()
 
     def _finish_soon(self, scanner: EventScanner) -> None:
-        """Give the engine a short time to end its response, now that all of the answer has passed; only the reuse of
-        the connection depends on it."""
+        """Give the engine a short time to end its response once all of the answer has passed; only the reuse of the
+        connection depends on it."""
         if self._ended is None:
             self._usage = self._usage_of_all(scanner.usage)
             if self._may_be_counted_yet():

@@ -236,8 +236,8 @@ _OF_CHAT_ALONE = frozenset(
 
 def _rest_of_chat_in_ids(members: Members, said: Said) -> Members | None:
     """Return the rest as a completion in token ids, which is exact, if an engine reported the ids of the whole prompt
-    and answer and the request has a token limit (a completion has another default, and no parser). None: continue as
-    text."""
+    and answer and the request has a token limit and no tools: a completion has another default limit and no tool
+    parser. None: continue as text."""
     if not said.token_ids or not said.prompt_token_ids or bytes(members.get("tools", b"null")) not in _EMPTY:
         return None
     limit = members.get("max_completion_tokens", members.get("max_tokens"))

@@ -112,8 +112,8 @@ def _network(text: str) -> IPv4Network | IPv6Network:
 
 
 def stray_in(told: bytes, own: SideChannel) -> Stray | None:
-    """Return the first host or port in a hand-off that is not the worker's own; None if there is none. `told` is a JSON
-    object. Raises msgspec's errors if it is not."""
+    """Return the first fault of a hand-off: a host or port that is not the worker's own, or too many values to check.
+    None if there is none. `told` is a JSON object. Raises msgspec's errors if it is not."""
     seen = 0
     for name, raw in _MEMBERS.decode(told).items():
         if _NUMBERS.fullmatch(raw) and len(name) <= _KEY_LENGTH_MAX and _kind(name) is None:

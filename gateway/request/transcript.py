@@ -360,7 +360,7 @@ class Transcript:
     def __init__(self, path: str, hold: Hold, put: Callable[[bytes], bool]) -> None:
         """Set up the transcript. `put` sends on what passes, as `Sink.put` does."""
         self.why_not = ""
-        """Reason why nothing is kept any more; empty while the transcript is kept."""
+        """Reason why the transcript was given up; empty while it is kept."""
         self.is_dropped = False
         """True if the transcript was dropped because its room was exhausted."""
         self._reader = _READERS[path]()

@@ -1,5 +1,5 @@
-"""Token usage of a request. One function computes it for the rate limits and the metrics alike, so that they agree. It
-looks at no byte of an answer and at no clock."""
+"""Token usage of a request. One function computes it for the limits of keys, the metrics and the audit log alike, so
+that they agree. It looks at no byte of an answer and at no clock."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Offer:
         self.siblings = siblings
         self.remotes = remotes
         self.held: Hold | None = None
-        """Hold of a request that waits for a replica already; it is the first of those that wait for that replica."""
+        """Hold of a request that already waits for a replica; it is the first of its class there."""
         self.arrived_ns = 0
 
     def count(self) -> int:
