@@ -1,7 +1,7 @@
-"""What an engine's answer says of itself, in the words of each API: tokens, the end, usage, faults, ids. Pure.
+"""Engine answers of each API: tokens, end, usage, faults, ids. Pure.
 
-A whole answer is one document; of a stream, each event's data is one. There are three kinds, told apart by what is in
-them: chat and completions (`choices`, ended by `[DONE]`), responses (`response.…` types) and messages (`message_…` and
+A whole answer is one document; in a stream, each event's data is one. The content tells three kinds apart: chat and
+completions (`choices`, ended by `[DONE]`), responses (`response.…` types) and messages (`message_…` and
 `content_block_…` types), both ended by an event of their own.
 """
 
@@ -14,10 +14,10 @@ from gateway.core.value import value
 from gateway.request.engine_errors import decode, status_in
 
 _ABORTS = frozenset({"abort", "error"})
-"""Finish reasons that nobody asked for: the engine stopped by itself."""
+"""Finish reasons of answers that the engine stopped by itself."""
 RECOMPUTED = b'"recomputed"'
-"""vllm-ascend's stop reason for an answer that a decode worker gave up to make room: it says `stop` beside, and is no
-end. Anybody's stop text may say the same, so only what comes from a decode worker is held against it."""
+"""Stop reason of vllm-ascend for an answer that a decode worker gave up to make room; the finish reason says `stop`,
+although it is no end. A client's stop text may be the same, so only answers of decode workers are checked for it."""
 _NO_ROOM = 503
 _PREPARATIONS = frozenset(
     {
@@ -33,21 +33,21 @@ _PREPARATIONS = frozenset(
         "ping",
     }
 )
-"""Types of events that may come before anything is generated."""
+"""Types of events that may precede all generated output."""
 ENDS = frozenset({"response.completed", "response.incomplete", "message_stop"})
-"""Types of the events that stand for `[DONE]`."""
+"""Types of the events that take the place of `[DONE]`."""
 TOKENS_MAX = 1 << 24
-"""More than any context holds; a count beyond it is none."""
+"""Upper bound of a plausible token count, beyond any context; larger ones are ignored."""
 _RESPONSE_ID_LENGTH_MAX = 256
 USAGE_WITHIN_BYTES = 16 * 1024
-"""Of its end an answer tells its usage, whatever follows behind."""
+"""Bytes at the end of an answer that are searched for its usage."""
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
 _FIRST_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*"([^"\\]{1,256})"')
 
 
 @value
 class TokenUsage:
-    """What the engine counted; None where it did not say, or nothing that can be."""
+    """Token counts that the engine reported; None where one is missing or implausible."""
 
     prompt_tokens: int | None = None
     output_tokens: int | None = None
@@ -56,29 +56,29 @@ class TokenUsage:
 
 @value
 class Fault:
-    """Why an answer must not reach the client as it is."""
+    """Reason why an answer must not reach the client as it is."""
 
     detail: str
-    """Without any text of the engine's: that may quote the prompt."""
+    """Reason in this gateway's words; the engine's text may quote the prompt."""
     code: int | None = None
-    """The status that an error event names."""
+    """Status that an error event names."""
     body: bytes = b""
-    """The error event's JSON."""
+    """JSON of the error event."""
 
 
 @value
 class Answer:
-    """What a whole answer says about itself."""
+    """Facts that a whole answer states about itself."""
 
     fault: Fault | None
     usage: TokenUsage | None = None
     response_id: str | None = None
-    """The id under which a responses API may keep it."""
+    """Id under which a responses API may keep the answer."""
 
 
 def inspect_answer(body: bytes, *, may_give_up: bool = False) -> Answer:
-    """Look at a whole JSON answer: is it one, did the engine stop by itself, what did it count, may it be kept?
-    `may_give_up`: it comes from a decode worker."""
+    """Inspect a whole JSON answer: validity, abort, usage, and the id of a stored response. `may_give_up`: it comes
+    from a decode worker."""
     document = decode(body)
     if not isinstance(document, dict):
         return Answer(Fault("the answer is not a JSON object"))
@@ -88,17 +88,17 @@ def inspect_answer(body: bytes, *, may_give_up: bool = False) -> Answer:
 
 
 def first_id_of(beginning: bytes) -> str | None:
-    """The id with which an answer begins that is too large to be looked at whole."""
+    """Id at the beginning of an answer that is too large to be decoded."""
     match = _FIRST_ID.match(beginning)
     return match[1].decode("utf-8", "replace") if match is not None else None
 
 
 def is_token(document: dict[str, Any]) -> bool:
-    """Is this event, a JSON object, a sign that generation is under way?
+    """Return true if this event, a JSON object, shows that generation has begun.
 
-    A role without content is not, since some engines send it before they have scheduled anything; nor is a usage event,
-    nor what only announces an item. Empty text without a role is: the token is half a character. Calls of tools and
-    reasoning are tokens like any, and so is every event of an unknown shape.
+    A role without content does not, since some engines send it before they have scheduled the request; nor does a usage
+    event, nor the announcement of an item. Empty text without a role does: its token is part of a character. Tool calls
+    and reasoning count as tokens, and so does every event of an unknown shape.
     """
     if "choices" not in document:
         return type_of(document) not in _PREPARATIONS
@@ -106,8 +106,8 @@ def is_token(document: dict[str, Any]) -> bool:
 
 
 def has_content(document: Any) -> bool:
-    """Did this event, somewhere behind the first token, bring anything generated? Not one that only says why a choice
-    ended, tells usage, or closes an item."""
+    """Return true if this event, after the first token, has generated content, rather than only a finish reason, usage,
+    or the end of an item."""
     if not isinstance(document, dict):
         return True
     if "choices" in document:
@@ -117,7 +117,7 @@ def has_content(document: Any) -> bool:
 
 
 def usage_of(document: Any) -> TokenUsage | None:
-    """What was counted, in the words of whichever API; a stream's events may wrap it in the response or message."""
+    """Token usage in the terms of any API; a stream's events may wrap it in the response or message."""
     if not isinstance(document, dict):
         return None
     for holder in (document, document.get("response"), document.get("message")):
@@ -128,8 +128,8 @@ def usage_of(document: Any) -> TokenUsage | None:
 
 
 def usage_at_end(tail: bytes) -> TokenUsage | None:
-    """Of the last bytes of an answer too large to hold: engines tell it behind all that they generated. Within text
-    they write every quote with a backslash, so that no text looks like it."""
+    """Usage in the last bytes of an answer too large to hold, where engines write it after all content. Inside text
+    every quote has a backslash, so no text matches."""
     found = _USAGE.match(tail, max(tail.rfind(b'"usage"'), 0))
     return None if found is None else usage_of({"usage": decode(found[1])})
 
@@ -150,14 +150,14 @@ def fault_of(document: Any, payload: bytes, *, is_error: bool) -> Fault | None:
 
 
 def given_up(document: Any) -> Fault | None:
-    """Did a decode worker end this to make room? Until somebody resumes it, it is an error like any other."""
+    """Fault if a decode worker gave the answer up to make room; an error like any other unless it is resumed."""
     if isinstance(document, dict) and any(each.get("stop_reason") == "recomputed" for each in _choices(document)):
         return Fault("the engine gave the request up to make room", _NO_ROOM)
     return None
 
 
 def _has_sound_choices(document: dict[str, Any]) -> bool:
-    """As far as they are read here, or there are none."""
+    """Return true if there are no choices, or those have the expected types."""
     choices = document.get("choices")
     if choices is None:
         return True
@@ -170,7 +170,8 @@ def _has_sound_end(choice: dict[str, Any]) -> bool:
 
 
 def _was_aborted(document: dict[str, Any], kind: str) -> bool:
-    """Did the engine end it without saying that it failed? Nobody cancels through the engine's own API here."""
+    """Return true if the engine ended the answer without reporting an error. Clients cannot cancel through the engine's
+    API here."""
     response = document if document.get("object") == "response" else document.get("response")
     if isinstance(response, dict):
         return response.get("status") in ("cancelled", "failed")
@@ -193,7 +194,7 @@ def with_opening(usage: TokenUsage, opening: TokenUsage) -> TokenUsage:
 
 
 def believed(tokens: object) -> int | None:
-    """As far as it can be one: a count of tokens that somebody told."""
+    """Return a reported token count, or None if it is implausible."""
     return tokens if type(tokens) is int and 0 <= tokens <= TOKENS_MAX else None
 
 
@@ -223,7 +224,7 @@ def _has_content(choice: dict[str, Any]) -> bool:
 
 
 def has_finished(document: Any) -> bool:
-    """Does a choice say why it ended?"""
+    """Return true if a choice has a finish reason."""
     return isinstance(document, dict) and any(choice.get("finish_reason") for choice in _choices(document))
 
 
@@ -246,7 +247,8 @@ def stop_reason_of(part: Any) -> Any:
 
 
 def _newer_usage(usage: dict[str, Any]) -> TokenUsage:
-    """Responses count cached tokens among the prompt's; messages beside them."""
+    """Usage in the terms of responses and messages. Responses count cached tokens among the prompt's, messages beside
+    them."""
     prompt, output = _count(usage, "input_tokens"), _count(usage, "output_tokens")
     details = usage.get("input_tokens_details")
     if isinstance(details, dict):

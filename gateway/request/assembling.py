@@ -1,13 +1,13 @@
-"""Puts a stream together to the answer that the engine would have given in one piece, field for field. Pure.
+"""Assembles a stream into the answer that the engine would have given in one piece, field for field. Pure.
 
-With a hand-off a decode is had as a stream even for a client who wants none: its first token says that the prefill
-worker is free again. What only the engine's whole answers hold, and in which order, is read off the prefill's: it is
-one of the same call, from an engine of the same version. The table says where each field comes from; a field that it
-does not know is a reason to refuse, never to guess.
+With a hand-off, a decode is streamed even for a client that does not stream: its first token shows that the prefill
+worker is free again. Fields that only whole answers have, and the order of fields, are taken from the prefill's answer,
+which is one of the same call from an engine of the same version. The table says where each field comes from; an unknown
+field is refused, never guessed.
 
-vLLM writes whole answers with Python's `json`, so they are written with that here: what comes out is equal to the
-engine's own byte for byte, for text, token ids and usage. Equal in its fields only, and as the engine's parser streams
-it, is reasoning, which no recording here has.
+vLLM writes whole answers with Python's `json`, and so does this module: for text, token ids and usage the result equals
+the engine's own byte for byte. Reasoning, which no recording here has, is equal in its fields only, as the engine's
+parser streams it.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from gateway.request.sse import events, fields
 
 _ABSENT = msgspec.Raw()
 _NUMBERS = "q"
-"""Token ids are held as signed numbers of 64 bits."""
+"""Array type of token ids: signed numbers of 64 bits."""
 _NUMBER_END = 1 << 63
 
 
 class Unassembled(Exception):
-    """This stream is not put together here. It says what stood in the way, never what the answer was."""
+    """Error for a stream that cannot be assembled, with the obstacle. It never quotes the answer."""
 
 
 class TooLong(Unassembled):
-    """This one is; others of the same engine need not be."""
+    """Error for an answer that is too long; other answers of the same engine need not be."""
 
 
 class From(Enum):
-    """Where a field of a whole answer comes from."""
+    """Source of a field of a whole answer."""
 
     PREFILL = auto()
-    """The prefill's answer has it, and every answer has the same."""
+    """The prefill's answer; every answer has the same value."""
     TOLD = auto()
-    """The stream tells it: the last word counts, and null where there is none."""
+    """Last value in the stream; null if there is none."""
     TEXT = auto()
-    """Piece by piece."""
+    """Text in pieces."""
     NUMBERS = auto()
-    """Some at a time."""
+    """Lists of numbers in pieces."""
     COUNTS = auto()
-    """An object of numbers, of which a stream leaves out those that are null."""
+    """Object of numbers, in which a stream omits those that are null."""
     NOTHING = auto()
-    """It is null in what we ask for; anything else cannot be had from a stream."""
+    """Always null for the calls made here; another value cannot be had from a stream."""
     NULL = auto()
-    """Whatever the prefill has there is between engines."""
+    """Always null for the client; the prefill's value is meant for engines."""
 
 
 Table = dict[str, From]
@@ -107,8 +107,8 @@ MESSAGE: Table = {
     "reasoning": From.TEXT,
     "reasoning_content": From.TEXT,
 }
-"""Of a chat: the message, whose pieces come as `delta`. With tools a decode is asked for the whole answer: engines read
-calls out of a text in another way than out of its pieces."""
+"""Fields of a chat's message, whose pieces come as `delta`. With tools a decode is asked for the whole answer, since
+engines parse calls differently from a text than from its pieces."""
 
 
 class _Asked(msgspec.Struct):
@@ -120,8 +120,9 @@ _ASKED = msgspec.json.Decoder(_Asked)
 
 
 def can_be_assembled(path: str, body: bytes) -> bool:
-    """May the decode of this call be had as a stream for a client who wants none? `handoffs.py` has said that it can be
-    handed off at all. Logprobs are many times their text, and better passed on than held."""
+    """Return true if the decode of this call may be streamed for a client that does not stream; `handoffs.py` has
+    decided that it can be handed off. Logprobs are many times the size of their text and therefore passed on rather
+    than held."""
     if path not in TOP:
         return False
     asked = _ASKED.decode(body)
@@ -129,13 +130,14 @@ def can_be_assembled(path: str, body: bytes) -> bool:
 
 
 class Assembler:
-    """One answer. Feed it a stream's events as they are released; at the end it gives the whole."""
+    """Assembler of one answer. It takes a stream's events as they are released and returns the whole answer at the
+    end."""
 
     __slots__ = ("_bytes_max", "_choice", "_message", "_parts", "_top")
 
     def __init__(self, path: str, prefilled: bytes, *, bytes_max: int) -> None:
-        """`prefilled`: the prefill's answer to the same call. `bytes_max`: of text and numbers that may be held. Raises
-        Unassembled."""
+        """Set up the assembler. `prefilled`: the prefill's answer to the same call. `bytes_max`: limit of the text and
+        numbers held. Raises Unassembled."""
         skeleton = decode(prefilled)
         choices = skeleton.get("choices") if isinstance(skeleton, dict) else None
         if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
@@ -150,7 +152,7 @@ class Assembler:
         self._bytes_max = bytes_max
 
     def feed(self, block: bytes) -> None:
-        """Whole events. Raises Unassembled."""
+        """Take whole events. Raises Unassembled."""
         for event in events(block):
             payload = fields(event)[1]
             if payload is not None and not payload.startswith(b"[DONE]"):
@@ -159,7 +161,7 @@ class Assembler:
             raise TooLong(f"the answer is more than {self._bytes_max} bytes")
 
     def finish(self) -> bytes:
-        """The whole answer. Raises Unassembled where the stream has not told all of it."""
+        """Return the whole answer. Raises Unassembled if the stream lacked its usage or finish reason."""
         if "usage" not in self._top.told or "finish_reason" not in self._choice.told:
             raise Unassembled("the stream did not tell its usage, or why it ended")
         choice = self._choice.whole()
@@ -183,7 +185,8 @@ class Assembler:
             self._message.take(delta)
 
     def _whole_message(self) -> dict[str, Any]:
-        """The first event brings an empty text; with nothing but reasoning engines say that there is none."""
+        """Return the message. A stream begins with an empty text; with nothing but reasoning, engines set the content
+        to null."""
         message = self._message.whole()
         if not message.get("content") and (message.get("reasoning") or message.get("reasoning_content")):
             message["content"] = None
@@ -191,12 +194,12 @@ class Assembler:
 
 
 class _Part:
-    """One object of the answer."""
+    """Part of the answer that is one JSON object."""
 
     __slots__ = ("_numbers", "_skeleton", "_table", "_texts", "told")
 
     def __init__(self, skeleton: dict[str, Any], table: Table, *, holds: str = "") -> None:
-        """`holds`: a field that is a part of its own."""
+        """Set up the part. `holds`: a field that is a part of its own."""
         for name, value in skeleton.items():
             if name != holds and value is not None and table.get(name, From.NOTHING) is From.NOTHING:
                 raise Unassembled(f"whole answers have {name[:64]!r}, and streams do not")
@@ -208,7 +211,7 @@ class _Part:
 
     @property
     def held(self) -> int:
-        """Bytes."""
+        """Size of the texts and numbers held, in bytes."""
         numbers = sum(len(each) * each.itemsize for each in self._numbers.values())
         return numbers + sum(map(len, self._texts.values()))
 
@@ -229,7 +232,7 @@ class _Part:
                     raise Unassembled(f"an event has {name[:64]!r}, which is in no table")
 
     def whole(self) -> dict[str, Any]:
-        """In the order of the prefill's answer; what only the stream knows comes last."""
+        """Return the fields in the order of the prefill's answer, followed by those that only the stream has."""
         names = dict.fromkeys((*self._skeleton, *self.told, *self._texts, *self._numbers))
         return {name: self._value(name) for name in names}
 

@@ -1,7 +1,7 @@
-"""What the bodies of the API's calls hold that matters for routing. Text is skipped over, never decoded.
+"""Request bodies of the API's calls, as far as they matter for routing. Text is skipped over, never decoded.
 
-A body that names what only a gateway may tell an engine is refused: from a client's hand it can stop an engine, make it
-read another request's cache, or take another request's name. A peer's hand is no better: both doors read bodies here.
+A body with a field that only a gateway may send to an engine is refused: from a client it could stop an engine, make it
+read another request's cache, or take another request's id. Bodies from peers are read here too, by the same rules.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ _NOTHING = msgspec.Raw()
 _UNSET = (b"", b"null", b"false")
 _UNSET_BYTES_MAX = max(map(len, _UNSET))
 _ATTRIBUTION = b"x-anthropic-billing-header"
-"""Some clients begin their system prompt with a line that differs in every request, and engines leave it out."""
+"""Marker of a line with which some clients begin their system prompt; it differs in every request, and engines drop
+it."""
 _ATTRIBUTION_WITHIN_BYTES = 128
 _ATTRIBUTED_BYTES_MAX = 256 * 1024
-"""Of a system prompt that is taken apart to leave that line out; a longer one, or one of"""
+"""Largest system prompt that is parsed to leave that line out, in bytes ..."""
 _ATTRIBUTED_BLOCKS_MAX = 64
-"""more blocks, is compared with it."""
+"""... and in blocks; a larger one is indexed with the line."""
 _XARGS_BYTES_MAX = 64 * 1024
-"""Each of their names is looked at."""
+"""Limit of `vllm_xargs`, since each of its names is checked."""
 
 
 class BodyFaultKind(StrEnum):
-    """By the code that a client is told."""
+    """Kind of body fault, by the error code that the client receives."""
 
     INVALID_JSON = "invalid_json"
     INVALID_FIELD = "invalid_field"
@@ -41,7 +42,7 @@ INVALID_JSON, INVALID_FIELD, UNSUPPORTED_FIELD = BodyFaultKind
 
 
 class BodyFault(Exception):
-    """A body that no engine is to see, and why. Each door says so in its own words."""
+    """Error for a body that must not reach an engine. Each edge words it for its own protocol."""
 
     def __init__(self, kind: BodyFaultKind, detail: str, param: str | None = None) -> None:
         super().__init__(detail)
@@ -53,24 +54,24 @@ class BodyFault(Exception):
 class _Reserved(msgspec.Struct, kw_only=True):
     """Fields that engines know and clients may not set."""
 
-    # Handing a KV cache from one engine to another
+    # Hand-off of a KV cache between engines
     kv_transfer_params: msgspec.Raw = _NOTHING
     ec_transfer_params: msgspec.Raw = _NOTHING
     bootstrap_host: msgspec.Raw = _NOTHING
     bootstrap_port: msgspec.Raw = _NOTHING
     bootstrap_room: msgspec.Raw = _NOTHING
     disagg_prefill_dp_rank: msgspec.Raw = _NOTHING
-    # Choosing a part of an engine
+    # Choice of a part of an engine
     data_parallel_rank: msgspec.Raw = _NOTHING
     routed_dp_rank: msgspec.Raw = _NOTHING
-    # Naming a request inside the engine; a response takes its name, too
+    # Id of a request inside the engine; a response takes its id, too
     request_id: msgspec.Raw = _NOTHING
     rid: msgspec.Raw = _NOTHING
-    # Asking for routed experts, which are megabytes
+    # Return of routed experts, which are megabytes
     routed_experts_prompt_start: msgspec.Raw = _NOTHING
     routed_experts_start_len: msgspec.Raw = _NOTHING
     return_routed_experts: msgspec.Raw = _NOTHING
-    # Loading weights or code
+    # Loading of weights or code
     lora_path: msgspec.Raw = _NOTHING
     custom_logit_processor: msgspec.Raw = _NOTHING
 
@@ -81,7 +82,7 @@ _NONE_RESERVED = (_NOTHING,) * len(RESERVED_FIELDS)
 
 
 class Body(_Reserved, kw_only=True):
-    """What all calls have in common."""
+    """Fields common to all calls."""
 
     fills_prefix_cache: ClassVar[bool] = True
 
@@ -96,7 +97,7 @@ class Body(_Reserved, kw_only=True):
     vllm_xargs: msgspec.Raw = _NOTHING
 
     def prompt_parts(self) -> list[memoryview]:
-        """What engines compute on, in the order in which they put it together."""
+        """Parts of the body that engines run inference on, in the order in which they are combined."""
         raise NotImplementedError
 
     def output_tokens_max(self) -> int | None:
@@ -112,7 +113,7 @@ class Body(_Reserved, kw_only=True):
 
     @property
     def salt(self) -> str | None:
-        """What sets this client's cache apart from others', in either engine's word for it."""
+        """Client's own cache salt, from either engine's field for it."""
         salt = None if self.cache_salt is msgspec.UNSET else self.cache_salt
         return salt if self.extra_key is None else f"{salt or ''}\0{self.extra_key}"
 
@@ -133,13 +134,13 @@ class Body(_Reserved, kw_only=True):
         return False
 
     def check(self) -> None:
-        """Raises BodyFault for what we cannot keep a promise about."""
+        """Check the call's own rules. Raises BodyFault for options that the gateway cannot support."""
 
 
 class _Generating(Body, kw_only=True):
     tools: msgspec.Raw = _NOTHING
     max_tokens: int | None = None
-    # What decides whether two engines may share the work: see `handoffs.py`
+    # Fields that decide whether prefill and decode may run on two engines: see `handoffs.py`
     n: msgspec.Raw = _NOTHING
     best_of: msgspec.Raw = _NOTHING
     use_beam_search: msgspec.Raw = _NOTHING
@@ -225,7 +226,7 @@ class MessagesBody(_Generating, kw_only=True):
 
 
 class CountTokensBody(MessagesBody, kw_only=True):
-    """Nothing is computed, so nothing is cached and nothing comes piece by piece."""
+    """Body of a call that runs no inference, so nothing is cached or streamed."""
 
     fills_prefix_cache: ClassVar[bool] = False
 
@@ -251,7 +252,7 @@ class RerankBody(Body, kw_only=True):
 
 
 class ScoreBody(Body, kw_only=True):
-    """The pairs have had several names."""
+    """Body of a score call; the fields of the pairs have several names."""
 
     text_1: msgspec.Raw = _NOTHING
     data_1: msgspec.Raw = _NOTHING
@@ -268,13 +269,13 @@ class ScoreBody(Body, kw_only=True):
 
 
 class TokenizeBody(Body, kw_only=True):
-    """A prompt or a conversation; nothing is computed, so nothing is cached."""
+    """Prompt or conversation; no inference runs, so nothing is cached."""
 
     fills_prefix_cache: ClassVar[bool] = False
 
     prompt: msgspec.Raw = _NOTHING
     content: msgspec.Raw = _NOTHING
-    """llama.cpp's word for a prompt."""
+    """Name of a prompt in llama.cpp's API."""
     messages: msgspec.Raw = _NOTHING
 
     def prompt_parts(self) -> list[memoryview]:
@@ -308,9 +309,9 @@ assert set(_BODIES) == set(engine_api.POSTED_PATHS)
 
 
 def read_body(path: str, raw: bytes, *, passes_priority: bool) -> Body:
-    """Raises BodyFault."""
+    """Read and check a body. Raises BodyFault."""
     body = _decode(path, raw)
-    if _reserved_of(body) != _NONE_RESERVED:  # hardly ever: one look at all of them, and only then at each
+    if _reserved_of(body) != _NONE_RESERVED:  # rare: one comparison for all, then a check of each
         _check_reserved(body)
     if body.names_priority and not passes_priority:
         raise BodyFault(UNSUPPORTED_FIELD, "priority: the engines here serve in order of arrival", "priority")
@@ -337,7 +338,8 @@ def _check_reserved(body: Body) -> None:
 
 
 def _check_xargs(raw: msgspec.Raw) -> None:
-    """Extra arguments end up where an engine keeps its own; a shape that it does not know is for it to refuse."""
+    """Refuse reserved names in extra arguments, which an engine merges with its own; unknown shapes are left to the
+    engine."""
     if not is_set(raw):
         return
     if len(memoryview(raw)) > _XARGS_BYTES_MAX:
@@ -352,7 +354,7 @@ def _check_xargs(raw: msgspec.Raw) -> None:
 
 
 def is_set(raw: msgspec.Raw) -> bool:
-    """Is it there, and neither null nor false?"""
+    """Return true if the member is present and neither null nor false."""
     return raw is not _NOTHING and (len(view := memoryview(raw)) > _UNSET_BYTES_MAX or bytes(view) not in _UNSET)
 
 

@@ -1,5 +1,5 @@
-"""The one place where a gateway changes what a client wrote, on its way to an engine: by splicing, so that every other
-byte arrives as it came. It never decodes a body to encode it again.
+"""Edits of a client's body on its way to an engine, made by splicing, so that every other byte is unchanged. All
+changes of bodies are made here, and none decodes a body to encode it again.
 
 A body is one that `gateway.request.bodies` has read: a valid JSON object.
 """
@@ -20,76 +20,76 @@ _EMPTY = re.compile(_SPACE + rb"\}")
 _SCALAR = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[-+.0-9eE]+|true|false|null', re.DOTALL)
 _BRACKETS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]', re.DOTALL)
 _BRACKETS_MAX = 4096
-"""Strings and brackets inside one value that is replaced."""
+"""Limit of strings and brackets inside one value that is replaced."""
 _ALL_BRACKETS_MAX = 4 * _BRACKETS_MAX
-"""Inside all of them."""
+"""Limit of strings and brackets inside all values that are replaced."""
 _BACKSLASH = ord("\\")
 _BRACE = ord("{")
 _QUOTE = ord('"')
 _SEARCHED_BYTES_MAX = 1 << 20
-"""Of a larger body: nothing that a client sends may hold up all others."""
+"""Largest body that is searched, so that no client's body delays other requests."""
 _LOOKS_MAX = 16
-"""Names like a member's."""
+"""Limit of occurrences of one member's name."""
 _LOOKED_BYTES_MAX = 8 << 20
-"""Over all looks for all members together: each reads from one name to another."""
+"""Bytes read for all members of a body together; each check reads from one name to another."""
 
 
 class Anything(msgspec.Struct):
-    """What is decoded as this is checked, and nothing of it is kept."""
+    """Decoding target that checks JSON and keeps none of it."""
 
 
 _ANYTHING = msgspec.json.Decoder(Anything)
 
 
 class Member:
-    """A member of the body's outermost object that gateways set, whether clients know it or not."""
+    """Member of the body's outermost object that gateways set, whether or not clients use it."""
 
     def __init__(self, name: str) -> None:
-        """`name` is ASCII and needs no escape."""
+        """Set up the member. `name` is ASCII and needs no escape."""
         assert name.isascii(), name
         self._quoted = f'"{name}"'.encode()
         self._escapes = sorted({f"\\u00{ord(letter) >> 4:x}".encode() for letter in name})
-        """Each letter's begins with one of these."""
+        """Beginnings of the escapes of the name's letters."""
         self._plain = re.compile(re.escape(self._quoted) + _SPACE + b":" + _SPACE)
         letters = b"".join(b"(?:%b|\\\\u(?i:%04x))" % (re.escape(letter.encode()), ord(letter)) for letter in name)
         self._escaped = re.compile(b'"' + letters + b'"' + _SPACE + b":" + _SPACE)
 
     def set(self, body: bytes, value: bytes, *, is_named: bool) -> tuple[bytes, bytes | memoryview]:
-        """See `set_members`."""
+        """Set one member, like `set_members`."""
         if not is_named:  # nearly always
             return _in_front(body, self.named(value))
         return set_members(body, (Setting(self, value, is_named),))
 
     def named(self, text: bytes) -> bytes:
-        """This member with this value, a JSON text."""
+        """Return this member with the value `text`, a JSON text."""
         return b"%b:%b" % (self._quoted, text)
 
     def may_be_escaped_in(self, body: bytes) -> bool:
         return any(escape in body for escape in self._escapes)
 
     def named_in(self, body: bytes, *, may_be_escaped: bool) -> list[tuple[int, int]]:
-        """Where a name like this begins, and where what it names does; whether the outermost object's or another's.
-        Stops at one more than is of use."""
+        """Positions of names like this and of their values, in the outermost object or another. Stops at one more than
+        the limit."""
         pattern = self._escaped if may_be_escaped else self._plain
         return [match.span() for match in islice(pattern.finditer(body), _LOOKS_MAX + 1)]
 
 
 @value
 class Setting:
-    """What a member is to be from now on."""
+    """Value that a member is to get."""
 
     member: Member
     text: bytes
-    """Its value, a JSON text."""
+    """Value as a JSON text."""
     is_named: bool
-    """Whoever read the body has met a member of this name."""
+    """True if the body was found to have a member of this name."""
 
 
 def set_members(body: bytes, settings: Iterable[Setting]) -> tuple[bytes, bytes | memoryview]:
-    """The body in two parts, with these members and values, each wherever it stood before, else in front.
+    """Return the body in two parts, with these members and values, each at its present place, else in front.
 
-    What is named in a body that is too large to search, or too often or too oddly, is set as one of the first members
-    and as one of the last: whichever of several an engine believes, it is ours.
+    A named member that cannot be located, because the body is too large or has the name too often or in odd ways, is
+    set both as a first and as a last member: engines take one or the other of several, and both are the gateway's.
     """
     front: list[bytes] = []
     back: list[bytes] = []
@@ -116,7 +116,7 @@ def _in_front(body: bytes, members: bytes) -> tuple[bytes, bytes | memoryview]:
 
 
 def _replaced(rest: bytes | memoryview, spans: list[tuple[int, int, bytes]], cut: int, back: list[bytes]) -> bytes:
-    """`cut`: what of the body stands before `rest`; spans count from the body's beginning."""
+    """Replace values in `rest`. `cut`: length of the body before `rest`; spans count from the body's beginning."""
     parts: list[bytes | memoryview] = []
     end = 0
     for start, stop, text in spans:
@@ -131,19 +131,20 @@ def _replaced(rest: bytes | memoryview, spans: list[tuple[int, int, bytes]], cut
 
 
 class _Search:
-    """Where the values of members stand in one body. What it may cost is bounded for all of them together."""
+    """Search for the values of members in one body. Its cost is bounded for all members together."""
 
     __slots__ = ("_body", "_brackets_left", "_bytes_left", "_outer")
 
     def __init__(self, body: bytes) -> None:
         self._body = body
         self._outer = 0
-        """Here begins a name of the outermost object."""
+        """Position at which a name of the outermost object begins."""
         self._bytes_left = _LOOKED_BYTES_MAX
         self._brackets_left = _ALL_BRACKETS_MAX
 
     def spans_of(self, members: Sequence[Member]) -> dict[Member, list[tuple[int, int]]]:
-        """Of these, each of which the outermost object has; without those that take too long to find."""
+        """Value spans of these members, each of which the outermost object has; members that take too long to find are
+        left out."""
         body = self._body
         if not members or len(body) > _SEARCHED_BYTES_MAX:
             return {}
@@ -170,19 +171,19 @@ class _Search:
         return spans
 
     def _named(self, member: Member) -> list[tuple[int, int]]:
-        """Nowhere if that takes too long to find out. Names with an escape are slower to find, and hardly anybody but
-        who means harm writes them."""
+        """Positions of a member's name; none if the search would take too long. Escaped names are slower to find, and
+        hardly any client writes them except to do harm."""
         may_be_escaped = member.may_be_escaped_in(self._body)
         if may_be_escaped:
             self._bytes_left -= len(self._body)
         return [] if self._bytes_left < 0 else member.named_in(self._body, may_be_escaped=may_be_escaped)
 
     def _is_outermost(self, start: int) -> bool | None:
-        """Does a name of the outermost object begin here? Then what stands between it and one that is known to be the
-        outermost's is whole members. None if that takes too long to find out."""
+        """Return true if a name of the outermost object begins here: then only whole members stand between it and a
+        name known to be the outermost object's. None if the check would take too long."""
         body, outer = self._body, self._outer
         if body[start - 1] == _BACKSLASH:
-            return False  # the name goes on to the left: it ends like ours
+            return False  # the name extends to the left and only ends like this member's
         self._bytes_left -= start - outer
         if self._bytes_left < 0:
             return None
@@ -193,7 +194,7 @@ class _Search:
         return True
 
     def _value_end(self, start: int) -> int | None:
-        """Where a value ends that begins here; None if that takes too long to find out."""
+        """End of the value that begins here; None if the search would take too long."""
         scalar = _SCALAR.match(self._body, start)
         if scalar is not None:
             return scalar.end()
@@ -208,5 +209,5 @@ class _Search:
 
 
 CACHE_SALT = Member("cache_salt")
-"""vLLM's and SGLang's name for what sets one client's cache apart from others'."""
+"""Member of vLLM and SGLang that keeps one client's cache apart from others'."""
 MODEL = Member("model")

@@ -1,6 +1,6 @@
-"""Who a client is and what its key lets it do: what the keys file says, in the form that the HTTP edge keeps to.
+"""Clients and the rights of their keys: the contents of the keys file, in the form that the HTTP edge enforces.
 
-Nothing here reads a file, counts anything, or knows a secret.
+This module reads no file, counts nothing, and holds no secret.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ KeyId = NewType("KeyId", str)
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What one key may cost us; None where it is bounded by the gateway's own limits alone."""
+    """Limits of one key; None where only the gateway's own limits apply."""
 
     concurrency_max: int | None = None
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
-    """Prompt and output together."""
+    """Prompt and output tokens together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be used up in a day or a month of UTC, at all gateways together; None where there is no such bound."""
+    """Quota of a day or a month in UTC, over all gateways together; None where there is no limit."""
 
     tokens_per_day: int | None = None
-    """Prompt and output together."""
+    """Prompt and output tokens together."""
     tokens_per_month: int | None = None
 
 
@@ -38,26 +38,27 @@ NO_BUDGET = Budget()
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """What a credential has been found to stand for."""
+    """Identity and rights of an authenticated credential."""
 
     key_id: KeyId
     tenant: TenantName
     limits: KeyLimits = field(default_factory=KeyLimits)
     process: PlaceRule | None = None
-    """Narrows where the policy lets this tenant's requests be processed."""
+    """Residency rule that narrows where this tenant's requests may be processed."""
     models: frozenset[ModelName] | None = None
-    """None: every model."""
+    """Models that the key may use; None: every model."""
     budget: Budget = NO_BUDGET
     may_name_tenant: bool = False
-    """It is held by something in front of us, which may say whose request it passes on."""
+    """True if the key belongs to a proxy, which may name the tenant of a request that it passes on."""
     service_class: ServiceClass | None = None
-    """Of its requests that name none, and the best that they may name; None: that is not for the key to say."""
+    """Default and best service class of its requests; None: the key sets none."""
 
     def may_use(self, model: ModelName) -> bool:
         return self.models is None or model in self.models
 
 
 KeyCheck = Callable[[str], ClientKey | None]
-"""From what a client presented, empty for nothing, to its key. It must take as long over a wrong one as a right one."""
+"""Finds the key of a credential, which is empty if the client sent none. It takes as long for a wrong credential as for
+a right one."""
 TenantBudget = Callable[[TenantName], Budget]
-"""What all keys of a tenant may use up together."""
+"""Returns the budget of all keys of a tenant together."""

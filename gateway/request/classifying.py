@@ -1,7 +1,7 @@
-"""Which kind of text a few windows of a prompt are: code, prose, CJK, or something else. Pure.
+"""Classifier of text by a few windows of a prompt: code, prose, CJK or mixed. Pure.
 
-Bytes are counted by what they are, which takes some microseconds, and nothing is parsed. The bounds were found on texts
-whose kind is known by where they come from, and are measured on others: docs/results/token-budget-classifier.md.
+It counts bytes by kind, which takes some microseconds, and parses nothing. The thresholds were fitted on texts whose
+kind is known from their source, and are evaluated on others: docs/results/token-budget-classifier.md.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Final
 from gateway.core.vocabulary import Category
 
 SAMPLE_BYTES: Final = 512
-"""Of a text; more of it tells hardly more."""
+"""Bytes of a sample; more hardly improve the result."""
 
 
 def _table() -> bytes:
-    """What each byte is: a letter, d digit, s blank, n line's end, m mark that ends statements or binds names,
-    p mark of code, q mark of prose; of UTF-8, e beginning of a letter of Europe, k of a character of China, Japan or
-    Korea, o of any other, c what follows."""
+    """Table of byte kinds: a letter, d digit, s blank, n newline, m mark that ends statements or binds names, p mark of
+    code, q mark of prose; in UTF-8, e first byte of a European letter, k of a Chinese, Japanese or Korean character, o
+    of any other, c continuation byte."""
     kinds = bytearray(b"o" * 256)
     for byte in range(256):
         mark = chr(byte)
@@ -39,24 +39,24 @@ _KINDS: Final = _table()
 
 
 _CJK_SHARE: Final = 0.15
-"""Of the bytes. What is written in China, Japan and Korea has much that is not."""
+"""Share of bytes of CJK characters; CJK texts contain much else."""
 _OTHER_SHARE: Final = 0.2
 _DIGITS_SHARE: Final = 0.2
 _BLANKS_SHARE: Final = 0.04
-"""With fewer it is no text of words: numbers in some base, or a script without blanks."""
+"""Smallest share of blanks in text of words; below it are numbers in some base, or a script without blanks."""
 _BLANKS_WITHIN_BYTES: Final = 128
-"""They are what is dearest to count."""
+"""Bytes in which blanks are counted, the most expensive count."""
 _MARKS_WEIGHT: Final = 30.0
 _STATEMENTS_WEIGHT: Final = 75.0
 _INDENTED_WEIGHT: Final = 7.5
-"""Of the share of lines that begin with a tab or with several blanks."""
+"""Weight of the share of lines that begin with a tab or with several blanks."""
 _PROSE_BELOW: Final = 2.25
 _CODE_FROM: Final = 6.0
-"""Between the two stand half of one and half of the other."""
+"""Scores of prose and code; between the two stand mixtures of both."""
 
 
 def classify(sample: bytes) -> Category:
-    """`sample` is not empty."""
+    """Classify a sample, which must not be empty."""
     count, size = sample.translate(_KINDS).count, len(sample)
     if 3 * count(b"k") >= _CJK_SHARE * size:
         return Category.CJK

@@ -1,8 +1,8 @@
-"""How much of a request's body is text for the model, what else there is besides, and what kind of text it is.
+"""Content of a request's body: bytes of text for the model, tokens of other parts, and the category of the text.
 
-Counts what engines will read rather than what was sent: escapes count as the characters that they stand for, and a
-picture as some tokens, however long its data are. The kind is told from a few windows of the text, so that a long
-prompt costs no more than a short one. Nothing of the text is kept, and no request fails because of what is found here.
+It counts what engines will read rather than what was sent: an escape counts as its character, and a picture as some
+tokens, however long its data. The category is derived from a few windows of the text, so a long prompt costs no more
+than a short one. No text is kept, and no request fails because of its content.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from gateway.request.media import MediaKind, MediaTokens, kind_of, kind_of_data
 _TEXTS: Final = ("instructions", "system", "messages", "input", "prompt", "query", "documents")
 """Members of bodies that prompts are made of, besides tools."""
 _MESSAGE_TOKENS: Final = 5
-"""Around each message, as ChatML has it: where it begins, whose it is, and where it ends."""
+"""Tokens that ChatML adds for each message: its start, its role and its end."""
 _OPENING_TOKENS: Final = 3
-"""Before the answer."""
+"""Tokens that precede the answer."""
 _TOOLS_TOKENS: Final = 64
-"""Of what templates say about tools, besides the tools themselves."""
+"""Tokens that templates add about tools, besides the tools themselves."""
 _DEPTH_MAX: Final = 4
-"""A message, its parts, and those of a tool's result. What lies deeper counts as it was written."""
+"""Levels that are parsed: a message, its parts, and the parts of a tool's result. Deeper levels count as they were
+sent."""
 _ITEMS_MAX: Final = 8192
-"""Of a text with more braces than this nothing is taken apart, or of a list of other things with more commas: what a
-client sends may not hold up all others."""
+"""Limit of braces in a member and of commas in a list; a longer one counts as text without being parsed, so that no
+client's body delays other requests."""
 _WHOLE_BYTES_MAX: Final = 64 * 1024
-"""A longer text's escapes are counted in a few windows."""
+"""Length above which a text's escapes are counted in a few windows only."""
 _WINDOWS: Final = 4
 _WINDOW: Final = SAMPLE_BYTES // _WINDOWS
 _ESCAPED_WINDOW: Final = 6 * _WINDOW
-"""So many bytes of JSON are enough for a window of text, if all of it is written in escapes."""
+"""Bytes of JSON that are enough for a window of text, even if all of it is escaped."""
 _COUNTED_WINDOW: Final = 4096
 _ESCAPE: Final = b"\\"
 _ESCAPE_LENGTH_MAX: Final = 12
-"""Of a character beyond the basic plane."""
+"""Length of the longest escape, that of a character beyond the basic plane."""
 _HIGH_SURROGATES: Final = (rb"\ud8", rb"\ud9", rb"\uda", rb"\udb")
 _ABSENT = msgspec.Raw()
 _Read = TypeVar("_Read")
@@ -51,10 +52,10 @@ _Read = TypeVar("_Read")
 
 @value
 class Content:
-    """What a body holds."""
+    """Sizes and category of a body's content."""
 
     text_bytes: int
-    """At least 1: none at all means that nobody has looked."""
+    """Bytes of text, at least 1; 0 means that the body was not read."""
     extra_tokens: int
     category: Category
 
@@ -63,19 +64,19 @@ NOTHING_READ: Final = Content(0, 0, Category.MIXED)
 
 
 class ContentReader:
-    """Looks at bodies, where somebody asks how many tokens they come to."""
+    """Reads the content of bodies for models whose pools need token counts."""
 
     def __init__(
         self, config: Callable[[], ContentConfig], counts: Callable[[ModelName], bool], media_tokens: MediaTokens
     ) -> None:
-        """`counts`: are the pools of this model told apart by tokens? Of any other no body is looked at.
-        `media_tokens` estimates media parts."""
+        """Set up the reader. `counts`: true for models whose pools are chosen by tokens; bodies for others are not
+        read. `media_tokens` estimates media parts."""
         self._config = config
         self._counts = counts
         self._media_tokens = media_tokens
 
     def read(self, body: Body, model: ModelName, tenant: TenantName, said: Category | None) -> Content | None:
-        """`said`: of which kind the client says that it is. None: nobody asks."""
+        """Return the content; None if the model does not need it. `said`: category declared by the client."""
         if not self._counts(model):
             return None
         config = self._config()
@@ -91,7 +92,7 @@ class ContentReader:
 
 
 class _Item(msgspec.Struct):
-    """A message, a part of one, or an item of a responses call."""
+    """Message, part of one, or item of a responses call."""
 
     type: msgspec.Raw = _ABSENT
     role: msgspec.Raw = _ABSENT
@@ -120,8 +121,8 @@ def content_of(
     category: Category | None = None,
     classifier: Classifier = classify,
 ) -> Content:
-    """`media_tokens_max` bounds the tokens of all media parts together. `category` is the declared kind of the text;
-    without one the classifier decides."""
+    """Return the content of a body. `media_tokens_max` bounds the tokens of all media parts together. `category` is the
+    declared category of the text; without one the classifier decides."""
     found = _Found(media_tokens)
     tools = getattr(body, "tools", _ABSENT)
     if is_set(tools):
@@ -142,21 +143,21 @@ def content_of(
 
 
 class _Found:
-    """What has been met so far, in the order of the body."""
+    """Content found so far, in the order of the body."""
 
     __slots__ = ("_media_tokens", "media", "messages", "texts", "tokens")
 
     def __init__(self, media_tokens: Callable[[MediaKind], int]) -> None:
         self._media_tokens = media_tokens
         self.texts: list[memoryview] = []
-        """As they stand in the body: within their quotes, with their escapes."""
+        """Strings as they stand in the body: without their quotes, with their escapes."""
         self.messages = 0
         self.media = 0
         """Tokens of media parts."""
         self.tokens = 0
 
     def take_whole(self, raw: msgspec.Raw) -> None:
-        """Of what has more parts than may be taken apart, all counts as text."""
+        """Take a member of the body; one with too many parts counts as text."""
         view = memoryview(raw)
         if bytes(view).count(b"{") > _ITEMS_MAX:
             self.texts.append(view)
@@ -217,7 +218,7 @@ class _Found:
 
 
 def _decoded(decoder: msgspec.json.Decoder[_Read], raw: msgspec.Raw) -> _Read | None:
-    """None where it is something else."""
+    """Decode a value; None if it does not match the decoder's type."""
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -229,7 +230,7 @@ def _is_number(beginning: memoryview) -> bool:
 
 
 def _measured(text: bytes, *, wants_sample: bool) -> tuple[int, bytes]:
-    """How many bytes of UTF-8 this inside of JSON strings means, and some of them."""
+    """Number of UTF-8 bytes that this inside of JSON strings stands for, and a sample of them."""
     if _ESCAPE not in text:
         return len(text), sample_of(text) if wants_sample else b""
     if len(text) <= _WHOLE_BYTES_MAX:
@@ -243,7 +244,7 @@ def _measured(text: bytes, *, wants_sample: bool) -> tuple[int, bytes]:
 
 
 def sample_of(text: bytes) -> bytes:
-    """What a classifier is shown of a text."""
+    """Sample of a text for the classifier."""
     if len(text) <= SAMPLE_BYTES:
         return text
     at = (len(text) - _WINDOW) // (2 * _WINDOWS)
@@ -258,17 +259,17 @@ def sample_of(text: bytes) -> bytes:
 
 
 def _starts(length: int, size: int) -> list[int]:
-    """Of windows that stand evenly apart, away from beginning and end."""
+    """Starts of windows that are evenly spaced, away from beginning and end."""
     return [(2 * index + 1) * (length - size) // (2 * _WINDOWS) for index in range(_WINDOWS)]
 
 
 def _windows(text: bytes, size: int) -> list[bytes]:
-    """Of JSON, cut where neither an escape nor a character is cut in two."""
+    """Windows of JSON text, cut at borders of characters and escapes."""
     return [text[_border(text, start) : _border(text, start + size)] for start in _starts(len(text), size)]
 
 
 def _border(text: bytes, at: int) -> int:
-    """At or a little before: the beginning of a character or of an escape."""
+    """Largest position up to `at` where a character or an escape begins."""
     while at > 0 and text[at] & 0xC0 == 0x80:
         at -= 1
     escape = text.rfind(_ESCAPE, max(0, at - _ESCAPE_LENGTH_MAX // 2), at)
@@ -282,7 +283,7 @@ def _border(text: bytes, at: int) -> int:
 
 
 def _unescaped(text: bytes) -> bytes:
-    """In UTF-8. As it stands, where it is the inside of no string after all."""
+    """Return the text that a JSON string's inside stands for, in UTF-8; the input itself if it is not valid."""
     try:
         return _STRING.decode(b'"%b"' % text).encode("utf-8", "replace")
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,6 +1,6 @@
-"""Real time's owner of a live gateway's core: performs its effects, and holds a mailbox for each open request.
+"""Driver of a live gateway's core: performs its effects in real time and holds a mailbox for each open request.
 
-It decides nothing, and a request is on its way to its engine before anybody counts it.
+It decides nothing, and it starts a leg before observers see the step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GatewayObserver: TypeAlias = Observer[Event, Effect]
 
 
 class Driver(Pump[Event, Effect]):
-    """Pumps a `GatewayCore`. All calls come from one event loop's thread."""
+    """Pump of a `GatewayCore`. All calls come from one event loop's thread."""
 
     def __init__(
         self,
@@ -43,14 +43,15 @@ class Driver(Pump[Event, Effect]):
         return len(self._mailboxes)
 
     def on_publish(self, publish: Callable[[LoadReport], None]) -> None:
-        """Who sends our heartbeats. There is one; the last one registered counts."""
+        """Register the sender of heartbeats. There is one; the last registered counts."""
         self._publish = publish
 
     def has_mailbox(self, request_id: RequestId) -> bool:
         return request_id in self._mailboxes
 
     def open_mailbox(self, request_id: RequestId) -> Mailbox:
-        """Must be entered, and must be open before the request's arrival is submitted."""
+        """Open the mailbox of a request. It must be entered as a context, and open before the request's arrival is
+        submitted."""
         assert request_id not in self._mailboxes, f"request {request_id} already has an owner"
         mailbox = Mailbox(request_id, self.submit, self._close_mailbox)
         self._mailboxes[request_id] = mailbox
@@ -64,7 +65,7 @@ class Driver(Pump[Event, Effect]):
                 self._publish(effect.report)
             return
         if isinstance(effect, RecordShadow):
-            return  # a record for the observers
+            return  # only the observers record it
         if isinstance(effect, SampleProgress):
             self.submit(ProgressSampled(effect.pool, self.progress.sample(effect.pool)))
             return

@@ -1,7 +1,7 @@
-"""The calls of an engine's API that may be made through a gateway. Whatever else an engine offers (loading adapters,
-sleeping, aborting others) stays closed.
+"""Engine API calls that clients may make through a gateway. Other calls that an engine offers (loading adapters,
+sleeping, aborting requests) are not reachable.
 
-The edge that takes calls from clients and the one that takes them from other gateways go by the same list. Values only.
+The HTTP edge and the peer edge use the same list. Values only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EMBEDDINGS_PATH = "/v1/embeddings"
 TOKENIZE_PATH = "/tokenize"
 DETOKENIZE_PATH = "/detokenize"
 UNGENERATING_PATHS = frozenset({COUNT_TOKENS_PATH, TOKENIZE_PATH, DETOKENIZE_PATH})
-"""An engine computes nothing for them: they are free, and no cache knows of them."""
+"""Calls that run no inference: they are free and touch no cache."""
 RERANK_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")
 SCORE_PATHS = ("/v1/score", "/score")
 
@@ -33,12 +33,12 @@ POSTED_PATHS = (
     TOKENIZE_PATH,
     DETOKENIZE_PATH,
 )
-"""What takes a body that names a model."""
+"""Calls with a body that names a model."""
 
 REQUEST_ID_HEADER = "x-request-id"
 ENGINE_HEADERS = ("accept", "content-type", "traceparent", "tracestate", "user-agent", "x-session-id")
-"""All that an engine gets to see of a client's headers, besides the request's id: neither credentials nor anything that
-steers the engine."""
+"""Only client headers that engines get, besides the request's id: neither credentials nor anything that steers the
+engine."""
 
 RESPONSE_ID_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 """Ids of stored responses that may become part of a path."""
@@ -47,7 +47,7 @@ _STORED = re.compile(rf"{RESPONSES_PATH}/(?P<id>{RESPONSE_ID_PATTERN.pattern})(?
 
 
 def stored_response_of(method: str, path: str) -> str | None:
-    """The id of the stored response that a call looks at, cancels or deletes; None for any other call."""
+    """Id of the stored response that a call reads, cancels or deletes; None for any other call."""
     match = _STORED.fullmatch(path)
     if match is None or method not in (("POST",) if match["cancel"] else ("GET", "DELETE")):
         return None

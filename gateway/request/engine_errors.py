@@ -1,6 +1,6 @@
-"""What an engine's error says: its status, and all of it in the one shape that callers' SDKs read. Pure.
+"""Engine errors: their status, and their content in the one shape that clients' SDKs read. Pure.
 
-It adds nothing to what the engine said: an error that has the shape already stays as it is, byte for byte.
+It adds nothing to what the engine said: an error that already has the shape is passed on byte for byte.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ _STATUS_BY_WORD = {
     "Service Unavailable": 503,
     "ServiceUnavailableError": 503,
 }
-"""Errors of the messages API name a type in place of a status, those of the responses API a code in words, TGI's an
-`error_type`; any other word is a fault of the engine's."""
+"""Status by type or code. Errors of the messages API name a type instead of a status, those of the responses API a code
+in words, TGI's an `error_type`; any other word is an engine fault."""
 _VLLM_FULL = re.compile(r"'code': (429|503)\}\}, input_type=dict\]")
-"""vLLM's messages API (0.32) reads vLLM's own chat stream, trips over an error event there, and tells only of that, as
-an `internal_error`: with the end of the event's repr."""
+"""Overload in an `internal_error` of vLLM. Its messages API (0.32) reads vLLM's own chat stream, fails on an error
+event there, and reports only that failure, with the end of the event's repr."""
 
 
 def in_openai_shape(body: bytes, status: int) -> bytes:
-    """`{"error": {"message", "type", "param", "code"}}`. Anthropic's own shape is let through as well."""
+    """Return the error as `{"error": {"message", "type", "param", "code"}}`. Anthropic's own shape is passed through as
+    well."""
     document = decode(body)
     error = document.get("error") if isinstance(document, dict) else None
     if isinstance(error, dict) and (document.get("type") == "error" or all(key in error for key in _KEYS)):
@@ -53,7 +54,7 @@ def in_openai_shape(body: bytes, status: int) -> bytes:
 
 
 def message_of(body: bytes) -> str:
-    """The engine's own words; empty where there are none. They may quote the prompt: not for a log."""
+    """Engine's message; empty if there is none. It may quote the prompt and must not be logged."""
     document = decode(body)
     error = document.get("error") if isinstance(document, dict) else None
     found = (_fields(document, error) or {}).get("message")
@@ -61,14 +62,14 @@ def message_of(body: bytes) -> str:
 
 
 def error_type_of(body: bytes) -> str:
-    """TGI names its kind of error beside the message."""
+    """Kind of error that TGI names beside the message; empty for other engines."""
     document = decode(body)
     kind = document.get("error_type") if isinstance(document, dict) else None
     return kind if isinstance(kind, str) else ""
 
 
 def status_in(document: dict[str, Any]) -> int | None:
-    """The status that an error names inside a stream, or in an answer that began well."""
+    """Status of an error inside a stream or in an answer that began with success."""
     error = _error_in(document)
     code = error.get("code")
     if isinstance(code, str) and code.isdecimal():
@@ -82,7 +83,7 @@ def status_in(document: dict[str, Any]) -> int | None:
 
 
 def decode(payload: bytes) -> Any:
-    """None for anything that is not JSON, and for null."""
+    """Decode JSON; None for anything that is not JSON, and for null."""
     try:
         return msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -90,8 +91,8 @@ def decode(payload: bytes) -> Any:
 
 
 def _fields(document: Any, error: Any) -> dict[str, Any] | None:
-    """The fields of an error, from nested (OpenAI, llama.cpp), text (TGI, vLLM's keys), flat (SGLang), FastAPI's, or
-    inside a response that failed."""
+    """Fields of an error in any of the shapes nested (OpenAI, llama.cpp), text (TGI, vLLM's keys), flat (SGLang),
+    FastAPI's, or inside a failed response."""
     if isinstance(error, dict):
         return dict(error)
     if not isinstance(document, dict):
@@ -108,7 +109,7 @@ def _fields(document: Any, error: Any) -> dict[str, Any] | None:
 
 
 def _plain_text(body: bytes) -> str:
-    """What a server without JSON says in a line or two; a page of HTML says nothing."""
+    """Text of an error without JSON, in a line or two; empty for HTML."""
     text = body.decode(errors="replace").strip()
     return "" if text.startswith(("<", "{", "[")) else text[:_TEXT_LENGTH_MAX]
 
@@ -118,7 +119,7 @@ def _default_type(status: int) -> str:
 
 
 def _error_in(document: dict[str, Any]) -> dict[str, Any]:
-    """Where an error tells its kind: inside, inside the response that failed, or beside the message."""
+    """Object with the error's kind: the error itself, that of the failed response, or the document."""
     response = document.get("response")
     holders = (document, response) if isinstance(response, dict) else (document,)
     errors = [holder.get("error") for holder in holders]

@@ -1,4 +1,4 @@
-"""Reads along while an engine's stream is relayed: first token, errors, aborts, the end, usage. Changes no byte.
+"""Scanner of an engine's stream while it is relayed: first token, errors, aborts, end, usage. It changes no byte.
 
 An engine's own error event can be held back. JSON is decoded up to the first token and where a raw marker shows;
 otherwise bytes are only searched.
@@ -17,11 +17,11 @@ from gateway.request.sse import EventFramer, events, fields
 
 EVENT_BYTES_MAX_DEFAULT = 1 << 20
 _BLOCKS_REMEMBERED = 4
-"""The end of a stream is looked at once more in these: the last finish reason, the usage event, `[DONE]`."""
+"""Number of last blocks kept for the end of the stream: the last finish reason, the usage event, `[DONE]`."""
 
 
 class EventScanner:
-    """Follows one event stream. Feed it pieces of any size; what it returns may be relayed."""
+    """Scanner of one event stream. It takes pieces of any size; the bytes it returns may be relayed."""
 
     __slots__ = (
         "_ends_by_type",
@@ -40,30 +40,31 @@ class EventScanner:
     )
 
     def __init__(self, *, event_bytes_max: int = EVENT_BYTES_MAX_DEFAULT, may_give_up: bool = False) -> None:
-        """`may_give_up`: it comes from a decode worker, which may say so in a way of its own."""
+        """Set up the scanner. `may_give_up`: the stream comes from a decode worker, which has its own way to give an
+        answer up."""
         self._may_give_up = may_give_up
         self.saw_token = False
         self.done = False
-        """`[DONE]`, or the event that stands for it, has passed."""
+        """True once `[DONE]`, or the event that takes its place, has passed."""
         self.fault: Fault | None = None
-        """Once set, the stream is of no more use; what was returned ends right before the event at fault."""
+        """Fault that makes the rest of the stream useless; the returned bytes end right before the event at fault."""
         self.data_events = 0
         self._events_before_token = 0
         self.response_id: str | None = None
-        """The id under which a responses API may keep this answer."""
+        """Id under which a responses API may keep this answer."""
         self._framer = EventFramer(event_bytes_max)
         self._has_choices = False
         self._ends_by_type = False
         self._has_stop_reason = False
         self._opening_usage = TokenUsage()
-        """A message counts its prompt at the beginning."""
+        """Usage in a message's opening event, which counts the prompt."""
         self._recent: deque[bytes] = deque(maxlen=_BLOCKS_REMEMBERED)
 
     def feed(self, data: bytes) -> bytes:
-        """Take in what arrived; returns the bytes that complete whole events."""
+        """Scan a piece; return the bytes that complete whole events."""
         framer = self._framer
         is_within = framer.is_crossing
-        if not framer.pending and data.endswith(b"\n\n"):  # as engines write: whole events, to be copied nowhere
+        if not framer.pending and data.endswith(b"\n\n"):  # most pieces are whole events and need no copy
             framer.is_crossing = False
             if not self.saw_token or self._is_marked(data):
                 return self._examine(data, is_within=is_within)
@@ -77,7 +78,7 @@ class EventScanner:
         return self._examine(block, is_within=is_within)
 
     def close(self) -> bytes:
-        """The connection has ended properly; returns a last event that lacks its blank line."""
+        """Scan the end of a stream whose connection ended properly; return a last event that lacks its blank line."""
         rest = self._framer.rest()
         if self._framer.is_crossing or not rest.strip():
             return rest
@@ -85,25 +86,25 @@ class EventScanner:
 
     @property
     def is_crossing(self) -> bool:
-        """What was released last is a part of an event too large to be held, and its end is still to come."""
+        """True if the bytes returned last are a part of an event too large to be held, whose end is still to come."""
         return self._framer.is_crossing
 
     @property
     def is_finished(self) -> bool:
-        """Did the stream come to a proper end, rather than break off between two events?"""
+        """True if the stream ended properly, rather than between two events."""
         if self.done or self._ends_by_type:
             return self.done
         return not self._has_choices or any(_ends_stream(each) for each in self._recent_payloads(b"data:"))
 
     @property
     def events_since_token(self) -> int:
-        """Data events from the first token on, the last ones included. Costs nothing; ask whenever you like."""
+        """Number of data events from the first token on, including the last ones. Free of cost at any time."""
         return self.data_events - self._events_before_token if self.saw_token else 0
 
     @property
     def content_events(self) -> int:
-        """Data events that brought something generated: not those before the first token, nor the last ones that only
-        say how it ended. Decodes; ask once, at the end, where there is no usage."""
+        """Number of data events with generated content: without those before the first token and the last ones with a
+        finish reason only. Decodes JSON; call once, at the end, if there is no usage."""
         if not self.saw_token:
             return 0
         count = left = self.data_events - self._events_before_token
@@ -118,7 +119,7 @@ class EventScanner:
 
     @property
     def usage(self) -> TokenUsage | None:
-        """The last usage that went by. Decodes; ask once, at the end."""
+        """Last usage that passed. Decodes JSON; call once, at the end."""
         for payload in self._recent_payloads(b'"usage"'):
             usage = answers.usage_of(decode(payload))
             if usage is not None:
@@ -127,15 +128,15 @@ class EventScanner:
 
     @property
     def usage_so_far(self) -> TokenUsage:
-        """Of a stream that is left before its end: what was told by then. What an opening tells of the output is only
-        where counting begins."""
+        """Usage reported so far by a stream that is left before its end. An opening's output count is dropped, as it is
+        only a start value."""
         usage, opening = self.usage, self._opening_usage
         if usage is not None and usage != opening:
             return usage
         return TokenUsage(opening.prompt_tokens, None, opening.cached_tokens)
 
     def _examine(self, block: bytes, *, is_within: bool = False, is_last: bool = False) -> bytes:
-        """`is_within`: it begins with the rest of an event that went by unseen."""
+        """Scan whole events. `is_within`: the block begins with the rest of an event too large to be held."""
         if self.saw_token and not is_last and b"\r" not in block and not self._is_marked(block):
             self._pass_over(block)
             return block
@@ -155,14 +156,15 @@ class EventScanner:
         self._recent.append(block)
 
     def _pass_unseen(self, part: bytes, *, is_within: bool) -> bytes:
-        """An event over the limit counts as a token."""
+        """Release a part of an oversized event, which counts as a token."""
         self.data_events += not is_within
         if not self.saw_token:
             self._saw_first_token()
         return part
 
     def _is_marked(self, data: bytes) -> bool:
-        """Might an event in here be more than a token? Content may say these words too; then the JSON decides."""
+        """Return true if an event may be more than a token. Content may contain the markers too; then the JSON
+        decides."""
         if b"error" in data or b'"abort"' in data or data.endswith(b"[DONE]\n\n"):
             return True
         if self._may_give_up and answers.RECOMPUTED in data:
@@ -196,14 +198,15 @@ class EventScanner:
         self._events_before_token = self.data_events - 1
 
     def _pass_odd(self, *, is_broken: bool) -> None:
-        """No API has an event like this. What has begun may go on; what begins so is no answer."""
+        """Handle an event of a shape that no API has: a fault before the first token, ignored after it unless it is cut
+        off."""
         if is_broken:
             self.fault = Fault("the stream broke off inside an event")
         elif not self.saw_token:
             self.fault = Fault("an event is not a JSON object")
 
     def _note(self, document: dict[str, Any]) -> None:
-        """What this event tells about the stream as a whole."""
+        """Note facts of this event about the stream as a whole."""
         kind = answers.type_of(document)
         if "choices" in document:
             self._has_choices = True
@@ -224,7 +227,7 @@ class EventScanner:
             self.fault = Fault("the engine aborted the request")
 
     def _recent_payloads(self, marker: bytes) -> Iterator[bytes]:
-        """Those near a marker, from the newest back."""
+        """Payloads of the last blocks that contain a marker, newest first."""
         for block in reversed(self._recent):
             for event in reversed(list(events(block))) if marker in block else ():
                 payload = fields(event)[1]
@@ -233,7 +236,7 @@ class EventScanner:
 
 
 def _is_typed_mark(data: bytes) -> bool:
-    """The same where the end is an event of its own."""
+    """Markers of an end that is an event of its own."""
     return (
         b'"message_' in data
         or b'"response.completed"' in data

@@ -1,7 +1,7 @@
-"""What a prefill worker's plug-in says of the experts that read a prompt: counts by layer and expert, packed. Pure.
+"""Expert counts of a prompt from a prefill worker's plug-in, by layer and expert, packed. Pure.
 
-It comes from an engine, so nothing of it is believed: not its length, nor what it says of itself. It derives from a
-prompt: no fault quotes it.
+They come from an engine, so nothing in them is trusted, neither length nor declared shape. They derive from a prompt,
+so no error message quotes them.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from gateway.core.value import value
 
 VERSION = 1
 ENCODED_BYTES_MAX = 64 << 10
-"""Of the JSON object. 48 layers of 128 experts are 12 KiB before they are packed."""
+"""Limit of the JSON object. 48 layers of 128 experts are 12 KiB before packing."""
 INFLATED_BYTES_MAX = 1 << 20
 
 
 class BadCounts(ValueError):
-    """No counts that can be used, in words."""
+    """Error for counts that cannot be used, with the reason."""
 
 
 @value
 class ExpertCounts:
     counts: npt.NDArray[np.uint16]
-    """[layers, experts]: how many of the prompt's tokens each was picked for, up to 65,535."""
+    """Number of the prompt's tokens routed to each expert, up to 65,535, as [layers, experts]."""
     model: str
-    """A fingerprint, in the plug-in's words."""
+    """Fingerprint of the model, as the plug-in names it."""
 
 
 class _Told(msgspec.Struct):
@@ -48,7 +48,7 @@ _TOLD = msgspec.json.Decoder(_Told)
 
 
 def read_counts(text: bytes) -> ExpertCounts:
-    """Raises BadCounts."""
+    """Read the counts. Raises BadCounts."""
     if len(text) > ENCODED_BYTES_MAX:
         raise BadCounts(f"they are more than {ENCODED_BYTES_MAX >> 10} KiB")
     try:
@@ -64,7 +64,7 @@ def read_counts(text: bytes) -> ExpertCounts:
 
 
 def unpack_counts(packed: str, layers: int, experts: int, size: int) -> bytes:
-    """Numbers of so many bytes each, by layer and expert. Raises BadCounts. It never holds more than it may."""
+    """Unpack numbers of `size` bytes each, by layer and expert. Raises BadCounts. Memory stays within the limits."""
     if layers < 1 or experts < 1 or layers * experts > CELLS_MAX or layers * experts * size > INFLATED_BYTES_MAX:
         raise BadCounts("they are of a shape that no model has")
     inflate = zlib.decompressobj()

@@ -1,12 +1,12 @@
-"""What an engine is asked to tell for us, and how it is taken out again: the client gets the bytes that it would have
-got had nobody asked.
+"""Extras: members that this gateway asks an engine to add to a stream, and their removal, so that the client gets the
+same bytes as without them.
 
-The one place that knows both sides of it. Whole answers are none of its business: there engines tell their usage
-unasked.
+Both directions are defined here only. Whole answers are not affected: engines report their usage there unasked.
 
-What an engine puts elsewhere because it was asked is put back: vLLM's `system_fingerprint` and llama.cpp's `timings`
-stand in the last event of a stream, which is the one with the usage. So the event that ends the choice is held until
-the next one is here. Verified against recordings of vLLM 0.32 and of llama.cpp, and against the source of both.
+Members that an engine moves because of an extra are moved back: vLLM's `system_fingerprint` and llama.cpp's `timings`
+stand in the last event of a stream, which becomes the one with the usage. Therefore the event that ends the choice is
+held until the next one arrives. Verified against recordings of vLLM 0.32 and of llama.cpp, and against the source of
+both.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from gateway.request.body_edits import Member, Setting
 from gateway.request.sse import events, fields
 
 _PATHS = frozenset({engine_api.CHAT_PATH, engine_api.COMPLETIONS_PATH})
-"""The other calls have their usage in every stream, and no token ids in any."""
+"""Calls that extras apply to; the others have usage in every stream and token ids in none."""
 _ABSENT = msgspec.Raw()
 _STREAM_OPTIONS = Member("stream_options")
 _TOKEN_IDS = Member("return_token_ids")
 _NAMES = (b'"stream_options"', b'"return_token_ids"', b'"n"', b"\\u00")
-"""Of members that matter here, or a name written with an escape. Without any of them a body need not be read again."""
+"""Members that matter here, and the start of an escape in a name. A body without any of them need not be read again."""
 _FINISHES = re.compile(rb'"finish_reason": ?"')
-"""No text looks like it: within a string quotes have a backslash."""
+"""Marker of a finish reason. No text matches, since quotes within a string have a backslash."""
 _TELLS_USAGE = re.compile(rb'"usage": ?\{')
 _IDS = re.compile(rb'("(?:prompt_)?token_ids": ?)\[[0-9, ]*\]')
 _SEVERAL_PROMPTS = re.compile(rb"\[\s*[\[\"]")
-"""A list of them, if only of one: a list of numbers is a single one."""
+"""Matches a list of prompts, even of one; a list of numbers is a single prompt."""
 _LOOKED_BYTES = 64
 _COMMENTS_BYTES_MAX = 4096
 _MOVED = ("system_fingerprint", "timings")
-"""Members that stand in a stream's last event, whichever that is."""
+"""Members that stand in the last event of a stream."""
 
 
 class _Asked(msgspec.Struct):
@@ -66,8 +66,8 @@ _OPTIONS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def ask_for(wanted: Iterable[Extra], path: str, body: bytes) -> tuple[list[Setting], tuple[Extra, ...]]:
-    """How the body of a stream has to be set to have these told, and which of them: not those that the client is to
-    have itself, or that this call has not."""
+    """Return the settings of a stream's body that request the extras, and which of them: without those that the client
+    asked for itself, or that this call does not have."""
     if path not in _PATHS:
         return [], ()
     is_plain = path == engine_api.CHAT_PATH and not any(name in body for name in _NAMES)
@@ -83,10 +83,10 @@ def _setting(extra: Extra, asked: _Asked) -> Setting | None:
     is_named = asked.stream_options is not _ABSENT
     options = _options(asked.stream_options) if is_named else {}
     if options is None or _has_several_choices(asked):
-        return None  # for the engine to refuse; which of several choices ends last is not known before it has
+        return None  # the engine refuses it; with several choices the last one to end is not known in advance
     if is_set(options.pop("include_usage", _ABSENT)):
         return None
-    options.pop("continuous_usage_stats", None)  # it means nothing without the other
+    options.pop("continuous_usage_stats", None)  # meaningless without `include_usage`
     told = b"".join(b",%b:%b" % (msgspec.json.encode(name), bytes(raw)) for name, raw in options.items())
     return Setting(_STREAM_OPTIONS, b'{"include_usage":true%b}' % told, is_named)
 
@@ -98,7 +98,7 @@ def _has_several_choices(asked: _Asked) -> bool:
 
 
 def _options(raw: msgspec.Raw) -> dict[str, msgspec.Raw] | None:
-    """None where they are no object."""
+    """Decode stream options; None if they are not an object."""
     if not is_set(raw):
         return {}
     try:
@@ -108,23 +108,23 @@ def _options(raw: msgspec.Raw) -> dict[str, msgspec.Raw] | None:
 
 
 class Withheld:
-    """Takes out of one stream what was asked for by us. Feed it whole events, and what is passed on of one too large to
-    be held, as an `EventScanner` releases them; what it returns is the client's."""
+    """Filter that removes the extras from one stream. It takes what an `EventScanner` releases, whole events and parts
+    of oversized ones, and returns the client's bytes."""
 
     __slots__ = ("_behind", "_has_ids", "_has_usage", "_held", "_is_within")
 
     def __init__(self, extras: tuple[Extra, ...]) -> None:
         self._has_usage = Extra.USAGE in extras
-        """Still to come."""
+        """True while the usage event is still to come."""
         self._has_ids = Extra.TOKEN_IDS in extras
         self._held = b""
-        """The event that ends the choice: something of the next one may belong to it."""
+        """Event that ends the choice, held because members of the next event may belong to it."""
         self._behind = b""
-        """Comments behind that."""
+        """Comments after the held event."""
         self._is_within = False
 
     def feed(self, block: bytes, *, is_crossing: bool) -> bytes:
-        """`is_crossing`: it ends inside an event too large to be held, or is a part of one."""
+        """Filter a block. `is_crossing`: it ends inside an event too large to be held, or is a part of one."""
         was_within, self._is_within = self._is_within, is_crossing
         if is_crossing:
             return self._release() + block
@@ -141,7 +141,7 @@ class Withheld:
         return b"".join([self._take(event) for event in events(block)])
 
     def close(self) -> bytes:
-        """The stream is over, well or not."""
+        """Return what is held, at the end of a stream or when it breaks."""
         return self._release()
 
     def _take(self, event: bytes) -> bytes:
@@ -169,7 +169,7 @@ class Withheld:
 
 
 def _told(event: bytes) -> _Event | None:
-    """None for what is no event of these calls."""
+    """Decode an event; None for one without a finish reason or usage, or of another shape."""
     payload = fields(event)[1]
     if payload is None or not (_FINISHES.search(payload) or _TELLS_USAGE.search(payload)):
         return None
@@ -180,7 +180,7 @@ def _told(event: bytes) -> _Event | None:
 
 
 def _with_moved(held: bytes, told: _Event) -> bytes:
-    """With what would have stood in the event that was held, had it been the last one."""
+    """Return the held event with the members that it would have had as the last one."""
     last = _told(held) if held else None
     if last is None:
         return held

@@ -1,8 +1,8 @@
-"""Which calls two engines may share, one reading the prompt and the other one writing the answer, and what the first
-one's answer says to the second. Pure; what it hands over is bytes that it does not understand.
+"""Hand-offs of a KV cache from a prefill to a decode worker: the calls that two engines may share, and the hand-off in
+a prefill's answer. Pure; the hand-off is bytes that it does not interpret.
 
-The reasons are the engines' own. One that is told of a hand-off for a prompt other than the one that was read stops
-with all that runs in it, so whatever might make the two prompts differ, or make two prompts of one, is not shared.
+The rules follow from the engines. One that gets a hand-off for a prompt other than the one prefilled stops with all its
+requests, so a call is not shared if anything might make the two prompts differ or split a prompt in several.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gateway.request.side_channels import SideChannel, Stray, stray_in
 from gateway.request.sse import events, fields
 
 OUR_PREFIX = "nightside"
-"""So begin the names under which engines that run something of ours say something inside a hand-off. No decode engine
-is told of it."""
+"""Prefix of the names that Nightside's engine plug-ins use inside a hand-off. They are never sent to a decode
+engine."""
 COUNTS_KEY = "nightside_expert_counts"
 HANDOFF_BYTES_MAX = 1 << 19
-"""Of what a prefill says to its decode: a million tokens in blocks of 16 are some 440 KiB of block numbers."""
+"""Limit of a hand-off: a million tokens in blocks of 16 have some 440 KiB of block numbers."""
 
 _NIXL = frozenset({Connector.NIXL})
 _ANY = frozenset(Connector)
@@ -37,9 +37,9 @@ TAKERS: dict[type[Body], frozenset[Connector]] = {
     MessagesBody: _NIXL,
     ResponsesBody: _NIXL,
 }
-"""Over which connectors a call can be handed. vLLM has the fields of a hand-off in all four, but in the newer two no
-`min_tokens`, without which its other connectors lose a prefill whose one token ends the answer; SGLang's are known from
-OpenAI's older two."""
+"""Connectors over which a call can be handed off. vLLM has hand-off fields in all four APIs, but the newer two lack
+`min_tokens`, without which its other connectors lose a prefill whose one token ends the answer; SGLang's fields are
+known from OpenAI's older two."""
 
 _SINGLE = (b"", b"null", b"1")
 _ONE_TEXT = re.compile(rb'\[\s*"[^"\\]*(?:\\.[^"\\]*)*"\s*\]', re.DOTALL)
@@ -61,10 +61,10 @@ _NOTHING_ASKED = _asked_of(ChatBody(model=""))
 
 
 def why_whole(body: Body) -> str:
-    """Why one engine has to do all of it, in words for whoever asks; empty where two can share it."""
+    """Reason why one engine has to run the whole call, for error messages; empty if two can share it."""
     if type(body) not in TAKERS:
         return "engines take no hand-off of a KV cache for this call"
-    if (asked := _asked_of(body)) != _NOTHING_ASKED:  # hardly ever: one look at all of them, and only then at each
+    if (asked := _asked_of(body)) != _NOTHING_ASKED:  # rare: one comparison for all, then a check of each
         why = _why_whole_as_asked(*asked)
         if why:
             return why
@@ -88,7 +88,7 @@ def _why_whole_as_asked(
 
 
 def takers_of(body: Body) -> frozenset[Connector]:
-    """The connectors over which this call can be handed; none for what has to stay whole."""
+    """Connectors over which this call can be handed off; empty if one engine has to run it whole."""
     return frozenset() if why_whole(body) else TAKERS[type(body)]
 
 
@@ -127,20 +127,20 @@ def _are_functions(tools: msgspec.Raw) -> bool:
         return False
 
 
-# What a prefill answers
+# Prefill answers
 
 
 @value
 class Handoff:
-    """What a prefill's answer says to its decode."""
+    """Hand-off in a prefill's answer, and the rest of the answer."""
 
     told: bytes = b""
-    """A JSON object, as it came; empty where the two meet by other means."""
+    """JSON object, unchanged except for removed plug-in members; empty if the two engines use another channel."""
     answer: bytes = b""
-    """What the prefill answered besides: `assembling.py` goes by it."""
+    """Rest of the prefill's answer, which `assembling.py` uses."""
     counts: bytes = b""
-    """What it says of its experts, as JSON that nobody has looked at; empty: nothing. It derives from the prompt, and
-    goes into no event, log or record."""
+    """Expert counts as unchecked JSON; empty: none. They derive from the prompt and must not appear in any event, log
+    or record."""
 
 
 class _Prefilled(msgspec.Struct):
@@ -154,8 +154,9 @@ _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def handoff_in(
     answer: bytes, connector: Connector, own: SideChannel, on_stray: Callable[[str], None] | None = None
 ) -> Handoff:
-    """What a prefill that answered with success hands on. `own`: where it may lead its decode; `on_stray` is told of a
-    host elsewhere. Raises LegFailure where it did nothing of use: the engine is to blame, never the request."""
+    """Return the hand-off in a successful prefill's answer. `own`: addresses to which the prefill worker may direct its
+    decode worker; `on_stray` is called with any other host. Raises LegFailure if the answer is unusable, which is the
+    engine's fault, never the request's."""
     _check_soundness(answer)
     if not connector.is_sequential:
         return Handoff()
@@ -189,7 +190,7 @@ def _stray(handed: bytes, own: SideChannel) -> Stray | None:
 
 
 def _apart(handed: bytes, rest: bytes) -> tuple[bytes, bytes, bytes]:
-    """Engines are told nothing of what is ours; all else of it stays as it is."""
+    """Split off the plug-in members, which decode engines must not get; all others stay unchanged."""
     try:
         members = _MEMBERS.decode(handed)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -205,7 +206,8 @@ def _apart(handed: bytes, rest: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _check_soundness(answer: bytes) -> None:
-    """Engines report failures in answers that began well, and SGLang's prefill may answer with a stream."""
+    """Raise LegFailure for an error inside an answer with a success status. SGLang's prefill may answer with a
+    stream."""
     for payload in _payloads(answer):
         document = decode(payload)
         fault = fault_of(document, payload, is_error=False)

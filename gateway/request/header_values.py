@@ -1,7 +1,7 @@
-"""How a header's value stands in this gateway: its bytes, one character for each (Latin-1), whatever they mean. Pure.
+"""Header values as this gateway holds them: their bytes, one character for each (Latin-1), whatever they mean. Pure.
 
-So every value can be sent on as it came, and none can fail on its way to an engine. Control characters have no place in
-one (RFC 9110, section 5.5): they are refused at the edges, where values come in.
+Every value can thus be sent on unchanged, and none can fail on its way to an engine. Control characters are invalid in
+a value (RFC 9110, section 5.5) and refused at the edges.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-"""All but the tab. What follows ASCII is not looked at: there a byte alone has no meaning."""
+"""Control characters except tab. Bytes above ASCII are not checked: alone they have no meaning."""
 
 
 def from_text(text: str) -> str:
-    """Of a value that was read as UTF-8, with a surrogate for each byte that was none: as aiohttp reads them, and as
-    other gateways tell them."""
+    """Convert a value that was decoded as UTF-8 with a surrogate for each invalid byte, as aiohttp decodes and as peers
+    send."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("latin-1")
 
 

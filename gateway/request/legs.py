@@ -1,12 +1,12 @@
-"""The contract between a request's owner and the edges: what a leg's connection gives, and where its answer goes.
+"""Interface between a request's owner and the edges: legs, which bring answers, and sinks, which deliver them.
 
 `engines/` and `peers/` open legs, `http/` and `peers/` provide sinks; `owner.py` joins them and knows neither.
 
-Three kinds of failure are told apart, by what is raised. A LegFailure is what an opener or a leg found wrong with its
-target or with the way to it; or, as INTERNAL, with this gateway. SinkGone means that nobody waits for the answer any
-more. Whatever else comes out of an opener, a leg or a sink is an error of this gateway's own: it ends the request with
-an error of ours, is reported, and is held against no target. So an opener converts what a target may do to it, and
-nothing else: never a wide class of exceptions around code that works on what we send.
+Three kinds of failure are told apart by the exception raised. LegFailure: a fault of the target or of the way to it,
+or, with result INTERNAL, of this gateway. SinkGone: the receiver of the answer has gone. Any other exception from an
+opener, a leg or a sink is this gateway's own error: it ends the request with an internal error, is reported, and is
+held against no target. An opener must therefore convert only exceptions that a target can cause, never a wide class of
+exceptions around code that works on outgoing data.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from gateway.request.trace_context import RequestTrace
 
 NONCE_BYTES = 16
 Headers = tuple[tuple[str, str], ...]
-"""Names and values. A value is what `header_values.py` says: its bytes, one character for each."""
+"""Header names and values. A value is stored as `header_values.py` defines: its bytes, one character for each."""
 
 
 @value
 class CacheSalt:
-    """What keeps a prompt apart from other tenants' in an engine's cache."""
+    """Salt that keeps a prompt apart from other tenants' in an engine's prefix cache."""
 
     text: str
-    """Letters and digits: it needs no escape in JSON."""
+    """Letters and digits only, so that JSON needs no escapes."""
     replaces_own: bool
-    """The body names a `cache_salt` itself, of which this one is made."""
+    """True if the body names a `cache_salt` of its own, from which this one is derived."""
 
 
 @value
 class Part:
-    """What the owner of a request knows, besides the client's words, when it sends only a part of it to an engine."""
+    """Additional input for a leg that runs only a prefill or a decode."""
 
     nonce: bytes
-    """Chance, drawn for the request: what both engines have to call it is made of this."""
+    """Random bytes drawn for the request, from which the id that both engines use is derived."""
     told: bytes = b""
-    """For a decode: what the prefill's answer says to it, as it came. It tells where a prompt's blocks are: it goes
-    into no event, log or record."""
+    """Hand-off for a decode, as the prefill's answer gave it. It locates a prompt's KV blocks and must not appear in
+    any event, log or record."""
     assembled: bool = False
-    """For a decode: it is had as a stream, and put together here for a client who wants none."""
+    """True if a decode is streamed and assembled here for a client that wants the answer in one piece."""
 
 
 @value
 class OutboundRequest:
-    """What is sent to a target: the client's own bytes, with only the headers an engine may see."""
+    """Request as sent to a target: the client's own bytes, with only the headers that an engine may see."""
 
     profile: RequestProfile
     path: str
@@ -62,20 +62,20 @@ class OutboundRequest:
     body: bytes
     method: str = "POST"
     stores_response: bool = False
-    """The engine will keep the answer under its id, and later requests may refer to it."""
+    """True if the engine will keep the answer under its id for later requests."""
     asked_model: str = ""
-    """The client's own name for the model, where `profile` has another: answers go by it."""
+    """Client's own name for the model, used in answers; empty where `profile` has the same name."""
     cache_salt: CacheSalt | None = None
-    """For engines that take one; other gateways work it out themselves. None: the body goes out as it came."""
+    """Salt for engines that take one; peers compute their own. None: the body is sent unchanged."""
     part: Part | None = None
-    """Set where the leg is a prefill or a decode."""
+    """Set for a prefill or a decode."""
     is_traced: bool = False
-    """Its traceparent names a span of a gateway's; else a client's, if any."""
+    """True if traceparent names a span of a gateway; else it is the client's, if any."""
 
 
 @value
 class RanAt:
-    """Where a leg really ran; for a forward, as the peer told us."""
+    """Replica and place at which a leg ran; for a forward, as the peer reported."""
 
     replica_id: ReplicaId
     place: Place
@@ -83,43 +83,44 @@ class RanAt:
 
 @value
 class LegHead:
-    """Status and headers of an engine's answer, and where it runs."""
+    """Status and headers of a target's answer, and where it runs."""
 
     status: int
     headers: Headers
     ran_at: RanAt
     attempt: int = 0
     leg: int = 1
-    """Which leg of which attempt brought it; set by whoever opened it."""
+    """Leg of the attempt that brought the answer; set by the code that opened it."""
     extras: tuple[Extra, ...] = ()
-    """What the answer holds only because we asked the engine for it: not for the client."""
+    """Members of the answer that this gateway asked the engine for; they are not for the client."""
     side_channel: SideChannel = NOWHERE
-    """Where a prefill worker may have its decode worker fetch what it has read."""
+    """Addresses from which the decode worker may fetch the prefill worker's KV blocks."""
 
 
 @dataclass(slots=True)
 class LegFailure(Exception):
-    """A leg that did not give a usable answer. Never CANCELLED: that is the owner's own doing.
+    """Failure of a leg to give a usable answer. Openers and legs never use CANCELLED: only the owner does, for a leg
+    that was stopped.
 
-    INTERNAL where the opener knows that it is this gateway that lacks something. No detail tells what a client sent.
+    The result is INTERNAL where the fault is this gateway's. The detail never quotes client content.
     """
 
     result: LegResult
     detail: str
     refusal: RefusalReason | None = None
     is_final: bool = False
-    """A peer says that nobody should go on with an answer that it could not go on with."""
+    """True if a peer reports that its broken answer must not be resumed by another target."""
     has_reached: bool = True
-    """False: nobody took the connection."""
+    """False if the connection was refused, so that the target has seen nothing of the request."""
     resumes_used: Resumes | None = None
-    """Of a peer: how often it went on there. None: it does not say."""
+    """Number of times that a peer resumed the answer. None: not reported."""
 
     def __str__(self) -> str:
         return f"{self.result}: {self.detail}"
 
 
 class SinkGone(ConnectionResetError):
-    """There is nobody left to send an answer to."""
+    """Error raised when the receiver of an answer has gone."""
 
 
 class Leg(Protocol):
@@ -130,100 +131,99 @@ class Leg(Protocol):
 
     @property
     def counted(self) -> TokenUsage | None:
-        """What a peer's last word says was used, once the body is over: its stream may not say. None of an engine,
-        which says it nowhere else."""
+        """Token usage from a peer's final message, once the body is over, because its stream may not carry it. None for
+        an engine."""
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives, in pieces of any size. Raises LegFailure when the target dies or misbehaves
-        midway."""
+        """Body as it arrives, in pieces of any size. Raises LegFailure if the target dies or misbehaves midway."""
         ...
 
     async def pour(self, take: Callable[[bytes], bool]) -> bool:
-        """Hand on what is still to come of the body, as it arrives, until `take` answers False: then it wants no more
-        for now. True when the body is over. Raises what `chunks` and `take` raise, each as it is.
+        """Pass on the rest of the body as it arrives, until `take` returns False to pause. Return True when the body is
+        over. Raises what `chunks` and `take` raise, unchanged.
 
-        For streams: where it can, a leg calls `take` right from its socket, with no task to wake in between.
+        For streams: where possible, a leg calls `take` directly from its socket, without waking a task in between.
         """
         ...
 
 
 class LegOpener(Protocol):
-    """Opens legs at one kind of target."""
+    """Opener of legs at one kind of target."""
 
     def open(
         self, order: StartLeg, request: OutboundRequest, *, on_accepted: Callable[[], None]
     ) -> AbstractAsyncContextManager[Leg]:
         """Connect, send, and wait for the head; entering raises LegFailure. `on_accepted` is called once, when the
-        target took it."""
+        target has accepted the request."""
         ...
 
 
 class Sink(Protocol):
-    """Where the answer goes: an HTTP client or the gateway that forwarded to us."""
+    """Receiver of the answer: an HTTP client or the gateway that forwarded the request."""
 
     @property
     def is_immediate(self) -> bool:
-        """`start` and `put` never wait: an answer in one piece is on its way before anything else can happen."""
+        """True if `start` and `put` never wait, so that an answer in one piece is sent before any other event."""
         ...
 
     async def start(self, head: LegHead) -> None:
-        """Send status and headers. Called at most once, and only when the first token, body byte or error body is
-        at hand."""
+        """Send status and headers. Called at most once, and only when the first token, body byte or error body is at
+        hand."""
         ...
 
     def put(self, data: bytes) -> bool:
-        """Send body bytes. False: `drain` before the next ones. Raises SinkGone when nobody is there, as `start` and
-        `drain` may."""
+        """Send body bytes. False: `drain` before the next ones. Raises SinkGone if the receiver has gone, as `start`
+        and `drain` may."""
         ...
 
     async def drain(self) -> None:
-        """Wait until what was put has room on its way to the receiver."""
+        """Wait until the send buffer has room again."""
         ...
 
     async def accepted(self) -> None:
-        """The core accepted a forward: tell the origin. Nothing to do for an HTTP client."""
+        """Tell the origin that the core accepted its forward. No effect for an HTTP client."""
         ...
 
     async def end(self, end: EndRequest, summary: RequestSummary) -> None:
-        """Finish, once everything that was put is sent. Before `start`, this sends the outcome's error; after it, a
+        """Finish after everything put has been sent. Before `start`, this sends the outcome's error; after it, a
         failure becomes an error event, never a silent end."""
         ...
 
 
 @dataclass(slots=True)
 class RequestSummary:
-    """What the owner learnt of a finished request, for the log line, the metrics and a forward's last message."""
+    """Results of a finished request, for the log line, the metrics and a forward's last message."""
 
     ran_at: RanAt | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
     first_token_ns: int | None = None
-    """From arrival to the first token."""
+    """Nanoseconds from arrival to the first token."""
     duration_ns: int = 0
     started: bool = False
     """True once status and headers went out."""
     is_event_stream: bool = False
     attempts: list[str] = field(default_factory=list)
-    """One `target: result` per leg."""
+    """Entry `target: result` for each leg."""
     output_events: int = 0
-    """Data events of a stream, so far, whatever they say."""
+    """Number of data events of a stream so far, of any content."""
     content_events: int = 0
-    """Those with content, of legs that told no usage: about as many as tokens."""
+    """Number of events with content, of legs without reported usage: about as many as tokens."""
     answer_bytes: int = 0
-    """Of an answer in one piece that told no usage."""
+    """Bytes of an answer in one piece without reported usage."""
     prompt_taken: bool = False
-    """An engine or a peer has the prompt, or had it when everybody left, and has not failed or turned it down."""
+    """True if a target has the prompt, or had it when the client left, and has not failed or refused it."""
     asked_model: str = ""
-    """The client's own name for the model, where that is another one."""
+    """Client's own name for the model, where it differs from the served one."""
     generates: bool = True
-    """False: an engine is only asked about what it keeps, or to count."""
+    """False for calls that only ask an engine to count or to look up what it keeps."""
     resumes: int = 0
-    """How often its answer broke and somebody went on with it."""
+    """Number of times that another target resumed the broken answer."""
     transcript_dropped: bool = False
-    """There was no room to keep what was answered."""
+    """True if there was no room to keep the answer for resuming it."""
     why_unresumed: str = ""
-    """Of an answer that broke: why nobody could be asked to go on with it."""
+    """Reason why a broken answer could not be resumed."""
     trace: RequestTrace | None = None
-    """None where nothing is traced."""
+    """Trace of the request; None if tracing is off."""

@@ -1,4 +1,5 @@
-"""One request's orders, and the scopes that its legs run in. It must never decide, nor touch a socket."""
+"""Mailbox of one request: the core's orders for its owner, and the scopes that its legs run in. It never decides and
+never touches a socket."""
 
 from __future__ import annotations
 
@@ -15,20 +16,20 @@ from gateway.core.vocabulary import LegResult, RequestId
 from gateway.ground.waiter import Waiter
 
 Order = StartLeg | AcceptForward | RefuseForward | EndRequest
-"""What a request's owner is told to do."""
+"""Order of the core to a request's owner."""
 
 
 class LegScope:
-    """What a leg runs inside, so that it can be broken off from outside: it then leaves with TimeoutError."""
+    """Context of a leg, through which it can be stopped from outside: the leg then leaves with TimeoutError."""
 
     __slots__ = ("_cancelling", "_handle", "_is_ending", "_task", "is_expired", "is_silent", "is_stopped")
 
     def __init__(self) -> None:
         self.is_expired = False
         self.is_silent = False
-        """It was broken off because nothing went on in it."""
+        """True if the leg was stopped because no progress was made."""
         self.is_stopped = False
-        """It was ordered to stop, perhaps before anybody entered it."""
+        """True if the leg was ordered to stop, perhaps before its context was entered."""
         self._is_ending = False
         self._handle: asyncio.Handle | None = None
         self._task: asyncio.Task[object] | None = None
@@ -44,7 +45,7 @@ class LegScope:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """A cancellation that is not ours passes through."""
+        """Turn this scope's own cancellation into TimeoutError; any other passes through."""
         self._forget()
         task, self._task = self._task, None
         assert task is not None
@@ -52,7 +53,7 @@ class LegScope:
             raise TimeoutError from error
 
     def stop(self) -> None:
-        """Break it off, as soon as the loop comes to it."""
+        """Stop the leg in the next iteration of the event loop."""
         if self.is_stopped:
             return
         self.is_stopped = True
@@ -62,14 +63,14 @@ class LegScope:
             self._handle = asyncio.get_running_loop().call_soon(self._expire)
 
     def hurry(self, seconds: float) -> None:
-        """Give it this long to end by itself."""
+        """Stop the leg after this many seconds unless it has ended."""
         if not self._is_ending:
             self._is_ending = True
             self._forget()
             self._handle = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def watch(self, progress: Callable[[], int], silence_s: float) -> None:
-        """Break it off once `progress` has told the same number for this long, and at most twice as long."""
+        """Stop the leg once `progress` has returned the same number for this long; it may take up to twice as long."""
         if not self._is_ending:
             self._forget()
             look = partial(self._look, progress, progress(), silence_s)
@@ -93,10 +94,10 @@ class LegScope:
 
 
 class Mailbox:
-    """One request's orders, and the promise that each StartLeg among them is answered by exactly one LegEnded.
+    """Queue of one request's orders, with the guarantee that each StartLeg is answered by exactly one LegEnded.
 
-    Leaving the context early is the cancellation: legs still open are ended as cancelled, and the request, if the core
-    has not ended it, is reported as abandoned.
+    Leaving the context early cancels: legs still open are ended as cancelled, and the request, if the core has not
+    ended it, is reported as abandoned.
     """
 
     __slots__ = (
@@ -117,16 +118,16 @@ class Mailbox:
     ) -> None:
         self.request_id = request_id
         self.end: EndRequest | None = None
-        """The core's last word, once spoken; after an early exit it is still there for the log line."""
+        """Core's final order; after an early exit it is still there for the log line."""
         self.refused = False
         self._run_beside: Callable[[StartLeg], None] | None = None
-        """Set while the owner runs a leg itself and reads no orders: whoever runs further legs beside it."""
+        """Callback that runs further legs while the owner runs a leg itself and reads no orders."""
         self._submit = submit
         self._on_closed = on_closed
         self._orders: deque[Order] = deque()
         self._waiter = Waiter()
         self._legs: dict[tuple[int, int], LegScope] = {}
-        """Those started and not ended, by attempt and leg."""
+        """Legs started and not ended, by attempt and leg."""
         self._error: Exception | None = None
 
     def __enter__(self) -> Self:
@@ -143,22 +144,23 @@ class Mailbox:
         self._on_closed(self)
 
     async def next(self) -> Order:
-        """The oldest order not yet read; waits for one. Raises what a leg beside the owner's own has met."""
+        """Return the oldest unread order, waiting for one. Raises the error of a leg that runs beside the owner's
+        own."""
         while self._error is None and not self._orders:
             await self._waiter.wait()
         if self._error is not None:
             try:
                 raise self._error
             finally:
-                self._error = None  # its traceback knows this mailbox
+                self._error = None  # the error's traceback refers to this mailbox
         return self._orders.popleft()
 
     def scope_of(self, order: StartLeg) -> LegScope:
-        """Run the leg inside this: its StopLeg, or the request's end, breaks it off with TimeoutError."""
+        """Return the scope to run the leg in: its StopLeg, or the request's end, stops it with TimeoutError."""
         return self._legs[order.attempt, order.leg]
 
     def busy(self, run_beside: Callable[[StartLeg], None]) -> None:
-        """The owner runs a leg itself from now on: those that are not read yet, and those to come, run beside it."""
+        """Note that the owner runs a leg itself: unread and later StartLegs are run beside it."""
         self._run_beside = run_beside
         if not self._orders:
             return
@@ -168,22 +170,22 @@ class Mailbox:
             run_beside(order)
 
     def idle(self) -> None:
-        """The owner reads orders again: the next leg is its own to run."""
+        """Note that the owner reads orders again: the next leg is its own to run."""
         self._run_beside = None
 
     def end_leg(self, ended: LegEnded) -> None:
-        """Answer a StartLeg. One that was answered already, since the owner left first, is not answered again."""
+        """Answer a StartLeg. One that was already answered, because the owner left first, is not answered again."""
         if self._legs.pop((ended.attempt, ended.leg), None) is not None:
             self._submit(ended)
 
     def fail(self, error: Exception) -> None:
-        """A leg beside the owner's own met what ends the request, such as a client that has gone: the owner is told."""
+        """Pass on an error that ends the request, such as a client that has gone, from a further leg to the owner."""
         self._error = error
         self._stop_legs()
         self._waiter.wake()
 
     def deliver(self, order: Order | StopLeg) -> None:
-        """The driver's side: put an order in, and wake or interrupt whom it is about."""
+        """Accept an order from the driver, and wake the owner or interrupt the leg concerned."""
         match order:
             case StartLeg():
                 self._legs[order.attempt, order.leg] = LegScope()

@@ -31,8 +31,8 @@ _ABSENT: Final = msgspec.Raw()
 _DEPTH_MAX: Final = 8
 """Levels of nesting: messages, a message, its parts, one part, a tool's result, a document inside it."""
 _BRACES_MAX: Final = 64 * 1024
-"""Bound on the braces of a prompt that is taken apart, and on the commas of a list of strings: more of them would hold
-up the event loop."""
+"""Bound on the braces of a prompt that is parsed, and on the commas of a list of strings: more of them would hold up
+the event loop."""
 _SAMPLES_MAX: Final = 16
 """Requests in a learnt average; later ones replace earlier ones."""
 _SURE: Final = 4
@@ -72,7 +72,7 @@ _NAMED: Final = re.compile(
 """Matches one of those types or the beginning of a data URL. The pattern begins with a quote, so the search jumps over
 base64 data. Quotes inside JSON strings are escaped, so a match is nearly always a part or a field of that name."""
 _SEARCHED_MAX: Final = 64 * 1024
-"""Bytes up to which a text is searched; a longer one is taken apart, which is faster where it is full of quotes."""
+"""Bytes up to which a text is searched; a longer one is parsed, which is faster where it is full of quotes."""
 _DATA: Final = re.compile(rb'"data:(image|audio|video)/[^,"]{0,64};base64,')
 _OBJECT: Final = 0x7B
 _OPENINGS: Final = b"{["

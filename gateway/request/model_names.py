@@ -1,7 +1,7 @@
-"""The names that clients may use for models besides those that engines have, and the name that an answer goes by.
+"""Model aliases: further names that clients may use for models, and the name that an answer shows.
 
-What a name stands for is found once, where the request comes in: from there on everybody knows it by the model's own
-name, and only the client never hears that one. Nothing here looks at the fleet: whoever is asked does.
+An alias is resolved once, on arrival. From there on all parts of the mesh use the model's own name; only the client
+sees the alias. This module never looks at the fleet: `FirstServed` does.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from gateway.core.vocabulary import ModelName, PlaceRule, TenantName
 from gateway.request.body_edits import MODEL
 
 ModelAliases = Mapping[ModelName, tuple[ModelName, ...]]
-"""What each further name stands for, the most wanted model first."""
+"""Models that each alias stands for, the most preferred first."""
 FirstServed = Callable[[Sequence[ModelName], TenantName, PlaceRule | None, str], ModelName | None]
-"""Which of several models is served to a client of a tenant, with its key's rule, whose request may follow a stored
-response; None: nobody has any of them."""
+"""Picks the model, of several, that is served for a tenant, a key's rule and possibly a stored response; None: none
+is."""
 
 _MEMBER = rb'(?<!\\)"model"[ \t\n\r]*:[ \t\n\r]*'
 _NAMED = re.compile(_MEMBER + rb'(?P<name>"[^"\\]*(?:\\.[^"\\]*)*")')
 
 
 class ModelNames:
-    """What each client's word for a model stands for."""
+    """Resolution of the model names that clients use."""
 
     def __init__(
         self,
         aliases: Callable[[], ModelAliases] = dict,
         first_served: FirstServed = lambda names, _tenant, _process, _follows: names[0],
     ) -> None:
-        """`aliases` are asked for anew each time: they change while requests come."""
+        """Set up the lookups. `aliases` is called anew for each request, because aliases may change at any time."""
         self._aliases = aliases
         self._first_served = first_served
 
     def stands_for(self, asked: ModelName) -> tuple[ModelName, ...]:
-        """The models that may be meant by it, for most names that one alone."""
+        """Models that the name may stand for; for most names only itself."""
         return self._aliases().get(asked) or (asked,)
 
     def resolved(
@@ -48,35 +48,36 @@ class ModelNames:
         process: PlaceRule | None,
         follows: str = "",
     ) -> ModelName:
-        """Which of the models that are meant it is; where nobody has any of them, the name that was asked for."""
+        """Return the model to use of those that the name stands for; the name itself if none of them is served."""
         if len(meant) == 1 and meant[0] == asked:
             return asked
         return self._first_served(meant, tenant, process, follows) or asked
 
     def listed(self, served: Sequence[ModelName]) -> list[ModelName]:
-        """With each further name that stands for one of those that are served."""
+        """Return the served models and the aliases of any of them."""
         known = set(served)
         further = (name for name, meant in self._aliases().items() if not known.isdisjoint(meant))
         return list(dict.fromkeys([*served, *further]))
 
 
 def body_for(body: bytes, model: ModelName) -> bytes:
-    """The body of a client that asked by another name."""
+    """Return the body with the model's own name in place of the alias."""
     return b"".join(MODEL.set(body, msgspec.json.encode(model), is_named=True))
 
 
 class Renamer:
-    """Makes an answer, or whole events of one in their order, name what was asked for. Text that a model wrote is never
-    changed: a quote inside a JSON string has a backslash before it."""
+    """Makes an answer, or whole events of one in order, show the name that the client asked for. Generated text is
+    never changed: a quote inside a JSON string has a backslash before it."""
 
     def __init__(self, model: ModelName, asked: str) -> None:
         self._told = re.compile(_MEMBER + re.escape(msgspec.json.encode(model)))
         self._named = b'"model":' + msgspec.json.encode(asked)
         self._is_sure = False
-        """That the engine goes by this name."""
+        """True once the name that the engine uses for itself is known."""
 
     def __call__(self, data: bytes) -> bytes:
-        """An engine may go by yet another name than it was asked by: then it is the first that it tells."""
+        """Rename the model in a piece of the answer. An engine may report another name than it was asked by; then the
+        first that it reports is replaced."""
         renamed, count = self._told.subn(self._name, data)
         if not count and not self._is_sure and (other := _NAMED.search(data)) is not None:
             self._told = re.compile(_MEMBER + re.escape(other["name"]))

@@ -1,7 +1,8 @@
-"""One request's life at the edge: submit it, follow the core's orders, run its legs, close what was opened.
+"""Owner of one request at the edge: submits it, follows the core's orders, runs its legs and closes what was opened.
 
-It runs in the handler's own task, its first leg too; only a leg beside another one gets a task. Leaving it early, on
-any path, closes the connections to engines and peers and tells the core; it never decides where a request goes.
+It runs in the handler's own task, including its first leg; only a further leg beside another gets its own task. Leaving
+it early, on any path, closes the connections to engines and peers and tells the core. It never decides where a request
+goes.
 """
 
 from __future__ import annotations
@@ -35,30 +36,31 @@ from gateway.request.trace_context import RequestTrace
 from gateway.request.transcript import Hold
 
 _CLOSE_WAIT_S = 5.0
-"""What legs that are broken off may take to leave; they wait for nothing but their turn."""
+"""Time for cancelled legs to end; they wait only for their turn on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerContext:
-    """What every request's owner needs; built once by the composition root."""
+    """Dependencies of every request's owner; built once by the composition root."""
 
     driver: Driver
     clock: Clock
     openers: Mapping[TargetKind, LegOpener]
     start_task: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
-    """For a leg that runs beside another leg of its request."""
+    """Starts the task of a leg that runs beside another leg of its request."""
     settings: RelaySettings = field(default_factory=RelaySettings)
     on_finished: Callable[[RequestProfile, EndRequest, RequestSummary], None] | None = None
-    """Told once about each request that was ours, whichever way it ended."""
+    """Called once for each request that this gateway took, however it ended."""
     prompt_key: Callable[[RequestProfile], bytes] | None = None
-    """What stands for a prompt in histories; None where nothing of ours keeps any."""
+    """Key of a prompt for output-length histories; None where no history is kept."""
     compare: Compare | None = None
-    """How near a prompt that was read for a pool is to the experts of its decode workers; None where no pool asks."""
+    """Compares a prefilled prompt's expert counts with those of the pool's decode workers; None where no pool needs
+    it."""
     on_stray: OnStray = ignore_stray
     on_fault: Callable[[BaseException], None] | None = None
-    """Told of every error of our own that a leg has met."""
+    """Called for each error of this gateway that a leg meets."""
     begin_trace: Callable[[OutboundRequest], RequestTrace] | None = None
-    """None where nothing is traced: then traceparents pass as they came."""
+    """Begins the trace of a request. None: tracing is off, and traceparents pass through unchanged."""
 
 
 class RequestOwner:
@@ -86,7 +88,8 @@ class RequestOwner:
         *,
         hold: Hold | None = None,
     ) -> None:
-        """`hold`: of the room that its body is counted in. None: what is answered is not kept, and cannot go on."""
+        """Prepare the request. `hold`: of the budget in which its body is counted. None: the answer is not kept and
+        cannot be resumed."""
         self._context = context
         self._driver = context.driver
         if context.prompt_key is not None:
@@ -100,9 +103,9 @@ class RequestOwner:
             self._summary.trace = context.begin_trace(outbound)
         self._arrived_ns = context.clock.now_ns()
         self._beside: list[asyncio.Task[None]] = []
-        """The legs that run in tasks of their own."""
+        """Tasks of the legs that run beside the first one."""
         self._nonce = b""
-        """Drawn with the first leg that runs only a part."""
+        """Random bytes drawn with the first leg that runs only a part."""
         self._relay = Relay(
             context.driver,
             context.clock,
@@ -122,13 +125,13 @@ class RequestOwner:
 
     @property
     def summary(self) -> RequestSummary:
-        """What is known so far; complete once `run` is over."""
+        """Results so far; complete once `run` is over."""
         return self._summary
 
     async def run(self) -> EndRequest | RefuseForward:
-        """Returns when the client has its answer. A refused forward is returned untouched: the sink saw nothing of it.
+        """Run until the client has its answer. A refused forward is returned and the sink is not touched.
 
-        Cancel it, or let the sink raise, when the client has gone.
+        Cancel the call, or let the sink raise, when the client has gone.
         """
         profile = self._arrival.profile
         if self._driver.has_mailbox(profile.request_id):
@@ -163,8 +166,8 @@ class RequestOwner:
                     assert_never(order)
 
     def _report(self) -> None:
-        """After the mailbox is closed there is a last word for everything but a refused forward. Whoever is told of it
-        has watched the request up to its end."""
+        """Report the end of the request, if it has one: each request but a refused forward does once the mailbox is
+        closed. Observers are told first, so that they have seen the request up to its end."""
         self._summary.transcript_dropped = self._relay.transcript_dropped
         self._summary.duration_ns = self._context.clock.now_ns() - self._arrived_ns
         if self._mailbox.end is not None and self._context.on_finished is not None:
@@ -172,7 +175,8 @@ class RequestOwner:
             self._context.on_finished(self._arrival.profile, self._mailbox.end, self._summary)
 
     def _run_beside(self, order: StartLeg) -> None:
-        """In a task of its own, which answers for the leg even where it is ended before its first step."""
+        """Start a task for a further leg. The callback ends the leg even if the task is cancelled before its first
+        step."""
         mailbox = self._mailbox
         task = self._context.start_task(self._run_leg_beside(order))
         task.add_done_callback(
@@ -181,23 +185,23 @@ class RequestOwner:
         self._beside.append(task)
 
     async def _run_leg_beside(self, order: StartLeg) -> None:
-        """What ends the request is the owner's to know, not the business of whoever holds the task."""
+        """Run a further leg; its exceptions are raised by the owner, not by the task group."""
         try:
             await self._run_leg(order, is_own=False)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the owner raises it
+        except Exception as error:  # noqa: BLE001 - the owner raises it
             self._mailbox.fail(error)
 
     async def _close_beside(self) -> None:
-        """No leg outlives its owner, unless its connection does not let go."""
+        """Cancel further legs; none outlives its owner by more than the time-out."""
         for task in self._beside:
             task.cancel()
         await asyncio.wait(self._beside, timeout=_CLOSE_WAIT_S)
 
     async def _run_leg(self, order: StartLeg, *, is_own: bool) -> None:
-        """Run one leg and answer it with its one LegEnded, whatever happens. `is_own`: in the owner's own task.
+        """Run one leg and answer it with exactly one LegEnded, whatever happens. `is_own`: it runs in the owner's own
+        task.
 
-        `legs.py` says what may be raised in here, and what each means; only what an opener calls a LegFailure can be
-        held against a target.
+        `legs.py` defines the exceptions that may be raised here; only a LegFailure can be held against a target.
         """
         scope = self._mailbox.scope_of(order)
         feed_of = Feed if order.role is LegRole.WHOLE else PartFeed
@@ -220,7 +224,7 @@ class RequestOwner:
             if _is_cancelled():
                 raise
             ended = self._fault(feed, error)
-        except Exception as error:  # noqa: BLE001 - whatever else it is, it is ours
+        except Exception as error:  # noqa: BLE001 - any other error is this gateway's own
             if isinstance(error, TimeoutError) and scope.is_expired:
                 ended = self._broken_off(feed, scope)
             else:
@@ -231,12 +235,12 @@ class RequestOwner:
             if ended is None:
                 ended = feed.ended_early(LegResult.CANCELLED, "the owner left")
             elif ended.result is not LegResult.COMPLETED and not self._has_run_out(ended):
-                self._summary.prompt_taken = False  # turned down or failed: it is nobody's to pay for
+                self._summary.prompt_taken = False  # failed or refused: not charged
             self._summary.attempts.append(f"{order.target}: {ended.result}")
             self._mailbox.end_leg(ended)
 
     def _broken_off(self, feed: Feed, scope: LegScope) -> LegEnded:
-        """From outside. Where the request goes on, so may its answer."""
+        """End a leg that was stopped from outside. If the request continues, its answer may too."""
         if scope.is_silent:
             return feed.broke_off(LegFailure(LegResult.FAILED, "it fell silent"))
         if self._mailbox.end is not None:
@@ -253,7 +257,7 @@ class RequestOwner:
         return replace(outbound, headers=trace.headers_for(order.attempt, order.leg, outbound.headers), is_traced=True)
 
     def _part_of(self, order: StartLeg, outbound: OutboundRequest) -> OutboundRequest:
-        """What is sent to an engine that runs only a part of the request."""
+        """Return the request for an engine that runs only a part of it."""
         if not self._nonce:
             self._nonce = urandom(NONCE_BYTES)
         if order.role is not LegRole.DECODE:
@@ -262,18 +266,20 @@ class RequestOwner:
         return replace(outbound, part=part)
 
     def _has_run_out(self, ended: LegEnded) -> bool:
-        """Did it work up to the request's deadline? That is no failure of the target's."""
+        """Return true if the leg ran until the request's deadline, which is no failure of its target."""
         end = self._mailbox.end
         return ended.result is LegResult.CANCELLED and end is not None and end.outcome is Outcome.EXPIRED_RUNNING
 
     def _fault(self, feed: Feed, error: BaseException) -> LegEnded:
-        """Its words stay out of what is told of the request: they may quote what the client sent."""
+        """Report an internal error. Its message stays out of the request's record, because it may quote client
+        content."""
         if self._context.on_fault is not None:
             self._context.on_fault(error)
         return feed.ended_early(LegResult.INTERNAL, f"an error of this gateway's own: {type(error).__name__}")
 
 
 def _is_cancelled() -> bool:
-    """Was this task told to end? A cancelled future that something waits for looks the same, and is no such order."""
+    """Return true if this task was cancelled. A cancelled future that the task awaits raises the same exception and
+    does not count."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

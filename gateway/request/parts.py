@@ -1,7 +1,6 @@
-"""The legs of a request that two engines share: what a prefill hands over is kept for the decode, and a decode may be
-had as a stream for a client who gets it in one piece. It opens no connection, and understands nothing of what is handed
-over.
-"""
+"""Legs of a request that a prefill and a decode worker share. The hand-off from a prefill is kept for its decode, and a
+streamed decode may be assembled for a client that wants the answer in one piece. It opens no connection and does not
+interpret the hand-off."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from gateway.request.relay import EVENT_STREAM, JSON_HEADERS, Feed, leg_ended, m
 
 
 class PartFeed(Feed):
-    """One leg's answer, where the leg runs only a part."""
+    """Answer of a leg that runs only a prefill or a decode."""
 
     __slots__ = ()
 
@@ -33,7 +32,7 @@ class PartFeed(Feed):
         return await self._assemble(leg, assembler)
 
     async def _keep_part(self, head: LegHead, chunks: AsyncIterator[bytes]) -> LegEnded:
-        """A part of the work whose answer no client is shown: what it hands over is kept for the other part."""
+        """Read a prefill's answer, which is not for the client, and keep its hand-off for the decode."""
         body, rest = await self._hold_whole(chunks)
         if rest is not None:
             raise LegFailure(LegResult.FAILED, "an answer too long for a prefill")
@@ -54,7 +53,7 @@ class PartFeed(Feed):
         self._relay.on_stray(self._order.target, host)
 
     def _assembler(self, handed: Handoff) -> Assembler | None:
-        """None where the decode has to be asked for the whole answer."""
+        """Return the assembler for the decode's stream; None if the decode has to be asked for the whole answer."""
         outbound = self._relay.outbound
         if not self._relay.assembles or not can_be_assembled(outbound.path, outbound.body):
             return None
@@ -64,8 +63,8 @@ class PartFeed(Feed):
             return None
 
     async def _assemble(self, leg: Leg, assembler: Assembler) -> LegEnded:
-        """A stream whose client gets it in one piece. Until that is whole the client has nothing, and it may be had
-        elsewhere."""
+        """Assemble a stream into an answer in one piece. Until that is complete the client has received nothing, so the
+        request may be retried elsewhere."""
         scanner = EventScanner(event_bytes_max=self._settings.event_bytes_max, may_give_up=True)
         self._relay.decoding(self._order, lambda: scanner.events_since_token)
         try:
@@ -88,7 +87,7 @@ class PartFeed(Feed):
         return self._completed()
 
     async def _gather(self, leg: Leg, scanner: EventScanner, assembler: Assembler) -> None:
-        """Until its last event, or a reason not to go on."""
+        """Feed the stream to the assembler until its last event or an error."""
         is_begun = False
 
         def take(data: bytes) -> bool:

@@ -1,7 +1,7 @@
-"""How far the requests that are being decoded have come, in tokens: counted by events, which cost nothing to count.
+"""Progress of requests in decode, in tokens, estimated from a count of stream events, which is free.
 
-An event may hold several tokens. How many it holds on average is learnt from answers that told their usage, engine by
-engine. So is whose streams cannot be put together to an answer in one piece.
+One event may hold several tokens. The average is learnt for each engine from answers with reported usage. Also
+remembered: engines whose streams cannot be assembled into an answer in one piece.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from gateway.core.events import DecodeProgress
 from gateway.core.vocabulary import PoolName, RequestId, Target
 
 _FORGET = 0.98
-"""What an answer still counts after the next one."""
+"""Weight of the old average when one more answer comes."""
 _RATIO_MAX = 64.0
-"""No engine is believed that claims to put more into one event."""
+"""Bound of the tokens per event that are believed of any engine."""
 _TARGETS_MAX = 4096
 _LEFT_WHOLE_NS = 600 * 10**9
-"""Then it is tried again: an engine may have been replaced, or have met one odd request."""
+"""Time after which assembling is tried again: the engine may have been replaced, or one request may have been odd."""
 
 Count = Callable[[], int]
-"""Data events with content, so far."""
+"""Returns the number of data events with content so far."""
 
 
 class ProgressBoard:
-    """One gateway's."""
+    """Decode progress of one gateway's requests."""
 
     def __init__(self) -> None:
         self._decoding: dict[RequestId, tuple[int, PoolName | None, Target, Count]] = {}
@@ -35,13 +35,13 @@ class ProgressBoard:
         self._decoding[request_id] = (attempt, pool, target, events)
 
     def ends(self, request_id: RequestId, attempt: int) -> None:
-        """Another attempt may have begun meanwhile."""
+        """Forget a request's progress, unless another attempt has begun since."""
         known = self._decoding.get(request_id)
         if known is not None and known[0] == attempt:
             del self._decoding[request_id]
 
     def learn(self, target: Target, events: int, output_tokens: int) -> None:
-        """An answer of so many events turned out to be so many tokens."""
+        """Learn the tokens per event from a finished answer."""
         if events < 1 or output_tokens < 1:
             return
         ratio = min(output_tokens / events, _RATIO_MAX)
@@ -51,7 +51,7 @@ class ProgressBoard:
         self._tokens_an_event[target] = _FORGET * known + (1 - _FORGET) * ratio
 
     def leave_whole(self, target: Target, path: str, now_ns: int) -> None:
-        """This engine's streams of this call could not be put together."""
+        """Note that this engine's streams of this call cannot be assembled."""
         if len(self._left_whole_until_ns) >= _TARGETS_MAX:
             self._left_whole_until_ns.clear()
         self._left_whole_until_ns[target, path] = now_ns + _LEFT_WHOLE_NS
@@ -60,7 +60,7 @@ class ProgressBoard:
         return now_ns < self._left_whole_until_ns.get((target, path), now_ns)
 
     def sample(self, pool: PoolName) -> tuple[DecodeProgress, ...]:
-        """Of the requests that this pool decodes."""
+        """Progress of the requests that this pool decodes."""
         return tuple(
             DecodeProgress(request_id, attempt, round(events() * self._tokens_an_event.get(target, 1.0)))
             for request_id, (attempt, theirs, target, events) in self._decoding.items()

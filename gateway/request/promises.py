@@ -1,4 +1,4 @@
-"""Of which service class a request is that names none, as the region file says at this moment. It refuses nobody."""
+"""Default service class of a request that names none, from the region file in force. It never refuses a request."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
 
 
 class Promises:
-    """What tenants and models were promised."""
+    """Service classes of tenants and models."""
 
     def __init__(self, config: Callable[[], CoreConfig]) -> None:
-        """It is asked for anew each time: it changes while requests come."""
+        """Set up the lookup. `config` is called anew for each request, because settings may change at any time."""
         self._config = config
 
     def of_tenant(self, tenant: TenantName) -> ServiceClass | None:

@@ -1,4 +1,4 @@
-"""A request's answer on its way from its legs to its client. Nothing is sent until it is known to be worth sending.
+"""Relay of a request's answer from its legs to its client. Nothing is sent until it is known to be worth sending.
 
 One relay serves a request for all its life and knows what has been sent; each leg feeds it. It opens no connection.
 """
@@ -47,38 +47,38 @@ from gateway.request.too_long import too_long_in
 from gateway.request.transcript import PATHS, Hold, Transcript, Unsound
 
 Compare = Callable[[PoolName, bytes], Nearness | None]
-"""Told what a prefill says of its experts, as it came or empty. It never raises."""
+"""Compares the expert counts of a prefill's answer, unchanged or empty, with a pool's workers. Never raises."""
 
 EVENT_STREAM = "text/event-stream"
 JSON_HEADERS = (("content-type", "application/json"),)
 OPAQUE_BYTES = "application/octet-stream"
 _BODILESS = frozenset({204, 205})
-"""Behind these no client expects a body: what came would be taken for the beginning of another answer."""
+"""Statuses after which no client expects a body: bytes sent would be read as the beginning of another answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
     held_bytes_max: int = 1 << 20
-    """What may be held back before the first byte goes out: a stream's beginning, or a whole answer."""
+    """Bytes that may be held back before the first byte goes out: a stream's beginning, or a whole answer."""
     event_bytes_max: int = 1 << 20
     trailer_grace_s: float = 1.0
-    """After `[DONE]` the engine may take this long to end its response, so that the connection can be used again."""
+    """Time after `[DONE]` in which the engine may end its response, so that the connection can be used again."""
     engine_stall_s: float = 120.0
-    """A stream that has begun and then brings nothing for this long has failed."""
+    """Time without data after which a stream that has begun is taken to have failed."""
     prefix_blocks_max: int = 4096
-    """Of the prompt with what was answered, hashes for whoever goes on with an answer that broke."""
+    """Largest number of prefix hashes over prompt and answer, for the target that resumes a broken answer."""
 
 
 OnStray = Callable[[Target, str], None]
-"""Told of a prefill worker and of a host where it leads its decode worker and may not."""
+"""Called with a prefill worker and the forbidden host to which it directed its decode worker."""
 
 
 def ignore_stray(worker: Target, host: str) -> None:
-    """Where nothing is told."""
+    """Ignore the host."""
 
 
 class Relay:
-    """The client's side of one request: where its answer goes, and what of it has gone there."""
+    """Client's side of one request: where its answer goes, and how much of it has been sent."""
 
     __slots__ = (
         "_arrived_ns",
@@ -116,27 +116,27 @@ class Relay:
         compare: Compare | None = None,
         on_stray: OnStray = ignore_stray,
     ) -> None:
-        """`hold`: where a transcript is counted. None: none is kept."""
+        """Set up the relay. `hold`: budget in which a transcript is counted. None: no transcript is kept."""
         self.on_stray = on_stray
         self._compare = compare
         self._hold = hold
         self._transcript: Transcript | None = None
         self._rest: Rest | None = None
-        """What is left to do since its answer broke."""
+        """Request for the missing rest, since the answer broke."""
         self._has_no_room = False
-        """For that."""
+        """True if there was no room for the rest's body."""
         self._driver = driver
         self._clock = clock
         self._arrived_ns = arrived_ns
         self._speaker: StartLeg | None = None
-        """The leg whose answer the client is getting, or has got."""
+        """Leg whose answer the client is receiving or has received."""
         self._renamed = None if not outbound.asked_model else Renamer(outbound.profile.model, outbound.asked_model)
         self.handed_over = b""
-        """What the last prefill's answer says to its decode: the engines' own affair."""
+        """Hand-off of the last prefill to its decode, opaque to the gateway."""
         self.assembler: Assembler | None = None
-        """For the decode that comes next: it is had as a stream, and the client gets it in one piece."""
+        """Assembler for the next decode's stream, if the client gets the answer in one piece."""
         self.assembles = not outbound.profile.stream
-        """False once it has shown that this answer cannot be put together."""
+        """False once assembling this answer has failed."""
         self.settings = settings
         self.sink = sink
         self.outbound = outbound
@@ -145,11 +145,11 @@ class Relay:
         """Sends whole events of an answer, as `Sink.put` does."""
 
     def nearness_of(self, order: StartLeg, counts: bytes) -> Nearness | None:
-        """What is told of a prompt's experts. None where nobody asks for it."""
+        """Nearness of the prompt's experts to those of the pool's workers. None where it is not needed."""
         return None if self._compare is None or order.pool is None else self._compare(order.pool, counts)
 
     def named_as_asked(self, body: bytes) -> bytes:
-        """Of an answer in one piece, before its length is told."""
+        """Return an answer in one piece with the model name that the client used. Called before its length is set."""
         return body if self._renamed is None else self._renamed(body)
 
     def _put_renamed(self, data: bytes) -> bool:
@@ -158,11 +158,11 @@ class Relay:
 
     @property
     def has_begun(self) -> bool:
-        """Status and headers have gone out, with whichever leg: a further one goes on behind them."""
+        """True once status and headers have gone out, from any leg: further legs continue the same answer."""
         return self.summary.started
 
     async def begin(self, order: StartLeg, head: LegHead) -> None:
-        """From now on this leg alone speaks to the client. Raises LegFailure while another one does."""
+        """Let this leg alone write to the client. Raises LegFailure while another one does."""
         if self._speaker is not None:
             raise LegFailure(LegResult.FAILED, f"leg {self._speaker.leg} is answering already")
         self._speaker = order
@@ -172,7 +172,7 @@ class Relay:
             await self.sink.start(head)
 
     def leave(self, order: StartLeg) -> None:
-        """This leg is over: another one may go on behind it."""
+        """Note the end of a leg, after which another one may continue the answer."""
         if self._speaker is order:
             self._speaker = None
 
@@ -180,15 +180,17 @@ class Relay:
         if not self.sink.put(data):
             await self.sink.drain()
 
-    # An answer that breaks, and goes on
+    # Resuming a broken answer
 
     def voice(self, order: StartLeg) -> Callable[[bytes], bool]:
-        """By which the events of this leg's stream go to the client; and are kept, where somebody may have to go on."""
+        """Function that sends the events of this leg's stream to the client, and keeps them if the answer may have to
+        be resumed."""
         transcript = self._transcript_for(order)
         return self.put if transcript is None else transcript.put
 
     def keeper(self, order: StartLeg) -> Callable[[bytes], None] | None:
-        """The same where more is kept than the client gets: what goes to it goes by `put`."""
+        """Function that only keeps events, where the engine tells more than the client gets; the client's share is sent
+        by `put`. None: nothing is kept."""
         transcript = self._transcript_for(order)
         return None if transcript is None else transcript.keep
 
@@ -198,8 +200,8 @@ class Relay:
         return self._transcript
 
     def rest_profile(self) -> RequestProfile | None:
-        """What is left to do of an answer that has just broken, as a request. None, and the summary says why: nobody
-        could go on with it."""
+        """Profile of the request for the rest of an answer that has just broken. None: it cannot be resumed, and the
+        summary says why."""
         try:
             if self._transcript is None:
                 raise Unsound("nothing was kept of it")
@@ -213,7 +215,7 @@ class Relay:
         return rest.outbound.profile
 
     def _make_room_for(self, rest: Rest) -> None:
-        """It has a body of its own, beside the client's. Raises Unsound."""
+        """Reserve room for the rest's own body beside the client's. Raises Unsound."""
         before = 0 if self._rest is None else len(self._rest.outbound.body)
         assert self._hold is not None, "what was said was kept"
         if not self._hold(len(rest.outbound.body) - before):
@@ -226,18 +228,18 @@ class Relay:
 
     @property
     def said_tokens(self) -> int:
-        """Of the answer, when it broke last."""
+        """Output tokens that the client had when the answer broke last."""
         return 0 if self._rest is None else self._rest.said.tokens
 
     def outbound_of(self, order: StartLeg) -> OutboundRequest:
-        """What is asked for: all of it, or what is left."""
+        """Request for this leg: all of it, or the rest."""
         if not order.resume:
             return self.outbound
         assert self._rest is not None, "the core has been told what is left"
         return self._rest.outbound
 
     def rewriter(self, order: StartLeg, head: LegHead) -> Rewriter | None:
-        """For a leg that goes on with what another one began."""
+        """Rewriter for a leg that resumes another leg's answer; else None."""
         if not order.resume:
             return None
         assert self._rest is not None, "the core has been told what is left"
@@ -247,12 +249,12 @@ class Relay:
         return rewriter_for(self.outbound.path, self._rest, remark=remark % (order.resume, region))
 
     def accepted(self, order: StartLeg) -> None:
-        """Of an engine, its first token says the same."""
+        """Tell the core that a peer accepted the request. For an engine, the first token says so."""
         if order.target.kind is TargetKind.PEER:
             self._driver.submit(LegAccepted(order.request_id, order.attempt, order.leg))
 
     def stored(self, order: StartLeg, response_id: str | None) -> None:
-        """Before the client hears of the answer: it may refer to it at once."""
+        """Report a stored response to the core, before the client sees its id and may refer to it."""
         if response_id is not None and self.outbound.stores_response:
             key = stored_response_key(self.outbound.profile.tenant, response_id)
             self._driver.submit(ResponseStored(order.request_id, order.attempt, order.leg, key))
@@ -262,16 +264,16 @@ class Relay:
         self._driver.submit(FirstToken(order.request_id, order.attempt, order.leg))
 
     def generates(self, order: StartLeg) -> None:
-        """Its first token is here, and held."""
+        """Report that the first token has arrived but is held back."""
         self._driver.submit(FirstToken(order.request_id, order.attempt, order.leg, is_sent=False))
 
     def note_first_token(self) -> None:
-        """Of an answer that goes out in one piece, the core hears with its end."""
+        """Note the time to first token. The core hears of an answer in one piece with its end only."""
         if self.summary.first_token_ns is None:
             self.summary.first_token_ns = self._clock.now_ns() - self._arrived_ns
 
     def note_usage(self, usage: TokenUsage) -> None:
-        """Once for each leg that answers: all are given the same prompt, and what each puts out adds up."""
+        """Note the usage of a leg that answered: prompt tokens of the first one, and output tokens summed up."""
         summary = self.summary
         if summary.prompt_tokens is None:
             summary.prompt_tokens, summary.cached_tokens = usage.prompt_tokens, usage.cached_tokens
@@ -279,7 +281,7 @@ class Relay:
             summary.output_tokens = (summary.output_tokens or 0) + usage.output_tokens
 
     def decoding(self, order: StartLeg, events: Callable[[], int]) -> None:
-        """How far it has come may be asked for at any time, until it is over."""
+        """Let the progress board read this leg's event count until the leg is over."""
         self._driver.progress.begins(order.request_id, order.attempt, order.pool, order.target, events)
 
     def decoded(self, order: StartLeg, events: int, usage: TokenUsage | None) -> None:
@@ -289,14 +291,14 @@ class Relay:
             progress.learn(order.target, events, usage.output_tokens)
 
     def left_whole(self, order: StartLeg, *, is_lasting: bool) -> None:
-        """The stream could not be put together, which is no fault of the engine's: the next one is asked for the whole
-        answer. `is_lasting`: so it is of whoever asks this engine next."""
+        """Note that a stream could not be assembled, which is not the engine's fault: the next leg is asked for the
+        whole answer. `is_lasting`: the same holds for later requests to this engine."""
         self.assembles = False
         if is_lasting:
             self._driver.progress.leave_whole(order.target, self.outbound.path, self._clock.now_ns())
 
     def will_assemble(self, order: StartLeg) -> bool:
-        """Is this decode had as a stream whose client gets it in one piece?"""
+        """Return true if this decode is streamed and assembled for the client."""
         now_ns = self._clock.now_ns()
         if self.assembler is not None and self._driver.progress.is_left_whole(order.target, self.outbound.path, now_ns):
             self.assembler = None
@@ -316,7 +318,7 @@ class Relay:
 
 
 class Feed:
-    """One leg's answer. What of it is the client's goes to the relay."""
+    """Answer of one leg; the client's share of it goes to the relay."""
 
     __slots__ = (
         "_end",
@@ -339,7 +341,8 @@ class Feed:
     )
 
     def __init__(self, relay: Relay, order: StartLeg, scope: LegScope, end: Callable[[LegEnded], None]) -> None:
-        """`end` is told at once where the client has all of the answer, and the leg's connection is still open."""
+        """Set up the leg's answer. `end` is called as soon as the client has all of it, while the leg's connection is
+        still open."""
         self._relay = relay
         self._end = end
         self._order = order
@@ -347,37 +350,37 @@ class Feed:
         self._settings = relay.settings
         self._usage: TokenUsage | None = None
         self._has_sent = False
-        """The client has events of this leg."""
+        """True if the client has events of this leg."""
         self._ended: LegEnded | None = None
-        """Once the client has all of the answer. What the engine does afterwards is between it and us."""
+        """Result, set once the client has all of the answer; what the engine does afterwards does not change it."""
         self._is_told = False
-        """It is known what it used, as far as anybody will say."""
+        """True once the usage is known, as far as it will be reported."""
         self._pieces = 0
         self._is_draining = False
         self._withheld: Withheld | None = None
-        """Of a stream that tells more than its client asked for."""
+        """Filter for members that the client did not ask for."""
         self._voice = relay.put
         self._keep: Callable[[bytes], None] | None = None
-        """Told of all that the engine says, where it tells more than the client gets."""
+        """Receives all that the engine sends, where it sends more than the client gets."""
         self._unkept: list[bytes] | None = None
-        """What it said before the client had anything."""
+        """Events received before the client was sent any."""
         self._rewriter: Rewriter | None = None
-        """Where it goes on with what another leg began."""
+        """Set if the leg resumes another leg's answer."""
         self._is_theirs = False
-        """What broke it is the request's own fault, as the engine says."""
+        """True if the engine blames the request for breaking off."""
 
     def accepted(self) -> None:
         self._relay.accepted(self._order)
 
     def ended_early(self, result: LegResult, detail: str, refusal: RefusalReason | None = None) -> LegEnded:
-        """The connection ended before its response did, or the client left; which matters only if the client still
-        waited for something."""
+        """Result of a leg whose connection ended before its response, or whose client left. If the client already had
+        all of the answer, that result stands."""
         if self._ended is not None:
             return self._ended
         return replace(leg_ended(self._order, result, detail), refusal=refusal)
 
     def broke_off(self, failure: LegFailure) -> LegEnded:
-        """The same where it ends through no fault of the client's: somebody may go on with what there is."""
+        """Result of a leg that ended without the client's doing; the answer may be resumed elsewhere."""
         ended = self.ended_early(failure.result, failure.detail, failure.refusal)
         if ended is self._ended:
             return ended
@@ -393,7 +396,7 @@ class Feed:
         return replace(ended, rest=rest, output_tokens=None if rest is None else self._relay.said_tokens)
 
     async def run(self, leg: Leg) -> LegEnded:
-        """Raises LegFailure where the leg failed."""
+        """Relay the leg's answer. Raises LegFailure if the leg failed."""
         summary = self._relay.summary
         if not summary.started:
             summary.ran_at = leg.head.ran_at
@@ -411,7 +414,7 @@ class Feed:
         return await self._relay_answer(leg)
 
     async def _relay_answer(self, leg: Leg) -> LegEnded:
-        """Of an engine that has begun well."""
+        """Relay the answer of a leg with a success status."""
         content_type = media_type(leg.head)
         if content_type.startswith(EVENT_STREAM):
             return await self._relay_events(leg)
@@ -419,7 +422,7 @@ class Feed:
 
     async def _relay_client_error(self, head: LegHead, chunks: AsyncIterator[bytes]) -> LegEnded:
         _check_engine(head.status, f"status {head.status}")
-        if self._order.resume:  # another engine may know better what to do with a rest
+        if self._order.resume:  # another engine may accept the rest
             return leg_ended(self._order, LegResult.CLIENT_ERROR, f"status {head.status}")
         body, rest = await self._hold_whole(chunks)
         if rest is not None:
@@ -427,7 +430,8 @@ class Feed:
         return await self._answer_client_error(head, body)
 
     async def _answer_client_error(self, head: LegHead, body: bytes) -> LegEnded:
-        """One that is about the request's length may be had from a longer pool: then nobody is told of it yet."""
+        """Send a client error. One about the request's length is withheld if a longer pool may still serve the
+        request."""
         self._expect_nothing_sent(f"status {head.status}")
         too_long = too_long_in(head.status, body)
         if too_long is not None and self._order.may_be_longer:
@@ -444,7 +448,8 @@ class Feed:
             raise LegFailure(LegResult.FAILED, f"{what}, after the answer had begun")
 
     async def _relay_whole(self, head: LegHead, content_type: str, chunks: AsyncIterator[bytes]) -> LegEnded:
-        """An answer in one piece is held until it is whole, so that one that breaks off can be had elsewhere."""
+        """Relay an answer in one piece, held until it is complete, so that one that breaks off can be retried
+        elsewhere."""
         relay = self._relay
         self._expect_nothing_sent("an answer in one piece")
         body, rest = await self._hold_whole(chunks)
@@ -473,7 +478,7 @@ class Feed:
         return self._completed()
 
     async def _relay_rest(self, body: bytes, rest: AsyncIterator[bytes]) -> None:
-        """What comes behind as much as may be held, whose end tells the usage."""
+        """Relay the rest of an answer too large to hold; its end has the usage."""
         tail = body
         async for data in rest:
             tail = (tail + data)[-USAGE_WITHIN_BYTES:]
@@ -483,7 +488,8 @@ class Feed:
             self._relay.summary.answer_bytes -= len(body)
 
     def _inspect(self, content_type: str, body: bytes) -> Fault | None:
-        """Numbers in bytes have nothing to look at, and what a stored response says of itself is no fault of now."""
+        """Inspect a whole answer. Binary answers are not inspected, and a status inside a stored response is not a
+        fault of this call."""
         if content_type.startswith(OPAQUE_BYTES):
             return None
         answer = inspect_answer(body, may_give_up=self._order.role is LegRole.DECODE)
@@ -497,7 +503,7 @@ class Feed:
         return answer.fault
 
     async def _hold_whole(self, chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterator[bytes] | None]:
-        """The body, and what is still to come of one that is too large to hold."""
+        """Return the body, and the iterator of the rest if it is too large to hold."""
         held: list[bytes] = []
         size = 0
         async for data in chunks:
@@ -526,7 +532,7 @@ class Feed:
                 self._count_tokens(scanner)
 
     def _count_tokens(self, scanner: EventScanner) -> None:
-        """Where the engine told no count, the events stand in for it; they cost a look at the last of them."""
+        """Count stream events with content where the engine reported no usage; only the last events are decoded."""
         if self._ended is None:
             self._usage = self._usage_of_all(scanner.usage_so_far) or TokenUsage()
             self._relay.note_usage(self._usage)
@@ -548,7 +554,7 @@ class Feed:
             held = rewriter.rewrite(held)
             feed = partial(self._rewritten, feed, rewriter)
         has_room = put(held) if held else True
-        relay.first_token(self._order)  # the client has its token before anybody counts it
+        relay.first_token(self._order)  # the client gets its token before the core counts it
         if not has_room:
             await relay.sink.drain()
         if scanner.done:
@@ -572,12 +578,13 @@ class Feed:
         return await self._end_events(leg, scanner)
 
     def _progress(self) -> int:
-        """While the client is what we wait for, the engine is not to blame: there is a limit of its own on that."""
+        """Progress count for the stall check. Waiting for a slow client counts as progress of the engine; the sink has
+        its own limit."""
         self._pieces += self._is_draining
         return self._pieces
 
     async def _hold_events(self, scanner: EventScanner, chunks: AsyncIterator[bytes]) -> bytes:
-        """Everything up to the chunk with the first token, or with a reason not to go on."""
+        """Return everything up to the chunk with the first token, or with a fault."""
         held: list[bytes] = []
         size = 0
         async for data in chunks:
@@ -619,7 +626,7 @@ class Feed:
         return self._relay.put
 
     def _feed(self, scanner: EventScanner, data: bytes) -> bytes:
-        """What of it is the client's."""
+        """Scan data and return the client's share of it."""
         released = scanner.feed(data)
         if self._unkept is not None:
             self._unkept.append(released)
@@ -628,15 +635,15 @@ class Feed:
         return released if self._withheld is None else self._withheld.feed(released, is_crossing=scanner.is_crossing)
 
     def _close(self, scanner: EventScanner) -> bytes:
-        """The same, of what is left at the end."""
+        """Return the client's share of what is left at the end."""
         rest = scanner.close() if scanner.fault is None else b""
         if self._withheld is None:
             return rest
         return self._withheld.feed(rest, is_crossing=scanner.is_crossing) + self._withheld.close()
 
     def _finish_soon(self, scanner: EventScanner) -> None:
-        """All that the client wants has passed; what is left is the end of the response itself, which nobody waits for
-        but the connection."""
+        """Give the engine a short time to end its response once all of the answer has passed; only the reuse of the
+        connection depends on it."""
         if self._ended is None:
             self._usage = self._usage_of_all(scanner.usage)
             if self._may_be_counted_yet():
@@ -646,8 +653,7 @@ class Feed:
             self._scope.hurry(self._settings.trailer_grace_s)
 
     def _may_be_counted_yet(self) -> bool:
-        """A peer says with its last word what its stream does not: what its engine was asked for there, and not here.
-        It comes right behind."""
+        """Return true if a peer's final message may still bring usage that its stream lacks. It follows at once."""
         is_peer = self._order.target.kind is TargetKind.PEER
         return is_peer and (self._usage is None or self._usage.prompt_tokens is None)
 
@@ -659,15 +665,16 @@ class Feed:
         return usage if self._rewriter is None else self._rewriter.usage_of_all(usage)
 
     def _broken_by(self, fault: Fault) -> LegFailure:
-        """In the middle of an answer. One that an engine gives up to make room is had elsewhere, and is no failure."""
+        """Failure for a fault in the middle of an answer. An answer that an engine gave up to make room is retried
+        elsewhere and does not count as a failure."""
         result = _result_of(fault.code or 500)
         self._is_theirs = result is LegResult.CLIENT_ERROR
         return LegFailure(LegResult.FAILED if self._is_theirs else result, fault.detail)
 
     async def _answer_fault(self, head: LegHead, fault: Fault) -> LegEnded:
-        """Nothing has been sent: fail so that the core may try elsewhere, or give the client its own error.
+        """Fail so that the core may retry elsewhere, or send the client its own error. Nothing has been sent yet.
 
-        An event stream that begins with a 4xx error is answered with that status, which clients understand better.
+        An event stream that begins with a 4xx error is answered with that status, which clients handle better.
         """
         status = fault.code or 500
         _check_engine(status, fault.detail)
@@ -689,15 +696,15 @@ def leg_ended(order: StartLeg, result: LegResult, detail: str) -> LegEnded:
 
 
 def _check_engine(status: int, detail: str) -> None:
-    """Raises LegFailure where the status says something about the engine. One about the client's request passes."""
+    """Raise LegFailure if the status concerns the engine rather than the client's request."""
     result = _result_of(status)
     if result is not LegResult.CLIENT_ERROR:
         raise LegFailure(result, detail)
 
 
 def _result_of(status: int) -> LegResult:
-    """401 is about the engine too: the client's own key never reaches it, so it is the gateway's that was turned
-    down."""
+    """Leg result for a status. 401 counts as the engine's: the client's key never reaches it, so the gateway's was
+    refused."""
     if status in (429, 503):
         return LegResult.BUSY
     if 400 <= status < 500 and status not in (401, 408):
@@ -713,13 +720,14 @@ def media_type(head: LegHead) -> str:
 
 
 def _without_length(head: LegHead) -> LegHead:
-    """A stream that fails ends with an event of ours, which nobody has counted."""
+    """Remove the length: a stream that fails ends with an error event of this gateway, which the length does not
+    include."""
     kept = tuple(pair for pair in head.headers if pair[0].lower() != "content-length")
     return head if len(kept) == len(head.headers) else replace(head, headers=kept)
 
 
 def with_length(head: LegHead, body: bytes) -> LegHead:
-    """A body that is at hand whole goes out with its length, however it came in."""
+    """Set the length of a body that is complete, however it arrived."""
     length = str(len(body))
     for name, told in head.headers:
         if name.lower() == "content-length" and told == length:

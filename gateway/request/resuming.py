@@ -1,7 +1,7 @@
-"""What is asked for so that somebody goes on with an answer that broke, and of which answers nobody should. Pure.
+"""Requests for the rest of a broken answer, and the answers that cannot be resumed. Pure.
 
-Whatever call it was, its rest is a chat whose last message is to be continued, or a completion whose prompt has grown:
-that is what engines have in common. Members that are not touched stay as the client wrote them, byte for byte.
+The rest of any call is asked for as a chat whose last message is to be continued, or as a completion with a longer
+prompt, since all engines support these. Unaffected members stay as the client wrote them, byte for byte.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Members = dict[str, msgspec.Raw]
 
 _TRUE, _FALSE = msgspec.Raw(b"true"), msgspec.Raw(b"false")
 _COMPLETION_TOKENS_DEFAULT = 16
-"""What vLLM takes for none; llama.cpp takes none for no limit."""
+"""Default of vLLM for a missing limit; llama.cpp has none."""
 _QUOTE, _BRACKET = b'"', b"["
 
 _SEVERAL = "several answers, of which the rest would be one"
@@ -54,7 +54,7 @@ REFUSED: Mapping[str, str] = {
     "modalities": "more than text",
     "audio": "more than text",
 }
-"""Members of a body that nobody goes on behind, and why."""
+"""Members of a body that prevent resuming, and why."""
 _NONE = (b"[]", b"{}", b'""')
 _HARMLESS = {"best_of": (b"1",), "top_logprobs": (b"0",)}
 _ONE = (b"null", b"1")
@@ -88,19 +88,19 @@ class _RawTurn(msgspec.Struct):
 
 @value
 class Rest:
-    """What is left to do of a request whose answer broke."""
+    """Request for the missing rest of a broken answer."""
 
     outbound: OutboundRequest
     said: Said
     wants_usage: bool
-    """The client is told how many tokens there were, whatever the API: in an event of its own, or in the last."""
+    """True if the client gets token counts, in an event of their own or in the last one, depending on the API."""
     is_full: bool = False
-    """All the tokens that it may be were said, and only the word that it ends is missing. No engine writes fewer than
-    one: that one is nobody's."""
+    """True if the token limit was reached and only the finish is missing. Engines generate at least one token; that one
+    is dropped."""
 
 
 def rest_of(request: OutboundRequest, said: Said, *, prefix_blocks_max: int) -> Rest:
-    """`request` as the client sent it. Raises Unsound."""
+    """Return the rest of `request`, which is as the client sent it. Raises Unsound."""
     try:
         members: Members = msgspec.json.decode(request.body, type=dict[str, msgspec.Raw])
         body = read_body(request.path, request.body, passes_priority=True)
@@ -130,8 +130,8 @@ def rest_of(request: OutboundRequest, said: Said, *, prefix_blocks_max: int) -> 
 
 
 def _profile_of_rest(profile: RequestProfile, body: Body, said: Said, *, prefix_blocks_max: int) -> RequestProfile:
-    """Its chain of hashes is that of the next turn of this conversation, up to the end of what was said, where its
-    client writes that turn as bodies are written here."""
+    """Return the profile of the rest. Its chain of prefix hashes equals that of the conversation's next turn up to the
+    end of the answer so far, if the client formats that turn as bodies are formatted here."""
     parts = body.prompt_parts()
     tail = _escaped(said.text)
     if parts and bytes(parts[-1][:1]) == _BRACKET:
@@ -149,7 +149,7 @@ def _profile_of_rest(profile: RequestProfile, body: Body, said: Said, *, prefix_
     )
 
 
-# What is checked of all
+# Checks for all calls
 
 
 def _check(members: Members) -> None:
@@ -177,7 +177,7 @@ def _left(most: int, said: Said) -> int:
 
 
 def _limit(members: Members, said: Said, *names: str) -> None:
-    """Fewer tokens are left to write. What an engine would refuse, it refused the first time."""
+    """Lower the token limits by the tokens already generated. Invalid limits were refused by the first engine."""
     for name in names:
         raw = members.get(name)
         if raw is not None and is_set(raw):
@@ -192,7 +192,7 @@ def _number(number: int) -> msgspec.Raw:
 
 
 def _escaped(text: str) -> bytes:
-    """As it stands between the quotes of a JSON text."""
+    """Text as it stands between the quotes of a JSON string."""
     return msgspec.json.encode(text)[1:-1]
 
 
@@ -235,8 +235,9 @@ _OF_CHAT_ALONE = frozenset(
 
 
 def _rest_of_chat_in_ids(members: Members, said: Said) -> Members | None:
-    """Exactly, where an engine has told the ids of the whole prompt and of all that it said: as a completion, which has
-    no limit of its own and no parser behind it. None: as a text."""
+    """Return the rest as a completion in token ids, which is exact, if an engine reported the ids of the whole prompt
+    and answer and the request has a token limit and no tools: a completion has another default limit and no tool
+    parser. None: continue as text."""
     if not said.token_ids or not said.prompt_token_ids or bytes(members.get("tools", b"null")) not in _EMPTY:
         return None
     limit = members.get("max_completion_tokens", members.get("max_tokens"))
@@ -253,7 +254,7 @@ _CONTINUES: Members = {"add_generation_prompt": _FALSE, "continue_final_message"
 
 
 def _continued(turns: list[msgspec.Raw], said: Said) -> bytes:
-    """The client had an answer continued itself: it goes on behind what was said since."""
+    """Append the answer so far to the last message, which the client already had continued."""
     last: Members = msgspec.json.decode(turns[-1], type=dict[str, msgspec.Raw])
     content = bytes(last.get("content", b"null"))
     if not content.startswith(_QUOTE):
@@ -288,7 +289,7 @@ def _grown(prompt: bytes, said: Said) -> bytes:
     return prompt[:-1] + b"," + msgspec.json.encode(said.token_ids)[1:]
 
 
-# Messages, by way of a chat
+# Messages, as a chat
 
 _NOT_OF_A_CHAT = frozenset({"system", "messages", "metadata", "tools", "tool_choice", "thinking", "stop_sequences"})
 _USAGE = msgspec.Raw(b'{"include_usage":true}')
@@ -351,7 +352,7 @@ def _chat(
     return rest | _CONTINUES | {"stream": _TRUE, "stream_options": _USAGE}
 
 
-# Responses, by way of a chat
+# Responses, as a chat
 
 _OF_RESPONSES = frozenset(
     {

@@ -1,8 +1,8 @@
-"""Writes the rest of an answer that broke as its client expects it to go on: in the shape of the call that it made,
-with the ids, indexes and numbers of what it has, and without another beginning. Pure.
+"""Rewrites the rest of a broken answer as a continuation for the client: in the shape of the client's call, with the
+ids, indexes and numbers of the part already sent, and without a second opening. Pure.
 
-An engine writes the rest as a chat or a completion, whatever the client called. Every event of it is decoded, which
-only answers cost that broke.
+An engine writes the rest as a chat or a completion, whatever the client called. Every event of it is decoded, a cost
+that only resumed answers have.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ def _named(kind: str, document: dict[str, Any]) -> bytes:
 
 
 class Rewriter:
-    """Of one leg that writes a rest. What an engine says in events of its own, such as comments, stays with it."""
+    """Rewriter of one leg that writes a rest. Comments and other events that are not JSON objects are dropped."""
 
     def __init__(self, rest: Rest, *, remark: bytes = b"") -> None:
-        """`remark`: an event for whoever wants to know, which goes out right before the end."""
+        """Set up the rewriter. `remark`: an event for debugging that is sent right before the end."""
         self._said = rest.said
         self._is_full = rest.is_full
         self._remark = remark
         self._usage: dict[str, Any] | None = None
         self._finish: dict[str, Any] | None = None
-        """The choice that said why it ends."""
+        """Choice with the finish reason."""
         self._is_over = False
 
     def rewrite(self, block: bytes) -> bytes:
-        """Whole events as the engine wrote them; what the client is to be sent in their place, often nothing."""
+        """Return the bytes for the client in place of whole events from the engine, often none."""
         return b"".join(self._rewritten(block))
 
     def close(self) -> bytes:
-        """The engine has ended its answer, with or without a word that it has."""
+        """Return the end of the answer if the engine ended its stream without an end event of its own."""
         if self._is_over or self._finish is None:
             return b""
         self._is_over = True
         return self._remark + self._end()
 
     def usage_of_all(self, usage: TokenUsage | None) -> TokenUsage | None:
-        """What the engine counted of this leg, as it counts of the request: what had been said was no prompt. What
-        earlier legs put out they have counted themselves."""
+        """Convert the leg's usage to the request's: the part already sent counts as output rather than prompt. Earlier
+        legs count their own output."""
         if usage is None or usage.prompt_tokens is None:
             return usage
         output_tokens = 0 if self._is_full else usage.output_tokens
@@ -111,7 +111,7 @@ class Rewriter:
         raise NotImplementedError
 
     def _counts(self) -> tuple[int, int, int]:
-        """Tokens of the prompt, those among them that were cached, and of the answer."""
+        """Tokens of the prompt, cached tokens among them, and tokens of the answer."""
         usage = self._usage or {}
         details = usage.get("prompt_tokens_details")
         cached = _number(details.get("cached_tokens")) if isinstance(details, dict) else 0
@@ -121,13 +121,13 @@ class Rewriter:
 
 
 def _said_nothing(choice: dict[str, Any]) -> dict[str, Any]:
-    """The same end, of an answer that had come to its limit before."""
+    """Return the finish of an answer that had reached its limit before, without its text."""
     nothing: dict[str, Any] = {"delta": {"content": ""}, "text": "", "token_ids": [], "stop_reason": None}
     return choice | {name: nothing[name] for name in nothing if name in choice} | {"finish_reason": "length"}
 
 
 class _ChoicesRewriter(Rewriter):
-    """Chat and completions: the engine's own shape."""
+    """Rewriter for chat and completions, which have the engine's own shape."""
 
     def __init__(self, rest: Rest, *, remark: bytes = b"", is_chat: bool = False) -> None:
         super().__init__(rest, remark=remark)
@@ -141,7 +141,7 @@ class _ChoicesRewriter(Rewriter):
     def _take_choice(self, document: dict[str, Any], choice: dict[str, Any], text: str) -> bytes:
         if "prompt_token_ids" in choice:
             choice["prompt_token_ids"] = None
-        if self._is_chat and "text" in choice:  # its rest is a completion, in token ids
+        if self._is_chat and "text" in choice:  # the rest is a completion, in token ids
             del choice["text"]
             choice.pop("prompt_token_ids", None)
             choice["delta"] = {"content": text}
@@ -165,7 +165,7 @@ class _ChoicesRewriter(Rewriter):
 
 
 class _MessagesRewriter(Rewriter):
-    def _take_counts(self, document: dict[str, Any]) -> bytes:  # noqa: ARG002 - they are told at the end
+    def _take_counts(self, document: dict[str, Any]) -> bytes:  # noqa: ARG002 - usage is sent at the end
         return b""
 
     def _take_choice(self, document: dict[str, Any], choice: dict[str, Any], text: str) -> bytes:  # noqa: ARG002
@@ -201,9 +201,9 @@ class _ResponsesRewriter(Rewriter):
     def __init__(self, rest: Rest, *, remark: bytes = b"") -> None:
         super().__init__(rest, remark=remark)
         self._pieces: list[str] = []
-        """All that this leg has said: the end tells it again."""
+        """Text of this leg, repeated by the closing events."""
 
-    def _take_counts(self, document: dict[str, Any]) -> bytes:  # noqa: ARG002 - they are told at the end
+    def _take_counts(self, document: dict[str, Any]) -> bytes:  # noqa: ARG002 - usage is sent at the end
         return b""
 
     def _take_choice(self, document: dict[str, Any], choice: dict[str, Any], text: str) -> bytes:  # noqa: ARG002
@@ -229,7 +229,7 @@ class _ResponsesRewriter(Rewriter):
                 self._numbered("response.output_text.done", self._place() | {"text": text, "logprobs": []}),
                 self._numbered("response.content_part.done", self._place() | {"part": part}),
                 self._numbered("response.output_item.done", {"output_index": said.output_index, "item": item}),
-                # vLLM calls the last event so whatever the status
+                # vLLM uses this name for the last event, whatever the status
                 self._numbered("response.completed", {"response": response}),
             )
         )
@@ -267,7 +267,7 @@ _REWRITERS: dict[str, Callable[..., Rewriter]] = {
 
 
 def rewriter_for(path: str, rest: Rest, *, remark: bytes = b"") -> Rewriter:
-    """`path`: of the call that the client made."""
+    """Return the rewriter for the call that the client made, by its path."""
     return _REWRITERS[path](rest, remark=remark)
 
 

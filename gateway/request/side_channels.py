@@ -1,9 +1,9 @@
-"""Where a prefill worker may lead its decode worker: what a hand-off names as hosts and ports, held against where the
-worker itself is. Pure. Without it a prefill worker has its decode worker connect to any address of its choosing.
+"""Side channels of hand-offs: checks the hosts and ports in a hand-off against the addresses of the prefill worker
+itself. Pure. Without this check a prefill worker could make its decode worker connect to any address.
 
-Connectors differ in what they tell and new versions tell more, so a member counts by what its name and its text look
-like: whatever reads as a host, an address or a URL has to be the worker's own. No fault quotes what it found; the host
-stands beside it, for operators alone.
+Connectors differ in what they send, and new versions send more, so a member is judged by the look of its name and text:
+anything that reads as a host, an address or a URL has to be the worker's own. No fault quotes what was found; the host
+is reported separately, for operators only.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import msgspec
 from gateway.core.value import value
 
 _VALUES_MAX = 10_000
-"""In what is not made of numbers alone: a worker of many nodes names a few hundred."""
+"""Limit of values in members that are not only numbers; a worker of many nodes names a few hundred."""
 _KEY_LENGTH_MAX = 128
 _PORT_MAX = 65_535
 _NUMBERS = re.compile(rb"[][\s\d,.+eE-]*|null|true|false")
 _WORD = r"(?:^|[^a-z]|(?-i:[a-z](?=[A-Z])))"
-"""Before the last word of a name, as in remote_host and remoteHost: `chip` is no `ip`."""
+"""Boundary before the last word of a name, as in remote_host and remoteHost, so that `chip` does not match `ip`."""
 _LISTED = r"(?:_?list)?$"
 _HOST_KEY = re.compile(
     rf"{_WORD}(?:host|hostname|addr|address|ip|url|uri|server|metaserver|endpoint)(?P<many>s|es)?{_LISTED}",
@@ -49,9 +49,9 @@ class _Kind(Enum):
     HOSTS = auto()
     PORT = auto()
     HOST_AND_PORT = auto()
-    """In one text, or the port alone."""
+    """Host and port in one text, or the port alone."""
     COUNT = auto()
-    """How many of them there are."""
+    """Number of hosts or ports."""
 
 
 @lru_cache(1024)
@@ -70,15 +70,15 @@ def _kind(key: str) -> _Kind | None:
 
 @value
 class SideChannel:
-    """Where decode workers may fetch what one prefill worker has read."""
+    """Addresses from which decode workers may fetch the KV blocks of one prefill worker."""
 
     hosts: frozenset[str] = frozenset()
-    """In small letters: names, and addresses in their usual spelling."""
+    """Host names and addresses, in lower case and canonical form."""
     networks: tuple[str, ...] = ()
     first_port: int | None = None
-    """None: any port of those hosts."""
+    """First allowed port; None: any port of those hosts."""
     ports: int = 1
-    """From the first one on."""
+    """Number of ports, counted from the first."""
 
     def has_host(self, host: str) -> bool:
         try:
@@ -98,12 +98,12 @@ NOWHERE = SideChannel()
 
 @value
 class Stray:
-    """What of a hand-off leads elsewhere."""
+    """Fault of a hand-off: it names a forbidden host or port, or is too long to check."""
 
     why: str
-    """In words."""
+    """Reason in words, without any content of the hand-off."""
     host: str = ""
-    """The one that it names, in no more than letters, digits and marks of addresses; empty where it names none."""
+    """Host that the hand-off names, reduced to letters, digits and the marks of addresses; empty if it names none."""
 
 
 @lru_cache(256)
@@ -112,8 +112,8 @@ def _network(text: str) -> IPv4Network | IPv6Network:
 
 
 def stray_in(told: bytes, own: SideChannel) -> Stray | None:
-    """What of a hand-off leads elsewhere than to the worker that told it; None where nothing does. `told` is an object
-    in JSON. Raises what msgspec does where it is not."""
+    """Return the first fault of a hand-off: a host or port that is not the worker's own, or too many values to check.
+    None if there is none. `told` is a JSON object. Raises msgspec's errors if it is not."""
     seen = 0
     for name, raw in _MEMBERS.decode(told).items():
         if _NUMBERS.fullmatch(raw) and len(name) <= _KEY_LENGTH_MAX and _kind(name) is None:
@@ -128,7 +128,7 @@ def stray_in(told: bytes, own: SideChannel) -> Stray | None:
 
 
 def _host_shown(found: Any) -> str:
-    """Without a user's name, a path or a line break: an engine could say anything there."""
+    """Host for operators, without a user name, path or line break, since an engine could write anything there."""
     if not isinstance(found, str):
         return ""
     url = _URL.match(found)
@@ -137,8 +137,8 @@ def _host_shown(found: Any) -> str:
 
 
 def _values(name: str, found: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Everything in it that is neither a list nor an object, by the name of the member that it stands in, and whether
-    it stands in a list there. The names of members count as text too."""
+    """Yield each scalar value with the name of its member and whether it stands in a list. Names of members are yielded
+    as text too."""
     held = [(name, found, False)]
     while held:
         key, part, is_listed = held.pop()
@@ -153,7 +153,8 @@ def _values(name: str, found: Any) -> Iterator[tuple[str, Any, bool]]:
 
 
 def _is_count(key: str, found: Any, is_listed: bool) -> bool:
-    """Says `num_hosts: 2` or `hosts: 2` how many there are? A number in a list of hosts may be one."""
+    """Return true if a number counts hosts, as in `num_hosts: 2` or `hosts: 2`. In a list of hosts a number may be a
+    host."""
     kind = _kind(key) if isinstance(found, int | float) else None
     return kind is _Kind.COUNT or (kind is _Kind.HOSTS and not is_listed)
 
@@ -172,7 +173,7 @@ def _fault(key: str, found: Any, own: SideChannel) -> str:
 
 
 def _is_address(text: str) -> bool:
-    """Does a text read as an address whatever it is called?"""
+    """Return true if a text reads as an address, whatever its member is called."""
     if "://" in text:
         return True
     host = _AUTHORITY.fullmatch(text) if _ADDRESS.fullmatch(text) else None

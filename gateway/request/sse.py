@@ -1,7 +1,8 @@
-"""Server-sent events: pieces of any size in, whole events out. Changes no byte, and knows nothing of what they say.
+"""Server-sent events: takes pieces of any size and returns whole events. It changes no byte and does not interpret
+events.
 
-Only whole events are released, so that a stream which breaks never leaves half an event behind, but for one that is
-larger than may be held: it goes through in parts, and its end is still found.
+Only whole events are released, so that a stream which breaks never leaves half an event behind. The exception is an
+event larger than may be held: it passes in parts, and its end is still found.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 
 
 class EventFramer:
-    """Gathers the pieces of one stream until they complete events."""
+    """Framer of one stream: gathers pieces until they complete events."""
 
     __slots__ = ("_event_bytes_max", "_searched", "is_crossing", "pending")
 
@@ -18,14 +19,15 @@ class EventFramer:
         self._event_bytes_max = event_bytes_max
         self._searched = 0
         self.pending = bytearray()
-        """What is held of an event whose end has not come."""
+        """Bytes of an event whose end has not arrived."""
         self.is_crossing = False
-        """Inside an event too large to be held, whose beginning is released already."""
+        """True inside an event too large to be held, whose beginning has been released."""
 
     def take(self, data: bytes) -> bytes:
-        """What may go out with this piece: whole events, or while `is_crossing` a part of one; empty for nothing yet.
+        """Return what may be sent with this piece: whole events, or a part of one while `is_crossing`; empty for
+        nothing yet.
 
-        What comes after parts of an event begins with the rest of it.
+        A piece after such parts begins with the rest of their event.
         """
         pending = self.pending
         pending += data
@@ -39,7 +41,7 @@ class EventFramer:
         return block
 
     def rest(self) -> bytes:
-        """What is left at the end of the stream: an event that lacks its blank line."""
+        """Return what is left at the end of the stream: an event that lacks its blank line."""
         rest = bytes(self.pending)
         self.pending.clear()
         return rest
@@ -57,7 +59,7 @@ class EventFramer:
 
 
 def events(block: bytes) -> Iterator[bytes]:
-    """Each with its blank line."""
+    """Split a block into events, each with its blank line."""
     start = 0
     while start < len(block):
         end = _first_boundary(block, start)
@@ -66,9 +68,9 @@ def events(block: bytes) -> Iterator[bytes]:
 
 
 def fields(event: bytes) -> tuple[bytes, bytes | None]:
-    """The event's name and its data; None for a comment."""
+    """Return the event's name and its data; None for a comment."""
     if event.startswith(b"data:") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
-        return b"", event[5:].strip()  # nearly all are one line of data and an empty one
+        return b"", event[5:].strip()  # most events are one line of data and an empty one
     name = b""
     data: list[bytes] = []
     for line in event.splitlines():
@@ -80,7 +82,7 @@ def fields(event: bytes) -> tuple[bytes, bytes | None]:
 
 
 def _last_boundary(data: bytearray, start: int) -> int:
-    """Where the last whole event ends; 0 if none does."""
+    """End of the last whole event; 0 if there is none."""
     plain = data.rfind(b"\n\n", start)
     carriage = data.rfind(b"\n\r\n", start)
     if carriage < 0:

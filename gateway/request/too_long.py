@@ -1,6 +1,6 @@
-"""Whether an engine's error says that a request is too long for it, and what it says of its limit. Pure.
+"""Detection of engine errors that say that a request exceeds the context length, and the limit they state. Pure.
 
-Each engine says so in words of its own; a message that is in none of these is about something else.
+Each engine has its own wording; a message that matches none of them is about something else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gateway.request.engine_errors import decode, message_of
 
 _STATUSES: Final = frozenset({400, 413, 422})
 _TOKENS_MAX: Final = 10**9
-"""No engine has a context, or counts a prompt, of so many."""
+"""Bound of plausible token counts; no engine has so long a context."""
 _LIMITS: Final = (
     re.compile(r"This model's maximum context length is ([0-9]{1,10}) tokens"),  # vLLM, OpenAI
     re.compile(r"max_tokens=[0-9]+ cannot be greater than max_model_len=([0-9]{1,10})\b"),  # vLLM, of the answer alone
@@ -24,7 +24,8 @@ _LIMITS: Final = (
     re.compile(r"request \([0-9]+ tokens\) exceeds the available context size \(([0-9]{1,10}) tokens\)"),  # llama.cpp
     re.compile(r"Input validation error: `inputs` tokens \+ `max_new_tokens` must be <= ([0-9]{1,10})\b"),  # TGI
 )
-"""Each from the message's first letter on: further on engines quote what a client wrote, which could say anything."""
+"""Patterns match from the first character of the message: further on engines quote the client's text, which could say
+anything."""
 _ASKED: Final = re.compile(
     r"for a total of (?:at least )?([0-9]{1,10}) tokens"  # vLLM
     r"|requested a total of ([0-9]{1,10}) tokens"  # SGLang
@@ -34,14 +35,14 @@ _ASKED: Final = re.compile(
     r"|request \(([0-9]{1,10}) tokens\) exceeds"  # llama.cpp
 )
 _SAID_WITHIN: Final = 400
-"""Letters in which it has said what it has to say."""
+"""Characters of a message in which an engine states the numbers."""
 _LLAMA_TYPE: Final = "exceed_context_size_error"
 _CODES: Final = frozenset({"context_length_exceeded", _LLAMA_TYPE})
-"""OpenAI's, which others have taken over."""
+"""OpenAI's error code, which other engines use too, and llama.cpp's."""
 
 
 def too_long_in(status: int, body: bytes) -> TooLong | None:
-    """Of an error's whole body. None: it is about something else."""
+    """Return the limits that an error's whole body states; None if the error is about something else."""
     if status not in _STATUSES:
         return None
     error, text = _error_in(body), message_of(body)[:_SAID_WITHIN]

@@ -1,7 +1,7 @@
-"""Which trace a request belongs to, by W3C's Trace Context (https://www.w3.org/TR/trace-context-2/), and what goes out
-about it to engines and to other gateways. Headers in, headers out: it knows no exporter, and nothing is decided by it.
+"""Trace context of requests, by W3C's Trace Context (https://www.w3.org/TR/trace-context-2/), and the headers that pass
+it on to engines and peers. It knows no exporter and decides nothing.
 
-Baggage has no place here: it is what callers wrote, and no edge of this gateway passes it on.
+Baggage is not supported: clients write it, and no edge of this gateway passes it on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gateway.core.value import value
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 _OURS = frozenset({TRACEPARENT, TRACESTATE})
 TRACESTATE_LENGTH_MAX = 512
-"""What everybody has to pass on; of a longer one, members are left out as section 3.3.1.5 says."""
+"""Length of a tracestate that every participant has to pass on; a longer one loses members as section 3.3.1.5 says."""
 
 _SAMPLED, _RANDOM = 0x01, 0x02
 _TRACEPARENT = re.compile(
@@ -24,20 +24,20 @@ _KEY = r"[a-z0-9][a-z0-9_\-*/]{0,255}(?:@[a-z0-9][a-z0-9_\-*/]{0,255})?"
 _MEMBER = re.compile(rf"(?P<key>{_KEY})=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{{0,255}}[\x21-\x2b\x2d-\x3c\x3e-\x7e]")
 _MEMBERS_MAX = 32
 _LONG_MEMBER = 128
-"""Members longer than this are left out first."""
+"""Length above which members are dropped first."""
 _TRACE_BYTES, _SPAN_BYTES = 16, 8
 _Headers = tuple[tuple[str, str], ...]
 
 
 @value
 class SpanName:
-    """A span that somebody names in a traceparent. Ids are in hexadecimal."""
+    """Span that a traceparent names. Ids are hexadecimal."""
 
     trace_id: str
     span_id: str
     is_sampled: bool = False
     is_random: bool = False
-    """Whoever made the trace id says that it was drawn by chance."""
+    """True if the trace id is declared to be random."""
     tracestate: str = ""
 
     @property
@@ -49,19 +49,19 @@ class SpanName:
         return self.traceparent_below(self.span_id)
 
     def traceparent_below(self, span_id: str) -> str:
-        """Of another span of the same trace, sampled or not as this one."""
+        """Traceparent of another span of the same trace, with the same sampling decision."""
         return f"00-{self.trace_id}-{span_id}-{self.flags:02x}"
 
 
 class RequestTrace:
-    """One request at this gateway, as a part of a trace. Its owner has it name each leg before that is opened: what an
-    engine or a peer makes of it hangs below."""
+    """One request at this gateway as a part of a trace. A span id is assigned to each leg before it is opened; spans of
+    engines and peers are its children."""
 
     __slots__ = ("_legs", "cause", "own", "parent", "path")
 
     def __init__(self, own: SpanName, parent: SpanName | None, cause: SpanName | None, path: str) -> None:
-        """`own`: the span of the request here. `cause`: what the caller named, where that is not believed: linked to,
-        and no parent."""
+        """Set up the trace. `own`: the request's span here. `cause`: the caller's span where it is not trusted: it
+        becomes a link, not the parent."""
         self.own = own
         self.parent = parent
         self.cause = cause
@@ -69,12 +69,12 @@ class RequestTrace:
         self._legs: dict[tuple[int, int], str] = {}
 
     def leg_id(self, attempt: int, leg: int) -> str:
-        """One that never was sent anywhere has an id as well."""
+        """Span id of a leg; a leg that was never sent gets a fresh one."""
         return self._legs.get((attempt, leg)) or fresh_span_id()
 
     def headers_for(self, attempt: int, leg: int, headers: _Headers) -> _Headers:
-        """What a leg is sent with, in the name of its own span. Whether it is sampled is told as it was decided at the
-        beginning: what the end will say, nobody knows yet."""
+        """Headers of a leg, with the traceparent of its own span. The sampling flag is the decision at the request's
+        arrival, since its end is not known yet."""
         own = self.own
         span_id = self._legs[attempt, leg] = fresh_span_id()
         told = [pair for pair in headers if pair[0] not in _OURS]
@@ -85,8 +85,7 @@ class RequestTrace:
 
 
 def named_in(headers: _Headers) -> SpanName | None:
-    """None where there is no traceparent, or none that can be believed to be one: then its tracestate means nothing
-    either."""
+    """Span that the headers name; None if there is no valid traceparent, in which case tracestate is void too."""
     written = state = ""
     for name, text in headers:
         if name == TRACEPARENT:
@@ -103,7 +102,7 @@ def named_in(headers: _Headers) -> SpanName | None:
 
 
 def kept_state(written: str) -> str:
-    """What goes on of a tracestate: nothing of one that is malformed, and of a long one as much as may."""
+    """Tracestate to pass on: empty for a malformed one, shortened for a long one."""
     if not written:
         return ""
     members = [member.strip(" \t") for member in written.split(",")]
@@ -126,7 +125,7 @@ def fresh_span_id() -> str:
 
 
 def _fresh(count: int) -> str:
-    """An id of zeros is none."""
+    """Draw an id; ids of zeros are invalid."""
     while not (drawn := urandom(count).hex()).strip("0"):
         pass
     return drawn

@@ -1,8 +1,8 @@
-"""What a client has been sent of a streamed answer, for whoever goes on with it should it break. It is kept in no other
-place, and told to nobody but the engine that goes on.
+"""Transcript of a streamed answer as sent to the client, kept so that another engine can resume the answer if it
+breaks. It is stored nowhere else and given only to the engine that resumes.
 
-While an answer passes, only references to its bytes are kept. They are read when somebody asks, or when there are many:
-text takes a fraction of the room of the events that brought it.
+While an answer passes, only references to its bytes are kept. They are parsed when the transcript is read, or once
+there are many: text takes a fraction of the room of its events.
 """
 
 from __future__ import annotations
@@ -17,78 +17,79 @@ from gateway.request import engine_api
 from gateway.request.bodies import is_set
 
 FOLD_BYTES = 64 * 1024
-"""Of events that nobody has read yet."""
+"""Bytes of events that are kept before they are parsed."""
 _STEP_BYTES = 16 * 1024
 _NUMBER_BYTES = 40
-"""Of a number and its place in a list."""
+"""Memory of a number in a list."""
 _WIDE_BYTES = 4
-"""Of a character, where one of a text is wide: each of them takes as much as the widest."""
+"""Memory of a character in text that is not ASCII: all characters take as much as the widest."""
 _NOTHING = msgspec.Raw()
 _DONE = b"data: [DONE]"
 _STRING = msgspec.json.Decoder(str)
 _TEXT = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
-"""What stands between the quotes of a JSON string."""
+"""Text between the quotes of a JSON string."""
 _OPENINGS_MAX = 4
-"""Events that are unlike those that follow, at the beginning of a stream."""
+"""Largest number of events at the beginning of a stream that differ from those that follow."""
 
 Hold = Callable[[int], bool]
-"""Takes so many bytes more (fewer, if negative) of the room that the request's body is counted in. False: there is
-none, and none was taken."""
+"""Takes so many more bytes (fewer, if negative) of the budget in which the request's body is counted. False: the budget
+is exhausted and nothing was taken."""
 
 
 class Unsound(Exception):
-    """Nobody could go on with this answer, and why. It quotes nothing of it."""
+    """Error for an answer that cannot be resumed, with the reason. It quotes nothing of the answer."""
 
 
 class Said(msgspec.Struct):
-    """An answer so far, as the client knows it."""
+    """State of an answer so far, as the client knows it."""
 
     text: str = ""
     tokens: int = 0
-    """As far as was told or can be counted: events with content stand for tokens."""
+    """Output tokens as far as reported or countable; events with content count as tokens."""
     token_ids: list[int] | None = None
-    """Of the text, all of them; None where the engine told none, or not all."""
+    """Ids of all of the text's tokens; None if the engine did not report all."""
     prompt_token_ids: list[int] | None = None
     answer_id: str = ""
     created: int = 0
     model: str = ""
     index: int = 0
-    """Of a message: which block is being written."""
+    """Index of the block being written (messages API)."""
     response: dict[str, object] = {}
-    """Of the responses API: what the answer was announced as."""
+    """Response object with which the answer was announced (responses API)."""
     item: dict[str, object] = {}
     part: dict[str, object] = {}
     output_index: int = 0
     content_index: int = 0
     next_number: int = 0
-    """Of its next event."""
+    """Sequence number of the next event (responses API)."""
 
 
 class _Reader:
-    """Takes in documents of one API's stream, in order."""
+    """Parser of one API's stream documents, in order."""
 
     mark: ClassVar[bytes] = b""
-    """In an event that brings text, and in no other, where that begins."""
+    """Marker directly before the text in events with text; no other event contains it."""
 
     def __init__(self) -> None:
         self.said = Said()
         self._unsaid = 0
-        """Tokens whose text has not come out yet, as they end within a character: whoever goes on writes them anew."""
+        """Tokens without text yet, as they end within a character; the engine that resumes generates them again."""
         self._texts: list[str] = []
         self._size = 0
 
     @property
     def held_bytes(self) -> int:
-        """About what is kept of what was read."""
+        """Approximate memory of the parsed answer."""
         said = self.said
         return self._size + _NUMBER_BYTES * (len(said.token_ids or ()) + len(said.prompt_token_ids or ()))
 
     def take(self, documents: bytes) -> None:
-        """A JSON array of them. Raises Unsound."""
+        """Parse a JSON array of documents. Raises Unsound."""
         raise NotImplementedError
 
     def take_alike(self, texts: list[bytes]) -> None:
-        """Of events like one that was taken in, but for their texts: what stands between the quotes. Raises Unsound."""
+        """Take the texts, as between their quotes, of events that equal a parsed one except for the text. Raises
+        Unsound."""
         silent = next((number for number, text in enumerate(reversed(texts)) if text), len(texts))
         if silent < len(texts):
             self._count(len(texts) - silent, is_said=True)
@@ -104,7 +105,7 @@ class _Reader:
         return said
 
     def _count(self, tokens: int, *, is_said: bool) -> None:
-        """`is_said`: their text, with that of those before."""
+        """Count tokens. `is_said`: they have text, and the text of earlier tokens without any is complete with it."""
         self._unsaid += tokens
         if is_said:
             self.said.tokens += self._unsaid
@@ -159,7 +160,7 @@ _CHUNKS = msgspec.json.Decoder(list[_Chunk])
 
 
 class _ChoicesReader(_Reader):
-    """Events with choices, of which there is one."""
+    """Parser of events with one choice."""
 
     mark = b'"content":"'
 
@@ -167,7 +168,7 @@ class _ChoicesReader(_Reader):
         super().__init__()
         self.said.token_ids = []
         self._unsaid_ids: list[int] = []
-        """Those whose text has not come out yet: half a character, or any number of tokens that have none."""
+        """Ids of tokens without text yet: a part of a character, or tokens that have no text."""
 
     @property
     def held_bytes(self) -> int:
@@ -317,7 +318,7 @@ class _ResponsesReader(_Reader):
         match event.type:
             case "response.created" if event.response is not None:
                 said.response = event.response
-                self._size += len(msgspec.json.encode(event.response))  # it may repeat what was asked
+                self._size += len(msgspec.json.encode(event.response))  # may repeat the prompt
                 said.answer_id = str(event.response.get("id", ""))
             case "response.in_progress" | "response.queued":
                 pass
@@ -348,20 +349,20 @@ _READERS: dict[str, type[_Reader]] = {
     engine_api.RESPONSES_PATH: _ResponsesReader,
 }
 PATHS = frozenset(_READERS)
-"""The calls whose answers may go on."""
+"""Calls whose answers can be resumed."""
 
 
 class Transcript:
-    """One answer's. Everything that goes to the client passes through it, whole events at a time."""
+    """Transcript of one answer. All that goes to the client passes through it, in whole events."""
 
     __slots__ = ("_blocks", "_fold_at", "_held", "_hold", "_limit", "_put", "_reader", "_size", "is_dropped", "why_not")
 
     def __init__(self, path: str, hold: Hold, put: Callable[[bytes], bool]) -> None:
-        """`put` sends on what passes, as `Sink.put` does."""
+        """Set up the transcript. `put` sends on what passes, as `Sink.put` does."""
         self.why_not = ""
-        """Why nothing is kept any more; empty while it is."""
+        """Reason why the transcript was given up; empty while it is kept."""
         self.is_dropped = False
-        """For want of room."""
+        """True if the transcript was dropped because its room was exhausted."""
         self._reader = _READERS[path]()
         self._hold = hold
         self._put = put
@@ -379,14 +380,14 @@ class Transcript:
         return self._put(block)
 
     def keep(self, block: bytes) -> None:
-        """Of what goes to the client in another way: without what only we were told."""
+        """Keep a block that is not sent from here: the client gets it without the members it did not ask for."""
         self._blocks.append(block)
         self._size += len(block)
         if self._size > self._limit:
             self._look()
 
     def said(self) -> Said:
-        """All of it. Raises Unsound."""
+        """Return the parsed transcript. Raises Unsound."""
         if self.why_not:
             raise Unsound(self.why_not)
         self._fold()
@@ -394,7 +395,7 @@ class Transcript:
         return msgspec.structs.replace(said, token_ids=None if said.token_ids is None else list(said.token_ids))
 
     def _look(self) -> None:
-        """It has grown: is it time to read it, and is there room for it?"""
+        """Parse the kept events if there are many, and reserve room for them."""
         if self.why_not:
             self._blocks.clear()
             self._size = 0
@@ -422,7 +423,7 @@ class Transcript:
         self._held = self._size = self._limit = 0
 
     def _fold(self) -> None:
-        """From events to what they say. Raises Unsound."""
+        """Parse the kept events and drop them. Raises Unsound."""
         blocks, self._blocks = self._blocks, []
         told, alike = _alike(b"".join(blocks), self._reader.mark)
         lines = told.split(b"\n")
@@ -438,9 +439,9 @@ class Transcript:
 
 
 def _alike(told: bytes, mark: bytes) -> tuple[bytes, list[bytes]]:
-    """Engines write event after event of which nothing but the text is different. Gives the beginning up to the first
-    of those, and the texts of all the others; none where one among them is of another kind. It is the same as to read
-    them one by one, and takes a tenth of the time."""
+    """Split off runs of events that differ in nothing but the text. Return the beginning up to the first of them and
+    the texts of all the others; no texts if one is of another kind. The result equals parsing them one by one, in a
+    tenth of the time."""
     start = 0
     for _ in range(_OPENINGS_MAX if mark else 0):
         end = told.find(b"\n\n", start) + 2

@@ -1,6 +1,5 @@
-"""How many tokens a request used. One function says so, for the limits of keys and the metrics alike, so that they
-agree. It looks at no byte of an answer, and never at a clock.
-"""
+"""Token usage of a request. One function computes it for the limits of keys, the metrics and the audit log alike, so
+that they agree. It looks at no byte of an answer and at no clock."""
 
 from __future__ import annotations
 
@@ -9,20 +8,21 @@ from gateway.core.vocabulary import RequestProfile, Word
 from gateway.request.legs import RequestSummary
 
 _BYTES_PER_TOKEN = 4
-"""A cautious guess, where nobody has counted."""
+"""Bytes per token where no count is known; a cautious estimate."""
 _OUTPUT_GUESS_MAX = 1024
-"""An answer in one piece that tells no usage may be anything, long rows of numbers too."""
+"""Upper bound of the estimate for an answer in one piece without usage, which may hold anything, even long rows of
+numbers."""
 
 
 class Counted(Word):
-    """Who counted."""
+    """Source of a token count."""
 
     USAGE = "usage"
-    """The engine."""
+    """Count reported by the engine."""
     EVENTS = "events"
-    """We: the data events of a stream that brought content."""
+    """Count of a stream's data events with content, by this gateway."""
     BYTES = "bytes"
-    """Nobody: a guess by length."""
+    """Estimate from the length in bytes."""
 
 
 @value
@@ -45,8 +45,8 @@ def prompt_guess(profile: RequestProfile) -> int:
 
 
 def tokens_used(profile: RequestProfile, summary: RequestSummary) -> TokensUsed:
-    """The prompt counts from when an engine has it, whoever leaves then; nothing does where an engine generates nothing
-    for the request: a stored response was paid for when it was made."""
+    """Return the tokens to charge for. The prompt is charged from when a target has it, even if the client leaves;
+    calls that generate nothing are free, since a stored response was charged when it was made."""
     if not summary.generates or (summary.first_token_ns is None and not summary.prompt_taken):
         return _NOTHING
     if summary.prompt_tokens is None:

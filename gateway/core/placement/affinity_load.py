@@ -1,7 +1,6 @@
-"""As llm-d's router does it since July 2026: `prefix-cache-affinity-filter`, then `token-load-scorer`. Those that know
-nearly all of a prompt, unless the best of them has too much prefill before it; of those, whoever has least to prefill.
-A baseline: a choice costs time in proportion to the replicas.
-"""
+"""Policy of llm-d's router since July 2026, `prefix-cache-affinity-filter` then `token-load-scorer`: keep the replicas
+that have nearly all of a prompt, unless the best of them has too much prefill ahead; of those, take the one with least
+to prefill. A baseline: a choice takes time in proportion to the replicas."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ _SECOND_NS = 1_000_000_000
 
 
 class AffinityLoad(LeastLoad):
-    """Among other gateways it knows only loads: llm-d's router has none."""
+    """Affinity and token load among own replicas; peers are compared by load only, since llm-d's router has none."""
 
     def wants_prefixes(self) -> bool:
         return True
@@ -29,7 +28,8 @@ class AffinityLoad(LeastLoad):
         return Choice(slot, known[slot])
 
     def _sticky_or_all(self, profile: RequestProfile, known: dict[int, int]) -> list[int]:
-        """The filter: who knows enough, while the wait there is not too much longer than elsewhere."""
+        """Filter: replicas that have enough of the prompt, while the wait there is not too much longer than
+        elsewhere."""
         blocks_min = self.config.affinity_match_share * profile.prefix_blocks
         sticky = [slot for slot in known if profile.prefix_blocks and known[slot] >= blocks_min]
         others = [slot for slot in known if slot not in sticky]
@@ -38,6 +38,6 @@ class AffinityLoad(LeastLoad):
         return sticky
 
     def _wait_ns(self, slots: list[int]) -> int:
-        """Of the least busy of them, at the rate at which an engine prefills when it does nothing else."""
+        """Wait at the least busy of the replicas, at the rate at which an otherwise idle engine prefills."""
         backlog_bytes = min(self.fleet.replica_backlog_bytes(slot) for slot in slots)
         return backlog_bytes * _SECOND_NS // self.config.affinity_prefill_bytes

@@ -1,6 +1,5 @@
-"""As SGLang's router does it: the best match above a share of the prompt, else the replica with the smallest tree; the
-shortest queue while loads are far apart. A baseline: a choice costs time in proportion to the replicas.
-"""
+"""SGLang's router policy: the best match above a share of the prompt, else the replica with the smallest tree; the
+shortest queue while loads are far apart. A baseline: a choice takes time in proportion to the replicas."""
 
 from __future__ import annotations
 
@@ -13,13 +12,12 @@ from gateway.core.vocabulary import RequestProfile, Target, TargetKind
 
 
 class CacheAware(LeastLoad):
-    """Among other gateways it knows only loads: SGLang's router has none."""
+    """Cache-aware choice among own replicas; peers are compared by load only, since SGLang's router has none."""
 
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
         super().__init__(fleet, config)
         self._sent_blocks: dict[int, int] = {}
-        """By replica, the blocks that it was first to be sent by us: the size of its tree, before anything is
-        forgotten."""
+        """New blocks sent to each replica: the size of its tree, before any eviction."""
 
     def wants_prefixes(self) -> bool:
         return True

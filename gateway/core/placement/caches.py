@@ -1,8 +1,8 @@
-"""What our replicas' caches still hold of what we sent there, how long they keep it, how soon it is asked for again.
+"""Estimates of replicas' KV caches: what they still hold of earlier prompts, for how long, and how soon it is used
+again.
 
-An index remembers where a prompt was sent, for as long as it has room itself; a cache forgets sooner. This is a second
-index, bounded by what each engine says that its cache holds, so that both can be told apart. It estimates, and decides
-nothing.
+The fleet's prefix index remembers prompts as long as it has room itself; a cache evicts sooner. This is a second index,
+bounded by the capacity that each engine reports, so that both can be told apart. It estimates, and decides nothing.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from gateway.core.vocabulary import RequestProfile
 _PRIOR_BYTES_PER_TOKEN: Final = 4.0
 _BYTES_PER_TOKEN_MIN: Final = 0.5
 _BYTES_PER_TOKEN_MAX: Final = 32.0
-"""Of any text with any tokenizer: a template adds tokens to a short prompt, and no token of a language is longer."""
+"""Bounds for any text with any tokenizer: a template adds tokens to a short prompt, and no language has longer
+tokens."""
 _PRIOR_OUTPUT_TOKENS: Final = 256.0
 _LEARN: Final = 0.02
-"""What one more sample counts: the last fifty make the average."""
+"""Weight of one more sample in an average, which is thereby taken over the last fifty."""
 _FULL_SHARE: Final = 0.9
-"""A cache that is fuller than this pushes something out for whatever comes."""
+"""Share of its capacity above which a cache evicts something for each new prompt."""
 _CHAIN_MAX: Final = 0.9
-"""Of what is pushed out, at most so much is taken to come back: ten recomputations for one."""
+"""Largest share of evicted prefixes that is taken to be asked for again: about ten recomputations for one."""
 
 
 class Caches:
-    """Of all replicas of a gateway."""
+    """Cache estimates for all replicas of a gateway."""
 
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
         self._fleet = fleet
@@ -38,18 +39,18 @@ class Caches:
         self._block_bytes = 1
         self._bytes_per_token = _PRIOR_BYTES_PER_TOKEN
         self._prompt_share = 1.0
-        """Of all tokens, those of prompts: the rest of a cache is taken by answers."""
+        """Share of prompts in all tokens; answers take the rest of a cache."""
         self.output_tokens = _PRIOR_OUTPUT_TOKENS
-        """Of an answer, on average."""
+        """Mean length of an answer in tokens."""
         self.gap_ns = 0.0
-        """From one turn of a conversation to the next, on average; 0 until one went on."""
+        """Mean time from one turn of a conversation to the next; 0 until one has continued."""
         self.continued = 0.0
-        """Of all prompts, those that go on where another one ended."""
+        """Share of prompts that continue an earlier one."""
 
-    # What it is told
+    # Events
 
     def configure(self, config: PlacementConfig) -> None:
-        """It starts afresh only if its own sizes changed, as other indexes do."""
+        """Take new settings; the index is emptied only if its own bounds changed, like the other indexes."""
         bounds = config.prefix_index_bytes_max, config.prefix_ttl_ns
         if bounds != self._bounds:
             self._bounds = bounds
@@ -59,7 +60,8 @@ class Caches:
         self._kept.remove_target(slot)
 
     def sent(self, profile: RequestProfile, slot: int, matched_blocks: int, arrived_ns: int, now_ns: int) -> None:
-        """To be told before the fleet's own index is. `matched_blocks` by that index."""
+        """Note a prompt sent to a replica. Must be called before the fleet's own index is updated; `matched_blocks` are
+        those of that index."""
         last_ns = self._fleet.last_sent_ns(profile, slot)
         goes_on = last_ns is not None and 2 * profile.uncached_bytes(matched_blocks) < profile.prompt_bytes
         self.continued += _LEARN * (goes_on - self.continued)
@@ -72,12 +74,12 @@ class Caches:
             self._kept.bound(slot, room)
 
     def unread(self, profile: RequestProfile, slot: int, matched_blocks: int) -> None:
-        """Forget a prompt that the replica refused. `matched_blocks`: the blocks that it was believed to know."""
+        """Forget a prompt that the replica refused. `matched_blocks`: the blocks it was believed to have."""
         self._kept.withdraw(profile.prefix, slot, matched_blocks)
 
     def answered(self, profile: RequestProfile, prompt_tokens: int, output_tokens: int) -> None:
-        """An engine has counted. One that counts what cannot be is not believed, and none moves an average by more than
-        the others hold it: what is learnt here serves for all."""
+        """Learn from an engine's token counts. Implausible counts are ignored, and one sample never moves an average
+        far: the averages serve for all replicas."""
         bytes_per_token = profile.prompt_bytes / prompt_tokens
         if not _BYTES_PER_TOKEN_MIN <= bytes_per_token <= _BYTES_PER_TOKEN_MAX:
             return
@@ -90,15 +92,15 @@ class Caches:
     def expire(self, now_ns: int) -> None:
         self._kept.expire(now_ns)
 
-    # What it is asked
+    # Questions
 
     def uncached_bytes(self, profile: RequestProfile, slot: int) -> int:
-        """What the replica would have to read of this prompt."""
+        """Bytes of this prompt that the replica would have to prefill."""
         return profile.uncached_bytes(self._kept.match(profile.prefix, 1 << slot).blocks)
 
     def kept_for_ns(self, slot: int, now_ns: int) -> float:
-        """How long the replica keeps what nobody asks for again: as long as what it will push out next has been there.
-        Without end where there is room, or nobody knows how much."""
+        """Nanoseconds for which the replica keeps a prefix that is not used again: the age of the prefix it will evict
+        next. Infinite where there is room, or the capacity is not known."""
         room = self._room_blocks(slot)
         if not room or self._kept.blocks_of(slot) < _FULL_SHARE * room:
             return inf
@@ -106,18 +108,18 @@ class Caches:
         return inf if earliest_ns is None else float(now_ns - earliest_ns)
 
     def follow_ups(self) -> float:
-        """Requests that are expected to go on from one: the share of prompts that go on, and of those as many again. As
-        many bytes are read once more for each byte that is read into a cache that is full of what is still wanted:
-        whoever is pushed out comes back, and pushes out another then."""
+        """Expected number of requests that continue from one: the share of prompts that continue, and as many again of
+        those. In a cache that is full of prefixes still in use, each byte prefilled causes as many further bytes: an
+        evicted prefix is prefilled again and then evicts another."""
         share = min(_CHAIN_MAX, self.continued)
         return share / (1 - share)
 
     def fits(self, uncached_bytes: int, free_tokens: int, load: float) -> bool:
-        """Would so much of a prompt have room beside those who run there? They write on: each, on average, half of an
-        answer more."""
+        """Return true if the replica has room for this much of a prompt beside its running requests, each of which will
+        still write half of an average answer."""
         return uncached_bytes / self._bytes_per_token + load * self.output_tokens / 2 <= free_tokens
 
     def _room_blocks(self, slot: int) -> int:
-        """Of prompts, in its cache; 0: nobody knows."""
+        """Capacity of the replica's cache for prompts, in blocks; 0: not known."""
         tokens = self._fleet.replica_kv_tokens(slot)
         return int(tokens * self._bytes_per_token * self._prompt_share) // self._block_bytes

@@ -1,4 +1,4 @@
-"""The policies that come with us, by the name that a config gives them. It knows no others."""
+"""Built-in placement policies by their config name. Plug-ins are not listed here."""
 
 from __future__ import annotations
 

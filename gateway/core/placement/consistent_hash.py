@@ -1,4 +1,5 @@
-"""SkyWalker-CH: a session keeps its target, whatever the prompt. It never looks at loads."""
+"""SkyWalker-CH: consistent hashing by session key, so that a session keeps its target whatever the prompt. It never
+looks at loads."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The default: whoever costs least among everybody that a request may go to, or waiting here for one of our replicas.
+"""Default placement policy: the target with the lowest cost among all that a request may go to, or waiting here for one
+of this gateway's replicas.
 
-Everything is a time, estimated from what this gateway has seen itself. A request costs a replica the reading of what it
-does not know of the prompt, and makes it slower for those who run there; it costs its client the wait for what is ahead
-of it and the way there. Reading delays everybody who runs, as many as there are on average, and a wait one, so that a
-wait counts as much less; but a copy made elsewhere serves all who wait for the same. It looks at the few replicas that
-know most of the prompt and the few that have least to do, never at all of them.
+All costs are times, estimated from what this gateway has observed. Prefilling the uncached part of the prompt occupies
+a replica and slows the requests that run there; the request itself pays for the prefill ahead of it and for the round
+trip. Prefill delays every running request, as many as there are on average, and a wait delays one, so a wait counts for
+that much less; but a copy made elsewhere serves all requests that wait for the same prefix. The policy compares the few
+replicas with the longest match and the few least loaded, never all of them.
 """
 
 from __future__ import annotations
@@ -33,30 +34,31 @@ from gateway.core.vocabulary import (
 _HOLDERS_MAX: Final = 4
 _IDLEST_MAX: Final = 4
 _PRIOR_NS_PER_BYTE: Final = 10_000.0
-"""Of prefill, until the first tokens of replicas have told: an 8B model on an H100 reads four bytes in 40 µs. On an L4
-it is ten times that, which the first few requests show."""
+"""Prefill time of a byte until first tokens have been measured: an 8B model on an H100 prefills four bytes in 40 µs. An
+L4 takes ten times as long, which the first few requests show."""
 _NS_PER_BYTE_MAX: Final = 1_000_000.0
-"""A hundred times the prior: whatever is slower than that was not reading."""
+"""Upper bound of a measured prefill time, a hundred times the prior: anything slower was not prefill alone."""
 _SAMPLE_BYTES_MIN: Final = 256
-"""What reads less tells what a first token takes, and nothing of reading."""
+"""Smallest prefill that counts as a sample: shorter ones measure the overhead of a first token only."""
 _STANDS_STILL_NS: Final = 1_000_000_000
-"""A queue that has not moved for so long does not only wait for a prompt to be read."""
+"""Time after which a queue that has not moved is waiting for more than a prefill."""
 _QUEUED_IN_ENGINE_MAX: Final = 1
-"""Requests that may wait in an engine for a slot, so that none stands empty between two of them."""
+"""Requests that may wait in an engine for a slot, so that no slot stays empty between two requests."""
 _SLOT_WAIT_WEIGHT: Final = 2
-"""Weight of a wait for a slot against one for reading: while a slot elsewhere is free, requests that come later wait
-behind it as well."""
+"""Weight of a wait for a slot against a wait for prefill: while a slot is free elsewhere, later requests queue behind
+this one as well."""
 _DISTANCE_WEIGHT: Final = 2
-"""Weight of the way to another gateway against a wait: a round trip is measured, a wait is estimated and off by as much
-as itself, so that a request leaves only where it gains more than that."""
+"""Weight of the round trip to a peer against a wait: a round trip is measured, while a wait is estimated with an error
+as large as itself, so a request is forwarded only if it gains more than that."""
 _WAYS_MORE_MAX: Final = 2.0
-"""Later requests of its session that a request's way counts for, at most: each of them takes the way as well."""
+"""Largest number of later requests of the session that the round trip is counted for, since each of them takes it
+too."""
 _INTERVAL_KEEPS: Final = 0.95
-"""Of the average of intervals, when one more comes: the last twenty make it."""
+"""Weight of the old average when one more interval comes; the last twenty make it."""
 
 
 class _Books:
-    """What is known of one replica besides what every policy may see."""
+    """Observations of one replica that belong to this policy only."""
 
     __slots__ = ("began_ns", "ended_ns", "holds", "interval_ns", "prefilled_ns", "reading_since_ns", "state")
 
@@ -64,18 +66,19 @@ class _Books:
         self.state = state
         self.holds = Holds()
         self.began_ns: int | None = None
-        """When the first leg was sent there."""
+        """Time at which the first leg was sent to the replica."""
         self.ended_ns: int | None = None
         self.interval_ns = 0.0
-        """Between ends of legs there, of late."""
+        """Mean time between ends of legs at the replica, over the last few."""
         self.prefilled_ns = 0
-        """When it gave the last first token."""
+        """Time of the replica's last first token."""
         self.reading_since_ns = 0
-        """When it began to read the first of the prompts that it has not answered yet."""
+        """Time at which the replica began the first prompt that has no first token yet."""
 
     def leaving_ns(self, now_ns: int) -> float:
-        """Until somebody leaves. As long as nobody has, no less than it has taken since somebody last got a place, if
-        that is long: whoever waits behind the first answer that a slow engine writes does not wait for nothing."""
+        """Nanoseconds until a request leaves the replica. Before any interval was measured: the time since the first
+        leg was sent there, its last first token came or its last leg ended, whichever is latest, if at least a second,
+        else 0. A request queued behind the first answer of a slow engine thus has a wait."""
         if self.interval_ns:
             return self.interval_ns
         if self.began_ns is None:
@@ -89,24 +92,26 @@ class Cost(Policy):
         super().__init__(fleet, config)
         self._books: dict[int, _Books] = {}
         self._line = FirstTokenLine()
-        """Of all our replicas: one alone, that looks slow, would be avoided and never be seen to be fast again."""
+        """First-token model of all own replicas: one of its own for each would keep avoiding a replica that once looked
+        slow, and never measure it again."""
         self._caches = Caches(fleet, config)
         self._turn = 0
         self._load = 0.0
         self._delay_weight = 1.0
         self._full_share = 0.0
-        """Of our caches that were looked at last: as many of other gateways' are taken to be full."""
+        """Share of full caches among the own replicas compared last; peers' caches are taken to be full to the same
+        degree."""
         self._arrived_ns = 0
         self._now_ns = 0
         self._byte_ns = _PRIOR_NS_PER_BYTE
         """Prefill time of one byte."""
         self._replicas: list[Weighed] = []
         self._peers: list[Weighed] = []
-        """What was compared for the request that was asked about last."""
+        """Targets that were compared for the latest request."""
         self._chosen: tuple[RequestId, int, int] | None = None
-        """Request, bytes of its prompt, and the slot of the replica that was chosen for it last."""
+        """Request, bytes of its prompt, and slot of the replica that was chosen last."""
         self._chosen_unread_bytes = 0
-        """Bytes of that prompt that the replica has to read."""
+        """Bytes of that prompt that the replica has to prefill."""
 
     def wants_prefixes(self) -> bool:
         return True
@@ -114,7 +119,7 @@ class Cost(Policy):
     def takes_full_replicas(self) -> bool:
         return True
 
-    # What it is asked
+    # Questions
 
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
         self._now_ns = now_ns
@@ -124,7 +129,7 @@ class Cost(Policy):
         peers = offer.siblings | offer.remotes
         if peers:
             peer, known, peer_cost_ns = self._cheapest_peer(profile, peers)
-            if peer < 0 and not self.fleet.serves_here(profile.model):  # it waits for room there, or else for nobody
+            if peer < 0 and not self.fleet.serves_here(profile.model):  # no own replica to wait for instead
                 peer, known, peer_cost_ns = self._cheapest_peer(profile, peers, must_fit=False)
             if peer >= 0 and (slot < 0 or peer_cost_ns < cost_ns):
                 choice = Choice(peer, known, _reason_there(known, is_remote=bool(offer.remotes >> peer & 1)))
@@ -142,7 +147,7 @@ class Cost(Policy):
     def costs_at_replica(
         self, profile: RequestProfile, slot: int, held: Hold | None, matched_blocks: int = -1
     ) -> Costs:
-        """Against the load that was found when this request was asked about, which has to be the last one that was."""
+        """Costs against the load found when the request was weighed; it must be the latest one that was."""
         blocks = self.fleet.match_replicas(profile, 1 << slot).blocks if matched_blocks < 0 else matched_blocks
         return self._replica_costs(profile, slot, blocks, held)
 
@@ -151,14 +156,15 @@ class Cost(Policy):
         return self._peer_costs(profile, slot, blocks)
 
     def _look_around(self, profile: RequestProfile, offer: Offer) -> None:
-        """Before anything is compared, for each request: another one may go elsewhere, or came at another time."""
+        """Prepare the comparison of one request: loads and the targets allowed differ between requests."""
         self._load = self._load_everywhere(profile, offer)
         self._delay_weight = self.config.delay_weight / (1 + self._load)
         self._replicas, self._peers = [], []
 
     def _load_everywhere(self, profile: RequestProfile, offer: Offer) -> float:
-        """Requests on a replica, on average over all that it may go to. Another gateway counts as no more replicas than
-        ours, and none of its as busier: whatever one says of itself, ours stay what they are by our own books."""
+        """Mean number of requests per replica over all targets of the offer. A peer counts for at most as many replicas
+        as there are own ones, and none of them as busier than those: a peer's report never changes the ranking of own
+        replicas."""
         fleet = self.fleet
         ours = replicas = offer.replicas.bit_count()
         load = float(fleet.total_load(offer.replicas))
@@ -170,26 +176,27 @@ class Cost(Policy):
         return load / max(1, replicas)
 
     def _share_delayed(self, load: float) -> float:
-        """Whom reading delays at a target, against those whom it would delay on average: fewer where hardly anybody
-        runs. Small differences are none: loads are old when they are told, and many with little to do are as few with
-        much."""
+        """Share of the mean load that a prefill at a target delays: below 1 only where less than half of the mean load
+        runs. Smaller differences are ignored, because reported loads are old, and many little-used replicas equal a few
+        busy ones."""
         return (1 + load) / (1 + self._load) if 2 * load < self._load else 1.0
 
     def _reading_ns(self, uncached_bytes: int, load: float, full_share: float) -> float:
-        """In a full cache it pushes out as much, which will be read again: a conversation stays the more readily where
-        its cache is."""
+        """Cost of prefilling so many bytes. In a full cache they evict as much, which will be prefilled again, so a
+        conversation tends to stay where its cache is."""
         reading_ns = self._byte_ns * uncached_bytes * self._share_delayed(load)
         return reading_ns * (1 + self._caches.follow_ups() * full_share) if full_share else reading_ns
 
     def _is_full(self, slot: int) -> bool:
-        """Of what is still wanted: it keeps what nobody asks for through fewer gaps than come before most turns."""
+        """Return true if the cache evicts prefixes that are still in use: it keeps unused ones for less than
+        `kept_gaps` mean gaps between turns."""
         caches = self._caches
         return caches.kept_for_ns(slot, self._now_ns) < self.config.kept_gaps * caches.gap_ns
 
-    # Our replicas
+    # Own replicas
 
     def _cheapest_replica(self, profile: RequestProfile, offer: Offer) -> tuple[int, int, float]:
-        """Its slot (−1: there is none), how many blocks it knows, and what it costs."""
+        """Return the slot (−1: there is none), the blocks of the prompt that it has, and its cost."""
         fleet = self.fleet
         match = fleet.match_replicas(profile, offer.replicas)
         candidates = fleet.few_least_loaded(offer.replicas, _IDLEST_MAX, self._turn)
@@ -224,8 +231,9 @@ class Cost(Policy):
         return Weighed(slot, blocks, reading_ns=reading_ns, crowding_ns=crowding_ns, waiting_ns=waiting_ns)
 
     def _waiting_ns(self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None) -> float:
-        """Cost of the time until it could begin there; as often as there are others who wait for the same beginning,
-        since a copy of it elsewhere would serve them all. Whoever is held there already is the first of those."""
+        """Cost of the wait until the request could begin there, multiplied by the number of requests that wait for the
+        same beginning of a prompt, this one included: a copy elsewhere would serve them all. A request already held
+        there counts once."""
         holds = self._books[slot].holds
         cost_ns = self._wait_cost_ns(self._delay_ns(slot, held), self._slot_wait_ns(slot, held))
         if not holds.count or (held is not None and held.slot == slot):
@@ -233,12 +241,12 @@ class Cost(Policy):
         return cost_ns * (1 + holds.alike(_beginning(profile, blocks)))
 
     def _ahead_ns(self, slot: int, held: Hold | None) -> float:
-        """Time until it could begin there."""
+        """Nanoseconds until the request could begin there."""
         return max(self._delay_ns(slot, held), self._slot_wait_ns(slot, held))
 
     def _delay_ns(self, slot: int, held: Hold | None) -> float:
-        """Time until the replica has read what comes before; of an engine whose slots are not known, also until those
-        that wait in it have left."""
+        """Nanoseconds until the replica has prefilled what is ahead; for an engine whose slots are not known, also
+        until the requests that wait in it have left."""
         books = self._books[slot]
         state, holds = books.state, books.holds
         ahead = ahead_bytes = 0
@@ -250,8 +258,8 @@ class Cost(Policy):
         return max(reading_ns, (state.waiting + ahead) * books.leaving_ns(self._now_ns))
 
     def _slot_wait_ns(self, slot: int, held: Hold | None) -> float:
-        """Time until a slot is free for it and for all who are held there: those behind it wait for its turn as well.
-        0 where the engine's slots are not known."""
+        """Nanoseconds until a slot is free for the request and for all others held there, which wait for the same
+        slots. 0 where the engine's slots are not known."""
         books = self._books[slot]
         release_ns = books.state.slots.release_ns()
         if not release_ns:
@@ -260,11 +268,12 @@ class Cost(Policy):
         return max(0, others + 1 - books.state.room) * release_ns
 
     def _wait_cost_ns(self, delay_ns: float, slot_wait_ns: float) -> float:
-        """Cost of a wait for what is read first, or for a slot, whichever is longer."""
+        """Cost of the longer of the waits for prefill and for a slot."""
         return self._delay_weight * max(delay_ns, _SLOT_WAIT_WEIGHT * slot_wait_ns)
 
     def _backlog_ns(self, books: _Books) -> float:
-        """Time until the replica has read what was sent there, less the time that it has read the first of it."""
+        """Nanoseconds until the replica has prefilled all that was sent there, less the time already spent on the first
+        of it."""
         state = books.state
         unread_ns = self._byte_ns * state.backlog_bytes
         if not unread_ns:
@@ -283,7 +292,8 @@ class Cost(Policy):
         return choice
 
     def _waits_better_here(self, offer: Offer, slot: int, uncached_bytes: int) -> bool:
-        """There it would only lie in the engine's own queue, where nobody can think again."""
+        """Return true if the request had better wait at the gateway: at the replica it would only lie in the engine's
+        queue, where its placement cannot be reconsidered."""
         state = self._books[slot].state
         if not offer.ready >> slot & 1 or state.room <= -_QUEUED_IN_ENGINE_MAX:
             return True
@@ -297,14 +307,16 @@ class Cost(Policy):
         return least_bytes > self.config.hold_size_bytes and self._byte_ns * least_bytes > self.config.hold_ns
 
     def hold_pinned(self, profile: RequestProfile, offer: Offer, slot: int, /) -> Hold | None:
-        """There is nothing to think again, but what follows stored responses, one after another, is not to go before
-        all who wait. It waits for no room in the cache: it goes on where it is. A copy elsewhere would serve none."""
+        """Hold a pinned request that would otherwise overtake requests that wait their turn; the choice of replica is
+        fixed. It never waits for room in the cache, as it continues where its prefix is, and a copy elsewhere would
+        serve no other request."""
         uncached_bytes = self._bytes_to_read(profile, slot)
         waits = self._waits_better_here(offer, slot, uncached_bytes)
         return Hold(slot, uncached_bytes, profile.follows.encode()) if waits else None
 
     def _bytes_to_read(self, profile: RequestProfile, slot: int) -> int:
-        """All that follows a stored response is new, whatever prompts begin with the same words."""
+        """Bytes to prefill at the replica. All of a prompt that follows a stored response is new, even if other prompts
+        begin with the same words."""
         if profile.follows:
             return profile.prompt_bytes
         if self._chosen == (profile.request_id, profile.prompt_bytes, slot):
@@ -312,9 +324,9 @@ class Cost(Policy):
         return self._caches.uncached_bytes(profile, slot)
 
     def _pushes_out_too_much(self, profile: RequestProfile, offer: Offer, slot: int, uncached_bytes: int) -> bool:
-        """What it would push out of the cache is still wanted there, and what it would cost all others to read that
-        again is more than it costs this one to wait, until its patience is over. Where those who are wanted back do not
-        come back in that time, waiting would help nobody."""
+        """Return true if the request should wait rather than evict prefixes that are still in use: prefilling them
+        again would cost the others more than the wait costs this request, until its patience is over. Waiting is
+        useless where those prefixes are not asked for again within that time."""
         load = self._books[slot].state.load
         if not load or 2 * uncached_bytes < profile.prompt_bytes or not self._is_full(slot):
             return False
@@ -322,7 +334,7 @@ class Cost(Policy):
         is_worth_it = patience_ns > self.config.delay_weight * self._caches.gap_ns
         return is_worth_it and self._now_ns - offer.arrived_ns < patience_ns
 
-    # Other gateways
+    # Peers
 
     def _cheapest_peer(self, profile: RequestProfile, mask: int, *, must_fit: bool = True) -> tuple[int, int, float]:
         fleet = self.fleet
@@ -339,7 +351,8 @@ class Cost(Policy):
         return best, best_blocks, best_key[0]
 
     def _fits_there(self, profile: RequestProfile, slot: int, blocks: int) -> bool:
-        """Where it would only wait for room it is better off here, unless most of it is there."""
+        """Return true if the peer has room in its cache, does not report it, or has most of the prompt; otherwise the
+        request would only wait for room there."""
         free_tokens = self.fleet.peer_free_tokens(slot, profile.model)
         uncached_bytes = profile.uncached_bytes(blocks)
         if free_tokens is None or 2 * uncached_bytes < profile.prompt_bytes:
@@ -368,12 +381,12 @@ class Cost(Policy):
         )
 
     def _distance_ns(self, slot: int) -> float:
-        """Cost of the way there and back, for this request and for those that follow it in its session: where requests
-        rarely go on from others, it counts for this one alone."""
+        """Cost of the round trip for this request and for those expected to follow it in its session; for this one
+        alone where requests rarely continue from others."""
         ways = 1 + min(_WAYS_MORE_MAX, self._caches.follow_ups())
         return _DISTANCE_WEIGHT * ways * self._delay_weight * self.fleet.peer_rtt_ns(slot)
 
-    # What it is told
+    # Events
 
     def configure(self, config: PlacementConfig) -> None:
         super().configure(config)
@@ -408,8 +421,9 @@ class Cost(Policy):
             self._caches.unread(profile, slot, matched_blocks)
 
     def prefilled(self, slot: int, uncached_bytes: int, started_ns: int, now_ns: int) -> None:
-        """It was read since what was ahead of it had been; how long one took that waited for a slot tells nothing, and
-        one that stalled no more than reading can take: the line is that of all replicas."""
+        """Learn the prefill time from a first token. Prefill began when the request was sent, or when the previous
+        first token came; a request that waited for a slot is no sample, and a stalled one is capped, because all
+        replicas share one line."""
         books = self._books[slot]
         since_ns = max(started_ns, books.prefilled_ns)
         books.prefilled_ns = books.reading_since_ns = now_ns
@@ -439,8 +453,9 @@ class Cost(Policy):
 
 
 def _beginning(profile: RequestProfile, blocks: int) -> bytes:
-    """Stands for half at least of what is known of the prompt: who waits with the same would be served by a copy of it.
-    That is the hash at a power of two, so that prompts of unlike lengths have it in common."""
+    """Key of the beginning of a prompt that a held request waits for: the block hash at the largest power of two within
+    the match, which covers at least half of it. Prompts of different lengths share it, and one copy would serve them
+    all."""
     if not blocks:
         return b""
     block = 1 << (blocks.bit_length() - 1)

@@ -1,7 +1,7 @@
-"""Which targets a class of requests may go to at all: the rules that no policy is asked about.
+"""Eligible targets of a class of requests: the rules that apply before any policy is asked.
 
-Residency, forwarding, overflow, pools and what failed a request before are judged here, each kind of target by itself.
-Of ours, those are meant first that are in the pool that a request is meant for; the others that take it are a last
+Residency, forwarding, overflow, pools and earlier failures of a request are judged here, for each kind of target
+separately. Replicas in a pool that the request prefers come first; replicas in other pools that take it are a last
 resort (`spill_replicas`).
 """
 
@@ -29,11 +29,12 @@ from gateway.core.vocabulary import (
 
 _INTERACTIVE: Final = ServiceClass.INTERACTIVE
 PoolQueue = Callable[[ModelName, PoolName], int]
-"""How many requests wait for a model that are meant for that pool."""
+"""Counts the queued requests for a model that prefer that pool."""
 
 
 class Eligibility:
-    """Masks by class. Costs do not grow with the number of replicas, but for those that are asked in a last resort."""
+    """Masks of eligible and available targets by request class. Costs do not grow with the number of replicas, except
+    in the last resorts."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Eligibility:
         self._peers = peers
         self._sibling_mask = 0
         self.may_shadow = False
-        """Overflow is in shadow mode for some model."""
+        """True if overflow is in shadow mode for some model."""
         self._take(config)
 
     def configure(self, config: PlacementConfig) -> None:
@@ -70,7 +71,7 @@ class Eligibility:
     # Replicas
 
     def eligible_replicas(self, request_class: RequestClass) -> int:
-        """Available or not, in whatever pool."""
+        """Replicas that may serve the class, in any pool, available or not."""
         return self._targets_of(request_class).eligible_replicas
 
     def available_replicas(self, request_class: RequestClass) -> int:
@@ -78,12 +79,12 @@ class Eligibility:
         return mask if request_class.service_class is _INTERACTIVE else self.with_room(mask, request_class)
 
     def with_room(self, mask: int, request_class: RequestClass) -> int:
-        """Of these, which are available, those that have room to spare."""
+        """Available replicas of the mask that have room to spare."""
         return self.rooms.replicas_with_room(mask, request_class) if mask else 0
 
     def spill_replicas(self, request_class: RequestClass) -> int:
-        """Of ours in another pool that takes it, those that are available: while the pool that it is meant for is
-        overloaded, and nobody waits for the other; or whoever waits there, once nobody of its own pool answers."""
+        """Available own replicas in an alternate pool: while the preferred pool is overloaded and no request waits for
+        the alternate one, or, once no replica of the preferred pool answers, even if requests wait there."""
         fit = request_class.fit
         if fit is None or not fit.alternates:
             return 0
@@ -103,29 +104,29 @@ class Eligibility:
         return 0
 
     def is_gone(self, request_class: RequestClass) -> bool:
-        """Does nobody answer of the pool that it is meant for?"""
+        """Return true if no replica of the preferred pools answers."""
         return not self._targets_of(request_class).preferred_replicas & self._replicas.reachable
 
     def _waiting_in(self, request_class: RequestClass, pool: PoolName) -> int:
         return self._pool_queue(request_class.model, pool)
 
     def closed_replicas(self, request_class: RequestClass) -> int:
-        """Those that would serve it, had it arrived elsewhere."""
+        """Replicas that would serve the class, had the request arrived elsewhere."""
         return self._replicas.closed_to(request_class.model, request_class.rule, request_class.origin)
 
     def full_replicas(self, request_class: RequestClass) -> int:
-        """Those that could take it, but for what they have to do."""
+        """Replicas that could take the class but are full."""
         if request_class.service_class is not _INTERACTIVE:
             return 0
         return self.open_replicas(request_class) & ~self._replicas.available
 
     def open_replicas(self, request_class: RequestClass) -> int:
-        """Those that could take it, whatever they have to do; of whoever yields, only those that have room."""
+        """Replicas that could take the class whatever their load; for classes that yield, only those with room."""
         if request_class.service_class is not _INTERACTIVE:
             return self.available_replicas(request_class)
         return self._targets_of(request_class).preferred_replicas & self._replicas.open
 
-    # Other gateways
+    # Peers
 
     def available_siblings(self, request_class: RequestClass) -> int:
         if not self._sibling_mask or not request_class.may_stay_in_region:
@@ -138,18 +139,17 @@ class Eligibility:
         return self._available_peers(request_class) & ~self._sibling_mask
 
     def shadow_remotes(self, request_class: RequestClass) -> int:
-        """Where it might be forwarded, were overflow on and not in shadow."""
+        """Peers that a request might be forwarded to if overflow were on instead of in shadow mode."""
         may_go = request_class.may_cross_regions and request_class.pinned is None
         if not may_go or self._mode_of(request_class) is not OverflowMode.SHADOW:
             return 0
         return self._available_peers(request_class) & ~self._sibling_mask
 
-    # Who could ever take it
+    # Reachability
 
     def may_ever_serve(self, request_class: RequestClass, barred_peers: int = 0) -> bool:
-        """Is there anybody to wait for: a replica that may serve it, down or full as that may be, or a peer within its
-        reach that is not barred to it? While a replica of ours is, or a peer is available, that is as cheap as to ask
-        who is."""
+        """Return true if it makes sense to wait: some replica may serve the class, even if down or full, or some peer
+        within reach is not barred. Cheap while an own replica may serve it or a peer is available."""
         if request_class.pinned is not None:
             return self.can_ever_reach(request_class)
         if self.eligible_replicas(request_class):
@@ -159,15 +159,16 @@ class Eligibility:
         return bool(self.peers_to_wait_for(request_class) & ~barred_peers)
 
     def serves_now(self, request_class: RequestClass) -> bool:
-        """Is there anybody who serves it and can be reached, full as they may be? A peer is taken at its word: that of
-        its replicas some live, it does not tell."""
+        """Return true if a reachable replica or peer serves the class, even if full. Peers do not report whether some
+        of their replicas are up, so a usable peer that lists the model counts."""
         if self._targets_of(request_class).eligible_replicas & self._replicas.reachable:
             return True
         within_reach = self._within_reach(request_class) & self._peers.usable
         return bool(within_reach and self._peers.eligible(request_class.model, request_class.rule) & within_reach)
 
     def peers_to_wait_for(self, request_class: RequestClass) -> int:
-        """Those that serve it, and those that may say so yet, of a model that is known. O(peers)."""
+        """Peers within reach that serve the class, and, if its model is known, those that have not reported yet.
+        O(peers)."""
         model, rule = request_class.model, request_class.rule
         within_reach = self._within_reach(request_class)
         if not within_reach:
@@ -178,10 +179,10 @@ class Eligibility:
         is_known = bool(heard) or self._replicas.serves(model) or self._peers.serves(model)
         return heard | unheard if is_known else 0
 
-    # The one target that will do
+    # Pinned requests
 
     def can_ever_reach(self, request_class: RequestClass) -> bool:
-        """Is the pinned target still ours or known, and does the rule allow it?"""
+        """Return true if the pinned target is still known and the residency rule allows it."""
         pinned = request_class.pinned
         assert pinned is not None, "only for what is pinned"
         if pinned.kind is TargetKind.REPLICA:
@@ -202,8 +203,9 @@ class Eligibility:
     def pinned_target(
         self, request_class: RequestClass, *, takes_full: bool = False
     ) -> ReplicaState | PeerState | None:
-        """The target, if it is free; a control request only needs it to answer. `takes_full`: or if it only has to do,
-        where others are sent to it all the same, or wait for it: it would never be free for this one."""
+        """Return the pinned target if it is free. A control request needs only a reachable one. With `takes_full` a
+        full replica counts too: where the policy sends or holds other requests for it, it would never become free for
+        this one."""
         pinned = request_class.pinned
         if pinned is None or not self.can_ever_reach(request_class):
             return None
@@ -216,7 +218,7 @@ class Eligibility:
         peer = self._peers.get(GatewayId(pinned.id))
         return peer if peer is not None and self._peers.usable >> peer.slot & 1 else None
 
-    # Inside
+    # Internals
 
     def _targets_of(self, request_class: RequestClass) -> ClassTargets:
         targets = request_class.targets
@@ -237,7 +239,7 @@ class Eligibility:
         return replicas & mask
 
     def _untried_replicas_or_all(self, request_class: RequestClass) -> int:
-        """A request avoids the replicas that failed it, as long as there is anywhere else it could ever go."""
+        """Replicas that did not fail the request, as long as it has any other target it could ever go to; else all."""
         everywhere = self._everywhere(request_class)
         untried = everywhere & ~request_class.failed_replicas
         if untried or self._has_untried_peer(request_class):
@@ -245,7 +247,7 @@ class Eligibility:
         return everywhere
 
     def _everywhere(self, request_class: RequestClass) -> int:
-        """Every replica that may serve it, whatever failed it before."""
+        """Replicas that may serve the request, including those that failed it."""
         wanted = request_class
         mask = self._replicas.eligible(
             wanted.model, wanted.rule, wanted.origin, connectors=wanted.connectors, fit=wanted.fit
@@ -262,11 +264,11 @@ class Eligibility:
         return targets.available_peers
 
     def peers_with_room(self, mask: int, request_class: RequestClass) -> int:
-        """Of these, which are available, those that say they have room to spare."""
+        """Peers of the mask, all available, that report room to spare."""
         return self.rooms.peers_with_room(mask, request_class) if mask else 0
 
     def _untried_peers_or_all(self, request_class: RequestClass) -> int:
-        """Peers that failed the request are asked again only when there is nobody else whom it could ever ask."""
+        """Available peers without those that failed the request, unless it has no other target it could ever go to."""
         wanted = request_class
         available = self._peers.available(wanted.model, wanted.rule, connectors=wanted.connectors, fit=wanted.fit)
         untried = available & ~request_class.failed_peers
@@ -284,7 +286,7 @@ class Eligibility:
         return bool(eligible & within_reach & ~request_class.failed_peers)
 
     def _within_reach(self, request_class: RequestClass) -> int:
-        """Where it may be forwarded at all, whoever that is."""
+        """Slots that the class may be forwarded to at all, whether or not a peer has them."""
         within_reach = self._sibling_mask if request_class.may_stay_in_region else 0
         if self._may_overflow(request_class):
             within_reach |= ~self._sibling_mask

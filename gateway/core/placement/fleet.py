@@ -1,6 +1,6 @@
-"""What a policy may look at: how busy and how far each target is, what it was sent before, the one source of chance.
+"""Placement policies' view of targets: load, distance and prompts sent to each, and the one source of chance.
 
-Targets are slots in masks. It answers; it changes nothing but whose turn it is among equals.
+Targets are slots in masks. The view answers questions; the only state it changes is the turn among equal targets.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from gateway.core.vocabulary import ModelCapacity, ModelName, PoolName, RegionNa
 
 _NOWHERE = RegionName("")
 ExactMatch = Callable[[RequestProfile, int], Match]
-"""Which replicas of a mask have most of a request's prompt in their caches right now, and how much that is."""
+"""Finds the replicas of a mask that have most of a request's prompt in their caches at this moment, and how much that
+is."""
 
 
 class Fleet:
-    """Our replicas and the other gateways, as a policy sees them. Once a target has left, its slot may be another's."""
+    """Own replicas and peers, as a policy sees them. After a target has left, another one may get its slot."""
 
     def __init__(
         self,
@@ -38,26 +39,26 @@ class Fleet:
         self._peers = peers
         self.rng = rng
         self.region = region
-        """Ours: what is sent elsewhere leaves it."""
+        """Region of this gateway; requests sent to other regions leave it."""
         self.prices: PriceTable | None = None
-        """Those in force at this time of day; None: nobody has said any."""
+        """Prices in force at this time of day; None: none are configured."""
         self.first_token_slos_ns: dict[ServiceClass, int] = {}
-        """By class, when its first tokens were promised."""
+        """First-token objective of each service class that has one."""
         self.fit: PoolFit | None = None
-        """Of the request that is placed at this moment: which of another gateway's pools count. None: all."""
+        """Pools that suit the request being placed; only those of a peer count. None: all pools."""
         self.exact_match: ExactMatch | None = None
-        """Whoever can look into the replicas' caches answers in place of the index: a simulation, to tell what that
-        would be worth."""
+        """Set by a simulation that looks into the replicas' caches, in place of the index, to measure the value of
+        exact matches."""
         self.empty_indexes(config)
 
     def empty_indexes(self, config: PlacementConfig) -> None:
-        """Forget every prefix, and remember others within the bounds of these settings."""
+        """Replace both indexes by empty ones with the bounds of these settings."""
         self.replica_index = PrefixIndex(config.prefix_index_bytes_max, config.prefix_ttl_ns)
         self.peer_index = PrefixIndex(config.prefix_index_bytes_max, config.prefix_ttl_ns)
-        """The regional snapshot: what we forwarded where."""
+        """Regional snapshot: prefixes of the prompts that were forwarded to each peer."""
 
     def first_token_slo_ns(self, profile: RequestProfile) -> int:
-        """What its class is promised; 0: nothing."""
+        """First-token objective of the request's class; 0: none."""
         return self.first_token_slos_ns.get(profile.service_class, 0)
 
     def take_prices(self, prices: Prices | None) -> None:
@@ -66,77 +67,78 @@ class Fleet:
     # Replicas
 
     def serves_here(self, model: ModelName) -> bool:
-        """Is there a replica of ours for it, up or down?"""
+        """Return true if this gateway has a replica for the model, up or down."""
         return self._replicas.serves(model)
 
     def replica(self, slot: int) -> ReplicaState:
-        """Replica of ours in that slot, with all that is known of it; a policy only reads it."""
+        """State of the own replica in that slot; a policy must only read it."""
         return self._replicas.at(slot)
 
     def replica_load(self, slot: int) -> int:
-        """Requests there, running and waiting, as far as known."""
+        """Requests at the replica, running and waiting, as far as known."""
         return self._replicas.load_at(slot)
 
     def replica_region(self, slot: int) -> RegionName:
-        """Where it stands: mostly ours."""
+        """Region of the replica, mostly this gateway's."""
         return self._replicas.at(slot).spec.place.region
 
     def replica_pool(self, slot: int) -> PoolName:
         return self._replicas.at(slot).spec.pool
 
     def replica_price(self, slot: int) -> ReplicaPrice | None:
-        """None where nobody has said any."""
+        """Price of the replica; None if none is known."""
         return None if self.prices is None else self.prices.of(self.replica_region(slot), self.replica_pool(slot))
 
     def replica_kv_tokens(self, slot: int) -> int:
-        """Room in its cache; 0 where the engine does not tell."""
+        """Capacity of the replica's KV cache in tokens; 0 where the engine does not report it."""
         return self._replicas.at(slot).kv_tokens
 
     def last_sent_ns(self, profile: RequestProfile, slot: int) -> int | None:
-        """When the prompt that this one goes on from was sent there last; None if it goes on from none."""
+        """Time at which the prompt that this one continues was last sent to the replica; None if it continues none."""
         return self.replica_index.last_sent_ns(profile.prefix, slot)
 
     def few_least_loaded(self, mask: int, count: int, first: int = 0) -> list[int]:
-        """Up to so many slots of a mask, the least loaded first; of equal ones, those from slot `first` on."""
+        """Up to `count` slots of a mask, the least loaded first; among equal ones, those from slot `first` on."""
         return self._replicas.few_least_loaded(mask, count, first)
 
     def replica_in_flight(self, slot: int) -> int:
-        """Our own legs there."""
+        """Legs of this gateway at the replica."""
         return self._replicas.at(slot).in_flight
 
     def replica_backlog_bytes(self, slot: int) -> int:
-        """Of our own legs there without a first token, the bytes of prompt that it was not known to have."""
+        """Bytes of prompt that this gateway's legs without a first token have to prefill there, as far as known."""
         return self._replicas.at(slot).backlog_bytes
 
     def least_loaded_replica(self, mask: int) -> int:
-        """The slot with the lowest load; equal ones take turns. O(distinct loads)."""
+        """Slot with the lowest load; equal ones take turns. O(distinct loads)."""
         return self._replicas.least_loaded(mask)
 
     def match_replicas(self, profile: RequestProfile, mask: int) -> Match:
-        """Those that were sent most of the prompt. Nobody was, as far as is known, unless the policy has the prefixes
+        """Replicas that were sent the longest prefix of the prompt. The match is empty unless the policy wants prefixes
         remembered."""
         if self.exact_match is not None:
             return self.exact_match(profile, mask)
         return self.replica_index.match(profile.prefix, mask)
 
-    # Other gateways
+    # Peers
 
     def peer_load(self, slot: int, model: ModelName) -> int:
-        """Its queue for the model, and our forwards that it has not counted yet."""
+        """Length of the peer's queue for the model, plus forwards from here that its last heartbeat does not count."""
         state = self._peers.at(slot)
         return self._peers.queue_length(state, model) + len(state.unreflected)
 
     def _served(self, slot: int, model: ModelName) -> list[ModelCapacity]:
-        """What another gateway has that this request would run on."""
+        """Capacities of a peer that the request being placed would run on."""
         served = [each for each in self._peers.at(slot).served if each.model == model]
         return served if self.fit is None else self.fit.preferred_among(served)
 
     def peer_backlog_bytes(self, slot: int) -> int:
-        """Of our own forwards there without a first token, the bytes of prompt that were not forwarded there before."""
+        """Bytes of prompt, not forwarded there before, in this gateway's forwards without a first token."""
         return self._peers.at(slot).backlog_bytes
 
     def peer_load_per_replica(self, slot: int, model: ModelName) -> float:
-        """Requests on each of its replicas for the model on average, with our forwards that it has not counted yet."""
+        """Mean number of requests on each of the peer's replicas for the model, plus forwards that its heartbeat does
+        not count."""
         state = self._peers.at(slot)
         replicas = load = 0
         for capacity in self._served(slot, model):
@@ -145,39 +147,39 @@ class Fleet:
         return (load + len(state.unreflected)) / max(1, replicas)
 
     def total_load(self, mask: int) -> int:
-        """Requests on all of them together. O(distinct loads)."""
+        """Requests on all replicas of the mask together. O(distinct loads)."""
         return self._replicas.total_load(mask)
 
     def peer_replicas(self, slot: int, model: ModelName) -> int:
         return sum([each.replicas for each in self._served(slot, model)])
 
     def least_peer_load(self, mask: int, model: ModelName) -> float:
-        """On each replica of whoever of a mask has least; 0 for an empty one."""
+        """Lowest load per replica among the peers of a mask; 0 for an empty mask."""
         return min((self.peer_load_per_replica(slot, model) for slot in slots_of(mask)), default=0.0)
 
     def peer_backlog(self, slot: int, model: ModelName) -> int:
-        """Bytes of prompt that whichever of its replicas has least to read has to read first, as it told last, with
-        those of our forwards since."""
+        """Bytes of prompt ahead in the peer's least busy replica by its last heartbeat, plus those of forwards
+        since."""
         state = self._peers.at(slot)
         told = min([each.backlog_bytes for each in self._served(slot, model)], default=0)
         return told + sum(state.prefilling.get(key, 0) for key in state.unreflected)
 
     def peer_wait_ns(self, slot: int, model: ModelName) -> float:
-        """Time that one more request waits there for a slot, by its last heartbeat; 0 where one is free."""
+        """Nanoseconds that one more request waits at the peer for a slot, by its last heartbeat; 0 if one is free."""
         return self._peers.wait_ns(self._peers.at(slot), model, self.fit)
 
     def peer_free_tokens(self, slot: int, model: ModelName) -> int | None:
-        """Room in the KV cache of the replica there that has most; None: nobody knows."""
+        """Largest free KV cache among the peer's replicas, in tokens; None: not reported."""
         told = [each.free_tokens for each in self._served(slot, model) if each.free_tokens is not None]
         return max(told, default=None)
 
     def peer_region(self, slot: int) -> RegionName:
-        """Its own; some of its replicas may stand elsewhere."""
+        """Region of the peer; some of its replicas may stand elsewhere."""
         return self._peers.at(slot).spec.place.region
 
     def peer_prices(self, slot: int, model: ModelName) -> list[ReplicaPrice]:
-        """Of what it has that this request would run on, one for each place and pool; empty where the list in force has
-        nothing on one of them, or there is none."""
+        """Prices of the peer's capacities for the request being placed, one for each place and pool; empty if any of
+        them has no price, or no price list is in force."""
         if self.prices is None:
             return []
         found = [self.prices.of(each.place.region, each.pool) for each in self._served(slot, model)]
@@ -188,15 +190,16 @@ class Fleet:
         return self._peers.at(slot).rtt_ns
 
     def nearest_peer(self, mask: int, model: ModelName) -> int:
-        """By round trip, then by load, then by slot. O(slots in the mask)."""
+        """Peer with the shortest round trip, then the lowest load, then the lowest slot. O(slots in the mask)."""
         return min(slots_of(mask), key=lambda slot: (self.peer_rtt_ns(slot), self.peer_load(slot, model)))
 
     def least_loaded_peer(self, mask: int, model: ModelName) -> int:
-        """By load, then by round trip, then by slot. O(slots in the mask)."""
+        """Peer with the lowest load, then the shortest round trip, then the lowest slot. O(slots in the mask)."""
         return min(slots_of(mask), key=lambda slot: (self.peer_load(slot, model), self.peer_rtt_ns(slot)))
 
     def match_peers(self, profile: RequestProfile, mask: int) -> Match:
-        """Those to which most of the prompt was forwarded, under the same condition as for replicas."""
+        """Peers to which the longest prefix of the prompt was forwarded. The match is empty unless the policy wants
+        prefixes remembered."""
         return self.peer_index.match(profile.prefix, mask)
 
     # Chance

@@ -1,4 +1,5 @@
-"""Who is held for each replica: how many, how much they bring, what they wait for. It counts, and decides nothing."""
+"""Requests held for each replica: their number, their bytes and the order of their turns. It counts, and decides
+nothing."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ from gateway.core.requests import Hold
 
 
 class Holds:
-    """Of one replica.
+    """Requests held for one replica.
 
-    Those who wait for its time take turns: only the first of them may go past the bound of what overtakes it. Those who
-    wait for what they would push out of its cache (cold ones) have no turn, and bar nobody's way.
+    Requests that wait for the replica's time take turns: only the first of them may go once the overtaking bound is
+    reached. Requests that wait because they would evict too much of its cache (cold ones) have no turn, and bar no
+    other request.
     """
 
     __slots__ = (
@@ -27,27 +29,27 @@ class Holds:
     def __init__(self) -> None:
         self.count = 0
         self.bytes = 0
-        """That they bring, all together."""
+        """Bytes to prefill of all held requests together."""
         self._in_turn: OrderedDict[Hold, None] = OrderedDict()
         self._bytes_in_turn = 0
         self._by_beginning: dict[bytes, int] = {}
         self.pushed_bytes = 0
-        """Of prefill, all that was ever sent there by us."""
+        """Bytes of prefill ever sent to the replica by this gateway."""
         self.overtaken_until_bytes = 0
-        """Once so much has been sent, nobody new goes past those who are held: each is overtaken by no more prefill
-        than there was before it, and than it brings itself."""
+        """Value of `pushed_bytes` from which no new request may overtake the held ones: each is overtaken by no more
+        prefill than was ahead of it plus its own."""
 
     def alike(self, beginning: bytes) -> int:
-        """How many wait for the same beginning of a prompt."""
+        """Number of held requests with the same beginning of the prompt."""
         return self._by_beginning.get(beginning, 0)
 
     @property
     def lets_pass(self) -> bool:
-        """May anybody else be sent there before them?"""
+        """Return true if another request may be sent to the replica before the held ones."""
         return not self._in_turn or self.pushed_bytes < self.overtaken_until_bytes
 
     def is_first(self, hold: Hold | None) -> bool:
-        """Is it its turn?"""
+        """Return true if it is the hold's turn."""
         return hold is not None and (hold.is_next or hold is next(iter(self._in_turn), None))
 
     def add(self, hold: Hold, backlog_bytes: int) -> None:
@@ -62,7 +64,7 @@ class Holds:
         self._bytes_in_turn += hold.uncached_bytes
 
     def remove(self, hold: Hold) -> None:
-        """Whoever goes out of turn gives nobody leave to overtake the first."""
+        """Remove a hold. Removing one out of turn does not extend the bound by which the first may be overtaken."""
         self.count -= 1
         self.bytes -= hold.uncached_bytes
         left = self._by_beginning.pop(hold.beginning) - 1

@@ -1,5 +1,5 @@
-"""Base of policies that are asked layer by layer: the region's own replicas and sibling gateways, which compete by
-prefix, then other regions when no target here is available (SkyWalker, Algorithm 1)."""
+"""Base of policies that are asked layer by layer: own replicas and sibling gateways first, which compete by prefix,
+then other regions when no target in this region is available (SkyWalker, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from gateway.core.vocabulary import PlacementReason, RequestProfile
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Layered(Policy):
-    """A policy that picks one target of a mask, whatever the layer; it never holds a request."""
+    """Policy that picks one target of a mask in each layer; it never holds a request."""
 
     @abstractmethod
     def choose_replica(self, profile: RequestProfile, mask: int, /) -> Choice:
-        """One of our replicas, of a mask that is never empty."""
+        """Pick an own replica from a mask that is never empty."""
 
     @abstractmethod
     def choose_peer(self, profile: RequestProfile, mask: int, is_remote: bool, /) -> Choice:
-        """One of the other gateways, of a mask that is never empty: all of this region, or all of other regions. A
-        replica of ours may win against a gateway of this region."""
+        """Pick a peer from a mask that is never empty: either all in this region or all in other regions. An own
+        replica may win against a sibling."""
 
     def falls_back_to_full(self) -> bool:
-        """Whether a full replica is chosen once no target is available, rather than letting the request wait."""
+        """Return true if a full replica is chosen when no target is available; else the request waits."""
         return False
 
     def weigh(self, profile: RequestProfile, offer: Offer, _now_ns: int, /) -> Choice | None:
-        """A replica that is free or a sibling gateway, else a gateway of another region."""
+        """Choose a free own replica or a sibling gateway, else a gateway of another region."""
         local, others = offer.free, offer.siblings
         choice = self._in_region(profile, local, others)
         if choice is None and offer.remotes:

@@ -1,4 +1,4 @@
-"""A baseline: whoever has least to do. It never looks at what a target was sent before."""
+"""Baseline that picks the least loaded target. It never looks at earlier prompts."""
 
 from __future__ import annotations
 

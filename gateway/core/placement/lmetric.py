@@ -1,6 +1,6 @@
-"""LMetric (Zhang et al., arXiv 2603.15202): what a replica would have to prefill, times the requests it would run. The
-product needs no weights, which is its point. A baseline: a choice costs time in proportion to the replicas.
-"""
+"""LMetric (Zhang et al., arXiv 2603.15202): minimises the bytes a replica would have to prefill times the requests it
+would run. A product needs no weights, which is the point of the metric. A baseline: a choice takes time in proportion
+to the replicas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from gateway.core.vocabulary import RequestProfile
 
 
 class LMetric(LeastLoad):
-    """Among other gateways it knows only loads: the paper has one router in front of every engine."""
+    """LMetric among own replicas; peers are compared by load only, since the paper has one router in front of every
+    engine."""
 
     def wants_prefixes(self) -> bool:
         return True

@@ -1,6 +1,5 @@
-"""As a multi-cluster gateway does it: replicas in turn, the nearest region with room once ours is full, and beyond that
-ours anyway. A baseline: it never lets a request wait for want of room.
-"""
+"""Baseline that places like a multi-cluster gateway: own replicas in turn, the nearest region with room once those are
+full, and own replicas again if no region has room. It never lets a request wait for room."""
 
 from __future__ import annotations
 

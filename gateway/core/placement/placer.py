@@ -1,7 +1,6 @@
-"""Asks the policy, layer by layer, for a target: the region's own replicas and sibling gateways, which compete by
-prefix, then other regions, when nobody here is available (SkyWalker, Algorithm 1).
+"""Placement of a request: offers the policy the eligible targets, and records its choice.
 
-It looks at the fleet and remembers prefixes; it never starts anything, and never takes a target from a policy that the
+It looks at the fleet and maintains the prefix indexes. It never starts a leg, and never accepts a target that the
 policy was not offered.
 """
 
@@ -48,7 +47,7 @@ from gateway.core.vocabulary import (
 )
 
 _Found = tuple[ReplicaState | PeerState, PlacementReason, int]
-"""A target, why this one, and how many of the prompt's blocks it knows."""
+"""Target, the reason for it, and the number of the prompt's blocks that it has."""
 
 
 _UNREAD: Final = (LegResult.CLIENT_ERROR, LegResult.TOO_LONG)
@@ -56,23 +55,24 @@ _UNREAD: Final = (LegResult.CLIENT_ERROR, LegResult.TOO_LONG)
 
 @value
 class Placement:
-    """One choice, with what it rested on."""
+    """Choice of a target, with the facts that led to it."""
 
     state: ReplicaState | PeerState
     reason: PlacementReason
     matched_blocks: int
-    """How many of the prompt's blocks the index already had for this target."""
+    """Number of the prompt's blocks that the index already had for this target."""
     candidates: int
     considered: tuple[Candidate, ...] = ()
     uncached_bytes: int = -1
-    """What the target has to read of the prompt, where the policy knows better than by what matched."""
+    """Bytes of the prompt that the target has to prefill, where the policy knows better than by matched blocks; else
+    −1."""
     step: PoolStep | None = None
-    """By which it came to its pool, where pools were compared."""
+    """Step by which the request came to its pool, where pools were compared."""
 
 
 class Placer:
-    """Chooses a target for the head of a class. Under the default policy, costs do not grow with the number of replicas
-    or of waiting requests."""
+    """Chooses a target for the head of a class's queue. Under the default policy, costs do not grow with the number of
+    replicas or of queued requests."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Placer:
 
     @property
     def may_shadow(self) -> bool:
-        """Whether overflow is in shadow mode for any model."""
+        """True if overflow is in shadow mode for any model."""
         return self._eligibility.may_shadow
 
     @property
@@ -112,7 +112,7 @@ class Placer:
     def peer_index(self) -> PrefixIndex:
         return self._fleet.peer_index
 
-    # What changes it
+    # Changes
 
     def configure_classes(self, config: ClassesConfig) -> None:
         self._eligibility.rooms.configure(config)
@@ -120,8 +120,8 @@ class Placer:
         self._fleet.first_token_slos_ns = {each: slo_ns for each, slo_ns in slos if slo_ns is not None}
 
     def configure(self, config: PlacementConfig) -> None:
-        """Take new settings. Indexes start afresh only if their own sizes changed, and a policy only if it is another
-        one."""
+        """Take new settings. Indexes are emptied only if their own bounds changed, and the policy is replaced only if
+        its name or version did."""
         old, self._config = self._config, config
         self._eligibility.configure(config)
         if (old.prefix_index_bytes_max, old.prefix_ttl_ns) != (config.prefix_index_bytes_max, config.prefix_ttl_ns):
@@ -132,12 +132,12 @@ class Placer:
             self._policy.configure(config)
 
     def take_prices(self, prices: Prices | None) -> None:
-        """Those in force from now on."""
+        """Take the prices in force from this moment on."""
         self._fleet.take_prices(prices)
 
     @property
     def prices(self) -> Prices | None:
-        """Those in force."""
+        """Prices in force."""
         table = self._fleet.prices
         return None if table is None else table.prices
 
@@ -161,13 +161,14 @@ class Placer:
             self._policy.joined(state.target, state.slot)
 
     def expire_prefixes(self, now_ns: int) -> None:
-        """Forget prefixes that nothing refreshed for their time to live; the cost follows what aged meanwhile."""
+        """Forget prefixes that were not refreshed within their time to live; the cost follows the number that
+        expired."""
         self._policy.expire(now_ns)
         self._fleet.replica_index.expire(now_ns)
         self._fleet.peer_index.expire(now_ns)
 
     def retract(self, request: RequestState, state: ReplicaState | PeerState, kept_blocks: int) -> None:
-        """A peer refused: what its snapshot gained by this request was never there."""
+        """Undo the index entries of a forward that a peer refused: its cache never got the prompt."""
         assert state.target.kind is TargetKind.PEER, "only peers refuse"
         if not state.listed:
             return
@@ -176,7 +177,7 @@ class Placer:
         self._policy.refused(request.profile, state.target, state.slot)
 
     def learn_first_token(self, request: RequestState, leg: LegState, now_ns: int) -> None:
-        """A replica of ours gave its first token."""
+        """Note the first token of an own replica."""
         leg.first_token_ns = now_ns
         self._policy.first_token(request.profile, leg.kept_blocks, now_ns - leg.started_ns)
         if leg.state.listed:
@@ -194,7 +195,7 @@ class Placer:
             self._policy.answered(request.profile, event.prompt_tokens, event.output_tokens)
 
     def _withdraw(self, request: RequestState, leg: LegState) -> None:
-        """Take a refused prompt out of the indexes: an engine that answers 4xx has not read it."""
+        """Take a refused prompt out of the indexes: an engine that answers 4xx has not prefilled it."""
         profile, state = request.profile, leg.state
         if self._wants_prefixes:
             is_ours = leg.target.kind is TargetKind.REPLICA
@@ -209,13 +210,13 @@ class Placer:
         self._policy.unheld(hold)
 
     def match_exactly(self, exact_match: ExactMatch) -> None:
-        """From now on it is known, and not remembered, what replicas have cached."""
+        """Match by a simulation's exact view of the replicas' caches instead of the index."""
         self._fleet.exact_match = exact_match
 
-    # What is asked of it
+    # Questions
 
     def has_target(self, request_class: RequestClass) -> bool:
-        """Is anybody available for this class right now?"""
+        """Return true if any target is available for this class at this moment."""
         eligibility = self._eligibility
         if request_class.pinned is not None:
             return eligibility.pinned_target(request_class, takes_full=self.takes_full_replicas) is not None
@@ -230,31 +231,32 @@ class Placer:
         )
 
     def has_replica(self, request_class: RequestClass) -> bool:
-        """Is one of our own replicas available for this class right now?"""
+        """Return true if an own replica is available for this class at this moment."""
         eligibility = self._eligibility
         return bool(eligibility.available_replicas(request_class) or eligibility.spill_replicas(request_class))
 
     def position_of(self, request_class: RequestClass, queue_length: int, origin: GatewayId) -> tuple[int, float]:
-        """Place of one more forward among the requests that wait for a slot of ours (0 or less: a slot is free for
-        it), and the largest place that its origin may count on, as `Peers` has it."""
+        """Place of one more forward among the requests that wait for a slot here (0 or less: a slot is free for it),
+        and the largest place that its origin may count on (`Peers.ahead_max`)."""
         eligible = self._eligibility.eligible_replicas(request_class)
         position = queue_length + 1 - self._replicas.room_of(eligible & self.taking)
         return position, self._peers.ahead_max(origin, self._replicas.release_ns_of(eligible))
 
     def can_ever_reach(self, request_class: RequestClass) -> bool:
-        """Is the pinned target still ours or known, and does the rule allow it?"""
+        """Return true if the pinned target is still known and the residency rule allows it."""
         return self._eligibility.can_ever_reach(request_class)
 
     def may_ever_serve(self, request_class: RequestClass, barred_peers: int = 0) -> bool:
-        """Is there anybody to wait for, down or full as they may be?"""
+        """Return true if there is a target to wait for, even if down or full."""
         return self._eligibility.may_ever_serve(request_class, barred_peers)
 
     def serves_now(self, request_class: RequestClass) -> bool:
-        """Is there anybody who can be reached, full as they may be?"""
+        """Return true if a target is reachable, even if full."""
         return self._eligibility.serves_now(request_class)
 
     def known_share(self, request: RequestState) -> float:
-        """Of its prompt, what is known by whoever of ours may be sent it now, 0 to 1."""
+        """Largest share of the prompt, 0 to 1, that an own replica available to the request has; for a held request,
+        that of the replica it waits for."""
         held, profile = request.held, request.profile
         mask = self._eligibility.available_replicas(request.request_class) if held is None else 1 << held.slot
         if not mask:
@@ -268,12 +270,12 @@ class Placer:
         return self._eligibility.peers_to_wait_for(request_class)
 
     def reading_again_ns(self, uncached_bytes: int) -> float:
-        """How long the policy takes it to be until a replica has read again what so much of a prompt pushes out."""
+        """Policy's estimate of the time in which a replica prefills again what this much of a prompt evicts."""
         return self._policy.reading_again_ns(uncached_bytes)
 
     def place(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
-        """Choose a target and remember the prefix there; None when the request has to wait, and Hold when it is to wait
-        for one replica."""
+        """Choose a target and remember the prefix there; None if the request has to wait, Hold if it waits for one
+        replica."""
         fit = self._fleet.fit = request.request_class.fit
         if request.request_class.pinned is not None:
             return self._place_pinned(request, now_ns)
@@ -286,7 +288,8 @@ class Placer:
         return self._spill(request, now_ns) or placement
 
     def _spill(self, request: RequestState, now_ns: int) -> Placement | None:
-        """To another pool of ours, as long as that is so free that it need not wait there either."""
+        """Place the request in another pool of this gateway, if that pool is so free that the request need not wait
+        there."""
         mask = self._sparing(request, self._eligibility.spill_replicas(request.request_class))
         if not mask:
             return None
@@ -301,9 +304,9 @@ class Placer:
         return replace(placement, step=PoolStep.STOOD_IN if is_gone else PoolStep.SPILLED)
 
     def shadow(self, request: RequestState, now_ns: int) -> Placement | None:
-        """Where the request would be forwarded, were overflow on and not in shadow; nothing is remembered, and nothing
-        is held. A policy that takes full replicas is asked before the request is placed, since where it goes changes
-        costs; any other is asked once it has to wait."""
+        """Return the placement that the request would get if overflow were on instead of in shadow mode; no prefix is
+        remembered and no hold made. A policy that takes full replicas is asked before the real placement, which changes
+        costs; any other policy is asked once the request has to wait."""
         remotes = self._eligibility.shadow_remotes(request.request_class)
         if not remotes:
             return None
@@ -315,8 +318,8 @@ class Placer:
         return self._placement(request, self._chosen(choice, offer), choice)
 
     def _weigh(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
-        """Of everybody at once, and of waiting here for one of ours. Whoever yields is held for nobody: it takes what
-        is idle, or waits for any room, and bars nobody's way."""
+        """Ask the policy to compare all targets and waiting. A request that yields never holds a replica: it takes an
+        idle target, or waits for any room without barring others."""
         is_yielding = request.request_class.service_class is not ServiceClass.INTERACTIVE or request.leaves_room
         remotes = self._sparing_peers(request, self._eligibility.available_remotes(request.request_class))
         offer = self._offer(request, remotes)
@@ -331,7 +334,7 @@ class Placer:
         return self._settle(request, self._chosen(choice, offer), now_ns, choice)
 
     def _idle_of(self, offer: Offer) -> Offer:
-        """Nothing else of ours."""
+        """Return the offer with only the idle ones of the own replicas."""
         idle = Offer(self._replicas.idle(offer.replicas), siblings=offer.siblings, remotes=offer.remotes)
         idle.ready, idle.free = idle.replicas & offer.ready, idle.replicas & offer.free
         idle.arrived_ns = offer.arrived_ns
@@ -350,7 +353,7 @@ class Placer:
         return offer
 
     def _sparing(self, request: RequestState, mask: int) -> int:
-        """Of these, which are available, those that it may have without leaving others short."""
+        """Available replicas of the mask that the request may have without leaving others short."""
         return self._eligibility.with_room(mask, request.request_class) if request.leaves_room else mask
 
     def _sparing_peers(self, request: RequestState, mask: int) -> int:
@@ -369,7 +372,7 @@ class Placer:
         return self._replicas.at(choice.slot), reason, choice.matched_blocks
 
     def _place_pinned(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
-        """To the one target that will do, once it is free, and before nobody whose turn it is."""
+        """Place the request at its only possible target once that is free; requests whose turn it is go first."""
         request_class = request.request_class
         state = self._eligibility.pinned_target(request_class, takes_full=self.takes_full_replicas)
         if state is None:
@@ -402,13 +405,13 @@ class Placer:
         considered = self._considered(request, state, choice) if self._config.considered_max else ()
         return Placement(state, reason, matched_blocks, choice.candidates, considered, choice.uncached_bytes)
 
-    # The record
+    # Record
 
     def _considered(
         self, request: RequestState, chosen: ReplicaState | PeerState, choice: Choice
     ) -> tuple[Candidate, ...]:
-        """The chosen target first, then its rivals: the least loaded replicas, and the peers, half of the room each.
-        Those that the policy compared stand with the costs that it compared."""
+        """Candidates for the record: the chosen target, then the least loaded replicas and the peers, half of the room
+        each. Those that the policy compared appear with the costs it compared."""
         room = self._config.considered_max - 1
         is_replica = chosen.target.kind is TargetKind.REPLICA
         if is_replica and len(self._replicas) == 1 and not self._peers and not self._replicas.ask_origins:
@@ -430,7 +433,7 @@ class Placer:
         return (there[0], *here, *there[1:], *closed)
 
     def _closed(self, request: RequestState, room: int) -> tuple[Candidate, ...]:
-        """What would have served it, had it arrived elsewhere."""
+        """Replicas that would have served the request, had it arrived elsewhere."""
         few = self._replicas.few_least_loaded(self._eligibility.closed_replicas(request.request_class), room)
         seen = [self._replica_candidate(request, self._replicas.at(slot), None) for slot in few]
         return tuple([replace(each, standing=Standing.NOT_ALLOWED) for each in seen])
@@ -467,13 +470,13 @@ class Placer:
         return Candidate(state.target, standing, matched, load, state.rtt_ns, costs)
 
     def _compares_costs(self, request: RequestState) -> bool:
-        """False where only one target will do: what the request would have cost elsewhere was not asked."""
+        """Return false if only one target was possible: the policy was not asked about costs elsewhere."""
         return request.request_class.pinned is None
 
-    # Inside
+    # Internals
 
     def _take_policy(self, config: PlacementConfig) -> None:
-        """Begin with the policy that the config names, and tell it who is there."""
+        """Begin with the policy that the config names, and report all present targets to it."""
         factory: PolicyFactory = BUILT_IN.get(config.policy) or self._plug_ins(config.policy)
         self._policy = factory(self._fleet, config)
         self.takes_full_replicas = self._peers.weighs_waits = self._policy.takes_full_replicas()

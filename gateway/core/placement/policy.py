@@ -1,7 +1,7 @@
-"""What a placement policy is: it picks one target among those that a request may go to at this moment.
+"""Interface of a placement policy: it picks one target among those that a request may go to at this moment.
 
-It never judges who may be asked, does no I/O, reads no clock, and draws no chance but the fleet's. Whoever writes one
-finds the rules, an example and the test that holds it to them in docs/placement.md.
+A policy never judges which targets may be asked, does no I/O, reads no clock, and draws chance only from the fleet's
+source. docs/placement.md has the rules for writing a policy, an example, and the test that checks them.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from gateway.core.vocabulary import Costs, PlacementReason, RequestProfile, Targ
 
 
 class Offer:
-    """Targets that a request may go to, as masks."""
+    """Targets that a request may go to, as masks of slots."""
 
     __slots__ = ("arrived_ns", "free", "held", "ready", "remotes", "replicas", "siblings")
 
     def __init__(self, replicas: int, *, siblings: int = 0, remotes: int = 0) -> None:
         self.replicas = self.ready = self.free = replicas
-        """Replicas of ours that answer and take requests, however much they have to do. Of those, `ready` may be sent
-        a request at this moment, and `free` are not full."""
+        """Own replicas that answer and take requests, whatever their load. Of those, `ready` may be sent a request at
+        this moment, and `free` are not full."""
         self.siblings = siblings
         self.remotes = remotes
         self.held: Hold | None = None
-        """It is held for a replica already, and the first of those."""
+        """Hold of a request that already waits for a replica; it is the first of its class there."""
         self.arrived_ns = 0
 
     def count(self) -> int:
-        """All of them."""
+        """Number of targets of all kinds."""
         return (self.replicas.bit_count() + self.siblings.bit_count()) + self.remotes.bit_count()
 
 
 class Weighed:
-    """One target that a policy compared, with what it found: the record shows the same figures."""
+    """Target that a policy compared, with the figures it compared; the placement record shows the same figures."""
 
     __slots__ = ("blocks", "crowding_ns", "distance_ns", "reading_ns", "slot", "total_ns", "waiting_ns")
 
@@ -54,7 +54,7 @@ class Weighed:
     ) -> None:
         self.slot = slot
         self.blocks = blocks
-        """How many of the prompt's first blocks the target knows already."""
+        """Number of the prompt's first blocks that the target knows already."""
         self.reading_ns = reading_ns
         self.crowding_ns = crowding_ns
         self.waiting_ns = waiting_ns
@@ -62,12 +62,12 @@ class Weighed:
         self.total_ns = reading_ns + crowding_ns + waiting_ns + distance_ns
 
     def costs(self) -> Costs:
-        """The same figures, for the record."""
+        """Return the same figures for the placement record."""
         return Costs(self.reading_ns, self.crowding_ns, self.waiting_ns, self.distance_ns)
 
 
 class Choice:
-    """One slot out of the mask that was asked about."""
+    """Slot picked from the offer, with the figures for the placement record."""
 
     __slots__ = (
         "candidates",
@@ -84,27 +84,28 @@ class Choice:
     def __init__(self, slot: int, matched_blocks: int = 0, reason: PlacementReason | None = None) -> None:
         self.slot = slot
         self.is_peer = False
-        """The slot is another gateway's."""
+        """True if the slot is a peer's."""
         self.hold: Hold | None = None
-        """Set where the request waits for the replica of that slot."""
+        """Set if the request waits for the replica in that slot."""
         self.uncached_bytes = -1
-        """What the target still has to read of the prompt, where that is known better than by what matched."""
+        """Bytes of the prompt that the target has to prefill, where the policy knows better than by matched blocks;
+        else −1."""
         self.matched_blocks = matched_blocks
-        """How many of the prompt's first blocks the target knows already."""
+        """Number of the prompt's first blocks that the target has already."""
         self.reason = reason
-        """For the record. None: because the policy says so."""
+        """Reason for the placement record. None: the policy chose."""
         self.candidates = -1
-        """Targets that were looked at; −1: all of the offer."""
+        """Number of targets that were considered; −1: all of the offer."""
         self.replicas: list[Weighed] = []
-        """Replicas that were compared; the record asks `costs_at_replica` about those that were not."""
+        """Replicas that were compared; for the others the record calls `costs_at_replica`."""
         self.peers: list[Weighed] = []
-        """Peers that were compared; the record asks `costs_at_peer` about those that were not."""
+        """Peers that were compared; for the others the record calls `costs_at_peer`."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Policy(ABC):
-    """One policy of one gateway, for as long as the config names it. It is told in order what happens to targets, and
-    asked between."""
+    """Placement policy of one gateway, kept as long as the config names it. It receives the events of targets in order,
+    and is asked for choices between them."""
 
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
         self.fleet = fleet
@@ -112,34 +113,35 @@ class Policy(ABC):
 
     @staticmethod
     def check_options(options: Mapping[str, object]) -> None:
-        """Raise ValueError, in words, over `policy_options` that make no sense. Asked before they get into a config."""
+        """Raise ValueError, with a readable message, for invalid `policy_options`. Called before they enter a
+        config."""
         if options:
             raise ValueError(f"{', '.join(options)}: this policy has no options")
 
-    # What it is asked
+    # Questions
 
     @abstractmethod
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
-        """One target of the offer, now or, by a hold, once it has done what it is at; None where none will do at this
-        moment.
+        """Return one target of the offer, to be used at once or, with a hold, when it is done with the work before this
+        request. None: the request waits, since no target will do at this moment.
 
-        In shadow mode it may be asked about other regions as well, before it is asked without them, and then not
-        followed: state follows what was `sent` or `held`.
+        In shadow mode the policy is first asked with other regions in the offer, then without them, and the first
+        choice is not followed: state is updated by `sent` and `held` only.
         """
 
     def takes_full_replicas(self) -> bool:
-        """Whether a choice may be a replica that is full, or a hold for one: then full replicas are in its offers, and
-        it competes with waiting. Otherwise `Offer.free` are the replicas to choose from."""
+        """Return true if a choice may be a full replica or a hold for one: then offers contain full replicas, which
+        compete with waiting. Otherwise the policy chooses among `Offer.free`."""
         return False
 
     def hold_pinned(self, profile: RequestProfile, offer: Offer, slot: int, /) -> Hold | None:  # noqa: ARG002
-        """Of what follows a stored response, which this replica of ours made and nobody else has: is it to wait for its
-        turn there? None: it goes as soon as the replica may be sent something."""
+        """Return a hold if a request that follows a stored response has to wait its turn at the only replica that has
+        it. None: the request goes there as soon as the replica may be sent something."""
         return None
 
     def reading_again_ns(self, uncached_bytes: int) -> float:  # noqa: ARG002
-        """How long it takes a replica of ours to read again what so much of a prompt pushes out of its cache, as far as
-        is known; 0: nobody waits for the sake of that."""
+        """Nanoseconds, as far as known, in which an own replica prefills again what this much of a prompt evicts from
+        its cache; 0: no request waits to avoid that."""
         return 0.0
 
     def costs_at_replica(
@@ -149,70 +151,72 @@ class Policy(ABC):
         held: Hold | None,  # noqa: ARG002
         matched_blocks: int = -1,  # noqa: ARG002
     ) -> Costs | None:
-        """What it would cost there, for the record. How much of the prompt the replica knows may be known already."""
+        """Return the estimated costs at a replica, for the placement record. `matched_blocks` is −1 where the match is
+        not known yet."""
         return None
 
     def costs_at_peer(self, profile: RequestProfile, slot: int, matched_blocks: int = -1) -> Costs | None:  # noqa: ARG002
         return None
 
     def wants_prefixes(self) -> bool:
-        """Are prefixes to be remembered, for `match_replicas` and `match_peers`? That costs time and memory."""
+        """Return true if `match_replicas` and `match_peers` need a prefix index; it costs time and memory."""
         return False
 
-    # What it is told
+    # Events
 
     def configure(self, config: PlacementConfig) -> None:
-        """Other settings, under the same policy."""
+        """Take new settings of the same policy."""
         self.config = config
 
     def joined(self, target: Target, slot: int) -> None:  # noqa: B027 - a policy keeps the books that it needs
-        """A target has taken the slot."""
+        """Note a target that has taken the slot."""
 
     def left(self, target: Target, slot: int) -> None:  # noqa: B027
-        """It is gone, and the next one to join may get the slot: what is known of it must go as well."""
+        """Forget a target that has left: the next one to join may get its slot."""
 
     def follows(self, arrived_ns: int, now_ns: int) -> None:  # noqa: B027
-        """What is sent next follows a stored response, and nobody was asked: when it came, and what time it is."""
+        """Note that the next request sent follows a stored response, which the policy is not asked about: its arrival
+        and the time."""
 
     def sent(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:  # noqa: B027
-        """The choice was followed; or the request follows a stored response, and went to the one target that will do
-        without anybody being asked."""
+        """Note a request that was sent: the choice was followed, or the request follows a stored response and went to
+        its only possible target without a choice."""
 
     def refused(self, profile: RequestProfile, target: Target, slot: int) -> None:  # noqa: B027
-        """A gateway did not take what it was sent."""
+        """Note a forward that a peer refused."""
 
     def unread(self, profile: RequestProfile, target: Target, slot: int, matched_blocks: int) -> None:  # noqa: B027
-        """An engine refused the request (4xx), so its prompt was not read there."""
+        """Note a request that an engine refused (4xx) and whose prompt it therefore did not prefill."""
 
     def first_token(self, profile: RequestProfile, matched_blocks: int, took_ns: int) -> None:  # noqa: B027
-        """A replica of ours, which knew that much of the prompt, gave its first token this long after it was asked."""
+        """Note the time to first token of an own replica that had this many blocks of the prompt."""
 
     def expire(self, now_ns: int) -> None:  # noqa: B027
-        """Time to forget what was not refreshed for its time to live."""
+        """Forget what was not refreshed within its time to live."""
 
     def prefilled(self, slot: int, uncached_bytes: int, started_ns: int, now_ns: int) -> None:  # noqa: B027
-        """The replica of ours in that slot, asked at `started_ns`, gave a first token, and had so much to read of the
-        prompt."""
+        """Note a first token of the own replica in that slot, which got the request at `started_ns` and had this many
+        bytes of the prompt to prefill."""
 
     def ended(self, slot: int, now_ns: int) -> None:  # noqa: B027
-        """A leg at the replica in that slot is over."""
+        """Note the end of a leg at the replica in that slot."""
 
     def answered(self, profile: RequestProfile, prompt_tokens: int, output_tokens: int) -> None:  # noqa: B027
-        """A replica of ours has told how many tokens that were."""
+        """Note the token counts that an own replica reported."""
 
     def written(self, took_ns: int) -> None:  # noqa: B027
-        """A replica of ours has streamed an answer to its end: how long after the first token that was."""
+        """Note an answer that an own replica streamed to its end: nanoseconds from the first token to the last."""
 
     def held(self, hold: Hold) -> None:  # noqa: B027
-        """A request waits for a replica, as it was chosen to."""
+        """Note that a request waits for a replica, as the policy chose."""
 
     def unheld(self, hold: Hold) -> None:  # noqa: B027
-        """It does so no longer."""
+        """Note the end of a hold."""
 
 
 PolicyFactory = Callable[[Fleet, PlacementConfig], Policy]
 PlugIns = Callable[[str], PolicyFactory]
-"""Finds the policies that do not come with us, by name. Whoever puts a name into a config has made sure that it can."""
+"""Factory of a policy that is not built in, by name. The config loader has checked that the name exists."""
 
 
 def no_plug_ins(name: str) -> PolicyFactory:
@@ -220,7 +224,7 @@ def no_plug_ins(name: str) -> PolicyFactory:
 
 
 def share_of(profile: RequestProfile, blocks: int) -> float:
-    """Of the prompt, by bytes."""
+    """Share of the prompt's bytes in that many blocks."""
     return blocks * profile.prefix_block_bytes / max(1, profile.prompt_bytes)
 
 

@@ -1,4 +1,5 @@
-"""A baseline: of two drawn by chance, maybe the same one twice, the one with less to do. It never looks at others."""
+"""Baseline that draws two targets at random, possibly the same one twice, and takes the less loaded. It never looks at
+other targets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The default (SkyWalker §3.2): where most of the prompt is known, unless its load or the way there outweighs that.
+"""SkyWalker's prefix policy (§3.2): the target that has most of the prompt, unless its load or distance outweighs that.
 
-The paper's rules and ours are settings of it. It never looks at more targets than share the longest match.
+The paper's rules and this project's are settings of it. It compares the targets that share the longest match with the
+least loaded one; all available regions only where `remote_choice` is `first_token`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Prefix(Layered):
         self._first_tokens.add(profile.uncached_bytes(matched_blocks), took_ns)
 
     def _choose_by_worth(self, profile: RequestProfile, mask: int, match: Match) -> Choice:
-        """Two replicas compete: whoever knows most of the prompt, and whoever has least to do."""
+        """Compare two replicas: the one with most of the prompt and the least loaded one."""
         fleet = self.fleet
         idlest = fleet.least_loaded_replica(mask)
         if match.mask >> idlest & 1 or not match.blocks:
@@ -67,7 +68,7 @@ class Prefix(Layered):
         return Choice(idlest, kept, PlacementReason.LOCAL_EXPLORE)
 
     def _choose_earliest(self, profile: RequestProfile, mask: int, /) -> Choice:
-        """The region from which the first token should come first, as far as our own replicas tell."""
+        """Choose the peer with the earliest expected first token, estimated from own replicas' times to first token."""
         known = {slot: self.fleet.match_peers(profile, 1 << slot).blocks for slot in slots_of(mask)}
 
         def expected_ns(slot: int) -> float:

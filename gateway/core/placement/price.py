@@ -1,8 +1,9 @@
-"""The cheapest in money among everybody who should give the first token in time; where nobody should, as by `cost`.
+"""Placement by price: the cheapest target in money among those expected to give the first token in time; where none is,
+as under `cost`.
 
-It compares what a request adds to the bill: an hour that is paid for anyway costs it nothing, one that is paid by use
-its share of the replica, and what leaves the region its bytes. Whoever adds as little is compared as by `cost`. Without
-prices, or for a class that is promised no first token, it decides as `cost` does, to the letter.
+It compares what a request adds to the bill: nothing for capacity that is paid by the hour anyway, its share of a
+replica that is paid by use, and egress for bytes that leave the region. Targets with equal price are ranked by `cost`.
+Without prices, or for a class without a first-token objective, it decides exactly as `cost` does.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from gateway.core.vocabulary import Costs, PlacementReason, PoolName, RegionName
 
 _SECOND_NS: Final = 1_000_000_000
 _PRIOR_WRITING_NS: Final = 10.0 * _SECOND_NS
-"""Of an answer, until some have been written here: 256 tokens at 40 ms each."""
+"""Decode time of an answer until some have been measured here: 256 tokens at 40 ms each."""
 _KEEPS: Final = 0.98
-"""Of an average, when one more comes: the last fifty make it."""
+"""Weight of the old average when one more sample comes; the last fifty make it."""
 _STREAMED_TOKEN_BYTES: Final = 250
-"""On the wire: each token comes in an event of its own, in JSON."""
+"""Bytes of a streamed token on the wire: each is an event of its own, in JSON."""
 _TOKEN_BYTES: Final = 5
 
 
 class _Option:
-    """One target, as it was compared."""
+    """Target with its price, cost and expected time to first token."""
 
     __slots__ = ("blocks", "cost_ns", "first_token_ns", "is_peer", "micros", "slot")
 
@@ -40,7 +41,7 @@ class _Option:
         self.cost_ns = cost_ns
         self.first_token_ns = first_token_ns
         self.micros = micros
-        """What it adds to the bill; less than 0: nobody knows."""
+        """Amount the request adds to the bill, in millionths of the currency; negative: not known."""
         self.is_peer = False
 
 
@@ -48,11 +49,11 @@ class Price(Cost):
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
         super().__init__(fleet, config)
         self._writing_ns = 0.0
-        """From a first token to the last, on average; 0 until an answer was written here."""
+        """Mean time from first token to last; 0 until an answer has been measured here."""
         self._alike: dict[tuple[RegionName, PoolName], int] = {}
-        """Our replicas that have one price, as masks."""
+        """Own replicas by region and pool, as masks; those of one mask have one price."""
 
-    # What it is asked
+    # Questions
 
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
         table = self.fleet.prices
@@ -66,7 +67,7 @@ class Price(Cost):
         options += self._options_there(profile, offer.siblings | offer.remotes, table)
         left_ns = self.config.price_first_token_share * slo_ns - (now_ns - offer.arrived_ns)
         best = self._cheapest_in_time(options, left_ns)
-        if best is None:  # money has no say where time is lost already
+        if best is None:  # price does not matter once the deadline is missed
             return super().weigh(profile, offer, now_ns)
         if best.is_peer:
             return _peer_choice(best, is_remote=bool(offer.remotes >> best.slot & 1))
@@ -75,7 +76,8 @@ class Price(Cost):
         return choice
 
     def _with_rivals(self, choice: Choice) -> Choice:
-        """Figures of the record hold money as well, which `costs_at_replica` and `costs_at_peer` add."""
+        """Leave out the compared targets if prices are known: their figures lack money, which `costs_at_replica` and
+        `costs_at_peer` add."""
         return choice if self.fleet.prices is not None else super()._with_rivals(choice)
 
     def costs_at_replica(
@@ -103,8 +105,8 @@ class Price(Cost):
         return _priced(costs, self._first_token_there_ns(profile, slot, blocks), micros, carbon, table)
 
     def _cheapest_in_time(self, options: list[_Option], left_ns: float) -> _Option | None:
-        """Whose price nobody knows is taken to be as dear as the dearest of the others: a gap in a list is no
-        bargain."""
+        """Return the cheapest option whose first token is expected in time. An unknown price counts as the dearest of
+        the others, so that a gap in the price list is no bargain."""
         dearest = max([each.micros for each in options], default=0.0)
         second_micros = self.config.price_of_second * MICROS
         best: _Option | None = None
@@ -118,10 +120,10 @@ class Price(Cost):
                 best, best_key = each, key
         return best
 
-    # Our replicas
+    # Own replicas
 
     def _options_here(self, profile: RequestProfile, offer: Offer, table: PriceTable) -> list[_Option]:
-        """Of those that have one price, whoever costs least in time: among them, money says nothing."""
+        """Cheapest replica in time of each price: among equal prices, `cost` decides."""
         options: list[_Option] = []
         for mask in self._alike.values():
             if not mask & offer.replicas:
@@ -138,7 +140,7 @@ class Price(Cost):
         return self._ahead_ns(slot, held) + self._first_token_ns(profile, blocks)
 
     def _first_token_ns(self, profile: RequestProfile, blocks: int) -> float:
-        """Once it is its turn."""
+        """Nanoseconds to the first token once it is the request's turn."""
         uncached_bytes = profile.uncached_bytes(blocks)
         return max(self._line.estimate_ns(uncached_bytes), self._byte_ns * uncached_bytes)
 
@@ -149,7 +151,7 @@ class Price(Cost):
         there = self._egress_micros(profile, self.fleet.replica_region(slot), table)
         return there + table.work_micros(price, self._work(profile, blocks))
 
-    # Other gateways
+    # Peers
 
     def _options_there(self, profile: RequestProfile, mask: int, table: PriceTable) -> list[_Option]:
         options: list[_Option] = []
@@ -165,14 +167,15 @@ class Price(Cost):
         return options
 
     def _first_token_there_ns(self, profile: RequestProfile, slot: int, blocks: int) -> float:
-        """It reads as ours do, as far as we know; what else it is asked meanwhile, it tells when it is late."""
+        """Nanoseconds to the first token at a peer. Its replicas are assumed to prefill as fast as own ones; requests
+        it accepts meanwhile become known only with its next heartbeat."""
         fleet = self.fleet
         reading_ns = self._byte_ns * fleet.peer_backlog(slot, profile.model)
         ahead_ns = max(reading_ns, fleet.peer_wait_ns(slot, profile.model))
         return fleet.peer_rtt_ns(slot) + ahead_ns + self._first_token_ns(profile, blocks)
 
     def _micros_there(self, profile: RequestProfile, slot: int, blocks: int, table: PriceTable) -> float:
-        """It chooses among its replicas, and may choose the dearest."""
+        """Price at a peer: that of its dearest replica, since the peer chooses among its replicas."""
         prices: list[ReplicaPrice] = self.fleet.peer_prices(slot, profile.model)
         if not prices:
             return -1.0
@@ -180,14 +183,14 @@ class Price(Cost):
         dearest = max([table.work_micros(each, work) for each in prices])
         return dearest + self._egress_micros(profile, self.fleet.peer_region(slot), table)
 
-    # Both
+    # Money
 
     def _work(self, profile: RequestProfile, blocks: int) -> Work:
         reading_ns = self._byte_ns * profile.uncached_bytes(blocks)
         return Work(reading_ns, self._writing_ns or _PRIOR_WRITING_NS)
 
     def _egress_micros(self, profile: RequestProfile, region: RegionName, table: PriceTable) -> float:
-        """The prompt leaves our region, and the answer leaves that one."""
+        """Egress: the prompt leaves this region, and the answer leaves the target's."""
         home = self.fleet.region
         if region == home:
             return 0.0
@@ -196,7 +199,7 @@ class Price(Cost):
         sent = table.egress_micros(home, region, profile.bytes_to_send)
         return sent + table.egress_micros(region, home, answer_bytes)
 
-    # What it is told
+    # Events
 
     def joined(self, target: Target, slot: int) -> None:
         super().joined(target, slot)

@@ -1,4 +1,4 @@
-"""A baseline: anybody. It never looks at anything."""
+"""Baseline that picks any target at random. It looks at no load and no prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A baseline: targets in turn, replicas and gateways each by themselves. It never looks at loads."""
+"""Baseline that takes targets in turn, replicas and peers separately. It never looks at loads."""
 
 from __future__ import annotations
 

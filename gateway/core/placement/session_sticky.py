@@ -1,7 +1,6 @@
-"""A session keeps its replica, unless that has much more to do than the others: then the next on the ring has it, for
-as long. Consistent hashing with bounded loads (Mirrokni et al., arXiv 1608.01350), as in HAProxy and Envoy. A baseline:
-it never looks at a prompt, and a choice costs time in proportion to the replicas.
-"""
+"""Consistent hashing with bounded loads (Mirrokni et al., arXiv 1608.01350), as in HAProxy and Envoy: a session keeps
+its replica, unless that has far more requests than the mean; then the next replica on the ring serves it for as long. A
+baseline: it never looks at a prompt, and a choice takes time in proportion to the replicas."""
 
 from __future__ import annotations
 
@@ -14,7 +13,8 @@ from gateway.core.vocabulary import RequestProfile
 
 
 class SessionSticky(ConsistentHash):
-    """Other gateways are chosen as by its parent: of their replicas it knows nothing."""
+    """Session affinity with bounded loads for replicas; peers are chosen by plain consistent hashing, since the loads
+    of their replicas are unknown."""
 
     def choose_replica(self, profile: RequestProfile, mask: int, /) -> Choice:
         loads = {slot: self.fleet.replica_in_flight(slot) for slot in slots_of(mask)}
