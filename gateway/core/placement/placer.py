@@ -410,15 +410,17 @@ class Placer:
     def _considered(
         self, request: RequestState, chosen: ReplicaState | PeerState, choice: Choice
     ) -> tuple[Candidate, ...]:
-        """Candidates for the record: the chosen target, then the least loaded replicas and the peers, half of the room
-        each. Those that the policy compared appear with the costs it compared."""
+        """Candidates for the record: the chosen target, then replicas and peers, half of the room each. The replicas are
+        those that the policy compared, with the costs it compared, or the least loaded ones where it compared fewer."""
         room = self._config.considered_max - 1
         is_replica = chosen.target.kind is TargetKind.REPLICA
         if is_replica and len(self._replicas) == 1 and not self._peers and not self._replicas.ask_origins:
             return (self._replica_candidate(request, self._replicas.at(chosen.slot), choice),)
         for_replicas = room - min(len(self._peers), room // 2)
-        eligible = self._eligibility.eligible_replicas(request.request_class)
-        few = self._replicas.few_least_loaded(eligible, for_replicas + 1)
+        few = [each.slot for each in choice.replicas]
+        if len(few) <= for_replicas:
+            eligible = self._eligibility.eligible_replicas(request.request_class)
+            few = self._replicas.few_least_loaded(eligible, for_replicas + 1)
         replicas = [state for state in map(self._replicas.at, few) if state is not chosen][:for_replicas]
         closed = self._closed(request, for_replicas - len(replicas)) if self._replicas.ask_origins else ()
         peers = [state for state in self._peers if state is not chosen][: room - len(replicas) - len(closed)]
