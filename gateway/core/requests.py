@@ -344,8 +344,8 @@ class RequestState:
         self.failed_at: tuple[Target, ...] = ()
         """Targets that failed it, including targets that have left the assignment or returned to it since."""
         self.barred_at: tuple[Target, ...] = ()
-        """Targets in `failed_at` that refused it by their own policy or its residency stamp: it does not wait for
-        them."""
+        """Targets in `failed_at` that the request does not wait for: refused there by residency policy or stamp, or, at
+        a peer, for its length."""
         self.charge: Charge | None = None
         """Fair-share charge on its tenant's counter; None until the request first waits."""
         self.budget = budget

@@ -20,7 +20,7 @@ from gateway.core.vocabulary import ServiceClass
 _LOOKED_AT_MAX: Final = 8
 """Number of the least loaded replicas that are examined; if none of these has room, hardly any other has."""
 Homes = Callable[[], int]
-"""Return the mask of the replicas that some request is held for."""
+"""Function that returns the mask of the replicas that some request is held for."""
 _BEST_EFFORT: Final = ServiceClass.BEST_EFFORT
 
 

@@ -15,7 +15,8 @@ _STEPS_MAX: Final = 64
 
 def floor_of(limit: int, count: int, rank: int, floor_share: float) -> int:
     """Amount that one of `count` gateways may always use, whatever the others report: an equal part of `floor_share` of
-    the limit, but at least one for each of the first `limit` ranks. The floors of all ranks never exceed the limit."""
+    the limit; where that is less than one, one for each of the first `limit` ranks. All floors together never exceed
+    the limit."""
     equal = int(limit * floor_share) // count
     return equal or (1 if rank < limit else 0)
 

@@ -36,7 +36,7 @@ class GatewayState:
         self.assignment_version = 0
         self.control = ControlVersion()
         self.away: frozenset[ModelName] = frozenset()
-        """Models assigned to this gateway that another gateway serves for the moment."""
+        """Models of replicas in this gateway's config that another gateway serves for the moment."""
         self.rules_version = 0
         """Changes with every input of `Intake.admittance_of`: policy, lockdown, and the replicas' `accepts` rules."""
         self.draining = False

@@ -83,7 +83,8 @@ class TargetState(Generic[_SpecOf_co]):
         self.credit = NO_LIMIT
         """Own legs not reflected in the last observation, up to which they do not influence the standing."""
         self.unreflected: dict[LegKey, int] = {}
-        """Own legs without a first token that the last observation cannot have counted, with the start time of each."""
+        """Own legs that the last observation cannot have counted, with the start time of each. At a replica, a leg
+        leaves with its first token; at a peer, only a heartbeat removes it."""
         self.prefilling: dict[LegKey, int] = {}
         """Own legs without a first token, each with the prompt bytes that the target was not known to have cached."""
         self.backlog_bytes = 0

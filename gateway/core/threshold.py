@@ -39,7 +39,7 @@ class Move(Word):
     SHORT_LATE = "short_late"
     """Down: requests wait too long in the short pool, and less in the long one."""
     LONG_LATE = "long_late"
-    """Up: requests wait too long in the long pool, and not in the short one."""
+    """Up: requests wait too long in the long pool, and not more in the short one."""
     HOME = "home"
     """Back towards the configured value, with no evidence against it."""
 

@@ -196,7 +196,7 @@ class RequestProfile:
     """Connectors that can hand this call over from a prefill to a decode worker. Empty: one replica must run all of
     it."""
     prompt_key: bytes = b""
-    """Hash of the prompt for data that outlives the process, made with a secret. Empty if not needed."""
+    """Hash of the prompt's full blocks, for data that outlives the process; made with a secret. Empty if not needed."""
     category: Category = Category.MIXED
     text_bytes: int = 0
     """UTF-8 bytes of the prompt's text, without JSON escapes and syntax and without pictures. 0: not counted;
@@ -453,7 +453,7 @@ class Standing(Word):
     QUEUE = "queue"
     """The peer's queue is longer than τ."""
     BUSY = "busy"
-    """The peer has no available replica left beyond those used up by this gateway's own forwards."""
+    """The peer reports no available replica, or its queue and this gateway's own forwards use up its reported room."""
 
 
 @value
@@ -641,7 +641,7 @@ class ModelCapacity:
     """Connector of a disaggregated pool, whose prefill workers are counted here: the pool serves only calls that can be
     handed over by it."""
     context_tokens_max: int = 0
-    """Context window there, in tokens; 0: not known, and requests that need more than the least context avoid it."""
+    """Context window there, in tokens; 0: not reported, and only requests within the least known one are sent there."""
     threshold_tokens: int = 0
     """Same as `PoolSpec.threshold_tokens`."""
     room: int = 0

@@ -17,7 +17,8 @@ class AdmissionReason(Word):
     SUBSET = "subset"
     """One of the requests that together fit the worker best (stage 2)."""
     SINGLE = "single"
-    """No request fits: the one that does least harm (end of stage 2)."""
+    """No subset scores above 0: the one request that does least harm (end of stage 2). For a worker in a group of its
+    own: the oldest request that fits."""
     BYPASS = "bypass"
     """Sent at once, without waiting in the pool."""
     COMMITTED = "committed"

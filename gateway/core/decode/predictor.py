@@ -16,7 +16,7 @@ Numbers = npt.NDArray[np.float64]
 
 
 class Facts:
-    """Known properties of one request after its prefill. They do not change."""
+    """Known properties of one request from its prefill on."""
 
     __slots__ = ("_cosines", "nearness", "noted", "prompt_hash", "prompt_tokens", "request_id")
 
@@ -31,7 +31,7 @@ class Facts:
         self.request_id = request_id
         self.prompt_tokens = prompt_tokens
         self.prompt_hash = prompt_hash
-        """Hash of the whole prompt; empty if none was made. Equal hashes mean equal prompts of one tenant."""
+        """Hash of the prompt, maybe without its end; empty if none was made. Prompts of two tenants never share one."""
         self.noted: object = None
         """Predictor's own data on the request: the result of `Predictor.note`."""
         self.nearness = nearness

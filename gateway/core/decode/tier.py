@@ -144,8 +144,8 @@ class DecodeTier:
             self._dirty(now_ns)
 
     def limit(self, worker_id: ReplicaId, more: int | None, now_ns: int) -> None:
-        """Limit the worker to `more` requests beyond those in flight, whatever room its batch has, until the next call;
-        None: no such limit."""
+        """Limit the worker to `more` requests beyond those in flight until the next call, besides the limit of its
+        batch; None: only its batch limits it."""
         worker = self._workers.get(worker_id)
         if worker is None:
             return

@@ -2,8 +2,8 @@
 to a request (ELDR §4.3.2). Ranks of a group share the experts that they read, so a group has one centroid; a worker
 without a group is a group of its own.
 
-A group keeps its seat as long as it exists, also over new artifacts. When a group leaves, its centroid belongs to no
-band until another group takes the seat.
+A group with a centroid keeps its seat as long as it exists, also over new artifacts. When a group leaves, its centroid
+belongs to no band until another group takes the seat.
 """
 
 from __future__ import annotations

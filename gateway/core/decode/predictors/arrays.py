@@ -1,4 +1,4 @@
-"""Fitted predictors as plain arrays. They are stored in files, events and journals.
+"""Fitted predictors as plain arrays. Files, events and journals carry them.
 
 No computation happens here. Arrays from a file are checked by the predictor that is made from them.
 """

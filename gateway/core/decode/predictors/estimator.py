@@ -20,7 +20,7 @@ from gateway.core.value import value
 Ages = npt.NDArray[np.int64]
 UNKNOWN_PROMPT = 0
 KEY_MAX = (1 << 63) - 1
-"""Largest prompt key; every JSON reader can hold it as a signed 64-bit integer."""
+"""Largest prompt key: it fits into a signed 64-bit integer, so that JSON readers can hold it."""
 
 
 @value

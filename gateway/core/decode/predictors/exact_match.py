@@ -52,7 +52,7 @@ class KeyedLengths:
 
 
 class ExactMatch(Estimator):
-    """Raises UnusableArrays for invalid arrays."""
+    """ExactMatch estimator. Raises UnusableArrays for invalid arrays."""
 
     def __init__(self, arrays: ExactMatchArrays) -> None:
         self._everybody = Survival(arrays.everybody)

@@ -50,7 +50,7 @@ def _row(features: Features) -> tuple[float, ...]:
 
 
 class Learned(Estimator):
-    """Raises UnusableArrays for invalid arrays."""
+    """Learned estimator. Raises UnusableArrays for invalid arrays."""
 
     def __init__(self, arrays: LearnedArrays) -> None:
         if arrays.features != FEATURES:

@@ -16,7 +16,7 @@ from gateway.core.decode.predictors.estimator import Ages, Estimator, Features
 
 
 class Survival(Estimator):
-    """Raises UnusableArrays for invalid arrays."""
+    """Survival estimator. Raises UnusableArrays for invalid arrays."""
 
     def __init__(self, arrays: SurvivalArrays) -> None:
         check_lengths(arrays.output_tokens, "output_tokens")
