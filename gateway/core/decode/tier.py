@@ -4,7 +4,7 @@ the results.
 
 Drivers are the gateway's core and an evaluation without a gateway. A driver must call `ended` exactly once for each
 entry that was admitted or committed, whatever its result and even when its worker has left, and must withdraw a waiting
-entry that is not wanted any more.
+entry that has become unwanted.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class DecodeTier:
         return Entry(facts, self._serial, now_ns, expires_ns)
 
     def withdraw(self, key: RequestId) -> bool:
-        """Remove a waiting entry that is not wanted any more. False: it does not wait."""
+        """Remove a waiting entry that has become unwanted. False: it does not wait."""
         return self._pool.take(key) is not None
 
     def expired(self, now_ns: int) -> list[RequestId]:
