@@ -1,7 +1,7 @@
-"""The operators' table of regions: which there are, the jurisdiction that each lies in, and where replicas of each may
-stand. It is the only word on a place that is believed; a gateway's, a controller's and a peer's are held against it.
+"""Operators' table of regions: the regions that exist, the jurisdiction of each, and where its replicas may run. The
+table is the only trusted source on places; claims of gateways, controllers and peers are checked against it.
 
-Reading the table is the edge's work (`gateway.ground.regions`). A region that is not in it gets nothing.
+`gateway.ground.regions` reads the table. A region that is absent from it receives no traffic.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RegionName, 
 
 @dataclass(frozen=True, slots=True)
 class KnownRegion:
-    """One region, as its operators signed it off."""
+    """One region as its operators declared it."""
 
     jurisdiction: Jurisdiction
     replicas: tuple[str, ...] = ()
-    """Where its replicas are reached by gateways other than their own: networks, host names, and endings of host names
-    that begin with a dot. Without any, no gateway but their own serves them."""
+    """Addresses at which gateways of other regions reach this region's replicas: networks, host names, and host name
+    suffixes that begin with a dot. Empty: only the region's own gateways serve its replicas."""
     announced_by: tuple[RegionName, ...] = ()
-    """Further regions whose gateways may announce replicas here."""
+    """Further regions whose gateways may announce replicas in this region."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionTable:
-    """All regions that there are. Nothing is known of any other."""
+    """All known regions. A region outside the table is unknown."""
 
     regions: dict[RegionName, KnownRegion] = field(default_factory=dict)
 
     def rule(self) -> PlaceRule:
-        """Exactly the places of the table: a rule beside which any other one keeps to them."""
+        """Rule that allows exactly the places of the table; `both` of it and another rule keeps that rule to the
+        table."""
         within: dict[Jurisdiction, list[RegionName]] = {}
         for name, known in self.regions.items():
             within.setdefault(known.jurisdiction, []).append(name)
@@ -43,7 +44,7 @@ class RegionTable:
         )
 
     def place_fault(self, place: Place) -> str:
-        """Why a region is not believed to lie there; empty where the table says so."""
+        """Reason why the place is not trusted to lie in its jurisdiction; empty if the table confirms it."""
         known = self.regions.get(place.region)
         if known is None:
             return f"region {place.region} is not in the operators' table of regions"
@@ -53,16 +54,16 @@ class RegionTable:
         return ""
 
     def lends(self, region: RegionName) -> bool:
-        """Do operators say where replicas of that region stand, so that other gateways may serve them?"""
+        """Return whether the table says where the region's replicas run, so that other gateways may serve them."""
         return region in self.regions and bool(self.regions[region].replicas)
 
 
 def only(place: Place) -> RegionTable:
-    """The table of a region whose policy has none: the region itself."""
+    """Table that contains only the region of `place`: the default for a policy without a table."""
     return RegionTable({place.region: KnownRegion(place.jurisdiction)})
 
 
 def places_in(table: RegionTable) -> Iterator[Place]:
-    """In the order of the table."""
+    """Yield every place of the table, in its order."""
     for name, known in table.regions.items():
         yield Place(name, known.jurisdiction)

@@ -1,5 +1,6 @@
-"""Our replicas as last observed, with our own legs counted in: who is available, and who is least loaded. It knows
-probes, models and loads; what it shares with every other target is in `targets`."""
+"""Replicas of this gateway: their last probe combined with this gateway's own legs, which replicas are available,
+and which is least loaded. This module handles probes, models and loads; `targets` handles what replicas share with
+peers."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ _FULL = frozenset({Standing.PENDING, Standing.CREDIT, Standing.OUTSTANDING})
 _PROVED = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR, LegResult.TOO_LONG})
 _UNIFIED: Final = ReplicaRole.UNIFIED
 _Group = tuple[ModelName, PoolName, Place, PlaceRule | None, Connector | None, int]
-"""The last: tokens that one request may come to; 0: no limit is known."""
+"""Key of a group of interchangeable replicas. The last item is the group's context window, the most tokens of one
+request; 0: unknown."""
 _SIGNS_MISSED_MAX = 3
 
 
@@ -70,14 +72,14 @@ class LoadLevels:
             del self._loads[bisect_left(self._loads, load)]
 
     def total(self, mask: int) -> int:
-        """Of all loads in the mask."""
+        """Sum of the loads of the slots in the mask."""
         return sum([load * (slots & mask).bit_count() for load, slots in self._mask_at.items()])
 
     def at_zero(self, mask: int) -> int:
         return self._mask_at.get(0, 0) & mask
 
     def least(self, mask: int) -> int:
-        """Those of `mask` that share the lowest load; 0 when none of them is known."""
+        """Mask of the slots of `mask` that share the lowest load; 0 when none of them has a known load."""
         for load in self._loads:
             if found := self._mask_at[load] & mask:
                 return found
@@ -85,7 +87,7 @@ class LoadLevels:
 
 
 class ReplicaState(TargetState[ReplicaSpec]):
-    """One replica: its last probe, and our legs there."""
+    """One replica: its last probe, and this gateway's legs there."""
 
     __slots__ = (
         "answered_ns",
@@ -114,20 +116,21 @@ class ReplicaState(TargetState[ReplicaSpec]):
         self.detail = "not probed yet"
         self.sampled_ns: int | None = None
         self.answered_ns: int | None = None
-        """When the last probe was sent that found it well."""
+        """Time at which the last successful probe was sent."""
         self.assigned_ns = 0
-        """Since when it is ours."""
+        """Time at which the replica was assigned to this gateway."""
         self.running = 0
         self.waiting = 0
         self.kv_usage = 0.0
         self.kv_tokens = 0
         self.context_seen = 0
-        """What it said that it takes when it refused a request for its length, where that is less than was known; 0:
-        nothing. A life of its engine long."""
+        """Context window that the engine reported when it refused a request for its length, if less than the known one;
+        0: not reported. Reset when the engine restarts."""
         self.preemptions: int | None = None
-        """Since its engine started, as it told last; None: it has not yet."""
+        """Preemptions since the engine's start, as it last reported them; None: not reported yet."""
         self.retained = 0
-        """Prompts that it has read for us and keeps until a decode worker has fetched them."""
+        """Prompts that the replica has prefilled for this gateway and keeps until a decode worker has fetched their KV
+        cache."""
         self.slots = EngineSlots(spec.slots)
 
     @property
@@ -140,7 +143,7 @@ class ReplicaState(TargetState[ReplicaSpec]):
 
     @property
     def room(self) -> int:
-        """Requests that it could begin at once; negative: as many wait in it for a slot."""
+        """Requests that the replica could begin at once; negative: number of requests that wait there for a slot."""
         return self.slots.room(
             running=self.running,
             waiting=self.waiting,
@@ -151,60 +154,63 @@ class ReplicaState(TargetState[ReplicaSpec]):
 
 
 class Replicas(Targets[ReplicaState, ReplicaSpec]):
-    """All replicas of this gateway."""
+    """All replicas assigned to this gateway."""
 
     def __init__(self, config: CoreConfig, timers: Timers) -> None:
         super().__init__(config, timers)
         self._groups: dict[_Group, int] = {}
-        """Without decode workers, which nobody is placed at, and whose prefill workers stand for them."""
+        """Mask of the replicas of each group. Decode workers are absent: requests are placed at the prefill workers of
+        their pool."""
         self._connectors: dict[PoolName, Connector] = {}
-        """Of disaggregated pools."""
+        """Connector of each disaggregated pool."""
         self._decoding: dict[PoolName, int] = {}
-        """Masks of their decode workers."""
+        """Mask of each pool's decode workers."""
         self._bounds: dict[PoolName, PoolBounds] = {}
+        """Bounds of the pools that the assignment describes."""
         self._told: dict[PoolName, tuple[int, int]] = {}
-        """Threshold and window of the pools that have one, as they were set."""
-        """Of pools that are described."""
+        """Threshold and context window, as configured, of the pools that have a threshold."""
         self.thresholds: dict[ModelName, None] = {}
-        """Models of which some pool of ours has one."""
+        """Models that some assigned pool with a threshold serves."""
         self.preempted: dict[PoolName, int] = {}
-        """Sequences that engines put back for want of room, since this gateway has had them."""
+        """Preemptions (sequences put back for want of KV cache) of each pool's engines since they were assigned to this
+        gateway."""
         self._unresumed: frozenset[PoolName] = frozenset()
-        """Pools whose answers are not to go on elsewhere, nor others' there."""
+        """Pools that neither hand over broken answers nor continue those of other pools."""
         self.continuing = 0
-        """Mask of the replicas that go on with what others began."""
+        """Mask of the replicas that can continue an answer that another replica began."""
         self._full_pools: set[PoolName] = set()
-        """Disaggregated ones that have no decode slot for what they would read."""
+        """Disaggregated pools without a free decode slot for further prefilled prompts."""
         self._models: dict[ModelName, None] = {}
-        """Those of the groups, in order."""
+        """Models that the groups serve, in order; a dict used as an ordered set."""
         self.ask_origins = False
-        """Some of them take only what arrived where their home accepts, so it counts where a request arrived."""
+        """Some replicas accept only requests that arrived in certain places, so a request's origin matters for
+        eligibility."""
         self._levels = LoadLevels()
         self._cursor = 0
         self.reachable = 0
         """Mask of the replicas that answer, however full they are."""
         self.open = 0
-        """Mask of those that are available but for what they have to do."""
+        """Mask of the replicas that are available or only too full to be."""
         self.pushable = 0
-        """Mask of those among them that may be sent something all the same: all but those whose load only we count."""
+        """Mask of the open replicas that can be sent a request even though they are full: all but those whose load is
+        known only from this gateway's own legs."""
         self.loads_version = 0
-        """Changes with any load."""
+        """Changes with every change of a load."""
         self.changed = 0
-        """Mask of those about which anything has changed since somebody last put this to 0."""
+        """Mask of the replicas with any change since a reader last reset this to 0."""
 
     @property
     def available(self) -> int:
-        """Mask of the replicas that can take a request now."""
+        """Mask of the replicas that can take a request."""
         return self.usable
 
-    # What changes them
+    # Changes
 
     def assign(
         self, specs: Iterable[ReplicaSpec], now_ns: int, pools: Iterable[PoolSpec] = ()
     ) -> tuple[list[ReplicaState], list[ReplicaState]]:
-        """Own exactly these replicas from now on. Gives those that joined and those that left; a changed spec does
-        both, unless only its models changed, or what it accepts: then it stays what it is, with all that is known of
-        it."""
+        """Own exactly these replicas. Return those that joined and those that left; a replica whose spec changed does
+        both, unless only its models or its `accepts` rule changed: then it keeps its slot and state."""
         wanted: dict[str, ReplicaSpec] = {spec.replica_id: spec for spec in specs}
         pools = list(pools)
         self._connectors = {pool.name: pool.connector for pool in pools if pool.connector is not None}
@@ -234,7 +240,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return joined, left
 
     def observe(self, observation: ReplicaObservation, now_ns: int) -> None:
-        """Take in one probe. A probe older than the last one changes nothing."""
+        """Apply one probe. A probe older than the last one is ignored."""
         state = self._by_id.get(observation.replica_id)
         if state is None or (state.sampled_ns is not None and observation.sampled_ns < state.sampled_ns):
             return
@@ -317,14 +323,15 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         super()._legs_changed(state, now_ns)
 
     def _count_preemptions(self, state: ReplicaState, total: int) -> None:
-        """An engine that has begun anew counts from nothing; what it did before it was ours is not our pool's."""
+        """Add newly reported preemptions to the pool's count. A restarted engine counts from zero, and preemptions
+        before the first report are not counted."""
         seen, state.preemptions = state.preemptions, total
         if seen is not None and total > seen:
             pool = state.spec.pool
             self.preempted[pool] = self.preempted.get(pool, 0) + total - seen
 
     def learn_context(self, state: ReplicaState, tokens: int) -> bool:
-        """Its engine takes no more than so many, whatever was written down. True: that is news."""
+        """Lower the replica's context window to what its engine reported. True: the known window became smaller."""
         if not state.listed or tokens <= 0 or ((known := self.context_of(state)) and tokens >= known):
             return False
         state.context_seen = tokens
@@ -332,7 +339,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return True
 
     def _forget_context(self, state: ReplicaState) -> None:
-        """It may have been started with another one."""
+        """Forget the context window that a restarted engine reported: it may have a different one."""
         if state.context_seen:
             state.context_seen = 0
             self._context_changed()
@@ -342,7 +349,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self.version += 1
 
     def pool_is_full(self, pool: PoolName, now_ns: int, *, is_full: bool) -> None:
-        """Are there as many requests in prefill, or read and not yet decoding, as the pool can decode?"""
+        """Mark whether requests in prefill plus prefilled requests without a decode worker reach the pool's decode
+        capacity."""
         if is_full is (pool in self._full_pools):
             return
         if is_full:
@@ -353,7 +361,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             if state.spec.pool == pool and state.spec.role is ReplicaRole.PREFILL:
                 self.refresh(state, now_ns)
 
-    # What is asked of them
+    # Queries
 
     def eligible(
         self,
@@ -364,9 +372,9 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         connectors: frozenset[Connector] = ALL_CONNECTORS,
         fit: PoolFit | None = None,
     ) -> int:
-        """Mask of the replicas that serve the model in a place the rule allows and take what arrived at `origin`,
-        available or not. None: nobody asks. `connectors`: by which it can be handed over, besides those that
-        run all of it. `fit`: into which pools it fits; None: into all."""
+        """Mask of the replicas, available or not, that serve the model in a place the rule allows and accept requests
+        that arrived at `origin`. `origin` None: only replicas that accept every origin. `connectors`: connectors that
+        can hand the request over; unified replicas need none. `fit`: pools that the request fits into; None: all."""
         mask = 0
         for (served, pool, place, accepts, connector, context), members in self._groups.items():
             if served != model or (connector is not None and connector not in connectors):
@@ -378,7 +386,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return mask
 
     def in_pool(self, pool: PoolName) -> int:
-        """Mask of all of its replicas, whatever they serve."""
+        """Mask of all placeable replicas of the pool, whichever models they serve."""
         mask = 0
         for (_, name, _, _, _, _), members in self._groups.items():
             if name == pool:
@@ -388,7 +396,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def bounds(
         self, model: ModelName, rule: PlaceRule, origin: Place | None, connectors: frozenset[Connector]
     ) -> list[PoolBounds]:
-        """Of the pools that such requests may go to; several of one where its engines do not take the same."""
+        """Bounds of the pools that such a request may go to; one pool appears several times where its engines' context
+        windows differ."""
         found: list[PoolBounds] = []
         for served, pool, place, accepts, connector, context in self._groups:
             if served != model or (connector is not None and connector not in connectors):
@@ -398,28 +407,29 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return found
 
     def contexts(self, model: ModelName) -> list[int]:
-        """Contexts of the model on the replicas that serve it, in tokens; 0 where none is known."""
+        """Context windows of the model on the replicas that serve it, in tokens; 0 where unknown."""
         return [context for served, _, _, _, _, context in self._groups if served == model]
 
     def context_of(self, state: ReplicaState) -> int:
-        """What one request may come to there, as far as is known; 0: no limit is."""
+        """Known context window of the replica, in tokens; 0: no limit is known."""
         bounds = self._bounds.get(state.spec.pool)
         told = 0 if bounds is None else bounds.context_tokens_max
         return min(told, state.context_seen) if told and state.context_seen else told or state.context_seen
 
     def told_thresholds(self) -> dict[PoolName, tuple[int, int]]:
-        """Of our pools that were set one: it, and the window; 0 where no window was told."""
+        """Configured threshold and context window of each assigned pool that has a threshold; window 0: not
+        configured."""
         return dict(self._told)
 
     def retune(self, pool: PoolName, tokens: int) -> None:
-        """From now on requests of so many are meant for that pool. One that is gone is none of ours."""
+        """Set the pool's threshold to `tokens`. A pool that is not assigned, or has no threshold, is ignored."""
         bounds = self._bounds.get(pool)
         if bounds is not None and bounds.threshold_tokens and bounds.threshold_tokens != tokens:
             self._bounds[pool] = PoolBounds(pool, bounds.context_tokens_max, tokens)
             self.version += 1
 
     def is_longer(self, pool: PoolName, window_tokens: int) -> bool:
-        """Does that pool take more than this? One that says nothing does."""
+        """Return whether the pool takes longer requests than `window_tokens`. True for a pool without a known limit."""
         bounds = self._bounds.get(pool)
         return bounds is None or bounds.limit > window_tokens
 
@@ -428,7 +438,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return 0 if bounds is None else bounds.threshold_tokens
 
     def closed_to(self, model: ModelName, rule: PlaceRule, origin: Place | None = None) -> int:
-        """Mask of those that would be eligible but for where it arrived."""
+        """Mask of the replicas that would be eligible but for the request's origin."""
         mask = 0
         if self.ask_origins:
             for (served, _, place, accepts, _, _), members in self._groups.items():
@@ -437,11 +447,13 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return mask
 
     def continues(self, spec: ReplicaSpec) -> bool:
-        """May it go on with what another one began, and another one with what it began?"""
+        """Return whether the replica may continue an answer that another one began, and another one an answer of this
+        one."""
         return spec.continues and spec.pool not in self._unresumed
 
     def somebody_answers(self) -> bool:
-        """Could anybody be served, as far as engines answer? In a disaggregated pool it takes both parts."""
+        """Return whether reachable engines could serve any request. A disaggregated pool needs a prefill and a decode
+        worker."""
         return any(
             members & self.reachable and (connector is None or self._decoding[pool] & self.reachable)
             for (_, pool, _, _, connector, _), members in self._groups.items()
@@ -454,13 +466,14 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return list(self._models)
 
     def least_loaded(self, mask: int) -> int:
-        """The slot of `mask` with the lowest load; equal ones take turns. `mask` must not be empty."""
+        """Slot of `mask` with the lowest load; equally loaded slots take turns. `mask` must not be empty."""
         slot = next_slot_from(self._levels.least(mask), self._cursor)
         self._cursor = slot + 1
         return slot
 
     def few_least_loaded(self, mask: int, count: int, first: int = 0) -> list[int]:
-        """Up to `count` slots of `mask`, the least loaded first; of equal ones, those from slot `first` on."""
+        """Up to `count` slots of `mask`, the least loaded first; equally loaded ones in order from slot `first` on,
+        wrapping."""
         few: list[int] = []
         while mask and len(few) < count:
             level = self._levels.least(mask)
@@ -472,11 +485,11 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return few
 
     def idle(self, mask: int) -> int:
-        """Those of the mask where nothing runs or waits."""
+        """Mask of the slots of `mask` with no running or waiting request."""
         return self._levels.at_zero(mask)
 
     def total_load(self, mask: int) -> int:
-        """O(distinct loads)."""
+        """Sum of the loads in the mask. O(distinct loads)."""
         return self._levels.total(mask)
 
     def load_at(self, slot: int) -> int:
@@ -486,8 +499,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return tuple([capacity for capacity, _ in self._counted()])
 
     def loads(self, taking: int) -> tuple[ModelCapacity, ...]:
-        """Capacities with how busy they are, as peers are told. `taking`: mask of the replicas that may be sent a
-        request; only these have room."""
+        """Capacities with their load figures, as peers are told. `taking`: mask of the replicas that may be sent a
+        request; only these count towards `room`."""
         return tuple([self._with_load(capacity, members, taking) for capacity, members in self._counted()])
 
     def _counted(self) -> Iterator[tuple[ModelCapacity, int]]:
@@ -517,8 +530,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         )
 
     def room_of(self, mask: int) -> int:
-        """Requests that replicas of the mask could begin at once; negative: none of them could, and as many wait in
-        their engines for a slot."""
+        """Requests that replicas of the mask could begin at once; negative: none can begin one, and this many requests
+        wait in their engines for a slot."""
         room = overfull = 0
         for slot in slots_of(mask):
             free = self._by_slot[slot].room
@@ -529,15 +542,15 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return room or overfull
 
     def release_ns_of(self, mask: int) -> int:
-        """Mean time between two requests leaving replicas of the mask while all of their slots are taken; 0: not
-        known."""
+        """Mean time between two requests leaving the pushable replicas of the mask while all of their slots are taken;
+        0: not known."""
         per_ns = 0.0
         for slot in slots_of(mask & self.pushable):
             if release_ns := self._by_slot[slot].slots.release_ns():
                 per_ns += 1 / release_ns
         return round(1 / per_ns) if per_ns else 0
 
-    # Inside
+    # Internals
 
     def _make(self, spec: ReplicaSpec, slot: int) -> ReplicaState:
         state = ReplicaState(self, spec, slot, self._config)
@@ -572,7 +585,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             self.reachable |= bit
 
     def _rebuild_groups(self) -> None:
-        """Prefill workers serve nothing in a pool that has no decode worker, or that nothing is known of."""
+        """Regroup the replicas. Prefill workers of a pool without a decode worker or a known connector join no
+        group."""
         self._groups = {}
         self._decoding = {}
         for state in self:
@@ -597,11 +611,11 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         return self._fullness(state) if standing is AVAILABLE else standing
 
     def _fullness(self, state: ReplicaState) -> Standing:
-        """What selective pushing says of a healthy replica."""
+        """Standing of a healthy replica under selective pushing."""
         role = state.spec.role
         if role is not _UNIFIED:
             if role is ReplicaRole.DECODE:
-                return AVAILABLE  # how much it is given is the decode tier's affair
+                return AVAILABLE  # the decode tier limits what a decode worker is given
             if state.spec.pool in self._full_pools:
                 return Standing.DECODE_FULL
             if state.kv_usage > self._config.decode.prefill_kv_max_share:
@@ -634,14 +648,15 @@ def _takes_from(origin: Place | None, accepts: PlaceRule | None) -> bool:
 
 
 def _set_credit(state: ReplicaState, config: CoreConfig) -> None:
-    """Set how own legs may fill the replica, by selective pushing or as part of a disaggregated pool."""
+    """Set how own legs count towards the replica's fullness: by the pushing mode, or as part of a disaggregated
+    pool."""
     mode, credit = _mode_for(state.spec, config.pushing.mode), config.pushing.in_band_credit
     state.counts_legs = mode is _OUTSTANDING or state.spec.role is not _UNIFIED
     state.credit = credit if mode is _PENDING and credit is not None else NO_LIMIT
 
 
 def _mode_for(spec: ReplicaSpec, mode: PushingMode) -> PushingMode:
-    """Of an engine that tells no load, only our own legs there can be counted."""
+    """Pushing mode of one replica: an engine that reports no load is limited by this gateway's own legs there."""
     if spec.sign_of_life_ns is not None and mode is _PENDING:
         return _OUTSTANDING
     return mode

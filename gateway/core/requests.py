@@ -1,12 +1,12 @@
-"""A request from its arrival to the end of its last leg: a small state machine, and what it holds meanwhile.
+"""State machine of a request, from its arrival to the end of its last leg, and the state that it holds.
 
-A request is tried in numbered attempts, one at a time; an attempt runs in one leg or in several. Nothing here decides
+A request is tried in numbered attempts, one at a time; an attempt has one leg or several. This module never decides
 where a request goes.
 
            placed            first token
     WAITING ────► RUNNING ──────────────► ANSWERING
        ▲ │          │ │                     │ │
-       │ │ try again│ │        it broke, and goes on
+       │ │     retry│ │   answer broke, resumes
        ├─┼──────────┘ │                     │ │
        └─┼────────────┼─────────────────────┘ │
          └────────────┴──────► ENDED ◄────────┘
@@ -46,7 +46,8 @@ from gateway.core.vocabulary import (
 
 
 class ClassTargets:
-    """Masks of the targets that one class may go to, and the versions of the sets that they were found in."""
+    """Masks of the targets that one request class may go to, with the versions of the target sets they were computed
+    from."""
 
     __slots__ = (
         "available_peers",
@@ -59,49 +60,50 @@ class ClassTargets:
 
     def __init__(self, config: object) -> None:
         self.config = config
-        """Placement settings that they were found under."""
+        """Placement config that the masks were computed under."""
         self.replicas_version = -1
         self.eligible_replicas = 0
-        """In whatever pool that takes it."""
+        """Mask of the eligible replicas, in any pool that takes the class."""
         self.preferred_replicas = 0
-        """Those among them in the pool that it is meant for."""
+        """Mask of the eligible replicas in the class's preferred pool."""
         self.peers_version = -1
         self.available_peers = 0
 
 
 @dataclass(slots=True)
 class RequestClass:
-    """Everything that decides which targets a request may go to. Never changed once it is made: it is a key of maps."""
+    """All properties of a request that decide its eligible targets. Immutable once made, because it is a dictionary
+    key."""
 
     model: ModelName
     rule: PlaceRule
     may_stay_in_region: bool
-    """May go to another gateway of this region."""
+    """The request may go to another gateway of this region."""
     may_cross_regions: bool
     failed_replicas: int = 0
-    """Slots of those where an attempt of this very request failed; it goes elsewhere if there is an elsewhere. What
-    the request remembers are the targets: whoever takes over a slot answers for nobody."""
+    """Slots of the replicas where an attempt of this request failed; they are avoided while another target exists. The
+    request itself remembers targets, not slots: a new target in the same slot is not blamed."""
     failed_peers: int = 0
     pinned: Target | None = None
-    """The one target that has the stored response it refers to."""
+    """Only target that may serve it: the one that has the stored response it refers to."""
     is_control: bool = False
-    """Needs a target that answers, not one that is free."""
+    """The request needs a target that answers, not an available one."""
     connectors: frozenset[Connector] = ALL_CONNECTORS
-    """Prefill workers will do whose pool hands over by one of these."""
+    """Connectors that can hand the request over from prefill to decode worker."""
     origin: Place | None = None
-    """Where it arrived, while we have replicas that do not take everything; None: nobody asks."""
+    """Place where the request arrived, set while some replicas accept only certain origins; None: irrelevant."""
     fit: PoolFit | None = None
-    """Into which pools it fits, by its budget; None: nobody asks."""
+    """Pools that the request fits into by its token budget; None: any."""
     goes_on: bool = False
-    """Only replicas will do that continue a text."""
+    """The request continues a text and needs a replica that can."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
-    """What it is served as: any other goes where there is room to spare."""
+    """Service class; every class but interactive goes only to targets with spare room."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)
     targets: ClassTargets | None = field(init=False, compare=False, repr=False, default=None)
-    """Masks of the targets that it may go to, kept by `Eligibility` until the fleet changes."""
+    """Masks of its eligible targets, cached by `Eligibility` until the fleet changes."""
 
     def __hash__(self) -> int:
-        """It is looked up several times for each request, and the same all its life."""
+        """Hash computed once: the class is looked up several times per request and never changes."""
         if not self._hash:
             told = (self.model, self.rule, self.may_stay_in_region, self.may_cross_regions)
             own = (
@@ -125,11 +127,12 @@ class RequestClass:
 
 class Phase(Word):
     WAITING = "waiting"
-    """In the queue, without a leg."""
+    """Waiting in the queue, without a leg."""
     RUNNING = "running"
-    """Legs are open; the client has nothing of this attempt yet, so it may still be tried elsewhere."""
+    """Legs are open; the client has received nothing of this attempt, so the request may be retried elsewhere."""
     ANSWERING = "answering"
-    """The client has had a first token: there is no retry any more, only somebody who goes on where it breaks."""
+    """The client has received a first token: no retry is possible, only resumption by another target if the answer
+    breaks."""
     ENDED = "ended"
     """Over for the client; legs may still have to report their end."""
 
@@ -140,30 +143,30 @@ PHASES_AFTER: Final = {
     Phase.ANSWERING: frozenset({Phase.WAITING, Phase.ENDED}),
     Phase.ENDED: frozenset[Phase](),
 }
-"""The whole life of a request: which phase may follow on which."""
+"""Allowed transitions: the phases that may follow each phase."""
 
 
 class Hold:
-    """That a request waits here for one replica, which is cheapest for it although it has something to do first."""
+    """A request's wait for one particular replica, the cheapest for it although that replica is busy."""
 
     __slots__ = ("beginning", "is_cold", "is_next", "slot", "uncached_bytes")
 
     def __init__(self, slot: int, uncached_bytes: int, beginning: bytes, *, is_cold: bool = False) -> None:
         self.slot = slot
         self.is_next = False
-        """Of tenants who share, it is this one's turn, whoever has been held for longer."""
+        """Under fair sharing it is this request's turn, regardless of requests held for longer."""
         self.is_cold = is_cold
-        """For what it would push out of the replica's cache. Those are a queue of their own: who waits for the
-        replica's time does not wait behind them."""
+        """Held because its prompt would evict cached data there that is still wanted. Such requests form a separate
+        queue: requests that wait for the replica's compute do not wait behind them."""
         self.uncached_bytes = uncached_bytes
-        """What it brings the replica to read."""
+        """Prompt bytes that the replica would have to prefill."""
         self.beginning = beginning
-        """The last hash of what the replica knows of the prompt; empty if it knows nothing of it. Of what follows a
-        stored response, that one's key."""
+        """Hash of the last prompt block that the replica has cached; empty if it has none. For a request that follows a
+        stored response, that response's key."""
 
 
 class LegState:
-    """One connection to one target, alive until its LegEnded."""
+    """One connection to one target, alive until its LegEnded event."""
 
     __slots__ = (
         "first_token_ns",
@@ -188,20 +191,21 @@ class LegState:
         self.target = state.target
         self.started_ns = started_ns
         self.first_token_ns: int | None = None
-        """When a replica of ours gave it."""
+        """Time of the first token, if a replica of this gateway gave it."""
         self.kept_blocks = kept_blocks
-        """How much of the prefix the index had for this target before: a refusal takes back only what was added."""
+        """Prefix blocks that the index already had for this target; a refusal removes only the blocks added since."""
         self.uncached_bytes = 0
-        """What it has to read of this prompt."""
+        """Bytes of the prompt that the target has to prefill."""
         self.is_stopping = False
         self.stop_detail = ""
-        """Why we ordered it to stop for what it did or did not do; then its CANCELLED is a failure of the target."""
+        """Reason why this gateway stopped the leg for a fault of the target; its CANCELLED end then counts as the
+        target's failure."""
         self.is_withdrawn = False
-        """We took the forward back, through no fault of the peer."""
+        """Withdrawn by this gateway through no fault of the peer."""
 
 
 class LegEnd:
-    """How a leg ended, judged by what we had ordered it to do."""
+    """End of a leg, interpreted in the light of what this gateway had ordered the leg to do."""
 
     __slots__ = ("detail", "has_reached", "is_final", "leg", "refusal", "rest", "result", "resumes_used")
 
@@ -222,11 +226,11 @@ class LegEnd:
         self.detail = detail
         self.refusal = refusal
         self.rest = rest
-        """Of an answer that broke, what is left to do."""
+        """Remaining request of an answer that broke."""
         self.is_final = is_final
         self.has_reached = has_reached
         self.resumes_used = resumes_used
-        """There, of a peer that says so."""
+        """Resumes that the peer reports to have used; None: not reported."""
 
     @property
     def in_words(self) -> str:
@@ -241,17 +245,18 @@ class AttemptState:
     def __init__(self, number: int) -> None:
         self.number = number
         self.legs: dict[int, LegState] = {}
-        """Those alive, by number."""
+        """Live legs, by number."""
         self.legs_opened = 0
         self.failures: list[LegEnd] = []
-        """Of its legs, before the client had anything. Once there is one, what still lives is on its way out."""
+        """Failed legs from before the client received anything. Once there is one, the remaining legs are being
+        stopped."""
         self.prefill: ReplicaState | None = None
-        """In a disaggregated pool: who reads the prompt, or has read it."""
+        """Prefill worker of the attempt, in a disaggregated pool."""
         self.pool: DecodePool | None = None
         self.is_retained = False
-        """The prefill worker keeps what it has read, until the decode worker has begun."""
+        """The prefill worker keeps the prompt's KV cache until the decode worker has begun."""
         self.is_pooled = False
-        """The prompt has been read, and no decode worker is chosen yet: it lives without a leg."""
+        """The prompt is prefilled and no decode worker is chosen yet: the attempt is alive without a leg."""
 
     @property
     def is_over(self) -> bool:
@@ -259,7 +264,7 @@ class AttemptState:
 
 
 class RequestState:
-    """A request from arrival to the end of its last attempt."""
+    """A request from its arrival to the end of its last attempt."""
 
     __slots__ = (
         "arrival_number",
@@ -323,42 +328,46 @@ class RequestState:
         self.deadline_ns = deadline_ns
         self.queue_deadline_ns = queue_deadline_ns
         self.promotion_ns = promotion_ns
-        """Still waiting then, it is served like what is interactive. None: it is, or never will be."""
+        """Time from which it is served like an interactive request if it still waits. None: never, or it is
+        interactive."""
         self.first_token_ns: int | None = None
         self.stamp, self.hops = stamp, hops
         self.origin_gateway_id = origin_gateway_id
-        """The gateway that forwarded it to us; None for a client's own request."""
+        """Gateway that forwarded the request to this one; None: it came from a client."""
         self.timer = Timer(TimerKind.REQUEST, profile.request_id)
         self.phase = Phase.WAITING
         self.is_queued = False
-        """It stands in a queue; only the waiting room changes this."""
+        """The request is in a queue; only the waiting room changes this."""
         self.attempt: AttemptState | None = None
         self.held: Hold | None = None
-        """While it waits: for which replica, if it waits for one and no other."""
+        """Replica that the waiting request is held for; None: it waits for any."""
         self.failed_at: tuple[Target, ...] = ()
-        """Targets that failed it, also those that are no longer or not again ours."""
+        """Targets that failed it, including targets that have left the assignment or returned to it since."""
         self.barred_at: tuple[Target, ...] = ()
-        """Those among them whose own policy, or its stamp, kept it out: they are not waited for."""
+        """Targets in `failed_at` that the request does not wait for: refused there by residency policy or stamp, or, at
+        a peer, for its length."""
         self.charge: Charge | None = None
-        """What its tenant has for it on its counter; None until it first waits, as everybody does."""
+        """Fair-share charge on its tenant's counter; None until the request first waits."""
         self.budget = budget
-        """What it is taken to come to; None: nobody asks."""
+        """Estimated token budget; None: not needed."""
         self.meter = meter
-        """Of its tenant, where that has limits; None of a forward, which counts where it came in."""
+        """Meter of its tenant, if the tenant has limits. None for a forward, which counts at the gateway where it
+        arrived."""
         self.refused_tokens = 0
-        """What an engine takes that refused it for its length; 0: none has."""
+        """Context window of an engine that refused it for its length; 0: none has."""
         self.is_too_long = self.was_too_long_before = False
-        """An engine, or another gateway, has refused it for its length; and it was tried again for that."""
+        """An engine or a peer refused it for its length; `was_too_long_before`: it was retried after such a refusal."""
         self.attempts = self.failures = self.refusals = self.busy_answers = 0
         self.last_failure = ""
-        self.was_shadowed = self.is_poison = self.leaves_room = False  # the last, when it was looked at last
+        self.was_shadowed = self.is_poison = self.leaves_room = False  # leaves_room: as of the last look
         self.resumes = self.resumes_begun = 0
-        """How often its answer broke and was to go on, here and wherever it was forwarded: once it is no more 0, the
-        client has a part of an answer. And how often of these somebody was asked to."""
+        """Times that its answer broke and was to be resumed, here and at peers; above 0, the client has part of an
+        answer. `resumes_begun`: how many of these a target was asked to continue."""
         self.resumes_left = resumes_left
-        """What whoever forwarded it to us allows of that; None: it does not say, or is nobody."""
+        """Resumes that the forwarding gateway still allows; None: it sets no limit, or the request is not a forward."""
         self.first_step_deaths = 0 if resumes_left is None else resumes_left.first_step_deaths
-        """Engines that failed its rest before their first token, since it last broke, here or before it came here."""
+        """Engines that failed the rest of the answer before their first token since it last broke, here or before
+        forwarding."""
 
     def move_to(self, phase: Phase) -> None:
         assert phase in PHASES_AFTER[self.phase], f"{self.request_id} goes from {self.phase} to {phase}"
@@ -366,13 +375,13 @@ class RequestState:
 
     @property
     def next_deadline_ns(self) -> int:
-        """While it waits, the end of its patience; afterwards its own deadline."""
+        """Queue deadline or own deadline, whichever comes first, while it waits; its own deadline afterwards."""
         if self.phase is Phase.WAITING:
             return min(self.queue_deadline_ns, self.deadline_ns)
         return self.deadline_ns
 
     @property
     def wakes_ns(self) -> int:
-        """While it waits: when it is looked at again, whatever else happens."""
+        """Time at which the waiting request is looked at again at the latest."""
         promotion_ns = self.promotion_ns
         return self.next_deadline_ns if promotion_ns is None else min(promotion_ns, self.next_deadline_ns)

@@ -1,8 +1,8 @@
-"""May this request be processed there? One policy per region, directional, asked at the origin and again at the
-receiver.
+"""Residency check: whether a request may be processed at a place. Each region has one directional policy, enforced at
+the origin and again at the receiver.
 
-Parsing policy files is the edge's work (`gateway.policy.file`); a policy that cannot be used becomes `closed_policy`,
-under which nothing leaves the region and nothing is taken in.
+`gateway.policy.file` parses policy files; an unusable policy becomes `closed_policy`, under which nothing leaves the
+region and nothing is accepted.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from gateway.core.vocabulary import (
 )
 
 _CLOSED = "closed: this region has no usable policy"
-"""All that a peer may learn: `closed_reason` names files and perhaps tenants, and stays at home."""
+"""Only text that a peer may see: `closed_reason` names files and possibly tenants, and stays in the region."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantPolicy:
-    """What replaces the region's rule for one tenant."""
+    """Rule that replaces the region's rule for one tenant."""
 
     process: PlaceRule
 
 
 @dataclass(frozen=True, slots=True)
 class LoggingRule:
-    """Which details of a request may appear in logs and audit records. Content never may."""
+    """Request details that may appear in logs and audit records. Content is never logged."""
 
     tenant: bool = True
     client_address: bool = False
@@ -45,7 +45,7 @@ class LoggingRule:
 
 @dataclass(frozen=True, slots=True)
 class ResidencyPolicy:
-    """One region's policy: where its traffic may be processed, and whose traffic it accepts."""
+    """One region's policy: where its traffic may be processed, and which regions' traffic it accepts."""
 
     place: Place
     process: PlaceRule
@@ -54,25 +54,25 @@ class ResidencyPolicy:
     logging: LoggingRule = field(default_factory=LoggingRule)
     digest: str = ""
     closed_reason: str = ""
-    """Non-empty when this stands in for a policy that could not be used; it says why."""
+    """Reason why the policy could not be used; non-empty only for the substitute of an unusable policy."""
     narrowed_by: str = ""
-    """Digest of the policy that narrowed this one; empty where the region's own stands alone."""
+    """Digest of the policy that narrowed this one; empty if only the region's own policy applies."""
     regions: RegionTable | None = None
-    """The operators' table, to which the rules above keep already (see `within`); None where nothing was read from a
-    file, as in what travels between gateway and controller."""
+    """Operators' table that the rules above are already narrowed to (see `within`); None if no file was read, as for
+    policies sent between gateway and controller."""
 
 
 @value
 class Verdict:
-    """An answer with its reason, in words."""
+    """Yes or no, with its reason in words."""
 
     allowed: bool
     why: str
 
 
 def closed_policy(place: Place, reason: str) -> ResidencyPolicy:
-    """The policy of a region without a usable one: its traffic stays in the region, nobody else's is accepted, and
-    logs show as little as a policy could ask for."""
+    """Policy of a region without a usable one: its traffic stays in the region, other regions' traffic is refused, and
+    logs show as little as a policy can demand."""
     assert reason, "a closed policy says why"
     logging = LoggingRule(tenant=False, client_address=False, session_key=False)
     return ResidencyPolicy(
@@ -81,8 +81,8 @@ def closed_policy(place: Place, reason: str) -> ResidencyPolicy:
 
 
 def within(policy: ResidencyPolicy, table: RegionTable) -> ResidencyPolicy:
-    """The policy with every rule kept to the places of the table: what any rule names by jurisdiction, or by region, is
-    allowed only where the table has that region in that jurisdiction."""
+    """Policy with every rule narrowed to the places of the table: a region or jurisdiction that a rule names is allowed
+    only where the table has that region in that jurisdiction."""
     known = table.rule()
     return replace(
         policy,
@@ -98,8 +98,8 @@ def _at_home(place: Place) -> PlaceRule:
 
 
 def processing_rule(policy: ResidencyPolicy, tenant: TenantName) -> PlaceRule:
-    """Where this tenant's requests may be processed: the tenant's own rule if there is one, else the region's. Where
-    the region is closed, a tenant's rule that is known all the same can only take away from that."""
+    """Places where this tenant's requests may be processed: the tenant's own rule if there is one, else the region's.
+    In a closed region a known tenant rule can only narrow the home rule."""
     own = policy.tenants.get(tenant)
     if own is None:
         return policy.process
@@ -107,7 +107,8 @@ def processing_rule(policy: ResidencyPolicy, tenant: TenantName) -> PlaceRule:
 
 
 def both(rule: PlaceRule, other: PlaceRule) -> PlaceRule:
-    """Exactly what both rules allow, wherever a region may lie. Two of one content give equal rules."""
+    """Rule that allows exactly what both rules allow, wherever a region may lie. Rules with the same content are
+    equal."""
     regions, jurisdictions = rule.regions & other.regions, rule.jurisdictions & other.jurisdictions
     denied = rule.denied_regions | other.denied_regions
     mixed = (*_mixed(rule, other), *_mixed(other, rule), *_common(rule.regions_within, other.regions_within))
@@ -115,7 +116,7 @@ def both(rule: PlaceRule, other: PlaceRule) -> PlaceRule:
 
 
 def _mixed(rule: PlaceRule, other: PlaceRule) -> Iterator[RegionsWithin]:
-    """What one rule names by region or as regions within, and the other as a whole."""
+    """Parts that one rule names by region or as regions within, and the other as a whole."""
     yield RegionsWithin(rule.regions, other.jurisdictions)
     for each in rule.regions_within:
         yield RegionsWithin(each.regions & other.regions, each.jurisdictions)
@@ -131,7 +132,7 @@ def _common(some: tuple[RegionsWithin, ...], others: tuple[RegionsWithin, ...]) 
 def _tidied(
     mixed: Iterable[RegionsWithin], decided: frozenset[RegionName], jurisdictions: frozenset[Jurisdiction]
 ) -> tuple[RegionsWithin, ...]:
-    """Without what the rest of the rule decides anyway or another of them says, and in one order."""
+    """Sorted parts, without those that the rest of the rule already decides or another part contains."""
     left = {RegionsWithin(each.regions - decided, each.jurisdictions - jurisdictions): None for each in mixed}
     said = [each for each in left if each.regions and each.jurisdictions]
     kept = [each for each in said if not any(_is_within(each, other) for other in said if other is not each)]
@@ -143,15 +144,16 @@ def _is_within(one: RegionsWithin, other: RegionsWithin) -> bool:
 
 
 def may_enter(policy: ResidencyPolicy, tenant: TenantName, narrower: PlaceRule | None = None) -> Verdict:
-    """May the ingress region itself see this tenant's plaintext, also under what the client's key adds?"""
+    """Decide whether the ingress region itself may see this tenant's plaintext, also under the client key's own
+    rule."""
     return may_process(policy, tenant, policy.place, narrower)
 
 
 def may_process(
     policy: ResidencyPolicy, tenant: TenantName, place: Place, narrower: PlaceRule | None = None
 ) -> Verdict:
-    """May this tenant's requests, arriving in the policy's region, be processed at `place`, also under what the
-    client's key adds?"""
+    """Decide whether this tenant's requests that arrive in the policy's region may be processed at `place`, also under
+    the client key's own rule."""
     rule = processing_rule(policy, tenant)
     allowed = rule.allows(place)
     if policy.closed_reason and not allowed:
@@ -162,13 +164,13 @@ def may_process(
 
 
 def may_process_under(stamp: ResidencyStamp, place: Place) -> Verdict:
-    """May what came with this stamp be processed at `place`?"""
+    """Decide whether a request with this stamp may be processed at `place`."""
     return Verdict(stamp.rule.allows(place), f"its stamp: {_explain(stamp.rule, place, 'process')}")
 
 
 def may_accept(policy: ResidencyPolicy, origin: Place) -> Verdict:
-    """Does the policy's region take in traffic that arrived at `origin`? Its own always, unless it is closed: a
-    sibling gateway's request stays where it already is."""
+    """Decide whether the policy's region accepts traffic that arrived at `origin`. Traffic of its own region (a sibling
+    gateway's request) is always accepted, unless the policy is closed."""
     if policy.closed_reason:
         return Verdict(False, _CLOSED)
     if origin == policy.place:
@@ -177,8 +179,8 @@ def may_accept(policy: ResidencyPolicy, origin: Place) -> Verdict:
 
 
 def accepted_origins(policy: ResidencyPolicy) -> PlaceRule:
-    """The origins that `may_accept` lets in, as a rule that can be sent to whoever takes over the region's replicas. A
-    policy that denies its own region is taken at its word."""
+    """Origins that `may_accept` allows, as a rule to send to gateways that take over the region's replicas. If the
+    policy denies its own region, the denial holds."""
     if policy.closed_reason:
         return PlaceRule()
     own = RegionsWithin(frozenset({policy.place.region}), frozenset({policy.place.jurisdiction}))
@@ -186,7 +188,8 @@ def accepted_origins(policy: ResidencyPolicy) -> PlaceRule:
 
 
 def refusal_of(policy: ResidencyPolicy, stamp: ResidencyStamp) -> tuple[RefusalReason, str] | None:
-    """The receiver's check of a forward against its own policy and the origin's stamp; None when it may come in."""
+    """Check a forward against the receiver's policy and the origin's stamp. Return the refusal, or None when it may
+    enter."""
     accepted = may_accept(policy, stamp.origin)
     if not accepted.allowed:
         return RefusalReason.RESIDENCY_NOT_ACCEPTED, accepted.why
@@ -203,7 +206,8 @@ def _verdict(policy: ResidencyPolicy, key: str, rule: PlaceRule, place: Place) -
 
 
 def _named(key: str, policy: ResidencyPolicy, allowed: bool) -> str:
-    """Whoever looks for the reason of a no in the region's own file may have to look further."""
+    """Name of the policy key, with a note if a refusal may come from the controller's narrowing rather than from the
+    region's own file."""
     return f"{key}, as the controller narrows it," if policy.narrowed_by and not allowed else key
 
 

@@ -1,7 +1,7 @@
-"""Whether an answer that broke goes on somewhere else, and what is said of one that does not. Pure.
+"""Decide whether a broken answer is resumed at another target, and explain why if not. Pure.
 
-It knows nothing of what was answered: whether a rest could be asked for at all is for whoever has the transcript to
-say, and comes with the end of the leg.
+The content of the answer is unknown here: the edge that has the transcript decides whether a rest can be requested at
+all, and reports it with the end of the leg.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from gateway.core.requests import LegEnd, RequestState
 from gateway.core.vocabulary import Outcome
 
 FIRST_STEP_DEATHS_MAX = 2
-"""So many engines in a row that fail a rest before its first token may have died of it: the next one is spared."""
+"""Consecutive engine failures on a rest before its first token, after which the rest itself may be the cause and no
+further engine is tried."""
 
 _RECEIVERS_SHARE = 10
-"""Of what a rest may wait in all, a receiver waits one part in so many before the origin has it."""
+"""Divisor of a rest's longest wait: a receiving gateway lets a forwarded rest wait for this part, then returns it to
+the origin."""
 _STAND = frozenset(
     {
         Outcome.COMPLETED,
@@ -28,7 +30,7 @@ _STAND = frozenset(
 
 
 def why_not_resumed(config: ResumeConfig, request: RequestState, end: LegEnd) -> str:
-    """Why nobody goes on with an answer that this end of a leg broke; empty where somebody may."""
+    """Reason why the answer that this leg's end broke is not resumed; empty if it may be."""
     if not config.enabled or end.rest is None:
         return "it cannot go on elsewhere"
     if end.is_final:
@@ -40,15 +42,17 @@ def why_not_resumed(config: ResumeConfig, request: RequestState, end: LegEnd) ->
 
 
 def resumes_left(config: ResumeConfig, request: RequestState) -> int:
-    """How often it may still go on, by the stricter of ours and whoever forwarded it to us."""
+    """Resumes still allowed, by the stricter of this gateway's limit and that of the gateway that forwarded the
+    request."""
     told = request.resumes_left
     most = config.resumes_max if told is None else min(config.resumes_max, told.count)
     return max(0, most - request.resumes)
 
 
 def wait_max_ns_of(config: CoreConfig, request: RequestState) -> int:
-    """What it may wait for somebody who tries it again, by what it is served as. A rest waits here for a moment only if
-    another gateway forwarded it: that one has all the other regions, and a client that sees nothing come."""
+    """Longest time that the request may wait to be tried again, by its service class. A forwarded rest waits only
+    briefly at the receiver: the origin can choose among all other regions, and its client sees no progress
+    meanwhile."""
     if not is_rest(request):
         return config.classes.wait_max_ns(request.request_class.service_class, config.queue.wait_max_ns)
     whole_ns = config.resume.wait_max_ns
@@ -56,13 +60,14 @@ def wait_max_ns_of(config: CoreConfig, request: RequestState) -> int:
 
 
 def is_rest(request: RequestState) -> bool:
-    """Is it what is left of an answer: one that broke here, or before it was forwarded to us?"""
+    """Return whether the request is the rest of an answer that broke here or before it was forwarded to this
+    gateway."""
     return request.resumes > 0 or request.profile.goes_on
 
 
 def deaths_after(request: RequestState, end: LegEnd) -> int:
-    """How many in a row have failed a rest before they said anything of it. An engine that took no connection has not;
-    a peer counts those that it was told of, too, and one that does not count is one of them."""
+    """Consecutive engines that failed a rest before its first token, this end included. An engine that was never
+    reached does not count. A peer's own count includes those reported to it; a peer that reports none counts as one."""
     there = end.resumes_used
     if there is not None:
         return max(request.first_step_deaths, there.first_step_deaths)
@@ -70,5 +75,5 @@ def deaths_after(request: RequestState, end: LegEnd) -> int:
 
 
 def broken_outcome(outcome: Outcome) -> Outcome:
-    """How a request ends whose client has a part of its answer: whatever kept it from going on, it broke."""
+    """Outcome of a request whose client has part of its answer: any failure to resume becomes FAILED_MIDSTREAM."""
     return outcome if outcome in _STAND else Outcome.FAILED_MIDSTREAM

@@ -1,8 +1,8 @@
-"""Where there is room to spare: for requests that yield, who go where nobody misses it, and nowhere else.
+"""Find targets with room to spare for requests that yield to others.
 
-What is best effort goes where nobody runs. What is a batch, or of a tenant that has more than its share, goes where
-nothing is being read and a share of an engine's room stays free; how many requests an engine runs at once it does not
-tell, so that is learnt from when it had some waiting. It judges targets, and knows nothing of who else waits.
+A best-effort request goes to an idle target. A batch request, or a request of a tenant above its fair share, goes to a
+target that prefills nothing and keeps a share of its room free; the number of slots of an engine is declared, reported
+or learnt (`slots`). This module judges targets, not the queue.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gateway.core.sharing_config import ClassesConfig
 from gateway.core.vocabulary import ServiceClass
 
 _LOOKED_AT_MAX: Final = 8
-"""Of our replicas, the least loaded; if none of these has room, hardly any has."""
+"""Number of the least loaded replicas that are examined; if none of these has room, hardly any other has."""
 Homes = Callable[[], int]
-"""Mask of the replicas that somebody is held for."""
+"""Function that returns the mask of the replicas that some request is held for."""
 _BEST_EFFORT: Final = ServiceClass.BEST_EFFORT
 
 
 class Rooms:
-    """Of one gateway."""
+    """Targets of one gateway with room to spare."""
 
     def __init__(self, replicas: Replicas, peers: Peers, homes: Homes = lambda: 0) -> None:
         self._homes = homes
@@ -37,7 +37,7 @@ class Rooms:
         self._config = config
 
     def replicas_with_room(self, mask: int, request_class: RequestClass) -> int:
-        """Of those in the mask, which are free, the ones that nobody is held for and that have room."""
+        """Mask of the replicas of `mask` (available ones) that no request is held for and that have room."""
         mask &= ~self._homes()
         if request_class.service_class is _BEST_EFFORT:
             return self._replicas.idle(mask)
@@ -48,7 +48,8 @@ class Rooms:
         return found
 
     def peers_with_room(self, mask: int, request_class: RequestClass) -> int:
-        """Of those in the mask, which are free, the ones that say so; whoever is asked says so again, or refuses."""
+        """Mask of the peers of `mask` (available ones) that report spare room. The receiving gateway checks again and
+        may refuse."""
         found = 0
         for slot in slots_of(mask):
             is_idle = request_class.service_class is _BEST_EFFORT
@@ -59,7 +60,7 @@ class Rooms:
 
 
 def has_room(state: ReplicaState, free_share: float) -> bool:
-    """For one more batch request, with that share still free."""
+    """Return whether the replica can take one more batch request and still keep `free_share` of its room free."""
     if state.backlog_bytes or state.waiting:
         return False
     if not state.load:

@@ -1,7 +1,7 @@
-"""How a limit that several gateways keep together is divided among them, by what each says that it needs.
+"""Divide a limit that several gateways enforce together, by the demand that each reports.
 
-Each gateway works this out for itself; those that have heard the same come to the same, and their shares are never
-more than the limit. Nothing here knows who they are, or sends anything.
+Each gateway computes the shares for itself; gateways with the same reports compute the same shares, whose sum never
+exceeds the limit. The computation knows no gateway identities and sends nothing.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ _STEPS_MAX: Final = 64
 
 
 def floor_of(limit: int, count: int, rank: int, floor_share: float) -> int:
-    """What one of so many gateways may use at once, whatever the others say: an equal part of `floor_share` of the
-    limit, but one at least as far as the limit goes round. Over all ranks they are never more than the limit."""
+    """Amount that one of `count` gateways may always use, whatever the others report: an equal part of `floor_share` of
+    the limit; where that is less than one, one for each of the first `limit` ranks. All floors together never exceed
+    the limit."""
     equal = int(limit * floor_share) // count
     return equal or (1 if rank < limit else 0)
 
 
 def shares_of(limit: int, demands: Sequence[int], floors: Sequence[int]) -> list[int]:
-    """Each gateway's part of the limit, in the order of their ranks.
+    """Each gateway's share of the limit, in rank order.
 
-    While all demands fit, each has its own and an equal part of what is left, so that whoever comes next finds room.
-    Else each has its floor, as far as it asks for it, and the rest is divided in proportion to what is asked for
-    beyond. A demand counts for no more than the limit: who exaggerates takes nobody's floor. The sum is the limit.
+    If the sum of demands fits, each gateway gets its demand and an equal part of the remainder, as room for new
+    requests. Otherwise each gets its floor, up to its demand, and the rest is divided in proportion to the demand above
+    the floor. A demand is capped at the limit, so that an exaggerated demand takes no other gateway's floor. The shares
+    sum to the limit.
     """
     asked = [min(max(demand, 0), limit) for demand in demands]
     left = limit - sum(asked)
@@ -39,7 +41,7 @@ def shares_of(limit: int, demands: Sequence[int], floors: Sequence[int]) -> list
 
 
 def _with_rest(limit: int, shares: list[int], asked: Sequence[int]) -> list[int]:
-    """What division left over goes to the first, of those who ask for anything before the others."""
+    """Shares with the remainder of the division added one by one, first to gateways with a demand."""
     rest = limit - sum(shares)
     if rest:
         order = [at for at, demand in enumerate(asked) if demand] + [
@@ -51,25 +53,25 @@ def _with_rest(limit: int, shares: list[int], asked: Sequence[int]) -> list[int]
 
 
 class SlowGrowth:
-    """A share that shrinks at once and grows late: only to what was worked out when all others have heard of it since,
-    so that whoever has to give something up has done so before it is used here."""
+    """A share that shrinks at once and grows with delay: only to a value computed before the last report that all other
+    gateways have received, so that a gateway that has to give way has done so before the increase is used."""
 
     __slots__ = ("_seen", "share")
 
     def __init__(self, share: int, now_ns: int) -> None:
         self.share = share
         self._seen: deque[tuple[int, int]] = deque(((now_ns, share),))
-        """Since when nothing less than this was worked out. Both rise; at most `_STEPS_MAX`."""
+        """Steps (time, share): since that time no smaller share was computed. Both rise; at most `_STEPS_MAX` steps."""
 
     def follow(self, share: int, now_ns: int, heard_ns: int) -> None:
-        """`heard_ns`: what was told before that, all others have taken in."""
+        """Follow a newly computed share. `heard_ns`: reports sent before this time have reached all other gateways."""
         seen, since_ns = self._seen, now_ns
         while seen and seen[-1][1] > share:
             since_ns = seen.pop()[0]
         if not seen or seen[-1][1] < share:
             seen.append((since_ns, share))
             if len(seen) > _STEPS_MAX:
-                del seen[1]  # what is between two steps comes with the later one
+                del seen[1]  # the range between two steps counts from the later one
         while len(seen) > 1 and seen[1][0] <= heard_ns:
             seen.popleft()
         self.share = seen[0][1]

@@ -1,4 +1,4 @@
-"""Who gets how much of the fleet: what tenants were promised, and what the classes of requests are served by."""
+"""Config of how the fleet is shared: limits and weights of tenants, and settings of the service classes."""
 
 from __future__ import annotations
 
@@ -15,45 +15,46 @@ DEFAULT_TENANT: Final = TenantName("default")
 
 @dataclass(frozen=True, slots=True)
 class TenantConfig(TenantLimits):
-    """One tenant, or under the name `default` everybody who has no entry."""
+    """Settings of one tenant, or, under the name `default`, of every tenant without an entry."""
 
     weight: float = 1.0
-    """Where tenants wait for the same engines, they are served tokens in proportion to this."""
+    """Weight under fair queuing: tenants that compete for the same engines are served tokens in proportion to it."""
     priority: int = 0
-    """Whoever has a higher one goes before, until the other one has waited `sharing.aging` for each step between."""
+    """Priority of its requests; higher ones go first, until a lower one has waited `sharing.aging` for each step
+    between."""
     service_class: ServiceClass | None = None
-    """Of its requests that name none; None: the model's, or else interactive."""
+    """Service class of its requests that name none; None: the model's class, else interactive."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharingConfig:
-    """How queues are shared between tenants (Virtual Token Counter, Sheng et al., OSDI 2024)."""
+    """Fair queuing between tenants (Virtual Token Counter, Sheng et al., OSDI 2024)."""
 
     fair: bool = True
-    """False: whoever comes first is served first, whoever they are."""
+    """False: first come, first served, regardless of tenant."""
     input_weight: float = 1.0
-    """What a token of a prompt counts."""
+    """Weight of a prompt token."""
     output_weight: float = 2.0
-    """What a token of an answer counts: it keeps an engine for longer."""
+    """Weight of an output token; higher, because it occupies an engine for longer."""
     prefix_slack_tokens: int = 1024
-    """By so much, weighed, a tenant may be ahead of whoever had least, and go first because an engine that is free
-    knows more of its prompt; 0: nobody does."""
+    """Weighted tokens by which a tenant may exceed the lowest counter and still go first because a free engine has more
+    of its prompt cached; 0: none."""
     aging_ns: int = 10 * _SECOND_NS
-    """A request that waits for so long rises by one step of priority."""
+    """Wait after which a request rises by one step of priority."""
     yields_above: float | None = None
-    """A tenant that runs more than so many times its share of what runs here, while others came of late, leaves room
-    for them: its requests go where a batch might, and after theirs. None: nobody's do."""
+    """Multiple of its share of the running requests above which a tenant yields while other tenants are active: its
+    requests are placed like batch requests, and after those of the others. None: no tenant yields."""
     tenants_max: int = 4096
-    """Whose tokens are counted one by one; over it, those who have nothing here are forgotten, and if there are none,
-    newcomers share a counter."""
+    """Number of tenants with a counter of their own. Above it, counters of inactive tenants are dropped; if there are
+    none, new tenants share one counter."""
 
 
 @dataclass(frozen=True, slots=True)
 class InteractiveConfig:
     first_token_ns: int | None = None
-    """What was promised: who cannot have its first token in this time is told so when it comes. None: nothing was."""
+    """First-token objective: a request that cannot meet it is rejected on arrival. None: no objective."""
     models: tuple[ModelName, ...] = ()
-    """Requests for these are of this class, where neither they nor their key nor their tenant name one."""
+    """Models whose requests have this class, unless the request, its key or its tenant names one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,14 @@ class BatchConfig:
     first_token_ns: int | None = None
     models: tuple[ModelName, ...] = ()
     free_share: float = 0.1
-    """Of an engine's room, so much is left for who is interactive."""
+    """Share of an engine's room that is kept free for interactive requests."""
     queue_share: float = 0.75
-    """Of `queue.length_max`: with so many waiting, whoever they are, no more of this class are let in."""
+    """Share of `queue.length_max`: above this total queue length, further requests of this class are refused."""
     wait_max_ns: int = 300 * _SECOND_NS
-    """In place of `queue.wait_max`."""
+    """Longest wait in the queue, in place of `queue.wait_max`."""
     promotion_ns: int | None = 120 * _SECOND_NS
-    """What has waited so long is served like what is interactive. None: it waits for room until its patience ends."""
+    """Wait after which a request is served like an interactive one. None: it waits for room until its queue
+    deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class ClassesConfig:
     best_effort: BestEffortConfig = field(default_factory=BestEffortConfig)
 
     def first_token_ns(self, service_class: ServiceClass) -> int | None:
-        """The class's objective."""
+        """First-token objective of the class."""
         if service_class is ServiceClass.INTERACTIVE:
             return self.interactive.first_token_ns
         return self.batch.first_token_ns if service_class is ServiceClass.BATCH else self.best_effort.first_token_ns
@@ -101,12 +103,13 @@ class ClassesConfig:
         return self.batch.wait_max_ns if service_class is ServiceClass.BATCH else self.best_effort.wait_max_ns
 
     def promotion_at(self, service_class: ServiceClass, now_ns: int) -> int | None:
-        """When one that comes now is served like what is interactive, if it still waits."""
+        """Time at which a request that arrives now is served like an interactive one, if it still waits; None:
+        never."""
         after_ns = self.batch.promotion_ns
         return None if service_class is not ServiceClass.BATCH or after_ns is None else now_ns + after_ns
 
     def class_of(self, model: ModelName) -> ServiceClass | None:
-        """By a model's default."""
+        """Default class of the model."""
         if model in self.interactive.models:
             return ServiceClass.INTERACTIVE
         if model in self.batch.models:
@@ -115,7 +118,7 @@ class ClassesConfig:
 
 
 def tenant_in(tenants: dict[TenantName, TenantConfig], name: TenantName) -> TenantConfig:
-    """What holds for it."""
+    """Settings that apply to the tenant: its own entry, else the default entry, else the built-in defaults."""
     return tenants.get(name) or tenants.get(DEFAULT_TENANT) or _NOBODY
 
 

@@ -1,6 +1,7 @@
-"""Slots of one engine: how many requests it runs at once, how many of them are taken, and how soon one becomes free.
+"""Slots of one engine: how many requests it runs at once, how many slots are taken, and how soon one becomes free.
 
-An operator declares the number, or the engine tells it, or it is learnt. It counts requests and decides nothing.
+The number is declared by an operator, reported by the engine, or learnt. This module counts requests and decides
+nothing.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 _UNKNOWN_ROOM: Final = 8
-"""Requests that an engine with an unknown number of slots is taken to have room for, until it runs more than that: from
-then on, for as many again as it runs."""
+"""Further requests that an engine with an unknown number of slots is assumed to have room for; once it runs more than
+this, as many again as it runs."""
 _KV_FULL: Final = 0.9
 """Share of the KV cache in use from which requests may wait for blocks rather than for a slot."""
 _FULL_PROBES: Final = 2
 _LEARN: Final = 0.05
-"""Weight of one more request's duration: the last twenty make the average."""
+"""Weight of one more request's duration in the moving average: about the last twenty count."""
 
 
 class EngineSlots:
@@ -46,23 +47,23 @@ class EngineSlots:
         return self._learnt
 
     def forget(self) -> None:
-        """The engine has started anew, and may have been given another number of slots."""
+        """Reset what was observed: the engine has restarted and may have another number of slots."""
         self.told = self._learnt = self._running_max = self._full_probes = self.foreign = 0
 
     def started(self, in_flight: int) -> None:
-        """One more request of this gateway is on its way; `in_flight` counts it."""
+        """Note that one more request of this gateway is on its way; `in_flight` includes it."""
         self._peak = max(self._peak, in_flight)
 
     def ended(self, took_ns: int) -> None:
-        """A request of this gateway has completed."""
+        """Note that a request of this gateway has completed."""
         self.duration_ns += (took_ns - self.duration_ns) * (_LEARN if self.duration_ns else 1.0)
 
     def observe(self, running: int, waiting: int, *, unread: int, in_flight: int, kv_usage: float) -> None:
-        """Take in one probe. `unread`: requests of this gateway without a first token.
+        """Apply one probe. `unread`: requests of this gateway without a first token.
 
-        The engine is out of slots where others wait although it reads no prompt, since each request without a first
-        token is one of those that wait, and although its cache has room. A request that has only just come looks the
-        same, so that several probes have to find it so at the most requests that it ever ran.
+        The engine counts as out of slots when the waiting requests are at least those without a first token, so that it
+        prefills no prompt, and its KV cache has room. A request that has just arrived looks the same, so `_FULL_PROBES`
+        probes must agree while the engine runs as many requests as it ever did.
         """
         self.foreign = max(0, running + waiting - max(self._peak, in_flight))
         self._peak = in_flight
@@ -74,8 +75,8 @@ class EngineSlots:
                 self._learnt = running
 
     def room(self, *, running: int, waiting: int, unreflected: int, in_flight: int, kv_usage: float) -> int:
-        """Requests that the engine could begin at once; negative: as many wait for a slot. `unreflected`: requests of
-        this gateway that the last probe cannot have counted."""
+        """Requests that the engine could begin at once; negative: number that wait for a slot. `unreflected`: requests
+        of this gateway that the last probe cannot have counted."""
         if total := self.total:
             room = total - in_flight - self.foreign
         else:

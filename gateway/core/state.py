@@ -1,5 +1,5 @@
-"""What one gateway knows: its config, its policy, its targets and its requests, and the placer that knows prefixes. It
-says who is there to be asked; what is done with the answers is for others."""
+"""State of one gateway: its config, policy, targets, requests and limits, and the placer with its prefix indexes. It
+answers queries; decisions are made elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gateway.core.vocabulary import ControlVersion, GatewayId, ModelName, Place,
 
 
 class GatewayState:
-    """Shared by those who decide in `GatewayCore`; everybody else only looks at it."""
+    """State that the parts of `GatewayCore` share and change; all other code only reads it."""
 
     def __init__(self, gateway_id: GatewayId, place: Place, *, seed: int, plug_ins: PlugIns) -> None:
         self.gateway_id = gateway_id
@@ -36,9 +36,9 @@ class GatewayState:
         self.assignment_version = 0
         self.control = ControlVersion()
         self.away: frozenset[ModelName] = frozenset()
-        """Models of ours that somebody else serves for now."""
+        """Models of replicas in this gateway's config that another gateway serves for the moment."""
         self.rules_version = 0
-        """Changes with all that `Intake.admittance_of` rests on: policy, lockdown, and what replicas accept."""
+        """Changes with every input of `Intake.admittance_of`: policy, lockdown, and the replicas' `accepts` rules."""
         self.draining = False
         self.locked_down = False
         self.requests: dict[RequestId, RequestState] = {}
@@ -65,14 +65,14 @@ class GatewayState:
         self.stored_responses = StoredResponses(self.config.placement.stored_responses_max)
 
     def _homes(self) -> int:
-        """The replicas that somebody is held for."""
+        """Mask of the replicas that some request is held for."""
         return self.waiting.homes
 
     def _known_share(self, request: RequestState) -> float:
-        """Of its prompt, what a replica knows that may have it now."""
+        """Share of the request's prompt that is cached at a replica that could take it."""
         return self.placer.known_share(request)
 
     def ladder_of(self, request_class: RequestClass) -> Ladder | None:
-        """The pools that such requests may go to; None where they are not told apart by budgets."""
+        """Pools that such requests may go to; None where pools are not distinguished by token budget."""
         overflows = self.config.placement.overflow_of(request_class.model) is OverflowMode.ON
         return self.ladders.of(request_class, overflows=overflows)

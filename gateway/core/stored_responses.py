@@ -1,5 +1,5 @@
-"""Which target made a stored response, so that whatever refers to it finds its way back. Bounded; the oldest is
-forgotten."""
+"""Map stored responses to the targets that made them, so that requests that refer to a response reach its target.
+Bounded; the least recently used entry is dropped first."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ _KEY_BYTES = 16
 
 
 def stored_response_key(tenant: TenantName, response_id: str) -> str:
-    """What edges put into `follows` and `ResponseStored`. A tenant cannot guess its way to another's: the hash is a
-    cryptographic one, and the tenant's name is framed by its length."""
+    """Key of a stored response, as edges put it into `follows` and `ResponseStored`. A tenant cannot guess another's
+    key: the hash is cryptographic, and the tenant's name is framed by its length."""
     fields = (tenant.encode("utf-8", "surrogatepass"), response_id.encode("utf-8", "surrogatepass"))
     return blake2b(len(fields[0]).to_bytes(4, "big") + b"".join(fields), digest_size=_KEY_BYTES).hexdigest()
 
 
 class StoredResponses:
-    """Keys are hashes that the edge makes of tenant and response id, so one tenant cannot reach another's."""
+    """Target of each stored response. Keys are hashes of tenant and response id, so one tenant cannot reach
+    another's."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max

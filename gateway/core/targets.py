@@ -1,8 +1,8 @@
-"""What every target is, one of our replicas or another gateway: a slot, what was last heard of it, and what our own
-legs there teach about its health.
+"""Common part of all targets, replicas and peers: a slot, the last observation, and the health that this gateway's own
+legs reveal.
 
-Sets of targets are bit masks over slots, kept up to date at each change, so that no decision visits every target. What
-a target says of itself, and how full that makes it, only its kind knows; nothing here asks of which kind a target is.
+Sets of targets are bit masks over slots, updated at each change, so that no decision visits every target. Observations
+and fullness are specific to each kind of target and handled by subclasses.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from gateway.core.timers import Timer, TimerKind, Timers
 from gateway.core.vocabulary import LegResult, PeerSpec, ReplicaSpec, RequestId, Standing, Target
 
 LegKey = tuple[RequestId, int, int]
-"""Request, attempt, leg."""
+"""Request, attempt number and leg number."""
 Spec = ReplicaSpec | PeerSpec
 AVAILABLE: Final = Standing.AVAILABLE
-"""A name of its own for what every observation asks about: Python 3.11 is slow to find a member of an enumeration."""
+"""Module constant because Python 3.11 looks enumeration members up slowly, and every observation needs this one."""
 _CLOSED: Final = BreakerState.CLOSED
 _OPEN: Final = BreakerState.OPEN
 _DISTRUSTED_FOR = frozenset({LegResult.FAILED, LegResult.BUSY, LegResult.REFUSED})
@@ -29,7 +29,7 @@ NO_LIMIT: Final = 1 << 60
 
 
 class TargetState(Generic[_SpecOf_co]):
-    """One target, and our legs there."""
+    """One target, and this gateway's legs there."""
 
     __slots__ = (
         "accepting",
@@ -67,41 +67,42 @@ class TargetState(Generic[_SpecOf_co]):
         config: CoreConfig,
     ) -> None:
         self.home = home
-        """Whoever starts or ends a leg here tells the set that this target is in."""
+        """Set that contains this target; it must be told when a leg starts or ends here."""
         self.spec = spec
         self.slot = slot
         self.target = target
         self.timer = Timer(timer_kind, target.id)
         self.healthy = False
-        """It answered when last asked."""
+        """The target answered when last asked."""
         self.accepting = True
-        """False while it says itself that it takes nothing."""
+        """False while the target itself says that it takes no requests."""
         self.detail = ""
         self.in_flight = 0
         self.counts_legs = False
-        """The number of own legs there has a say in its standing, whatever its breaker and ramp say."""
+        """The number of own legs influences the standing, whatever breaker and ramp say."""
         self.credit = NO_LIMIT
-        """Own legs that its last word cannot have counted, up to which they have no say in its standing."""
+        """Own legs not reflected in the last observation, up to which they do not influence the standing."""
         self.unreflected: dict[LegKey, int] = {}
-        """Own legs without a first token that its last word cannot have counted, with the time of each."""
+        """Own legs that the last observation cannot have counted, with the start time of each. At a replica, a leg
+        leaves with its first token; at a peer, only a heartbeat removes it."""
         self.prefilling: dict[LegKey, int] = {}
-        """Own legs without a first token, each with the bytes of its prompt that the target was not known to have."""
+        """Own legs without a first token, each with the prompt bytes that the target was not known to have cached."""
         self.backlog_bytes = 0
-        """The sum of these: what it has to read for us before it answers the last of them."""
+        """Sum of `prefilling`: prompt bytes that the target has to prefill before it has answered all of these legs."""
         self.distrusted_since_ns: int | None = None
-        """A leg failed or was turned away then: not available until a later word of it says otherwise."""
+        """Time at which a leg failed or was refused: the target is unavailable until a later observation clears it."""
         self.breaker = Breaker(config.attempt)
         self.ramp = Ramp(config.attempt)
         self.rest = Rest(config.attempt)
         self.standing_when_lost = standing_when_lost
         self.standing = standing_when_lost
-        """As of the last change or deadline of this target."""
+        """Standing as of the last change or deadline of this target."""
         self.listed = True
-        """False once it left the assignment; running legs may still end here."""
+        """False once the target has left the assignment; running legs may still end here."""
 
     @property
     def first_unread_bytes(self) -> int:
-        """Bytes of prompt that the oldest of our legs there without a first token has it read; 0: there is none."""
+        """Uncached prompt bytes of the oldest own leg without a first token; 0: there is none."""
         for unread_bytes in self.prefilling.values():
             return unread_bytes
         return 0
@@ -122,7 +123,7 @@ class Targets(Generic[_State, _Spec]):
         self._free_slots: list[int] = []
         self._slots_used = 0
         self.usable = 0
-        """Mask of those that are available, as far as no request has a say in it."""
+        """Mask of the available targets, before any request-specific check."""
         self.version = 0
         """Changes with the set, so that masks derived from it can be cached."""
 
@@ -139,7 +140,7 @@ class Targets(Generic[_State, _Spec]):
         return self._by_slot[slot]
 
     def mask_of(self, targets: Iterable[Target]) -> int:
-        """The slots of those among them that are here now."""
+        """Mask of those of `targets` that are in the set."""
         mask = 0
         for target in targets:
             state = self._by_id.get(target.id)
@@ -147,7 +148,7 @@ class Targets(Generic[_State, _Spec]):
                 mask |= 1 << state.slot
         return mask
 
-    # What changes them
+    # Changes
 
     def configure(self, config: CoreConfig, now_ns: int) -> None:
         self._config = config
@@ -188,7 +189,8 @@ class Targets(Generic[_State, _Spec]):
         *,
         has_failed_elsewhere: bool = False,
     ) -> None:
-        """A leg is over, `took_ns` after it was started. `has_failed_elsewhere`: its request has, before."""
+        """Record the end of a leg, `took_ns` after its start. `has_failed_elsewhere`: its request has failed at another
+        target."""
         assert state.in_flight > 0, f"{state.target}: a leg ended that was not in flight"
         state.in_flight -= 1
         state.backlog_bytes -= state.prefilling.pop(key, 0)
@@ -201,14 +203,14 @@ class Targets(Generic[_State, _Spec]):
         self._legs_changed(state, now_ns)
 
     def wake(self, target_id: str, now_ns: int) -> None:
-        """A deadline of this target has come: staleness, a rest, an open breaker, or a step of its ramp."""
+        """Handle a deadline of this target: staleness, end of a rest, an open breaker, or a step of its ramp."""
         state = self._by_id.get(target_id)
         if state is not None:
             self.refresh(state, now_ns)
 
     def _legs_changed(self, state: _State, now_ns: int) -> None:
-        """Refresh a target whose legs have changed, unless legs have no say in its standing: it is available, counts
-        no legs, and nothing was found against it."""
+        """Refresh a target whose legs have changed, unless legs do not influence its standing: it is available, counts
+        no legs, and has no breaker, ramp, credit or distrust against it."""
         if (
             state.standing is not AVAILABLE
             or state.counts_legs
@@ -220,7 +222,8 @@ class Targets(Generic[_State, _Spec]):
             self.refresh(state, now_ns)
 
     def refresh(self, state: _State, now_ns: int) -> None:
-        """Bring the masks into line with one target's state, and ask to be woken when time alone may change it."""
+        """Recompute one target's standing and the masks, and set its timer for the next change that time alone may
+        cause."""
         if not state.listed:
             return
         state.breaker.wake(now_ns)
@@ -231,22 +234,23 @@ class Targets(Generic[_State, _Spec]):
             self._note_standing(state)
         self._arm(state, now_ns)
 
-    # What each kind knows for itself
+    # Specific to each kind
 
     def _make(self, spec: _Spec, slot: int) -> _State:
         raise NotImplementedError
 
     def _stale_ns(self, state: _State) -> int:
-        """When it will have been silent for too long; 0 of one that was never heard."""
+        """Time from which the target's last observation is stale; 0 if there has been none."""
         raise NotImplementedError
 
     def _note_change(self, state: _State) -> None:
-        """Something has changed that an answer given before may rest on."""
+        """Note a change that cached answers may depend on."""
 
-    # Inside
+    # Internals
 
     def _own(self, wanted: dict[str, _Spec]) -> tuple[list[_State], list[_State]]:
-        """Have exactly these from now on. Gives those that joined and those that left; a changed spec does both."""
+        """Own exactly these targets. Return those that joined and those that left; a target whose spec changed does
+        both."""
         left = [state for target_id, state in self._by_id.items() if wanted.get(target_id) != state.spec]
         for state in left:
             self._drop(state)
@@ -274,8 +278,8 @@ class Targets(Generic[_State, _Spec]):
         self._timers.cancel(state.timer)
 
     def _believe(self, state: _State, measured_ns: int, travel_ns: int = 0) -> None:
-        """Its word of that moment stands for whatever had reached it: what we distrusted, and legs of ours that
-        were so long on their way."""
+        """Apply an observation measured at that time: it clears an earlier distrust, and counts the own legs that had
+        reached the target by then, `travel_ns` after they were sent."""
         if state.distrusted_since_ns is not None and measured_ns >= state.distrusted_since_ns:
             state.distrusted_since_ns = None
         if not state.unreflected:
@@ -286,8 +290,8 @@ class Targets(Generic[_State, _Spec]):
                 self._note_change(state)
 
     def _stays_available(self, state: _State, now_ns: int) -> bool:
-        """What `refresh` would find of most whose word was just heard, at a fraction of its cost: available, and
-        nothing else in sight but that it falls silent. Only for a word that speaks against nothing."""
+        """Shortcut for `refresh` after an observation that reports nothing negative. True: the target stays available
+        and only its staleness timer had to be set."""
         if state.standing is not AVAILABLE:
             return False
         if state.breaker.state is not _CLOSED or state.ramp.limit is not None:
@@ -299,7 +303,7 @@ class Targets(Generic[_State, _Spec]):
         return True
 
     def _standing(self, state: _State, now_ns: int) -> Standing:
-        """As far as no request has a say in it."""
+        """Standing before any request-specific check."""
         if not state.healthy:
             return state.standing_when_lost
         if now_ns >= self._stale_ns(state):
@@ -323,7 +327,7 @@ class Targets(Generic[_State, _Spec]):
         self._note_change(state)
 
     def _arm(self, state: _State, now_ns: int) -> None:
-        """Be woken at the first moment at which time alone may change its standing."""
+        """Set the timer to the first moment at which time alone may change the standing."""
         deadlines: list[int] = []
         if now_ns < (stale_ns := self._stale_ns(state)):
             deadlines.append(stale_ns)

@@ -1,6 +1,5 @@
-"""What one tenant with limits does at this gateway, and which part of each limit it may have here. It hears nobody:
-whoever divides limits tells it what others ask for.
-"""
+"""Use that one tenant with limits makes of this gateway, and the share of each limit that it may use here. The code
+that divides limits supplies the demands of other gateways; the meter itself receives no messages."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ class LimitKind(Word):
 
 
 class Divided:
-    """One limit of one tenant: our share of it, and what is asked for here."""
+    """One limit of one tenant: this gateway's share of it, and the demand here."""
 
     __slots__ = ("_before", "_growth", "_now", "_of", "_shares", "floor", "limit", "share")
 
@@ -30,11 +29,11 @@ class Divided:
         self.share = limit
         self.floor = limit
         self._now = self._before = 0
-        """Asked for in this window, and in the one before."""
+        """Demand in this window, and in the one before."""
         self._growth: SlowGrowth | None = None
         self._of: list[int] = []
         self._shares: list[int] = []
-        """Worked out last, and of which demands."""
+        """Shares computed last, from the demands in `_of`."""
 
     @property
     def asked(self) -> int:
@@ -47,21 +46,22 @@ class Divided:
         self._now = max(0, self._now + amount)
 
     def turn(self) -> None:
-        """The next window begins."""
+        """Begin the next window."""
         self._before, self._now = self._now, 0
 
     def alone(self) -> None:
-        """Nobody has a part in it."""
+        """Take the whole limit: no other gateway shares it."""
         self.share = self.floor = self.limit
         self._growth = None
 
     def wait(self, floor: int, now_ns: int) -> None:
-        """Nobody knows yet what others use; nor do they know what is asked for here."""
+        """Fall back to the floor while the other gateways' demands are unknown and they do not know this one's."""
         self.share = self.floor = floor
         self._growth = SlowGrowth(floor, now_ns)
 
     def divide(self, demands: list[int], floors: list[int], at: int, now_ns: int, heard_ns: int) -> None:
-        """`at`: where we stand among those who divide it. `heard_ns`: what we told before that, the others know."""
+        """Follow the newly computed share. `at`: this gateway's rank. `heard_ns`: the other gateways have received
+        reports sent before this time."""
         if demands != self._of:
             self._of, self._shares = demands, shares_of(self.limit, demands, floors)
         self.floor = floors[at]
@@ -72,12 +72,12 @@ class Divided:
         self.share = max(self.floor, self._growth.share)
 
     def cap(self, left: int) -> None:
-        """To what others have not taken already."""
+        """Limit the share to what other gateways have left, but not below the floor."""
         self.share = max(self.floor, min(self.share, left))
 
 
 class TenantMeter:
-    """One tenant with limits, as far as its requests came in here."""
+    """One tenant with limits, counting the requests that arrived at this gateway."""
 
     __slots__ = (
         "asked_ns",
@@ -100,14 +100,14 @@ class TenantMeter:
         self.set_aside = 0
         """Tokens reserved by running requests; the unused part is refunded when each ends."""
         self.refused = 0
-        """For want of a place, in this window."""
+        """Requests refused for lack of a concurrency slot in this window."""
         self.asked_ns = self.turned_ns = now_ns
         self.request_bucket: TokenBucket | None = None
         self.token_bucket: TokenBucket | None = None
         self.follow(config)
 
     def follow(self, config: TenantConfig) -> None:
-        """Its limits have changed; what it uses is what it was."""
+        """Apply changed limits; counts of use stay."""
         self.config = config
         self.concurrency = _divided(config.concurrency_max)
         self.requests = _divided(config.requests_per_minute)
@@ -126,7 +126,7 @@ class TenantMeter:
         return not self.running and not any(limit.asked for _, limit in self.limits())
 
     def turn(self, now_ns: int, window_ns: int) -> None:
-        """To the window of this moment."""
+        """Advance to the window that contains `now_ns`."""
         passed = (now_ns - self.turned_ns) // window_ns
         if passed:
             self.turned_ns += passed * window_ns
@@ -143,7 +143,7 @@ class TenantMeter:
         self.token_bucket = _resized(self.token_bucket, self.tokens, now_ns)
 
     def is_in_debt(self, now_ns: int) -> bool:
-        """It has used more than it may have had yet: requests turned out longer than what was set aside for them."""
+        """Return whether it has used more tokens than it has accrued: requests came to more than their reservation."""
         return self.token_bucket is not None and self.token_bucket.is_in_debt(now_ns)
 
     def use(self, window_ns: int, told_in: PlaceRule | None = None) -> TenantUse:
@@ -159,11 +159,12 @@ class TenantMeter:
 
     @property
     def pressure(self) -> float:
-        """The largest part of a limit that is asked for."""
+        """Largest share of a limit that is asked for, at most 1."""
         return max([min(1.0, limit.asked / limit.limit) for _, limit in self.limits()], default=0.0)
 
     def leave(self, now_ns: int, *, was_turned_away: bool = False) -> None:
-        """A request of it is over. What was turned away after all has taken nothing; its tokens are settled anyway."""
+        """Record the end of a request. One that was refused after all gives its request back; its tokens are settled in
+        any case."""
         self.running -= 1
         assert self.running >= 0, f"more requests of {self.tenant} ended than began"
         if was_turned_away and self.request_bucket is not None:
@@ -185,7 +186,7 @@ def _resized(bucket: TokenBucket | None, limit: Divided | None, now_ns: int) -> 
 
 
 def demand_of(use: TenantUse, kind: LimitKind) -> int:
-    """What it says of that limit."""
+    """Demand that the report states for this kind of limit."""
     if kind is LimitKind.CONCURRENCY:
         return use.demand
     return use.requests_per_minute if kind is LimitKind.REQUESTS else use.tokens_per_minute

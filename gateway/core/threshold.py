@@ -1,9 +1,8 @@
-"""A short pool's threshold that tunes itself: it comes down when that pool preempts, turns away, cuts short or keeps
-requests waiting while the long one does not, and goes up again when it does not (token-budget paper, §7).
+"""Self-tuning threshold of a short pool: it falls when that pool preempts, rejects, cuts answers short or keeps
+requests waiting while the long pool does not, and rises again otherwise (token-budget paper, §7).
 
-It is given what ended and when, and answers with a number of tokens within its bounds. It moves at most once
-an interval, only on enough evidence, and without a reason never away from where it was set. It never looks at a
-request.
+Its input is which requests ended and when; its output is a number of tokens within bounds. It moves at most once an
+interval, only on enough evidence, and without a reason only towards the configured value. It never sees a request.
 """
 
 from __future__ import annotations
@@ -15,39 +14,39 @@ from gateway.core.value import value
 from gateway.core.vocabulary import Word
 
 _WINDOWS_MAX: Final = 30
-"""Intervals that evidence is gathered for at most: what is older says little of now."""
+"""Intervals over which evidence is gathered at most; older evidence is discarded."""
 _BELOW_CEILING: Final = 0.95
-"""So near it goes back to where it had to come down from, before it tries beyond."""
+"""Share of the ceiling (where it last had to come down) up to which it rises again before the ceiling expires."""
 _DOUBT_DOUBLINGS_MAX: Final = 5
 
 
 class Trouble(Word):
-    """What went wrong with a request in the short pool."""
+    """Problem that a request met in the short pool."""
 
     PREEMPTED = "preempted"
-    """Its engine took its blocks away for others."""
+    """The engine took KV blocks from it for other requests."""
     REJECTED = "rejected"
-    """Its engine, or the pool's queue, turned it away."""
+    """The engine, or the pool's queue, refused it."""
     MISROUTED = "misrouted"
-    """It was longer than the pool takes: refused for its length, or its answer was cut there."""
+    """The request was too long for the pool: refused for its length, or its answer was cut there."""
 
 
 class Move(Word):
-    """Why a threshold changed."""
+    """Reason of a change of the threshold."""
 
     TROUBLE = "trouble"
-    """Down: too many went wrong in the short pool."""
+    """Down: too many requests met problems in the short pool."""
     SHORT_LATE = "short_late"
-    """Down: the short pool keeps them waiting, and the long one does not."""
+    """Down: requests wait too long in the short pool, and less in the long one."""
     LONG_LATE = "long_late"
-    """Up: the other way round."""
+    """Up: requests wait too long in the long pool, and not more in the short one."""
     HOME = "home"
-    """Back towards where it was set, with nothing against it."""
+    """Back towards the configured value, with no evidence against it."""
 
 
 @value
 class Moved:
-    """One change, for the record."""
+    """One change of a threshold, for the record."""
 
     from_tokens: int
     to_tokens: int
@@ -55,7 +54,7 @@ class Moved:
 
 
 class _Counts:
-    """Since the last look."""
+    """Counts since the last adjustment."""
 
     __slots__ = ("late", "requests", "troubled")
 
@@ -74,19 +73,19 @@ class _Counts:
 
 
 class Threshold:
-    """Of one model's short pool."""
+    """Threshold of one model's short pool."""
 
     def __init__(self, config: ThresholdConfig, home_tokens: int, limit_tokens: int, now_ns: int) -> None:
-        """`home_tokens`: what was configured. `limit_tokens`: the pool's window, which it never goes beyond."""
+        """`home_tokens`: the configured value. `limit_tokens`: the pool's context window, the upper bound."""
         assert 0 < home_tokens <= limit_tokens, "a threshold is within its pool's window"
         self._config = config
         self._home = home_tokens
         self._limit = limit_tokens
         self.tokens = home_tokens
         self._ceiling: int | None = None
-        """Where it last had to come down from; None while it never had to, or that is long ago."""
+        """Value from which it last had to come down; None: never."""
         self._doubts = 0
-        """How often in a row that came of trying beyond."""
+        """Consecutive times that it had to come down after rising beyond an earlier ceiling."""
         self._ceiling_until_ns = 0
         self._looked_ns = now_ns
         self._short = _Counts()
@@ -106,14 +105,14 @@ class Threshold:
         return min(self._config.tokens_min, self._home)
 
     def configure(self, config: ThresholdConfig, home_tokens: int, limit_tokens: int) -> None:
-        """Where it stands stays, within the new bounds."""
+        """Apply new bounds; the current value stays, moved within them."""
         assert 0 < home_tokens <= limit_tokens, "a threshold is within its pool's window"
         self._config, self._home, self._limit = config, home_tokens, limit_tokens
         self.tokens = min(max(self.tokens, self.least_tokens), limit_tokens)
 
     def ended(self, *, in_short: bool, trouble: Trouble | None = None, first_token_after_ns: int | None = None) -> None:
-        """One request, wherever it ran. `first_token_after_ns`: from its arrival; None where there was none. What goes
-        wrong in the long pool says nothing of the threshold."""
+        """Count one request, in the short pool or a longer one. `first_token_after_ns`: time from arrival to first
+        token; None: not known. Problems in the long pool are counted but not used."""
         counts = self._short if in_short else self._long
         counts.requests += 1
         if trouble is not None:
@@ -122,11 +121,11 @@ class Threshold:
             counts.late += 1
 
     def troubled(self, count: int) -> None:
-        """Of requests in the short pool that have been told of, or will be: so many went wrong."""
+        """Count `count` problems of requests in the short pool; the requests themselves are counted by `ended`."""
         self._short.troubled += count
 
     def adjust(self, now_ns: int) -> Moved | None:
-        """At most one step. To be asked now and then, such as whenever a request has ended."""
+        """Move at most one step, at most once an interval. Called repeatedly, such as whenever a request has ended."""
         since_ns, config = now_ns - self._looked_ns, self._config
         if since_ns < config.interval_ns:
             return None
@@ -142,7 +141,7 @@ class Threshold:
         self.tokens = tokens
         return moved
 
-    # Parts
+    # Internals
 
     def _reason(self) -> Move | None:
         config, short, long = self._config, self._short, self._long
@@ -155,7 +154,7 @@ class Threshold:
         return Move.HOME if self.tokens != self._home else None
 
     def _target(self, move: Move | None, now_ns: int) -> int:
-        """Where that leads, within all bounds."""
+        """Value that the move leads to, within all bounds."""
         if move is None:
             return self.tokens
         if move is Move.TROUBLE or move is Move.SHORT_LATE:
@@ -169,7 +168,8 @@ class Threshold:
         return min(raised, self._limit, self._allowed(raised, now_ns))
 
     def _came_down(self, now_ns: int) -> None:
-        """The sooner it has to come down after it tried beyond, the longer it waits before it tries again."""
+        """Set the ceiling. Its duration doubles each time that the threshold has come down again after rising beyond a
+        ceiling."""
         tried_beyond = self._ceiling is not None and self.tokens >= int(self._ceiling * _BELOW_CEILING)
         self._doubts = min(self._doubts + 1, _DOUBT_DOUBLINGS_MAX) if tried_beyond else 0
         self._ceiling = self.tokens

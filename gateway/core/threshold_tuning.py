@@ -1,7 +1,7 @@
-"""Tunes the thresholds of a gateway's own pools, where that is asked for: tells each threshold what ended in its pool
-and in longer ones, and the replicas where it stands now.
+"""Tune the thresholds of a gateway's own pools, where configured: report to each threshold the requests that ended in
+its pool and in longer ones, and pass its current value to the replicas.
 
-It never places anything. What peers run is theirs to tune: their pools' thresholds come with their heartbeats.
+This module places nothing. Peers tune their own pools; those thresholds arrive with their heartbeats.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from gateway.core.vocabulary import LegResult, PoolName
 
 
 class ThresholdTuning:
-    """One gateway's. Asked only about requests whose budget counts; free of charge where nothing is tuned."""
+    """Threshold tuning of one gateway. Only requests whose budget counts are reported; almost free where nothing is
+    tuned."""
 
     def __init__(self, core: GatewayState) -> None:
         self._core = core
         self.thresholds: dict[PoolName, Threshold] = {}
-        """As many as there are pools of ours with one."""
+        """Threshold of each assigned pool that has one."""
         self._preempted: dict[PoolName, int] = {}
 
     def configured(self, now_ns: int) -> None:
-        """Pools or settings may be others: a threshold that was set elsewhere begins there, others stand where they
-        stood."""
+        """Follow changed pools or config: a threshold with a new configured value starts there, others keep their
+        value."""
         if not self._core.config.threshold.tuned:
             for pool, threshold in self.thresholds.items():
                 self._core.replicas.retune(pool, threshold.home_tokens)
@@ -43,13 +44,14 @@ class ThresholdTuning:
         self._preempted = {pool: self._preempted.get(pool, 0) for pool in self.thresholds}
 
     def first_token(self, request: RequestState, leg: LegState, now_ns: int) -> None:
-        """Of an answer in one piece the time to it says nothing of waiting."""
+        """Count a request's first token. The time to it is counted only for streams: without a stream it does not show
+        a wait."""
         if self.thresholds and isinstance(leg.state, ReplicaState):
             after_ns = now_ns - request.arrived_ns if request.profile.stream else None
             self._ended(leg.state.spec.pool, after_ns)
 
     def leg_ended(self, leg: LegState, event: LegEnded, now_ns: int, *, was_cut: bool) -> bool:
-        """True: a threshold has moved."""
+        """Count the end of a leg and adjust the thresholds. True: a threshold has moved."""
         if not self.thresholds or not isinstance(leg.state, ReplicaState):
             return False
         pool = leg.state.spec.pool
@@ -69,7 +71,7 @@ class ThresholdTuning:
                 has_moved = True
         return has_moved
 
-    # Parts
+    # Internals
 
     def _ended(self, pool: PoolName, after_ns: int | None) -> None:
         for name, threshold in self.thresholds.items():
@@ -79,7 +81,7 @@ class ThresholdTuning:
                 threshold.ended(in_short=False, first_token_after_ns=after_ns)
 
     def _count_preempted(self, pool: PoolName, own: Threshold) -> None:
-        """An engine tells how many, and not whom."""
+        """Count the pool's new preemptions; engines report their number, not the requests."""
         total = self._core.replicas.preempted.get(pool, 0)
         before, self._preempted[pool] = self._preempted.get(pool, 0), total
         if total > before:

@@ -1,4 +1,4 @@
-"""Deadlines in one heap, so that a core asks its driver for a single wake-up. It never reads a clock."""
+"""Timers of a core, kept in one heap so that the core asks its driver for a single wake-up. It never reads a clock."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from gateway.core.vocabulary import Word
 
 _SLACK = 16
-"""So many dead entries stay in a heap however few timers are set; each keeps its timer."""
+"""Dead entries tolerated in a heap however few timers are set; each keeps its timer alive."""
 _NEVER = 1 << 61
-"""Still an int that a compiled timer holds by value."""
+"""Largest deadline; still an int that a compiled timer holds by value."""
 
 
 class TimerKind(Word):
@@ -19,14 +19,14 @@ class TimerKind(Word):
     PEER = "peer"
     PUBLISH = "publish"
     DECODE = "decode"
-    """Of a disaggregated pool: its next tick, or the end of somebody's lease."""
+    """Timer of a disaggregated pool: its next tick, or the end of a lease."""
     SHARES = "shares"
-    """When tenants' limits are next divided."""
+    """Time at which tenants' limits are next divided."""
 
 
 class Timer:
-    """The one deadline of one thing, held by whatever it is about: setting it looks nothing up. `Timers` alone changes
-    it."""
+    """The single deadline of one object, which holds its timer, so that setting it needs no look-up. Only `Timers`
+    changes it."""
 
     __slots__ = ("at_ns", "entry_ns", "entry_serial", "id", "kind")
 
@@ -35,26 +35,26 @@ class Timer:
         self.id = of
         self.at_ns = _NEVER
         self.entry_ns = _NEVER
-        """Never later than `at_ns`."""
+        """Deadline of the heap entry; never later than `at_ns`."""
         self.entry_serial = 0
-        """Of the entry in the heap that stands for it; 0 when none does."""
+        """Serial number of the heap entry that represents the timer; 0: none does."""
 
 
 _Entry = tuple[int, int, Timer]
 
 
 class Timers:
-    """The deadlines of one core. Setting a timer again replaces its deadline. O(log n) each, memory bounded by the
-    timers that are set.
+    """Deadlines of one core. Setting a timer again replaces its deadline. O(log n) each, memory bounded by the number
+    of timers that are set.
 
-    Each timer that is set has one entry in the heap that stands for it, never later than its deadline. So a deadline
-    that is put off, as that of whatever shows signs of life is again and again, is one number changed: its entry is put
-    off when it comes up, and nobody is woken for it.
+    Each timer that is set has one live entry in the heap, never later than its deadline. Postponing a deadline, as
+    happens constantly with staleness timers, therefore only changes a number: the entry is postponed when it reaches
+    the top, and causes no wake-up.
     """
 
     def __init__(self) -> None:
         self._heap: list[_Entry] = []
-        """Entries that stand for no timer any more are dead."""
+        """Heap of entries; an entry that represents no timer is dead."""
         self._set = 0
         self._serial = 0
 
@@ -73,7 +73,7 @@ class Timers:
                 heapq.heapify(self._heap)
 
     def set_earlier(self, timer: Timer, at_ns: int) -> None:
-        """Set, unless an earlier deadline already stands."""
+        """Set the timer, unless it already has an earlier deadline."""
         if at_ns <= timer.at_ns:
             self.set(timer, at_ns)
 
@@ -88,11 +88,11 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def may_be_due(self, now_ns: int) -> bool:
-        """Whether `pop_due` may find a timer; False is certain."""
+        """Return whether `pop_due` may find a timer; False is certain."""
         return bool(self._heap) and self._heap[0][0] <= now_ns
 
     def pop_due(self, now_ns: int) -> Iterator[Timer]:
-        """Take out each timer whose time has come, earliest first; those set meanwhile with a due time are included."""
+        """Remove and yield each due timer, earliest first, including timers set meanwhile with a due time."""
         while True:
             self._settle_top()
             if not self._heap or self._heap[0][0] > now_ns:
@@ -108,7 +108,7 @@ class Timers:
         return timer.at_ns, self._serial, timer
 
     def _settle_top(self) -> None:
-        """Drop the dead and put off the early, until the first entry is at its timer's deadline."""
+        """Drop dead entries and postpone early ones until the first entry is at its timer's deadline."""
         heap = self._heap
         while heap:
             at_ns, serial, timer = heap[0]

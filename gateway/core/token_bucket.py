@@ -1,37 +1,37 @@
-"""An allowance that refills steadily and may change while it is in use. Pure: time is an argument.
+"""Token bucket whose rate may change while it is in use. Pure: time is an argument.
 
-It is counted in what is left rather than in the time until it is full: an allowance that grows must not make anything
-out of nothing, since what one gateway may use more, another one may use less.
+The state is the level rather than the time until it is full: when a share of a limit moves between gateways, a larger
+rate must not create tokens retroactively.
 """
 
 from __future__ import annotations
 
 _MINUTE_NS = 60_000_000_000
 _DEBT_MINUTES_MAX = 60
-"""The longest that it can be in debt. What a request has used is an engine's word, which may be absurd."""
+"""Largest debt, in minutes of the rate. The debt comes from the usage an engine reports, which may be absurd."""
 
 
 class TokenBucket:
-    """So much a minute, and a minute's worth at once. All that several of these give in any time is at most what they
-    held at its beginning and what they were allowed since, however allowances move between them."""
+    """A rate per minute, and a capacity of one minute's worth. Several buckets together never give more in any period
+    than their levels at its start and the rates granted since, however rates move between them."""
 
     __slots__ = ("_at_ns", "_level", "per_minute")
 
     def __init__(self, per_minute: int, now_ns: int) -> None:
         self.per_minute = per_minute
         self._level = per_minute * _MINUTE_NS
-        """Of a unit, as many parts as a minute has nanoseconds: so refilling it never rounds."""
+        """Level in 1/60,000,000,000 of a unit (one part per nanosecond of a minute), so that refilling never rounds."""
         self._at_ns = now_ns
 
     def resize(self, per_minute: int, now_ns: int) -> None:
-        """What it holds stays, or as much of it as still fits."""
+        """Change the rate; the level stays, capped at the new capacity."""
         self._refill(now_ns)
         self.per_minute = per_minute
         self._level = min(self._level, per_minute * _MINUTE_NS)
 
     def wait_ns(self, amount: int, now_ns: int, coming_back: int = 0) -> int:
-        """0 when it may be taken now; never (-1) where nothing is allowed. Whoever asks for more than a minute's worth
-        gets it from a full bucket, and leaves a debt. `coming_back`: tokens that are assumed to be refunded now."""
+        """Time until the amount may be taken; 0: at once, -1: never, because the rate is 0. An amount above the
+        capacity needs a full bucket and leaves a debt. `coming_back`: tokens assumed to be refunded at once."""
         self._refill(now_ns)
         if not self.per_minute:
             return -1
@@ -56,7 +56,7 @@ class TokenBucket:
         return self._level < 0
 
     def reset_ns(self, now_ns: int) -> int:
-        """Until it is full."""
+        """Time until the bucket is full."""
         self._refill(now_ns)
         missing = self.per_minute * _MINUTE_NS - self._level
         return -(-missing // self.per_minute) if self.per_minute and missing > 0 else 0

@@ -1,8 +1,9 @@
-"""How many tokens a request will come to, learnt from what engines counted of earlier ones: no tokenizer, no text.
+"""Estimate how many tokens a request will come to, learnt from the counts that engines reported for earlier requests;
+no tokenizer, no text.
 
-Too few is the dear mistake (the request goes where it does not fit), too many the cheap one, so what is estimated is on
-the high side. It only estimates: which pool a request goes to is decided elsewhere. (Token-budget-aware pool routing,
-§2.1; where ours departs from it, the reason stands beside it.)
+Underestimation is expensive (the request goes where it does not fit), overestimation is cheap, so estimates are on the
+high side. The choice of the pool is made elsewhere. (Token-budget-aware pool routing, §2.1; where this module departs
+from it, the reason stands beside it.)
 """
 
 from __future__ import annotations
@@ -15,51 +16,52 @@ from gateway.core.value import value
 from gateway.core.vocabulary import Category, ModelName, RequestProfile, TenantName
 
 RATIO_MIN: Final = 1.0
-"""No token is less than a byte, but for those that come of no text."""
+"""Least bytes per token: a text token is at least one byte."""
 RATIO_MAX: Final = 8.0
-"""Bytes a token: no language has more. Long runs of blanks do, and they are not to be reckoned with."""
+"""Most bytes per token: no language has more. Long runs of blanks do, and are not modelled."""
 _CJK_START_MAX: Final = 2.0
-"""The paper starts CJK like all else, at twice what it measured of it: the dear mistake."""
+"""Upper bound of the start ratio for CJK text. The paper starts CJK like all else, at twice its measured ratio, which
+is the expensive error."""
 _FAR: Final = 4.0
-"""So many mean deviations from what is known an answer is believed, at most: ..."""
+"""Mean deviations from the mean at which an observation is capped."""
 _DEVIATION_MIN_SHARE: Final = 0.1
-"""... and of the mean, at least this share counts as a deviation there. What goes on being different widens the
-deviations, and is followed then."""
+"""Share of the mean that counts as the least deviation for that cap. Persistent differences widen the deviation, and
+are then followed."""
 _KNOWN_WEIGHT: Final = 4.0
-"""Before so many answers nothing is far from what is known."""
+"""Weight below which observations are not capped."""
 _TENANT_WEIGHT: Final = 8.0
-"""After so many answers a tenant is estimated by its own."""
+"""Weight from which a tenant's own ratio is used."""
 _START_WEIGHT: Final = 0.05
-"""Of the ratio to start from: the first answer of any length takes its place."""
+"""Weight of the start ratio: the first observation practically replaces it."""
 _UNSURE_SHARE: Final = 0.25
-"""Of the mean: what it may be off while a single answer is known."""
+"""Deviation assumed after a single observation, as a share of the mean."""
 _LIGHT_BYTES: Final = 256
-"""A prompt of so many bytes teaches half as much as a long one: around a short one, what its engine adds weighs more
-than its text."""
+"""Prompt size in bytes that has half the weight of a long prompt: what the engine adds around a short prompt weighs
+more than its text."""
 _LIGHT_BYTES_A_TOKEN: Final = 16
-"""So does what came of no text, which is only guessed."""
+"""Bytes added to `_LIGHT_BYTES` for each prompt token that comes from no text, since such tokens are only estimated."""
 _ABSURD: Final = 16.0
-"""A count so many times off all bounds is none."""
+"""Factor beyond the bounds at which a reported count is discarded."""
 _MODELS_MAX: Final = 4096
-"""Pairs of model and category."""
+"""Most pairs of model and category."""
 _BUCKETS_AN_OCTAVE: Final = 4
 _BUCKETS: Final = 1 + 20 * _BUCKETS_AN_OCTAVE
 _LENGTHS_MAX: Final = 1024
-"""Answers; then each counts half from there on."""
+"""Answers counted before all counts are halved."""
 _LENGTHS_KNOWN: Final = 20
-"""Answers before which their lengths say nothing."""
+"""Answers needed before their lengths are used."""
 NO_TENANT: Final = TenantName("")
-"""Of what is learnt from all of them."""
+"""Tenant name of the ratios that all tenants share."""
 
 
 @value
 class Estimate:
-    """What one request is reckoned with."""
+    """Estimated tokens of one request."""
 
     prompt_tokens: int
     output_tokens: int
     is_soft: bool
-    """The client named no maximum: the answer may be longer."""
+    """The client set no maximum, so the answer may be longer than estimated."""
 
     @property
     def total_tokens(self) -> int:
@@ -68,7 +70,7 @@ class Estimate:
 
 @value
 class LearntRatio:
-    """What is known of the bytes that make a token."""
+    """Learnt ratio of bytes per token."""
 
     model: ModelName
     tenant: TenantName
@@ -80,7 +82,7 @@ class LearntRatio:
 
 @value
 class LearntLengths:
-    """Of answers without a maximum, how many were of which length: by the fourth root of two."""
+    """Histogram of the lengths of answers without a maximum; four buckets per doubling."""
 
     model: ModelName
     category: Category
@@ -89,14 +91,14 @@ class LearntLengths:
 
 @value
 class TokenBudgetSnapshot:
-    """All that is learnt, oldest first."""
+    """All learnt values, oldest first."""
 
     ratios: tuple[LearntRatio, ...] = ()
     lengths: tuple[LearntLengths, ...] = ()
 
 
 class Ratio:
-    """Bytes a token: a mean and a mean deviation, each of the last answers above all."""
+    """Bytes per token: an exponentially weighted mean and mean deviation."""
 
     __slots__ = ("deviation", "mean", "weight")
 
@@ -104,16 +106,17 @@ class Ratio:
         self.mean = mean
         self.deviation = deviation
         self.weight = weight
-        """How many answers are in it, no more than the decay lets count."""
+        """Number of observations in the mean, bounded by the decay."""
 
     def cautious(self, caution: float) -> float:
-        """c* = ĉ − γ·σ̂"""
+        """Conservative ratio c* = ĉ − γ·σ̂."""
         return max(RATIO_MIN, self.mean - caution * self.deviation)
 
     def learn(self, seen: float, weight: float, decay: float) -> None:
-        """One more answer: its bytes a token, and what it counts, at most 1.
+        """Learn one more observation: its bytes per token, and its weight, at most 1.
 
-        β rises with what is known, up to `decay`: an average with β alone would still lean on its start after 50.
+        The effective β rises with the number of observations, up to `decay`: with constant β the average would still
+        depend on its start value after 50 observations.
         """
         seen = min(max(seen, RATIO_MIN), RATIO_MAX)
         if self.weight >= _KNOWN_WEIGHT:
@@ -129,7 +132,7 @@ class Ratio:
 
 
 class Lengths:
-    """Of answers that nobody limited."""
+    """Histogram of the lengths of answers without a maximum."""
 
     __slots__ = ("_counts", "_total")
 
@@ -149,7 +152,7 @@ class Lengths:
         self._total += 1
 
     def quantile(self, share: float) -> int | None:
-        """Tokens that this share of the answers did not go beyond; None while too few are known."""
+        """Number of tokens that this share of the answers did not exceed; None while too few are known."""
         if self._total < _LENGTHS_KNOWN:
             return None
         left = share * self._total
@@ -161,32 +164,33 @@ class Lengths:
 
 
 class TokenBudget:
-    """Of one gateway, over all models."""
+    """Token estimates of one gateway, over all models."""
 
     def __init__(self, config: TokenBudgetConfig) -> None:
         self._config = config
         self._shared: dict[tuple[ModelName, Category], Ratio] = {}
         self._own: dict[tuple[ModelName, TenantName, Category], Ratio] = {}
         self._lengths: dict[tuple[ModelName, Category], Lengths] = {}
-        # All three: whoever was heard of last comes last.
+        # All three are ordered by their last observation, oldest first.
         self.observed = 0
-        """How often something was learnt."""
+        """Number of observations learnt."""
 
     def configure(self, config: TokenBudgetConfig) -> None:
-        """What is learnt stays."""
+        """Apply a changed config; everything learnt is kept, up to the new `tenants_max`."""
         self._config = config
         while len(self._own) > config.tenants_max:
             del self._own[next(iter(self._own))]
 
     def estimate(self, profile: RequestProfile) -> Estimate:
-        """Costs a few look-ups."""
+        """Estimate the request's tokens, with a few dictionary look-ups."""
         prompt_tokens = ceil(text_bytes_of(profile) / self.bytes_a_token(profile)) + profile.extra_prompt_tokens
         if profile.output_tokens_max is not None:
             return Estimate(prompt_tokens, profile.output_tokens_max, is_soft=False)
         return Estimate(prompt_tokens, self._output_tokens(profile), is_soft=True)
 
     def bytes_a_token(self, profile: RequestProfile) -> float:
-        """What to reckon with: the tenant's own once enough is known, else what all have in common."""
+        """Ratio to use for a request: the tenant's own once it has enough weight, else the ratio shared by all
+        tenants."""
         model, category = profile.model, profile.category
         own = self._own.get((model, profile.tenant, category))
         if own is not None and own.weight >= _TENANT_WEIGHT:
@@ -203,8 +207,8 @@ class TokenBudget:
         output_tokens: int | None,
         was_cut: bool = False,
     ) -> None:
-        """What its engine counted; None, or nonsense, teaches nothing. `was_cut`: its answer ended because the pool has
-        no room for more, and would have been longer."""
+        """Learn from the counts that the engine reported; None or absurd values are ignored. `was_cut`: the answer was
+        cut by the pool's limit and would have been longer."""
         if profile.is_control:
             return
         if prompt_tokens is not None:
@@ -213,7 +217,7 @@ class TokenBudget:
             self._learn_output(profile, 2 * output_tokens if was_cut else output_tokens)
 
     def ratios(self) -> dict[tuple[ModelName, Category], float]:
-        """What is reckoned with for tenants of whom nothing is known."""
+        """Conservative ratios used for tenants without an own one."""
         return {key: ratio.cautious(self._config.caution) for key, ratio in self._shared.items()}
 
     def snapshot(self) -> TokenBudgetSnapshot:
@@ -223,7 +227,7 @@ class TokenBudget:
         return TokenBudgetSnapshot((*shared, *own), tuple(lengths))
 
     def restore(self, snapshot: TokenBudgetSnapshot) -> None:
-        """Before anything is learnt. What is out of all bounds is left out."""
+        """Restore a snapshot before anything is learnt. Entries out of bounds are left out."""
         for each in snapshot.ratios:
             if _is_sound(each):
                 ratio = Ratio(each.mean, each.deviation, each.weight)
@@ -235,7 +239,7 @@ class TokenBudget:
             if len(known.counts) == _BUCKETS and min(known.counts) >= 0 and sum(known.counts) <= _LENGTHS_MAX:
                 self._keep_lengths(known.model, known.category, Lengths(known.counts))
 
-    # Parts
+    # Internals
 
     def _start(self, category: Category) -> float:
         start = self._config.ratio_start
@@ -247,7 +251,8 @@ class TokenBudget:
         return self._config.output_start_tokens if tokens is None else tokens
 
     def _learn_prompt(self, profile: RequestProfile, prompt_tokens: int) -> None:
-        """Not from one that goes on behind a stored response: what stands there is counted, and not seen."""
+        """Learn from a prompt, unless it follows a stored response, whose content the engine counts but the gateway
+        does not see."""
         text_bytes, extra = text_bytes_of(profile), profile.extra_prompt_tokens
         if text_bytes <= 0 or prompt_tokens <= 0 or profile.follows:
             return
@@ -301,14 +306,14 @@ def _learnt(model: ModelName, tenant: TenantName, category: Category, ratio: Rat
 
 
 def _is_sound(learnt: LearntRatio) -> bool:
-    """Also where a number is none: that is not less than anything."""
+    """Return whether the values are within bounds; NaN is not."""
     return (
         RATIO_MIN <= learnt.mean <= RATIO_MAX and 0.0 <= learnt.deviation <= RATIO_MAX and 0.0 < learnt.weight <= 1000.0
     )
 
 
 def _bucket_of(tokens: int) -> int:
-    """The first whose bound is no less."""
+    """First bucket whose bound is at least `tokens`."""
     return min(_BUCKETS - 1, ceil(_BUCKETS_AN_OCTAVE * log2(max(1, tokens))))
 
 

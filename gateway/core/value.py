@@ -1,4 +1,5 @@
-"""How the plain values of the mesh are made. Dozens come and go with every request, so making one has to be cheap."""
+"""Decorator for the plain value classes of the mesh. Dozens of values are made per request, so making one must be
+cheap."""
 
 from __future__ import annotations
 
@@ -10,6 +11,5 @@ _Class = TypeVar("_Class")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[_Class]) -> type[_Class]:
-    """A dataclass that nobody changes: the type checker sees to that, since a frozen one would take four times as long
-    to make."""
+    """Make a dataclass that is immutable by type checking only: a frozen one takes four times as long to construct."""
     return dataclass(slots=True, unsafe_hash=True)(cls)

@@ -1,6 +1,6 @@
-"""The words of the mesh: ids, places, targets, outcomes and the plain values that events and effects carry.
+"""Vocabulary of the mesh: ids, places, targets, outcomes and the plain values that events and effects carry.
 
-Nothing here decides anything. One word stands for one thing, in code, config, metrics and docs alike.
+No decisions are made here. One word stands for one thing, in code, config, metrics and docs alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Jurisdiction = NewType("Jurisdiction", str)
 GatewayId = NewType("GatewayId", str)
 ReplicaId = NewType("ReplicaId", str)
 ModelName = NewType("ModelName", str)
-"""A name that clients put into `model`: a base model or a LoRA adapter, which is routed like a model of its own."""
+"""Name that clients put into `model`: a base model or a LoRA adapter, which is routed like a model of its own."""
 PoolName = NewType("PoolName", str)
 TenantName = NewType("TenantName", str)
 RequestId = NewType("RequestId", str)
@@ -28,22 +28,22 @@ PREFIX_HASH_BYTES = 8
 
 @value
 class Place:
-    """Where plaintext would be seen: a region and the jurisdiction whose law holds there."""
+    """Place where plaintext would be seen: a region and the jurisdiction whose law applies there."""
 
     region: RegionName
     jurisdiction: Jurisdiction
 
 
 class Word(StrEnum):
-    """One of a closed set of words. It is hashed as the text it is, which an enumeration would do in Python."""
+    """Member of a closed set of words. It hashes as its text, without the enumeration's slower Python-level hash."""
 
     __hash__ = str.__hash__
 
 
 @value
 class ControlVersion:
-    """Which controller said it, and when. Whoever took over later has a higher term; within one the version rises with
-    each change. Not to be mixed up with a gateway's own count of its assignments."""
+    """Version of a controller's snapshot. A controller that took over later has a higher term; within a term the
+    version rises with each change. Unrelated to a gateway's own count of its assignments."""
 
     term: int = 0
     version: int = 0
@@ -59,7 +59,7 @@ class TargetKind(Word):
 
 @value
 class Target:
-    """Something a leg can be sent to: one of our replicas or another gateway."""
+    """Possible destination of a leg: a replica of this gateway, or another gateway."""
 
     kind: TargetKind
     id: str
@@ -78,7 +78,7 @@ def peer_target(gateway_id: GatewayId) -> Target:
 
 @value
 class RegionsWithin:
-    """Each of these regions, but only while one of these jurisdictions holds there."""
+    """Set of regions, each included only while one of these jurisdictions applies there."""
 
     regions: frozenset[RegionName]
     jurisdictions: frozenset[Jurisdiction]
@@ -86,16 +86,17 @@ class RegionsWithin:
 
 @value
 class PlaceRule:
-    """A set of places, named by jurisdiction or by region; a denied region is out, whatever else names it.
+    """Set of places, named by jurisdiction or by region; a denied region is excluded, whatever else names it.
 
-    Each way to be named only adds places, so whoever knows fewer of them reads a rule narrower than it is, never wider.
+    Every field but the denials only adds places, so a reader that does not know a field reads the rule as narrower than
+    it is, never wider.
     """
 
     jurisdictions: frozenset[Jurisdiction] = frozenset()
     regions: frozenset[RegionName] = frozenset()
     denied_regions: frozenset[RegionName] = frozenset()
     regions_within: tuple[RegionsWithin, ...] = ()
-    """What is left where one rule names regions and another one jurisdictions. No file says it."""
+    """Intersection of rules where one names regions and the other jurisdictions. Policy files cannot state it."""
 
     def allows(self, place: Place) -> bool:
         if place.region in self.denied_regions:
@@ -112,21 +113,21 @@ class PlaceRule:
 
 
 class Connector(Word):
-    """How the engines of a disaggregated pool hand a KV cache over. It decides what the gateway has to say to either,
-    and whether decoding is asked for after the prefill or beside it."""
+    """Protocol by which the engines of a disaggregated pool hand a KV cache over. It determines what the gateway sends
+    to each engine, and whether decoding is requested after the prefill or at the same time."""
 
     NIXL = "nixl"
-    """vLLM: the prefill's answer says where its blocks are, and the decode worker pulls them."""
+    """vLLM: the prefill's response says where its blocks are, and the decode worker pulls them."""
     MOONCAKE = "mooncake"
-    """vLLM: both are asked at once, and meet under an id that the gateway made."""
+    """vLLM: both engines are called at once, and meet under an id that the gateway made."""
     ASCEND = "ascend"
     """vllm-ascend: sequential as NIXL, with a mask on the prefill's one token."""
     SGLANG = "sglang"
-    """Both are asked at once, and meet in a bootstrap room."""
+    """SGLang: both engines are called at once, and meet in a bootstrap room."""
 
     @property
     def is_sequential(self) -> bool:
-        """Is the decode worker chosen only when the prompt has been read?"""
+        """Return whether the decode worker is chosen only after the prompt has been prefilled."""
         return self in (Connector.NIXL, Connector.ASCEND)
 
 
@@ -134,31 +135,32 @@ ALL_CONNECTORS: Final = frozenset(Connector)
 
 
 class Category(Word):
-    """What kind of text a prompt is, as far as it matters for how many bytes make a token."""
+    """Kind of text of a prompt, as far as it affects how many bytes make a token."""
 
     CODE = "code"
     PROSE = "prose"
-    """In a script whose letters tokenizers know well: Latin, Cyrillic, Greek."""
+    """Text in a script that tokenizers know well: Latin, Cyrillic, Greek."""
     CJK = "cjk"
     MIXED = "mixed"
-    """None of these, several, or nobody has looked."""
+    """Other text, several kinds, or not examined."""
 
 
 class ServiceClass(Word):
-    """What a request's client was promised: how soon it is served, and what becomes of it when others want the room.
+    """Service class of a request: how soon it is served, and whether it yields to other requests.
 
-    From the best to the least: each yields to those before it."""
+    Ordered from the highest to the lowest: each yields to those before it.
+    """
 
     INTERACTIVE = "interactive"
-    """Somebody waits for it."""
+    """A user waits for the answer."""
     BATCH = "batch"
-    """Nobody does, but it is to be done: it soaks up what is idle, here or in other regions, and yields."""
+    """No user waits, but the request must be done: it uses idle capacity, here or in other regions, and yields."""
     BEST_EFFORT = "best_effort"
-    """It runs where somebody is idle, or not at all."""
+    """The request runs where a target is idle, or not at all."""
 
     @property
     def rank(self) -> int:
-        """0 for the best."""
+        """Rank of the class; 0 is the highest."""
         return _SERVICE_RANKS[self]
 
 
@@ -167,7 +169,7 @@ _SERVICE_RANKS: Final = {each: rank for rank, each in enumerate(ServiceClass)}
 
 @value
 class RequestProfile:
-    """What a decision may know of a request. It holds no text, so neither does the journal."""
+    """Properties of a request that decisions may use. It holds no text, so neither does the journal."""
 
     request_id: RequestId
     model: ModelName
@@ -179,31 +181,32 @@ class RequestProfile:
     prefix_block_bytes: int
     """Bytes of prompt behind each hash; the last, partial block has none."""
     session_key: str
-    """Keeps one user's or session's requests together under consistent hashing; never empty."""
+    """Key that keeps one user's or session's requests together under consistent hashing; never empty."""
     stream: bool
     output_tokens_max: int | None = None
     follows: str = ""
     """Key of the stored response that this request refers to; it can only run where that response was made."""
     is_control: bool = False
-    """Looks at a stored response or cancels it: needs a healthy replica, not a free one, and never waits in the
-    queue."""
+    """The request reads or cancels a stored response: it needs a healthy replica, not an available one, and never waits
+    in the queue."""
     process: PlaceRule | None = None
-    """What the client's key says besides the policy about where it may be processed: it can only narrow. A forward
-    carries none, since the origin's stamp has it in."""
+    """Rule of the client's key on where it may be processed; it can only narrow the policy. None for a forward, whose
+    residency stamp already includes it."""
     connectors: frozenset[Connector] = ALL_CONNECTORS
-    """Over which its call can be handed from a prefill to a decode worker. None: one replica has to run all of it."""
+    """Connectors that can hand this call over from a prefill to a decode worker. Empty: one replica must run all of
+    it."""
     prompt_key: bytes = b""
-    """Stands for its prompt in what outlives the process: made with a secret. Empty where nobody asks for it."""
+    """Hash of the prompt's full blocks, for data that outlives the process; made with a secret. Empty if not needed."""
     category: Category = Category.MIXED
     text_bytes: int = 0
-    """Of its prompt, the UTF-8 bytes that mean text: without JSON's escapes and marks, and without pictures. 0: nobody
-    has counted, and `prompt_bytes` stands in."""
+    """UTF-8 bytes of the prompt's text, without JSON escapes and syntax and without pictures. 0: not counted;
+    `prompt_bytes` is used instead."""
     extra_prompt_tokens: int = 0
-    """Tokens of the prompt that come of no text: around messages, for pictures, or counted by the client."""
+    """Prompt tokens that come from no text: around messages, for pictures, or counted by the client."""
     budget_tokens: int = 0
-    """Of a forward: what its origin takes it to come to, answer included. 0: it has not said."""
+    """Token budget of a forward, answer included, as its origin estimated it. 0: not stated."""
     goes_on: bool = False
-    """It is the rest of an answer that broke: only an engine that continues a text may have it."""
+    """The request is the rest of a broken answer: it needs an engine that can continue a text."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     sent_bytes: int = 0
     """Bytes of the prompt on the wire, where media parts make them differ from `prompt_bytes`; 0: no difference."""
@@ -217,13 +220,14 @@ class RequestProfile:
         return len(self.prefix) // PREFIX_HASH_BYTES
 
     def uncached_bytes(self, matched_blocks: int) -> int:
-        """Of the prompt, what is left to read for whoever knows that many of its first blocks."""
+        """Bytes of the prompt that a target must still prefill if it has cached its first `matched_blocks` blocks."""
         return max(0, self.prompt_bytes - matched_blocks * self.prefix_block_bytes)
 
 
 @value
 class Hops:
-    """How often a request has been forwarded. One in-region hop, then one cross-region hop, which is final."""
+    """Number of times a request has been forwarded: at most one in-region hop, then one cross-region hop, which is
+    final."""
 
     in_region: int = 0
     cross_region: int = 0
@@ -237,7 +241,8 @@ class Hops:
         return self.cross_region == 0
 
     def is_within_limit(self, *, crosses_regions: bool) -> bool:
-        """Could a request that arrives by a hop of this kind honestly carry these counts?"""
+        """Return whether a request that arrives by a hop of this kind can carry these counts without breaking the hop
+        rules."""
         if crosses_regions:
             return self.cross_region == 1 and self.in_region <= 1
         return self.in_region == 1 and self.cross_region == 0
@@ -248,7 +253,7 @@ class Hops:
 
 @value
 class ResidencyStamp:
-    """What the origin vouches for when it forwards: whose request this is and where it may be processed."""
+    """Origin's statement about a forward: whose request it is and where it may be processed."""
 
     origin: Place
     tenant: TenantName
@@ -258,54 +263,54 @@ class ResidencyStamp:
 
 @value
 class Resumes:
-    """Of an answer that breaks: how often it may go on, or did, over all gateways that have to do with it."""
+    """Count of resumes of a broken answer over all gateways involved: those still allowed, or those used."""
 
     count: int
     first_step_deaths: int = 0
-    """Engines in a row, up to now, that failed what was left of it before they had said anything."""
+    """Consecutive engines so far that failed the rest of the answer before its first token."""
 
 
 class Outcome(Word):
-    """How a request ended; each request ends with exactly one."""
+    """Outcome of a request; each request ends with exactly one."""
 
     COMPLETED = "completed"
     CLIENT_ERROR = "client_error"
-    """The engine found fault with the request (4xx); its answer went to the client."""
+    """The engine rejected the request (4xx); its response was relayed to the client."""
     ABANDONED = "abandoned"
-    """The client, or the gateway that forwarded it, went away first."""
+    """The client, or the gateway that forwarded the request, disconnected first."""
     REJECTED_UNKNOWN_MODEL = "rejected_unknown_model"
     REJECTED_RESIDENCY_INGRESS = "rejected_residency_ingress"
     REJECTED_RESIDENCY_PROCESSING = "rejected_residency_processing"
-    """It may come in, but not be processed anywhere that the model is served."""
+    """The request may enter, but may not be processed anywhere that the model is served."""
     REJECTED_QUEUE_FULL = "rejected_queue_full"
     REJECTED_DRAINING = "rejected_draining"
     REJECTED_TENANT_LIMIT = "rejected_tenant_limit"
-    """This tenant has as many requests waiting as it may."""
+    """The tenant has reached its limit of waiting requests."""
     REJECTED_DEADLINE = "rejected_deadline"
-    """As queues drain now, its first token would come later than its class was promised."""
+    """The first token would come later than the objective of its class, at the rate at which queues drain."""
     REJECTED_TENANT_CONCURRENCY = "rejected_tenant_concurrency"
-    """It has as many under way as this gateway's share of its limit allows."""
+    """The tenant has reached this gateway's share of its concurrency limit."""
     REJECTED_TENANT_REQUEST_RATE = "rejected_tenant_request_rate"
     REJECTED_TENANT_TOKEN_RATE = "rejected_tenant_token_rate"  # noqa: S105
     REJECTED_UNKNOWN_RESPONSE = "rejected_unknown_response"
-    """It refers to a stored response that no replica in reach made, as far as we remember."""
+    """The request refers to a stored response that no reachable replica is remembered to have made."""
     REJECTED_TOO_LONG = "rejected_too_long"
-    """No pool that is known takes a request of so many tokens."""
+    """No known pool takes a request of so many tokens."""
     REJECTED_UNSUPPORTED = "rejected_unsupported"
-    """The model is served, but only where this call cannot be run: a disaggregated pool takes no embeddings."""
+    """The model is served, but only by pools that cannot run this call: a disaggregated pool takes no embeddings."""
     EXPIRED_IN_QUEUE = "expired_in_queue"
     EXPIRED_RUNNING = "expired_running"
     FAILED_BEFORE_FIRST_BYTE = "failed_before_first_byte"
     FAILED_MIDSTREAM = "failed_midstream"
     FAILED_INTERNALLY = "failed_internally"
-    """This gateway met an error of its own over it. No target is to blame, and none is tried instead."""
+    """Internal error of this gateway. No target is blamed, and the request is not retried."""
 
 
 class RefusalReason(Word):
-    """Why a gateway did not take a forward. The origin puts the request back at its old place."""
+    """Reason why a gateway refused a forward. The origin puts the request back at its original place in the queue."""
 
     RESIDENCY_NOT_ACCEPTED = "residency_not_accepted"
-    """Our policy does not accept this origin's traffic."""
+    """The receiver's policy does not accept traffic of this origin."""
     RESIDENCY_STAMP = "residency_stamp"
     """The origin's own stamp does not allow processing here."""
     UNKNOWN_MODEL = "unknown_model"
@@ -323,50 +328,50 @@ class RefusalReason(Word):
 
 
 class LegRole(Word):
-    """Which part of a request a leg runs."""
+    """Part of a request that a leg runs."""
 
     WHOLE = "whole"
-    """From the prompt to the last token."""
+    """Whole request, from the prompt to the last token."""
     PREFILL = "prefill"
-    """Only the prompt: its answer is not the client's."""
+    """Only the prompt: the response is not sent to the client."""
     DECODE = "decode"
-    """From the first token on."""
+    """Decoding, from the first token on."""
 
 
 class Extra(Word):
-    """What an engine is asked to tell for us, where the client did not ask for it: it is taken out of the answer again
-    on its way to the client."""
+    """Extra output that the gateway requests from an engine although the client did not; it is removed from the
+    response before the client sees it."""
 
     USAGE = "usage"
-    """How many tokens it counted, at the end of a stream."""
+    """Token counts at the end of a stream."""
     TOKEN_IDS = "token_ids"  # noqa: S105
-    """Which tokens it generated, with each event of a stream."""
+    """Ids of the generated tokens, with each event of a stream."""
 
 
 class LegResult(Word):
-    """How one leg at one target ended, as its owner saw it."""
+    """Result of one leg at one target, as seen by the gateway that owns the leg."""
 
     COMPLETED = "completed"
     CLIENT_ERROR = "client_error"
-    """4xx with the client's name on it: relayed, and never held against the target."""
+    """4xx caused by the client: relayed, and never counted against the target."""
     TOO_LONG = "too_long"
-    """The target takes no request of this length, and its client has not been told: a longer pool may take it. Like a
-    client error, never held against the target."""
+    """The target does not take requests of this length, and the client has not been told: a longer pool may take it.
+    Never counted against the target."""
     BUSY = "busy"
-    """The target said it is full (engine 429 or 503): try elsewhere; it is alive."""
+    """The target reported that it is full (engine 429 or 503): retry elsewhere; the target is alive."""
     FAILED = "failed"
     """Connection refused or lost, 5xx, garbage, error event, empty stream."""
     REFUSED = "refused"
     """A peer declined, with a RefusalReason."""
     CANCELLED = "cancelled"
-    """We stopped it: the client left, the core ordered it, or the process is stopping."""
+    """Stopped by this gateway: the client left, the core ordered it, or the process is stopping."""
     INTERNAL = "internal"
-    """This gateway failed, not the target: an error of ours, or a descriptor that we do not have. It says nothing about
+    """Failure of this gateway, not of the target: an internal error, or no free file descriptor. It says nothing about
     the target."""
 
 
 class PlacementReason(Word):
-    """Why this target: which layer and which rule chose it."""
+    """Layer and rule that chose the target."""
 
     LOCAL_PREFIX = "local_prefix"
     LOCAL_EXPLORE = "local_explore"
@@ -380,95 +385,95 @@ class PlacementReason(Word):
     REMOTE_POLICY = "remote_policy"
     REMOTE_PRICE = "remote_price"
     STORED_RESPONSE = "stored_response"
-    """The only place that has the response it refers to."""
+    """Only target that has the stored response the request refers to."""
     DECODE_POLICY = "decode_policy"
-    """The prompt has been read elsewhere; the decode tier's policy chose who writes the answer."""
+    """The prompt was prefilled elsewhere; the decode tier's policy chose the decode worker."""
 
 
 class PoolStep(Word):
-    """By which step a request came to the pool that it runs in."""
+    """Step by which a request was assigned to the pool that it runs in."""
 
     PREFERRED = "preferred"
-    """Of all that it fits into, the one that is meant for its budget."""
+    """The pool meant for the request's budget, of all that it fits into."""
     SPILLED = "spilled"
-    """That one was overloaded, and nobody waited for this one."""
+    """The preferred pool was overloaded, and this pool's queue was empty."""
     STOOD_IN = "stood_in"
-    """Nobody of that one answered."""
+    """No replica of the preferred pool answered."""
     REMOTE = "remote"
-    """Another gateway: it prefers among its own."""
+    """Another gateway, which chooses among its own pools."""
 
 
 @value
 class PoolChoice:
-    """Which pool a placement is in, and what that rested on. Only of models whose pools have a threshold."""
+    """Pool of a placement and the reasons for it; only for models whose pools have a threshold."""
 
     step: PoolStep
     pool: PoolName | None
-    """None at another gateway, which chooses."""
+    """Chosen pool; None: another gateway was chosen, which chooses the pool itself."""
     preferred: PoolName | None
-    """Of ours; None: we have none that it fits into."""
+    """Preferred pool of this gateway; None: the request fits into none here."""
     need_tokens: int
-    """The least context that will do: the next bound above its budget."""
+    """Least context window that is sufficient: the next bound above the request's budget."""
     prompt_tokens: int
     output_tokens: int
     is_soft: bool
-    """The client named no maximum, so that the answer may be longer."""
+    """The client set no maximum, so the answer may be longer."""
     refused_tokens: int = 0
-    """What an engine that refused it for its length takes; 0: none has."""
+    """Context window of an engine that refused the request for its length; 0: none has."""
 
 
 class Standing(Word):
-    """Whether a target could have taken a request, and if not, the first thing that stood against it."""
+    """First reason why a target could not take a request, or AVAILABLE."""
 
     AVAILABLE = "available"
     NOT_ALLOWED = "not_allowed"
-    """The request's residency rule excludes its place, or it takes nothing from where the request arrived."""
+    """The request's residency rule excludes the target's place, or the target does not accept requests from its
+    origin."""
     FAILED_BEFORE = "failed_before"
     """A leg of this request failed there."""
     UNHEALTHY = "unhealthy"
     LOST = "lost"
     STALE = "stale"
     DISTRUSTED = "distrusted"
-    """It failed or turned away a leg, and has not been heard of since."""
+    """The target failed or refused a leg, and no later observation has cleared it."""
     NOT_ACCEPTING = "not_accepting"
     BREAKER = "breaker"
     RAMP = "ramp"
     PENDING = "pending"
     """The engine reports pending requests."""
     CREDIT = "credit"
-    """Our own pushes since its last probe have used up the in-band credit."""
+    """Own requests pushed since its last probe have used up the in-band credit."""
     OUTSTANDING = "outstanding"
     KV_FULL = "kv_full"
-    """A prefill worker whose KV cache is fuller than it may be: what it has handed over stays until it is fetched."""
+    """A prefill worker whose KV cache is fuller than allowed: prefilled prompts stay there until they are fetched."""
     DECODE_FULL = "decode_full"
-    """A prefill worker whose pool has no decode slot left for what it would read."""
+    """A prefill worker whose pool has no free decode slot for another prompt."""
     TOO_SHORT = "too_short"
-    """It has no pool that takes so long a request, or does not say that it has."""
+    """The target has no pool that is known to take so long a request."""
     QUEUE = "queue"
     """The peer's queue is longer than τ."""
     BUSY = "busy"
-    """The peer has no available replica left that we have not used up."""
+    """The peer reports no available replica, or its queue and this gateway's own forwards use up its reported room."""
 
 
 @value
 class Costs:
-    """What a request would cost at a target, part by part: estimates, each weighed as it was compared."""
+    """Estimated costs of a request at a target, part by part, each weighted as it was compared."""
 
     reading_ns: float = 0.0
-    """Of what the target does not know of the prompt."""
+    """Prefill time of the part of the prompt that the target has not cached."""
     crowding_ns: float = 0.0
-    """By one request more for those who run there."""
+    """Slow-down that one more request causes to the requests running there."""
     waiting_ns: float = 0.0
-    """For what is ahead of it."""
+    """Wait for the work ahead of it."""
     distance_ns: float = 0.0
     first_token_ns: float | None = None
-    """When the first token should come from there, from now on: an estimate that nothing weighs. Where prices are
-    known."""
+    """Estimated time from now to the first token there; not part of the comparison. Set only where prices are known."""
     money_micros: float | None = None
-    """What the request would add to the bill, in millionths of the currency's unit. None: nobody knows the price."""
+    """Addition to the bill, in millionths of the currency's unit. None: the price is not known."""
     currency: str = ""
     carbon_milligrams: float | None = None
-    """Of CO2 that it would have made a replica emit beyond idling. None: nobody knows."""
+    """Milligrams of CO2 that the replica would emit for the request beyond idling. None: not known."""
 
     @property
     def total_ns(self) -> float:
@@ -477,57 +482,58 @@ class Costs:
 
 @value
 class DecodeLoad:
-    """A decode worker as it stood when it was looked at."""
+    """Load of a decode worker when it was considered."""
 
     group: str
     free_slots: int
     load_tokens: int
-    """In its KV cache."""
+    """Tokens in its KV cache."""
     margin_tokens: int
-    """How much less that is than what the fullest of its group has."""
+    """Difference between the load of the group's fullest worker and this load."""
 
 
 @value
 class Candidate:
-    """One target that was looked at for a placement, with what spoke for and against it."""
+    """One target that was considered for a placement, with its figures and costs."""
 
     target: Target
     standing: Standing
     matched_blocks: int
     load: int
-    """Requests there: for a replica running and waiting ones, for a peer its queue and our unreflected forwards."""
+    """Requests there: for a replica running and waiting ones, for a peer its queue and this gateway's unreflected
+    forwards."""
     rtt_ns: int = 0
     costs: Costs | None = None
-    """Where costs were compared."""
+    """Set where costs were compared."""
     decode: DecodeLoad | None = None
-    """Of a decode worker."""
+    """Set for a decode worker."""
 
 
 @value
 class Decision:
-    """The record of one placement, kept for the log line, the metrics and `explain`."""
+    """Record of one placement, for the log, the metrics and `explain`."""
 
     reason: PlacementReason
     matched_blocks: int
     prompt_blocks: int
     candidates: int
-    """How many targets could have taken it when it was placed."""
+    """Number of targets that could have taken the request when it was placed."""
     waited_ns: int
     considered: tuple[Candidate, ...] = ()
     """The chosen target first, then others up to `considered_max`."""
     pool: PoolChoice | None = None
-    """Where pools were compared."""
+    """Set where pools were compared."""
 
 
 class PoolKind(Word):
     UNIFIED = "unified"
     """Each replica runs a request from the prompt to the last token."""
     DISAGGREGATED = "disaggregated"
-    """Prefill workers read prompts, and hand their KV cache over to decode workers, which write answers."""
+    """Prefill workers process prompts and hand their KV cache over to decode workers, which generate the answers."""
 
 
 class ReplicaRole(Word):
-    """What a replica does for its pool."""
+    """Role of a replica in its pool."""
 
     UNIFIED = "unified"
     PREFILL = "prefill"
@@ -536,30 +542,30 @@ class ReplicaRole(Word):
 
 @value
 class PoolSpec:
-    """What the replicas of one pool have in common. A pool stands in one place."""
+    """Common settings of the replicas of one pool, all in one place."""
 
     name: PoolName
     kind: PoolKind = PoolKind.UNIFIED
     connector: Connector | None = None
-    """Of a disaggregated pool, and of no other."""
+    """Set for a disaggregated pool only."""
     decode_batch_max: int = 0
-    """Requests that one decode worker runs at once: B. Of a disaggregated pool."""
+    """Batch limit B: requests that one decode worker of a disaggregated pool runs at once."""
     kv_tokens: int = 0
-    """Room in the KV cache of one decode worker, in tokens; 0: what the engine tells."""
+    """Capacity of one decode worker's KV cache, in tokens; 0: as reported by the engine."""
     context_tokens_max: int = 0
-    """Tokens that one request may come to, its answer included; 0: no limit is known."""
+    """Context window: most tokens of one request, its answer included; 0: no limit is known."""
     lease_ns: int = 30_000_000_000
-    """How long a prefill worker keeps what nobody has fetched: NIXL's default is 30 s."""
+    """Time that a prefill worker keeps a KV cache that is not fetched; NIXL's default is 30 s."""
     threshold_tokens: int = 0
-    """Requests that come to so many tokens or less are meant for this pool, before any longer one; 0: whatever fits.
-    (B_short of token-budget pool routing, §2.2.)"""
+    """Threshold B_short (token-budget pool routing, §2.2): requests of at most so many tokens prefer this pool to any
+    longer one; 0: no threshold, any request that fits."""
     resumes: bool = True
-    """Answers that break here go on elsewhere, and others' here, where that is sound."""
+    """Broken answers of this pool are resumed elsewhere, and those of other pools here, where the engines allow it."""
 
 
 @value
 class ReplicaSpec:
-    """One engine we own, as configuration or the controller describes it."""
+    """One replica assigned to this gateway, as configuration or the controller describes it."""
 
     replica_id: ReplicaId
     place: Place
@@ -567,24 +573,24 @@ class ReplicaSpec:
     """Base models and LoRA adapters it serves."""
     pool: PoolName = DEFAULT_POOL
     sign_of_life_ns: int | None = None
-    """Set for an engine that tells no load: how often it is asked whether it lives. The limit on outstanding legs
-    then stands in for its queue, and it is stale once three signs are missing."""
+    """Interval of liveness checks, set only for an engine that reports no load. The limit on outstanding legs then
+    replaces its queue length, and it is stale once three checks are missed."""
     accepts: PlaceRule | None = None
-    """Where a request must have arrived that this replica may take, besides what our own policy says: what the policy
-    of its home accepts. None: what our own policy lets in; an empty rule: nowhere."""
+    """Origins whose requests this replica may take, besides what this gateway's own policy allows: what the policy of
+    its home region accepts. None: no further restriction; an empty rule: no origin."""
     role: ReplicaRole = ReplicaRole.UNIFIED
     group: str = ""
-    """Of a decode worker: with whom it steps in time. Ranks that are data-parallel for one model wait for each other at
-    every step; whoever stands alone is a group of its own."""
+    """Barrier group of a decode worker: data-parallel ranks of one model wait for each other at every step. Empty: the
+    worker is a group of its own."""
     continues: bool = True
-    """The engine is known to go on with a text that another one began."""
+    """The engine is known to be able to continue a text that another one began."""
     slots: int = 0
-    """Requests that the engine runs at once, as the operator declares it; 0: not declared."""
+    """Requests that the engine runs at once, as declared by the operator; 0: not declared."""
 
 
 @value
 class PeerSpec:
-    """Another gateway, as our own operator describes it. What the peer claims must agree, or it is no target."""
+    """Another gateway, as this gateway's operator describes it. If the peer's own claims differ, it is not a target."""
 
     gateway_id: GatewayId
     place: Place
@@ -596,27 +602,27 @@ class ReplicaObservation:
 
     replica_id: ReplicaId
     sampled_ns: int
-    """When the probe was *sent*, on our clock: what we pushed later is not in its numbers."""
+    """Time at which the probe was *sent*, on this gateway's clock: its numbers do not include later pushes."""
     healthy: bool
     running: int = 0
     waiting: int = 0
-    """Accepted by the engine, not yet in its batch: what makes a replica unavailable."""
+    """Requests accepted by the engine but not yet in its batch; these make a replica unavailable."""
     kv_usage: float = 0.0
     """Share of the KV cache in use, 0..1."""
     kv_tokens: int = 0
-    """Room in the KV cache; 0 where the engine does not tell."""
+    """Capacity of the KV cache, in tokens; 0: not reported."""
     detail: str = ""
     deferred: int = 0
-    """Of those waiting, the ones that wait for something else than room, such as a KV cache that is on its way."""
+    """Waiting requests that wait for something other than room, such as a KV cache in transfer."""
     preemptions: int = 0
-    """Sequences that it has put back into its queue for want of room, since it started; 0 where it does not tell."""
+    """Sequences put back into the engine's queue for want of room since it started; 0: not reported."""
     slots: int = 0
-    """Requests that the engine runs at once, as it tells; 0 where it does not tell."""
+    """Requests that the engine runs at once, as it reports; 0: not reported."""
 
 
 @value
 class ModelCapacity:
-    """What a gateway can do for one (model, pool) on replicas of one place."""
+    """Capacity of a gateway for one (model, pool) on replicas of one place."""
 
     model: ModelName
     pool: PoolName
@@ -624,20 +630,20 @@ class ModelCapacity:
     replicas: int
     available: int
     accepts: PlaceRule | None = None
-    """Where a request must have arrived that these may take. Only we know it: see `LoadReport.told_to`."""
+    """Origins whose requests these replicas may take. Never sent to peers; see `LoadReport.told_to`."""
     load: int = 0
-    """Requests on them, running and waiting."""
+    """Requests on these replicas, running and waiting."""
     backlog_bytes: int = 0
-    """Of prompts, what the one among them that has least to read has to read."""
+    """Prompt bytes left to prefill at the replica that has least left."""
     free_tokens: int | None = None
-    """Room in the KV cache of the one among them that has most; None: nobody knows."""
+    """Free KV cache tokens of the replica that has most; None: not known."""
     connector: Connector | None = None
-    """Of a disaggregated pool, whose replicas are its prefill workers: only calls that can be handed over it are for
-    it."""
+    """Connector of a disaggregated pool, whose prefill workers are counted here: the pool serves only calls that can be
+    handed over by it."""
     context_tokens_max: int = 0
-    """Tokens that one request may come to there; 0: nobody says, and whoever needs more than the least stays away."""
+    """Context window there, in tokens; 0: not reported, and only requests within the least known one are sent there."""
     threshold_tokens: int = 0
-    """As in `PoolSpec`."""
+    """Same as `PoolSpec.threshold_tokens`."""
     room: int = 0
     """Requests that could begin at once on these replicas; negative: requests in their engines that wait for a slot."""
     release_ns: int = 0
@@ -649,34 +655,34 @@ class ModelQueue:
     model: ModelName
     length: int
     pool: PoolName | None = None
-    """Of these, those that are meant for one pool. None: all that wait for the model."""
+    """Pool that the counted requests prefer. None: all requests that wait for the model."""
 
 
 _PROMPT_BYTES: Final = 16 * 1024
 _PROMPT_TOKENS: Final = 4 * 1024
-"""A long prompt: shares of what is left to read, and of the room that is left, are taken of no less."""
+"""Offset of a long prompt, added to the prompt bytes left and the free tokens before relative changes are computed."""
 
 
 @value
 class TenantUse:
-    """What a tenant with limits does at one gateway, for whoever keeps the limits with it. What was forwarded counts
-    where it came in, and nowhere else."""
+    """Use of one gateway by a tenant with limits, for the gateways that share the limits. A forward counts only at the
+    gateway where it arrived."""
 
     tenant: TenantName
     running: int = 0
-    """Requests under way."""
+    """Requests in progress."""
     demand: int = 0
-    """Of late, the most that would have been under way at once."""
+    """Recent peak of requests that would have been in progress at once without the limit."""
     requests_per_minute: int = 0
-    """Of late, asked for."""
+    """Requests per minute asked for recently."""
     tokens_per_minute: int = 0
     told_in: PlaceRule | None = None
-    """Where it may be known that the tenant is there at all. Only we know it: see `LoadReport.told_to`."""
+    """Places whose gateways may learn that the tenant exists. Never sent to peers; see `LoadReport.told_to`."""
 
 
 @value
 class LoadReport:
-    """A heartbeat's content: everything a peer may know of us when it looks for a place."""
+    """Content of a heartbeat: everything that a peer needs to know about this gateway for placement."""
 
     gateway_id: GatewayId
     place: Place
@@ -688,13 +694,13 @@ class LoadReport:
     capacities: tuple[ModelCapacity, ...] = ()
     queues: tuple[ModelQueue, ...] = ()
     control: ControlVersion = ControlVersion()
-    """Of the controller's snapshot that it serves by; zeros: by none."""
+    """Version of the controller's snapshot that the gateway serves by; zeros: none."""
     uses: tuple[TenantUse, ...] = ()
-    """Of tenants with limits that ask for anything."""
+    """Use by tenants with limits that ask for anything."""
 
     def told_to(self, place: Place | None) -> LoadReport:
-        """As a peer in `place` may count on it, or one whose place we do not know: without what would turn away
-        whatever arrived there, and without tenants of whom nobody there may know."""
+        """Report as sent to a peer in `place` (None: its place is unknown): without capacities that would refuse
+        requests from there, and without tenants that must not be known there."""
         if not self.uses and all(each.accepts is None for each in self.capacities):
             return self
         taking = (each for each in self.capacities if each.accepts is None or (place and each.accepts.allows(place)))
@@ -706,11 +712,11 @@ class LoadReport:
         )
 
     def is_news_after(self, last: LoadReport, share: float) -> bool:
-        """Does it say more than that some number moved by up to a share of itself? To and from zero is always news, but
-        of what is left to read and of room, which are counted from a long prompt's."""
+        """Return whether more has changed than numbers by up to a share of themselves. A change to or from zero always
+        counts; prompt bytes left and free tokens are compared with a long prompt's added."""
         if self._words() != last._words():
             return True
-        if self.uses != last.uses:  # small numbers, of which each one counts
+        if self.uses != last.uses:  # small numbers, every change counts
             return True
         if self.capacities == last.capacities and self.queues == last.queues:
             return False
@@ -719,19 +725,19 @@ class LoadReport:
         return any(bool(new) != bool(old) or abs(new - old) > share * old for new, old in pairs)
 
     def _words(self) -> tuple[object, ...]:
-        """All but its number and those that it counts."""
+        """All fields but the sequence number and the counted ones."""
         return self.gateway_id, self.place, self.accepting, self.assignment_version, self.policy_digest, self.control
 
     def _numbers(self) -> dict[tuple[object, ...], int]:
-        """By what each counts."""
+        """Counted values by what they count."""
         numbers: dict[tuple[object, ...], int] = {}
         for capacity in self.capacities:
             group = capacity.model, capacity.pool, capacity.place, capacity.accepts, capacity.context_tokens_max
             numbers[*group, "replicas"] = capacity.replicas
             numbers[*group, "available"] = capacity.available
             numbers[*group, "room"] = capacity.room
-            numbers[*group, "load"] = capacity.replicas + capacity.load  # one more on one of many is no news
-            # these come to nothing and back all the time
+            numbers[*group, "load"] = capacity.replicas + capacity.load  # one more on one of many is not reported
+            # these drop to zero and rise again all the time
             numbers[*group, "backlog_bytes"] = _PROMPT_BYTES + capacity.backlog_bytes
             if capacity.free_tokens is not None:
                 numbers[*group, "free_tokens"] = _PROMPT_TOKENS + capacity.free_tokens
@@ -740,11 +746,12 @@ class LoadReport:
 
 @value
 class PeerObservation:
-    """One heartbeat as it reached us."""
+    """One heartbeat as received."""
 
     report: LoadReport
     generated_ns: int
-    """When the peer measured it, on *our* clock: time of receipt less the carried age and half a round trip."""
+    """Time at which the peer measured it, on this gateway's clock: time of receipt less the carried age and half a
+    round trip."""
     heard_ns: int
     rtt_ns: int
     rtt_p99_ns: int

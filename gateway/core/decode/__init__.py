@@ -1,4 +1,4 @@
-"""Which decode worker of a disaggregated pool gets which request, and when (BalanceRoute).
+"""Decode tier of disaggregated pools: which decode worker gets which request, and when (BalanceRoute).
 
-It knows workers, entries and time, and nothing of requests' attempts, of targets, or of how anything is sent.
+The tier knows workers, entries and time; attempts, targets and transport are unknown to it.
 """

@@ -1,4 +1,4 @@
-"""What the decode tier answers: who goes where and why, and the figures of a pool. Values, and nothing else."""
+"""Results of the decode tier: which request goes to which worker and why, and the figures of a pool. Values only."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from gateway.core.vocabulary import ReplicaId, RequestId, Word
 
 class AdmissionReason(Word):
     POLICY = "policy"
-    """A baseline's choice."""
+    """Chosen by a baseline."""
     AGED = "aged"
-    """It had waited for half of its time, and went first."""
+    """Sent first because it had waited for half of its time."""
     GREEDY = "greedy"
     """Many slots were free: the one request that fits the emptiest worker best (stage 1)."""
     SUBSET = "subset"
-    """One of those that together fit the worker best (stage 2)."""
+    """One of the requests that together fit the worker best (stage 2)."""
     SINGLE = "single"
-    """Nothing fits: the one that does least harm (the end of stage 2)."""
+    """No subset scores above 0: the one request that does least harm (end of stage 2). For a worker in a group of its
+    own: the oldest request that fits."""
     BYPASS = "bypass"
-    """Sent at once, without a turn in the pool."""
+    """Sent at once, without waiting in the pool."""
     COMMITTED = "committed"
-    """Chosen before its prompt was read."""
+    """Chosen before its prompt was prefilled."""
 
 
 @value
 class WorkerView:
-    """A decode worker as it stood when it was looked at."""
+    """Load of a decode worker when it was considered."""
 
     worker_id: ReplicaId
     group: str
     free_slots: int
     load_tokens: int
     margin_tokens: int
-    """How much less that is than what the fullest of its group has."""
+    """Difference between the load of the group's fullest worker and this load."""
 
 
 @value
@@ -43,7 +44,7 @@ class Admission:
     reason: AdmissionReason
     waited_ns: int
     considered: tuple[WorkerView, ...] = ()
-    """The chosen one first, then those that had most room when the tick began."""
+    """The chosen worker first, then those with most room when the tick began."""
 
 
 @value
@@ -51,15 +52,15 @@ class GroupFigures:
     name: str
     workers: int
     free_slots: int
-    """Of those that may be sent something."""
+    """Free slots of the workers that may be sent requests."""
     load_max: int
     load_min: int
     deficit: int
-    """How far all are below the fullest, together: Σ (L_max − L_g)."""
+    """Total distance of all workers from the fullest: Σ (L_max − L_g)."""
 
     @property
     def imbalance(self) -> int:
-        """As the paper reports it (§6.1)."""
+        """Imbalance as the paper reports it (§6.1)."""
         return self.load_max - self.load_min
 
 
@@ -68,23 +69,23 @@ class DecodeFigures:
     groups: tuple[GroupFigures, ...]
     pooled: int
     oldest_age_ns: int
-    """Of those that wait; 0: nobody does."""
+    """Age of the oldest waiting entry; 0: none waits."""
     dispatched: int
-    """Sent, and has generated nothing yet."""
+    """Entries sent to a worker that have generated no token yet."""
     running: int
     inherited: int
     free_slots: int
     admitted: dict[AdmissionReason, int]
-    """Since the tier began, as the next three."""
+    """Admissions since the tier began; the next three figures count from there too."""
     expired: int
     ticks: int
     ticks_degraded: int
-    """Went on without the predictor that the policy asks for."""
+    """Ticks that ran without the predictor that the policy needs."""
     is_degraded: bool
-    """The last one did."""
+    """The last tick was degraded."""
     signatures: dict[SignatureState, int]
-    """Since the tier began, of those sent by a policy that goes by them."""
+    """Requests since the tier began that a locality policy sent, by the state of their signature."""
     clusters: int
-    """Of the artifact in force; 0: there is none."""
+    """Clusters of the artifact in force; 0: there is none."""
     unseated: int
-    """Groups of workers for which that has no centroid."""
+    """Groups of workers without a centroid in the artifact."""

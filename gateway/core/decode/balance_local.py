@@ -1,8 +1,8 @@
-"""BR-H within locality bands: each worker is filled as BalanceRoute fills it, out of those requests alone that it is
-near enough to (beyond the papers; docs/results/eldr.md has what it is worth).
+"""BR-H within locality bands: each worker is filled as by BalanceRoute, but only with requests that are near enough to
+it (beyond the papers; docs/results/eldr.md has the gain).
 
-The band of a request is taken over the workers that could take it now: nobody waits for one that is full while another
-one stands idle. Who has waited for half of its time goes anywhere.
+The band of a request is computed over the workers that could take it at the moment: it does not wait for a full worker
+while another is idle. A request that has waited for half of its time goes to any worker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from gateway.core.decode.predictor import Predictor
 
 
 class BalanceLocal(BalanceRoute):
-    """Those who wait times workers, for each band that is drawn; fewer wait than there are free slots and a margin."""
+    """BR-H within locality bands. Each computation of the bands costs waiting requests times workers; the number of
+    waiting requests is bounded by the free slots plus a margin."""
 
     def __init__(
         self,
@@ -31,7 +32,7 @@ class BalanceLocal(BalanceRoute):
         super().__init__(config, rng, predictor, seats)
         self._band = config.locality.band
         self._near: dict[int, list[Entry]] = {}
-        """By the number of each worker: who waits and is near to it, as they came. Of one pass of a round."""
+        """Waiting entries near each worker, by worker number, in order of arrival; for one pass of a round."""
 
     def admit(self, round_: Round) -> None:
         board = self.prepare(round_)
@@ -56,7 +57,7 @@ class BalanceLocal(BalanceRoute):
         self._near = near
 
     def _fitting(self, round_: Round, worker: Worker) -> list[Entry]:
-        """Who waits, is near and fits, as they came."""
+        """Waiting entries that are near the worker and fit it, in order of arrival."""
         room, pool = worker.room_left, round_.pool
         return [entry for entry in self._near.get(worker.number, []) if entry.weight <= room and entry.key in pool]
 

@@ -1,8 +1,8 @@
-"""BalanceRoute, both of it: BR-0, which looks at this step alone, and BR-H, which looks ahead (§3.2, §4.2).
+"""BalanceRoute in both variants: BR-0, which considers the current step only, and BR-H, which looks ahead (§3.2, §4.2).
 
-They are one algorithm with two sets of parameters, and where a predictor that BR-H asks for is missing, stale or talks
-nonsense, the tick goes on with those of BR-0, and is counted. Workers that stand alone step with nobody: to them,
-requests go as they came.
+Both are one algorithm with two sets of parameters. Where the predictor of BR-H is missing, stale or gives invalid
+numbers, the tick uses those of BR-0 and counts as degraded. A worker that is a group of its own shares no barrier: its
+requests are sent in order of arrival.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class BalanceRoute(DecodePolicy):
             self._projection.over(entry)
 
     def choose(self, facts: Facts, workers: list[Worker], /) -> Worker:
-        """By this step alone, on all that was sent there: F is what is left of the tokens beside what they add to the
-        fullest; of equal ones, where the margin is widest (D.6)."""
+        """Choose by the current step alone, with everything sent so far counted: the highest F, i.e. the tokens less
+        the penalty beyond the margin; of equal ones, the widest margin (D.6)."""
         tokens = facts.prompt_tokens
         load_max = {worker.group.name: 0 for worker in workers}
         for worker in workers:
@@ -70,7 +70,7 @@ class BalanceRoute(DecodePolicy):
         self.admit_refined(round_, board)
 
     def prepare(self, round_: Round) -> Board:
-        """Loads as they are and will be, once a round."""
+        """Compute current and projected loads, once a round."""
         projected: Numbers | None = None
         if self._looks_ahead:
             workers = [worker for group in round_.groups for worker in group.workers]
@@ -89,8 +89,8 @@ class BalanceRoute(DecodePolicy):
         )
 
     def admit_aged(self, round_: Round, board: Board) -> None:
-        """Who has waited for half of its time goes first, wherever it does least harm. Where it fits nobody, whoever
-        has most room is kept for it."""
+        """Admit entries that have waited for half of their time first, each where it does least harm. If one fits no
+        worker, the worker with most room is kept free for it."""
         for entry in round_.pool.aged(round_.now_ns):
             if round_.is_over or not board.free_total:
                 return
@@ -101,15 +101,16 @@ class BalanceRoute(DecodePolicy):
                 self._send(round_, board, entry, place, AdmissionReason.AGED)
 
     def admit_greedily(self, round_: Round, board: Board) -> None:
-        """Stage 1, while many slots are free: to whoever has most of them, the one request that is worth most there."""
+        """Stage 1, while many slots are free: the worker with most free slots gets the single request with the highest
+        score."""
         above = self.balance.greedy_above_slots
         threshold = len(board.workers) if above is None else above
         while not round_.is_over and board.free_total > threshold:
             self._send_single(round_, board, board.emptiest(), AdmissionReason.GREEDY)
 
     def admit_refined(self, round_: Round, board: Board) -> None:
-        """Stage 2: to whoever has most free slots and the widest margin, those of the heaviest that are worth most
-        together; if all of them do harm, the one of the whole pool that does least."""
+        """Stage 2: the worker with most free slots and the widest margin gets the best subset of the heaviest requests;
+        if every subset does harm, the single request of the whole pool that does least."""
         while not round_.is_over and board.free_total > 0:
             place = board.next_to_fill()
             chosen = [] if board.is_alone(place) else self._best_subset(round_, board, place)
@@ -119,7 +120,7 @@ class BalanceRoute(DecodePolicy):
                 self._send_single(round_, board, place, AdmissionReason.SINGLE)
 
     def _best_subset(self, round_: Round, board: Board, place: int) -> list[Entry]:
-        """Empty, if none is worth anything."""
+        """Best subset for the worker; empty if none has a positive score."""
         room = board.room(place)
         window = self.window(round_, board, place)
         if not window:
@@ -137,14 +138,15 @@ class BalanceRoute(DecodePolicy):
         return chosen if chosen and score.at(sum([entry.weight for entry in chosen])) > 0 else []
 
     def window(self, round_: Round, board: Board, place: int) -> list[Entry]:
-        """C of those that wait and fit, heaviest first: a subset of these is chosen."""
+        """Heaviest C of the waiting entries that fit, heaviest first: the subset is chosen from these."""
         fitting = round_.pool.no_heavier_than(board.room(place))
         window = round_.pool.slice_by_weight(max(0, fitting - self.balance.window), fitting)
         window.reverse()
         return window
 
     def best_single(self, round_: Round, board: Board, place: int) -> Entry | None:
-        """Of all that wait and fit. O(log n), but for those who stand alone."""
+        """Best single entry of all that wait and fit; for a worker in a group of its own, the first to have arrived.
+        O(log n), except for such a worker."""
         pool = round_.pool
         room = board.room(place)
         if board.is_alone(place):

@@ -1,6 +1,5 @@
-"""The workers of a pool as one tick sees them: projected loads, the envelope of each group, margins, free slots. It is
-made for a tick and kept true as requests are admitted; it never chooses a request.
-"""
+"""Workers of a pool during one tick: projected loads, the envelope of each group, margins, free slots. The board is
+built for a tick and updated with each admission; it never chooses a request."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from gateway.core.decode.score import Score
 
 
 class Board:
-    """Workers by their place, those of a group side by side."""
+    """Workers by place (index); those of a group are adjacent."""
 
     def __init__(
         self,
@@ -23,13 +22,13 @@ class Board:
         reward_weight: float,
         penalty_weight: float | None,
     ) -> None:
-        """`projected`: the load of each worker (row) at each step (column); None: as it is now, and no further."""
+        """`projected`: load of each worker (row) at each step (column); None: only the current loads."""
         self.workers: list[Worker] = []
         self._discounts = discounts
         self._discount_weights = np.array(discounts)
         self._reward_weight = reward_weight
         self._bounds: list[tuple[int, int]] = []
-        """Of each place: where its group begins and ends."""
+        """Start and end of the group, for each place."""
         for group in groups:
             first = len(self.workers)
             self.workers += group.workers
@@ -45,9 +44,9 @@ class Board:
         self._free = np.array(self.free, np.float64)
         self._margins = np.zeros_like(projected)
         self._least = np.zeros(len(self.workers))
-        """Of each worker, its smallest margin over the horizon."""
+        """Smallest margin of each worker over the horizon."""
         self._envelopes: dict[int, Numbers] = {}
-        """By where the group begins."""
+        """Largest load of each group at each step, by the group's start."""
         for start, stop in dict.fromkeys(self._bounds):
             self._envelopes[start] = projected[start:stop].max(axis=0)
             self._measure(start, stop)
@@ -59,40 +58,41 @@ class Board:
     # One worker
 
     def is_alone(self, place: int) -> bool:
-        """Does it step in time with nobody?"""
+        """Return whether the worker is the only one of its group."""
         start, stop = self._bounds[place]
         return stop - start == 1
 
     def margin(self, place: int) -> float:
-        """The smallest one over the horizon."""
+        """Smallest margin of the worker over the horizon."""
         return float(self._least[place])
 
     def room(self, place: int) -> int:
-        """The largest request, in tokens, that it may be sent."""
+        """Largest request, in tokens, that the worker may be sent."""
         return self.workers[place].room_left
 
     def score(self, place: int) -> Score:
         margins = self._margins[place].tolist()
         return Score(margins, self._discounts, self._reward_weight, self._penalties[place])
 
-    # Which worker. There is one with a free slot
+    # Choice of a worker. At least one has a free slot
 
     def emptiest(self) -> int:
-        """Most free slots; of equal ones, the widest margin."""
+        """Place of the worker with most free slots; of equal ones, the widest margin."""
         most = np.flatnonzero(self._free == self._free.max())
         least = self._least[most]
         return self._widest(most[least == least.max()].tolist())
 
     def next_to_fill(self) -> int:
-        """Most free slots times margin; of equal ones, the widest margin."""
+        """Place of the worker with the largest product of free slots and margin; of equal ones, the widest margin."""
         keys = np.where(self._free > 0, self._free * self._least, -1.0)
         best = np.flatnonzero(keys == keys.max())
         least = self._least[best]
         return self._widest(best[least == least.max()].tolist())
 
     def _widest(self, places: list[int]) -> int:
-        """Whose margin is wide at other steps, too, the next ones before all; of equal ones, who has most free slots,
-        then least load. Somebody is at the envelope at each step: the smallest margin of many is none."""
+        """Place with the widest discounted sum of margins over the horizon; of equal ones, most free slots, then
+        least load. The sum decides because at each step some worker is at the envelope, so the smallest margin of
+        many is 0."""
         if len(places) == 1:
             return places[0]
         wide = (self._margins[places] @ self._discount_weights).tolist()
@@ -103,7 +103,7 @@ class Board:
         return -max(keys)[3]
 
     def best_taker(self, tokens: int) -> int | None:
-        """Whoever has a free slot and room, and of those the one to which it is worth most. None: nobody has."""
+        """Place of the worker with a free slot and room where the request scores highest; None: no worker has both."""
         takers = [place for place, free in enumerate(self.free) if free > 0 and self.room(place) >= tokens]
         if not takers:
             return None
@@ -116,10 +116,10 @@ class Board:
         ]
         return -max(keys)[3]
 
-    # What changes
+    # Changes
 
     def admitted(self, place: int, tokens: int) -> None:
-        """It has been sent so many tokens more, which stay through the horizon."""
+        """Add the tokens of an admitted request to the worker's load at all steps, and take one slot."""
         self._take_slots(place, 1)
         start, stop = self._bounds[place]
         load = self._loads[place]
@@ -133,11 +133,12 @@ class Board:
             self._least[place] = self._margins[place].min()
 
     def shut(self, place: int) -> None:
-        """Nothing that waits fits there."""
+        """Close the worker for this round: no waiting request fits it."""
         self._take_slots(place, self.free[place])
 
     def keep_roomiest(self, tokens: int) -> None:
-        """Nobody is sent anything who, of those without the room, has most of it."""
+        """Close, of the workers without room for the request, the one with most room, so that it becomes free for
+        it."""
         short = [
             (self.room(place), -place) for place, free in enumerate(self.free) if free > 0 and self.room(place) < tokens
         ]
@@ -145,7 +146,7 @@ class Board:
             self.shut(-max(short)[1])
 
     def reopen(self) -> None:
-        """Whoever was shut has again what is free there."""
+        """Restore the free slots of all workers, including closed ones."""
         self.free = [worker.free if worker.is_open else 0 for worker in self.workers]
         self.free_total = sum(self.free)
         self._free = np.array(self.free, np.float64)

@@ -1,6 +1,6 @@
-"""The books of a pool's decode workers: what has been sent to each, what runs, and how many KV tokens that is.
+"""Accounts of a pool's decode workers: requests sent to each, requests running, and their KV tokens.
 
-They count, and decide nothing. What was sent counts from that moment on, whether it runs yet or not.
+The accounts make no decisions. A request counts from the moment it is sent, whether it runs yet or not.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from gateway.core.vocabulary import ReplicaId, RequestId
 
 RANK_BITS = 32
 BOUNDLESS = 1 << 60
-"""More tokens than there are."""
+"""Number of tokens that stands for no bound."""
 _SERIALS = 1 << RANK_BITS
 
 
 class Group:
-    """Workers that step in time: the slowest of them is the pace of all."""
+    """Barrier group: workers that step together, at the pace of the slowest."""
 
     __slots__ = ("name", "workers")
 
@@ -35,7 +35,7 @@ class Group:
 
 
 class Worker:
-    """One that decodes."""
+    """One decode worker."""
 
     __slots__ = (
         "cap",
@@ -62,35 +62,35 @@ class Worker:
     def __init__(self, worker_id: ReplicaId, number: int, group: Group) -> None:
         self.id = worker_id
         self.number = number
-        """No other one of the pool has it; of those that are free, the smallest is given."""
+        """Number unique within the pool; the smallest free one is assigned."""
         self.group = group
         self.slots = 0
-        """How many may be in flight there."""
+        """Limit on requests in flight there."""
         self.cap = BOUNDLESS
-        """How many of ours may be for now: fewer, while it has to prove itself first."""
+        """Temporary limit on own requests in flight; lower while the worker has to prove itself."""
         self.room_tokens = 0
-        """In its cache; 0: not known."""
+        """Capacity of its KV cache, in tokens; 0: not known."""
         self.told_tokens = 0
-        """The same, as its engine told it."""
+        """Capacity as reported by its engine; 0: not reported."""
         self.is_open = True
-        """May it be sent anything?"""
+        """The worker may be sent requests."""
         self.is_seeded = False
-        """Has its engine told anything since it joined?"""
+        """The engine has reported since the worker joined."""
         self.in_flight = 0
-        """Sent by us and not over."""
+        """Own requests sent and not ended."""
         self.heard = 0
-        """How often its engine was heard of, while that matters."""
+        """Number of engine reports, counted until the inherited requests have drained."""
         self.fresh = 0
-        """Of those in flight, the ones sent since: what it told last cannot have counted them."""
+        """Requests in flight that were sent since the last counted report, which may not include them."""
         self.running = 0
-        """Of those, the ones that have generated something."""
+        """Requests in flight that have generated a token."""
         self.load = 0
-        """Their KV tokens."""
+        """KV tokens of the requests in flight."""
         self.inherited = 0
-        """Requests there that were not sent by us, and have not drained yet."""
+        """Requests there that this gateway did not send and that have not drained yet."""
         self.inherited_tokens = 0
         self.counted_open = False
-        """As it was when the tier counted last, as the next two."""
+        """Last values that entered the tier's totals; the next two likewise."""
         self.counted_free = 0
         self.counted_in_batch = 0
 
@@ -99,7 +99,7 @@ class Worker:
         return self.free_of(self.slots)
 
     def free_of(self, slots: int) -> int:
-        """Of so many; never below 0, though engines may have been given more than that by somebody else."""
+        """Free slots out of `slots`; never below 0, although another gateway may have sent more than that."""
         return max(0, min(slots - self.inherited, self.cap) - self.in_flight)
 
     @property
@@ -108,14 +108,14 @@ class Worker:
 
     @property
     def room_left(self) -> int:
-        """The largest request, in tokens, that fits. Any does where nothing else is."""
+        """Largest request, in tokens, that fits. Unlimited where the capacity is unknown or the worker is empty."""
         if not self.room_tokens or not (self.in_flight or self.inherited):
             return BOUNDLESS
         return self.room_tokens - self.total_load
 
 
 class Entry:
-    """One request whose prompt has been read, from then to its end."""
+    """One request whose prompt has been prefilled, from then to its end."""
 
     __slots__ = (
         "aged_ns",
@@ -134,21 +134,21 @@ class Entry:
     def __init__(self, facts: Facts, serial: int, pooled_ns: int, expires_ns: int) -> None:
         self.facts = facts
         self.rank = facts.prompt_tokens << RANK_BITS | (_SERIALS - 1 - serial % _SERIALS)
-        """Orders entries by their weight, then by age: the larger, then the older, has the higher one. No two are equal
-        in one pool."""
+        """Sort key by weight, then age: the larger, then the older entry has the higher rank. Ranks are unique within a
+        pool."""
         self.pooled_ns = pooled_ns
         self.aged_ns = pooled_ns + (expires_ns - pooled_ns) // 2
-        """From then on it goes first."""
+        """Time from which it is admitted before others: half of its time in the pool."""
         self.expires_ns = expires_ns
         self.timer = Timer(TimerKind.REQUEST, facts.request_id)
         self.worker: Worker | None = None
         self.heard = 0
-        """How often that had been heard of when it was sent there."""
+        """Value of the worker's `heard` when the entry was sent there."""
         self.is_running = False
         self.generated = 0
-        """Tokens, as far as known."""
+        """Tokens generated, as far as known."""
         self.row = -1
-        """Where a policy keeps what it knows of it."""
+        """Row in a policy's own table."""
 
     @property
     def key(self) -> RequestId:
@@ -156,7 +156,7 @@ class Entry:
 
     @property
     def weight(self) -> int:
-        """w: the KV tokens that it brings."""
+        """Weight w: the KV tokens that the request adds."""
         return self.facts.prompt_tokens
 
     @property
@@ -182,7 +182,7 @@ def start(entry: Entry) -> None:
 
 
 def progress(entry: Entry, generated: int) -> None:
-    """It has generated so many tokens in all. An older count that comes late changes nothing."""
+    """Set the number of tokens generated in all. An older count that arrives late is ignored."""
     worker = entry.worker
     assert worker is not None, "nobody has it"
     if generated > entry.generated:
@@ -201,12 +201,12 @@ def end(entry: Entry) -> None:
 
 
 def inherit(worker: Worker, running: int, waiting: int, kv_tokens: int) -> None:
-    """What its engine told: what is there beyond ours is inherited from whoever sent before us, when it is first heard
-    of; from then on it only drains.
+    """Apply an engine's report. At the first report, requests beyond this gateway's own count as inherited from an
+    earlier sender; afterwards their number can only fall.
 
-    Ours are among what it told if they were sent before it was asked. Whoever was sent since it was last heard of may
-    not be, and one that has ended meanwhile is: so what is inherited may look more than it is for a moment, and not
-    less. Whether ours have generated anything does not matter: an answer in one piece tells of no first token.
+    Own requests sent before the report are among the reported ones. Those sent since the last report may not be, and
+    one that has ended meanwhile still may be; so the inherited count may be too high for a moment, but never too low.
+    Tokens generated by own requests do not matter: without a stream, no first token is reported.
     """
     if worker.is_seeded and not worker.inherited:
         return

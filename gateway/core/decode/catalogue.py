@@ -1,4 +1,4 @@
-"""The decode policies, by the name that a config gives them. It knows no others."""
+"""All decode policies, by their config name."""
 
 from __future__ import annotations
 

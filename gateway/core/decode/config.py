@@ -1,6 +1,6 @@
-"""What the decode tier of a pool is set to, which policies there are, and which of them go with which connector.
+"""Config of a pool's decode tier: the policies that exist, and the connectors that each can be used with.
 
-It checks, and decides nothing.
+This module checks settings and makes no decisions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SECOND_NS = 1_000_000_000
 
 
 class DecodePolicyName(Word):
-    """How decode workers are chosen: baselines first (BalanceRoute §6.1), then what this is all about."""
+    """Policies that choose decode workers: baselines first (BalanceRoute §6.1), then BalanceRoute and ELDR."""
 
     RANDOM = "random"
     ROUND_ROBIN = "round_robin"
@@ -25,68 +25,70 @@ class DecodePolicyName(Word):
     BR_0 = "br_0"
     """BalanceRoute without prediction: §3."""
     BR_H = "br_h"
-    """BalanceRoute that looks ahead as far as a predictor lets it: §4."""
+    """BalanceRoute with lookahead over a predicted horizon: §4."""
     ELDR = "eldr"
-    """Where a request's experts are in use already: ELDR §4.3.2."""
+    """Worker whose experts the request is likely to use: ELDR §4.3.2."""
     BR_H_LOCAL = "br_h_local"
-    """BR-H, each worker out of those requests that are near to its experts."""
+    """BR-H, with each worker limited to requests near its experts."""
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceConfig:
-    """Of `DecodePolicyName.BR_0` and `DecodePolicyName.BR_H`. BR-0 reads neither horizon, discount and weights nor what
-    is said of predictions."""
+    """Settings of `DecodePolicyName.BR_0` and `DecodePolicyName.BR_H`. BR-0 ignores horizon, discount, weights and the
+    settings of predictions."""
 
     horizon_steps: int = 48
-    """H: how many steps ahead a predicted end changes anything."""
+    """Horizon H: number of steps ahead over which predicted ends matter."""
     discount: float = 0.9
-    """γ: what a step counts beside the one before it."""
+    """Discount γ: weight of a step relative to the step before it."""
     reward_weight: float = 1.0
-    """α"""
+    """Reward weight α."""
     penalty_weight: float | None = None
-    """β; None: as many as the group has workers, which is what BR-0 has."""
+    """Penalty weight β; None: the number of workers in the group, as for BR-0."""
     greedy_above_slots: int | None = None
-    """While more slots than this are free, requests are admitted one by one (stage 1); None: one a worker."""
+    """Number of free slots above which requests are admitted one by one (stage 1); None: one slot per worker."""
     window: int = 32
-    """C: among so many of those that wait, the largest, a subset is chosen (stage 2)."""
+    """Window C: number of largest waiting requests among which a subset is chosen (stage 2)."""
     block_tokens: int = 16
-    """Subsets are told apart by blocks of so many tokens."""
+    """Resolution of subset sums, in tokens."""
     refresh_tokens: int = 24
-    """R: a prediction is made anew after so many tokens; counted down in between."""
+    """Refresh interval R: a prediction is renewed after so many tokens, and counted down in between."""
     confidence_min: float = 0.5
-    """Below this probability of an end within the horizon, a request counts as one that stays."""
+    """Probability of an end within the horizon below which a request is assumed to stay."""
     decrements_stayers: bool = False
-    """Does a prediction count down, too, that says no more than that the request stays? The paper's does."""
+    """Count down predictions of requests assumed to stay as well, as the paper does."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalityConfig:
-    """Of `DecodePolicyName.ELDR` and `DecodePolicyName.BR_H_LOCAL`."""
+    """Settings of `DecodePolicyName.ELDR` and `DecodePolicyName.BR_H_LOCAL`."""
 
     band: float = 0.1
-    """τ: workers whose centroids are so much less near than the nearest one's are as good; 0: only the nearest is, 1:
-    everybody."""
+    """Band τ: workers whose centroid's cosine is at most this below the nearest one's count as near; 0: only the
+    nearest, 1: every worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
     policy: DecodePolicyName = DecodePolicyName.JOIN_SHORTEST_QUEUE
     tick_interval_ns: int = 10 * _MILLISECOND_NS
-    """Entries are admitted together, at most this often."""
+    """Least interval between ticks; entries are admitted together at a tick."""
     admissions_max: int = 64
-    """In one tick: what is left waits for the next one."""
+    """Most admissions in one tick; the rest waits for the next one."""
     progress_interval_ns: int = 100 * _MILLISECOND_NS
-    """How many tokens were generated is asked for at most this often."""
+    """Least interval between queries of the tokens generated."""
     pool_ttl_ns: int = 30 * _SECOND_NS
-    """An entry leaves the pool after this time, or once its lease ends."""
+    """Longest time in the pool; an entry leaves earlier if its lease ends."""
     room_margin: int = 32
-    """So many more may be in prefill or pooled than there are free decode slots: whom a subset is chosen among."""
+    """Number of requests in prefill or pooled allowed beyond the free decode slots; subsets are chosen among them."""
     bypass: bool = False
-    """Is an entry sent at once, wherever fewer than `in_flight_margin` beyond its batch are in flight?"""
+    """Send an entry at once to a worker with fewer than `in_flight_margin` requests in flight beyond its batch."""
     in_flight_margin: int = 2
-    """Of a worker that is sent requests before it has a free slot: with `bypass`, or by a concurrent connector."""
+    """Requests in flight allowed beyond the batch of a worker that is sent requests before it has a free slot: with
+    `bypass`, ELDR, or a concurrent connector."""
     prefill_kv_max_share: float = 0.95
-    """A prefill worker whose KV cache is fuller is sent nothing: what it has handed over stays until it is fetched."""
+    """KV cache usage above which a prefill worker is sent no requests: prefilled prompts stay there until they are
+    fetched."""
     considered_max: int = 5
     """Workers recorded with each admission, for `explain`; 0 records none."""
     balance: BalanceConfig = BalanceConfig()
@@ -99,13 +101,13 @@ class DecodeConfig:
 
 LOOKS_AHEAD = frozenset({DecodePolicyName.BR_H, DecodePolicyName.BR_H_LOCAL})
 LATE_POLICIES = LOOKS_AHEAD
-"""They choose among those that wait, and have nothing to choose from where each one is sent at once."""
+"""Policies that choose among waiting requests, and therefore cannot send each request at once."""
 LOCAL_POLICIES = frozenset({DecodePolicyName.ELDR, DecodePolicyName.BR_H_LOCAL})
-"""They go by what a prompt's experts were, which nobody knows before it has been read."""
+"""Policies that use the experts of a request's prompt, which are known only after the prefill."""
 
 
 def check_decode(config: DecodeConfig, connector: Connector) -> None:
-    """Raise ValueError, in words, over settings that do not go together."""
+    """Raise ValueError, with the reason in words, for settings that contradict each other or are out of bounds."""
     policy = config.policy
     if policy in LATE_POLICIES | LOCAL_POLICIES and not connector.is_sequential:
         raise ValueError(
@@ -122,7 +124,7 @@ def check_decode(config: DecodeConfig, connector: Connector) -> None:
 
 
 def out_of_bounds(config: DecodeConfig) -> Iterator[tuple[str, str]]:
-    """What no tick could go by, or what would make it take as long as it likes."""
+    """Yield (key, fault) for each setting that no tick could work with, or that would make ticks unboundedly slow."""
     balance = config.balance
     bounds: tuple[tuple[str, float, float, float], ...] = (
         ("admissions_max", config.admissions_max, 1, 100_000),

@@ -1,10 +1,11 @@
-"""ELDR: a request goes where its experts are in use already, to the least loaded of those places (§4.3.2).
+"""ELDR: send a request to the least loaded worker among those whose experts it is likely to share (§4.3.2).
 
-Workers whose centroids are about as near to it as the nearest one's are its locality band; of those the one with the
-fewest requests in flight serves it. Of groups that step in time it chooses the group, since their ranks share what is
-read of the experts, and BalanceRoute the rank. A request of which nobody knows who is near joins the shortest queue.
+The locality band of a request is the set of workers whose centroids are about as near to it as the nearest one's; the
+one with the fewest requests in flight serves it. Among groups of workers that step together ELDR chooses the group,
+since its ranks share the experts that are read, and BalanceRoute chooses the rank. A request without a usable signature
+joins the shortest queue.
 
-It sends each request at once, and looks at nobody's counts: only at cosines that were worked out before.
+Each request is sent at once. Expert counts are not needed here, only the cosines computed from them.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Eldr(DecodePolicy):
 
 
 def in_flight(group: Group) -> float:
-    """Requests at each of its workers, ours and others'."""
+    """Requests in flight per worker of the group, own and inherited."""
     workers = group.workers
-    if len(workers) == 1:  # as most are, and it is asked for each of them
+    if len(workers) == 1:  # fast path: most groups have one worker
         return float(workers[0].in_flight + workers[0].inherited)
     return sum([worker.in_flight + worker.inherited for worker in workers]) / len(workers)

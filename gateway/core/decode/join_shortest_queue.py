@@ -1,4 +1,4 @@
-"""A baseline: the worker with fewest requests; of equal ones, any. It never looks at how large they are."""
+"""Baseline: the worker with most free slots; of equal ones, a random one. The size of requests is ignored."""
 
 from __future__ import annotations
 

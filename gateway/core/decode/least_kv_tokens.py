@@ -1,4 +1,4 @@
-"""A baseline: the worker with fewest KV tokens; of equal ones, any. It never looks at what a request adds to them."""
+"""Baseline: the worker with fewest KV tokens; of equal ones, a random one. The size of the new request is ignored."""
 
 from __future__ import annotations
 

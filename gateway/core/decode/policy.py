@@ -1,7 +1,6 @@
-"""What a decode policy is: it sends entries of a pool to workers, a round at a time.
+"""Interface of decode policies: a policy sends entries of a pool to workers, one round at a time.
 
-It does no I/O, reads no clock, and draws no chance but the tier's. Which workers may be sent anything is not its
-affair.
+A policy does no I/O, reads no clock, and uses no randomness but the tier's. The tier decides which workers are open.
 """
 
 from __future__ import annotations
@@ -21,13 +20,14 @@ from gateway.core.decode.predictor import Facts, Predictor
 
 
 class Watcher(Protocol):
-    """Whoever is told what was sent."""
+    """Receiver of notifications about entries sent."""
 
     def sent(self, entry: Entry, worker: Worker) -> None: ...
 
 
 class Round:
-    """One tick, as a policy sees it: who waits, who works, what time it is. What is sent is in the books at once."""
+    """One tick, as a policy sees it: waiting entries, workers, and the time. Each entry sent is accounted for at
+    once."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class Round:
         self.admissions: list[Admission] = []
         self._watcher = watcher
         self.left = config.admissions_max
-        """So many may still be sent."""
+        """Number of entries that may still be sent."""
         self._considered_max = config.considered_max
         self._roomiest: list[WorkerView] | None = None
 
     @property
     def is_over(self) -> bool:
-        """Nobody waits any more, or enough were sent for one round."""
+        """Return whether no entry waits, or the limit of the round is reached."""
         return self.left <= 0 or not len(self.pool)
 
     def send(self, entry: Entry, worker: Worker, reason: AdmissionReason) -> None:
@@ -86,17 +86,17 @@ class DecodePolicy(ABC):
         self.rng = rng
         self.predictor = predictor
         self.seats = seats or Seats()
-        """Who is near to whom: the tier's."""
+        """Centroids of the worker groups; shared with the tier."""
         self.ticks_degraded = 0
         self.is_degraded = False
 
     @abstractmethod
     def choose(self, facts: Facts, workers: list[Worker]) -> Worker:
-        """Who gets this request, of some that may have it; there is at least one."""
+        """Choose the worker for this request among `workers`, which is not empty."""
 
     def admit(self, round_: Round) -> None:
-        """Send as many as it sees fit. A policy that only chooses workers takes those who wait as they came; whoever
-        fits nowhere lets others pass, until it has waited for half of its time."""
+        """Send as many entries as the policy wants. A policy that only chooses workers takes entries in order of
+        arrival; an entry that fits no worker lets others pass until it has waited for half of its time."""
         workers = with_slots(round_.groups)
         for entry in round_.pool.in_order():
             if round_.is_over or not workers:
@@ -108,28 +108,28 @@ class DecodePolicy(ABC):
                 if not worker.free:
                     workers.remove(worker)
             elif entry.aged_ns <= round_.now_ns:
-                # it gets the next room: nobody else is sent to the worker that has most
+                # reserve the next room: no other entry is sent to the worker that has most
                 workers.remove(max(workers, key=_room))
 
-    # What it is told
+    # Notifications
 
     def sent(self, entry: Entry, worker: Worker) -> None:  # noqa: B027 - a policy keeps the books that it needs
-        """An entry is at its worker from now on."""
+        """Note that an entry has been sent to its worker."""
 
     def progressed(self, entry: Entry) -> None:  # noqa: B027
-        """It has generated more tokens."""
+        """Note that the entry has generated more tokens."""
 
     def over(self, entry: Entry) -> None:  # noqa: B027
-        """It has left its worker, or that has left the pool."""
+        """Note that the entry has left its worker, or the worker has left the pool."""
 
 
 def with_slots(groups: list[Group]) -> list[Worker]:
-    """Who may be sent something."""
+    """Workers that may be sent requests."""
     return [worker for group in groups for worker in group.workers if worker.is_open and worker.free]
 
 
 def roomiest(groups: list[Group], count: int) -> list[WorkerView]:
-    """Those that may be sent something, with most free slots, then the widest margin."""
+    """Workers that may be sent requests, with most free slots first, then widest margin."""
     found: list[tuple[int, int, int, Worker]] = []
     for group in groups:
         load_max = group.load_max()
@@ -142,7 +142,7 @@ def roomiest(groups: list[Group], count: int) -> list[WorkerView]:
 
 
 def beside(worker: Worker, roomiest_: list[WorkerView]) -> tuple[WorkerView, ...]:
-    """A worker that was chosen, then others; as many in all as there are of those."""
+    """The chosen worker, then others of `roomiest_`; as many in all as `roomiest_` has, but at least the chosen one."""
     others = [view for view in roomiest_ if view.worker_id != worker.id]
     return (view_of(worker, worker.group.load_max()), *others[: max(0, len(roomiest_) - 1)])
 

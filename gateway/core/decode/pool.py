@@ -1,7 +1,7 @@
-"""Those whose prompts have been read and who wait for a decode worker, by age and by weight. It decides nothing.
+"""Prefilled requests that wait for a decode worker, by age and by weight. The pool makes no decisions.
 
-Nothing bounds it but those who fill it: fewer are in prefill or pooled than there are free slots, plus a margin, and
-each leaves when its lease ends at the latest.
+Its size is bounded by the callers that fill it: requests in prefill or pooled are fewer than the free slots plus a
+margin, and each leaves when its lease ends at the latest.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from gateway.core.vocabulary import RequestId
 
 
 class Pool:
-    """Taking in and out is O(log n) comparisons."""
+    """Waiting entries. Adding and removing take O(log n) comparisons."""
 
     def __init__(self) -> None:
         self._entries: dict[RequestId, Entry] = {}
-        """In the order in which they came."""
+        """Entries in order of arrival."""
         self._ranks: list[int] = []
         self._by_rank: list[Entry] = []
-        """The lightest first; of equal ones, the youngest first."""
+        """Entries by rank: lightest first; of equal weight, youngest first."""
         self._expiries = Timers()
 
     def __len__(self) -> int:
@@ -49,31 +49,31 @@ class Pool:
         return entry
 
     def in_order(self) -> list[Entry]:
-        """First come, first served."""
+        """Entries in order of arrival."""
         return list(self._entries.values())
 
     def aged(self, now_ns: int) -> list[Entry]:
-        """Those that have waited for half of their time, the one that expires first in front."""
+        """Entries that have waited for half of their time, the first to expire first."""
         aged = [entry for entry in self._entries.values() if entry.aged_ns <= now_ns]
         aged.sort(key=_expiry)
         return aged
 
     def no_heavier_than(self, tokens: float) -> int:
-        """How many are."""
+        """Number of entries whose weight is at most `tokens`."""
         if tokens >= BOUNDLESS:
             return len(self._ranks)
         return bisect_right(self._ranks, ((int(tokens) + 1) << RANK_BITS) - 1)
 
     def nth_lightest(self, n: int) -> Entry:
-        """Counted from 0. Of those that weigh as much, the oldest."""
+        """Entry of the nth lowest weight, counted from 0; of all entries with that weight, the oldest."""
         return self._by_rank[self.no_heavier_than(self._by_rank[n].weight) - 1]
 
     def slice_by_weight(self, start: int, stop: int) -> list[Entry]:
-        """Lightest first."""
+        """Entries from `start` to `stop` by weight, lightest first."""
         return self._by_rank[start:stop]
 
     def oldest_ns(self) -> int | None:
-        """When the one that has been here longest came."""
+        """Arrival time of the oldest entry; None: the pool is empty."""
         for entry in self._entries.values():
             return entry.pooled_ns
         return None
@@ -82,7 +82,7 @@ class Pool:
         return self._expiries.next_ns()
 
     def expired(self, now_ns: int) -> list[RequestId]:
-        """Those whose time is over, which leave."""
+        """Remove the expired entries and return their keys."""
         keys = [RequestId(timer.id) for timer in self._expiries.pop_due(now_ns)]
         for key in keys:
             self.take(key)

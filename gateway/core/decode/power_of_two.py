@@ -1,4 +1,4 @@
-"""A baseline: of two drawn by chance, maybe the same one twice, the one with fewer requests. It asks nobody else."""
+"""Baseline: of two random workers (possibly the same), the one with more free slots. No other worker is considered."""
 
 from __future__ import annotations
 

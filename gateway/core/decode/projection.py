@@ -1,7 +1,7 @@
-"""How many KV tokens each worker will have over the next steps, as far as a predictor can tell (BalanceRoute §4, C.2).
+"""Project the KV tokens of each worker over the next steps, from a predictor's estimates (BalanceRoute §4, C.2).
 
-It asks the predictor when a prediction is due, counts down in between, and never decides who goes where. A prediction
-that is none is never used: then it says that there is no projection.
+The projection asks the predictor when a prediction is due, counts down in between, and makes no placement decisions.
+Invalid predictions are never used: then there is no projection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NEVER = -1
 
 
 class Projection:
-    """One row for each entry that is at a worker; bounded by what is in flight."""
+    """One row for each entry at a worker; bounded by the number of requests in flight."""
 
     def __init__(self, config: BalanceConfig, predictor: Predictor) -> None:
         self._config = config
@@ -29,11 +29,11 @@ class Projection:
         self._ages = np.zeros(0, np.int64)
         """Tokens generated."""
         self._asked_at = np.zeros(0, np.int64)
-        """The age for which the prediction was made."""
+        """Age at which the prediction was made."""
         self._ends = np.zeros(0, np.float64)
-        """What was predicted: so many more tokens from there."""
+        """Predicted number of further tokens from that age."""
         self._homes = np.zeros(0, np.int64)
-        """The number of the worker; -1: the row is free."""
+        """Worker number; -1: the row is free."""
 
     def _grow(self, rows: int) -> None:
         first = len(self._facts)
@@ -46,7 +46,7 @@ class Projection:
         self._ends = np.concatenate((self._ends, more.astype(np.float64)))
         self._homes = np.concatenate((self._homes, more - 1))
 
-    # What it is told
+    # Notifications
 
     def sent(self, entry: Entry, worker: Worker) -> None:
         if not self._free:
@@ -69,10 +69,10 @@ class Projection:
         self._free.append(row)
         entry.row = -1
 
-    # What it is asked
+    # Queries
 
     def loads(self, workers: list[Worker], now_ns: int) -> Numbers | None:
-        """ŵ: for each worker, the KV tokens that it will have 0 … H steps from now. Whatever it inherited stays. None:
+        """Projected loads ŵ: for each worker, its KV tokens 0 … H steps from now. Inherited tokens stay constant. None:
         the predictor cannot tell."""
         if not self._predictor.is_ready(now_ns):
             return None
@@ -84,7 +84,7 @@ class Projection:
         left = self._left(rows)
         leaving = left < horizon
         gone = rows[leaving]
-        # from the step on that is the first without it
+        # each entry is gone from the first step without it
         cells = self._columns(workers)[self._homes[gone]] * (horizon + 1) + np.ceil(left[leaving]).astype(np.int64)
         shape = len(workers), horizon + 1
         size = shape[0] * shape[1]
@@ -97,13 +97,13 @@ class Projection:
         return projected
 
     def _columns(self, workers: list[Worker]) -> npt.NDArray[np.int64]:
-        """By the number of each worker, its place among those asked about."""
+        """Column of each worker number: its index among `workers`."""
         columns = np.zeros(1 + max([worker.number for worker in workers], default=0), np.int64)
         columns[[worker.number for worker in workers]] = np.arange(len(workers))
         return columns
 
     def _left(self, rows: npt.NDArray[np.int64]) -> Numbers:
-        """ĉ: of each row, how many more tokens it will generate, at least 1; H: it stays through the horizon."""
+        """Remaining tokens ĉ of each row, at least 1; H: it stays through the horizon."""
         horizon = float(self._config.horizon_steps)
         asked = self._ends[rows]
         left: Numbers = np.maximum(1.0, asked - (self._ages[rows] - self._asked_at[rows]))
@@ -112,8 +112,8 @@ class Projection:
         return left
 
     def _refresh(self, rows: npt.NDArray[np.int64]) -> bool:
-        """Ask anew, all at once, about those rows whose prediction is that old or has run out. Were all of the answers
-        sound? Those that were not are asked for again at the next look."""
+        """Renew, in one query, the predictions that are too old or have run out. Return whether all answers were valid;
+        invalid ones are asked for again at the next call."""
         since = self._ages[rows] - self._asked_at[rows]
         never = self._asked_at[rows] == _NEVER
         ran_out = self._ends[rows] - since < 1.0
@@ -125,7 +125,7 @@ class Projection:
         share, mean = self._predictor.estimate(self._ages[due], facts, horizon)
         if share.shape != due.shape or mean.shape != due.shape:
             return False
-        # not a number compares as false; where nothing ends, nobody looks at when
+        # NaN compares as false; with probability 0, the mean is not used
         sound = (share >= 0.0) & (share <= 1.0) & ((share == 0.0) | np.isfinite(mean))
         share, mean = np.where(sound, share, 0.0), np.where(sound & (share > 0.0), mean, 0.0)
         ends = np.clip(share * mean + (1.0 - share) * horizon, 1.0, horizon)

@@ -1,4 +1,4 @@
-"""A baseline: any worker with a free slot. It never looks at anything else."""
+"""Baseline: a random worker with a free slot."""
 
 from __future__ import annotations
 

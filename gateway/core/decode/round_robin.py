@@ -1,4 +1,4 @@
-"""A baseline: workers in turn, those left out that have no free slot. It never looks at anything else."""
+"""Baseline: workers in turn, skipping those without a free slot."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class RoundRobin(DecodePolicy):
         self._last = ReplicaId("")
 
     def choose(self, _facts: Facts, workers: list[Worker], /) -> Worker:
-        """In the order of their ids, so that who comes and goes meanwhile changes nobody else's turn."""
+        """Choose the next worker in order of ids, so that workers that join or leave do not change the turn of the
+        others."""
         ahead = [worker for worker in workers if worker.id > self._last]
         chosen = min(ahead or workers, key=_id)
         self._last = chosen.id

@@ -1,9 +1,9 @@
-"""What it is worth to give a worker that much more: BalanceRoute's F-score (§3.1 and §4.1). It only computes.
+"""F-score of BalanceRoute (§3.1 and §4.1): the value of giving a worker Δ more tokens. Computation only.
 
     F_g(Δ) = α·Γ·Δ − β·Σ_h γ^h·(Δ − m_g(h))^+        Γ = Σ_h γ^h, over the steps h = 0 … H
 
-m_g(h) is how far the worker stays below the fullest of its group h steps from now. With H = 0, α = 1 and β = G, it is
-by how much the imbalance Σ_g (L_max − L_g) shrinks: each token is worth one while it fits, and costs G − 1 beyond.
+m_g(h) is the distance of the worker's load from the largest of its group h steps from now. With H = 0, α = 1 and β = G,
+F is the decrease of the imbalance Σ_g (L_max − L_g): each token is worth one while it fits, and costs G − 1 beyond.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ INFINITE = float("inf")
 
 
 class Score:
-    """Of one worker. Piecewise linear and concave in Δ: it rises up to its peak, and falls from there on."""
+    """F-score of one worker: piecewise linear and concave in Δ, rising up to its peak and not beyond."""
 
     __slots__ = ("_kinks", "_penalty", "_reward", "_sums", "_weights", "peak")
 
     def __init__(
         self, margins: list[float], discounts: list[float], reward_weight: float, penalty_weight: float
     ) -> None:
-        """One margin and one γ^h for each step."""
+        """`margins` and `discounts`: m_g(h) and γ^h for each step."""
         self._reward = reward_weight * sum(discounts)
         self._penalty = penalty_weight
         pairs = sorted(zip(margins, discounts, strict=True))
@@ -29,7 +29,7 @@ class Score:
         self._weights = [0.0]
         self._sums = [0.0]
         self.peak = INFINITE
-        """The smallest Δ of which more is worth no more."""
+        """Smallest Δ beyond which the score does not rise."""
         weight = total = 0.0
         for margin, discount in pairs:
             weight += discount
@@ -40,12 +40,13 @@ class Score:
                 self.peak = margin
 
     def at(self, delta: float) -> float:
-        """O(log H)."""
+        """Score of `delta` tokens. O(log H)."""
         beyond = bisect_left(self._kinks, delta)
         return self._reward * delta - self._penalty * (self._weights[beyond] * delta - self._sums[beyond])
 
     def best_of(self, weights: list[int]) -> int:
-        """Which of some weights, lightest first, is worth most; of equal ones, the heaviest. O(log n)."""
+        """Index of the highest-scoring weight of a list sorted lightest first; of equal scores, the heavier. O(log
+        n)."""
         above = bisect_right(weights, self.peak)
         if above == 0:
             return 0

@@ -1,8 +1,8 @@
-"""Which of some requests together are worth most to a worker: exact, in time that does not grow with their number of
-subsets (BalanceRoute D.4). It only computes.
+"""Find the subset of requests that scores highest for a worker: exact, without enumerating subsets (BalanceRoute D.4).
+Computation only.
 
-What a subset is worth depends on nothing but its sum, and is concave in it. So the best sum is the largest that can be
-had up to the peak, or the smallest beyond it: two probes into the sums that can be had, which are bits of one number.
+The score of a subset depends only on its sum, and is concave in it. So the best sum is the largest reachable one up to
+the peak, or the smallest beyond it: two probes into the reachable sums, kept as the bits of one integer.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from gateway.core.decode.score import Score
 def best_subset(
     weights: list[int], count_max: int, score: Score, unit: int = 1, sum_max: int | None = None
 ) -> list[int]:
-    """The places of the best one, of at most `count_max` weights, which are positive, heaviest first, and in units of
-    so many tokens; of subsets with equal sums, one that serves most. Never empty, unless each weight is more than
-    `sum_max` (in units as well)."""
+    """Indexes of the best subset of at most `count_max` weights. Weights are positive, heaviest first, in units of
+    `unit` tokens; of subsets with equal sums, one with most requests wins. Empty only if each weight exceeds `sum_max`
+    (also in units)."""
     assert count_max > 0, "no subset is smaller than one"
     skipped = 0 if sum_max is None else sum([weight > sum_max for weight in weights])
     weights = weights[skipped:]
@@ -29,13 +29,13 @@ def best_subset(
     most = heaviest if sum_max is None else min(heaviest, sum_max)
     if heaviest == most and heaviest * unit <= score.peak:
         return list(range(skipped, skipped + count_max))
-    # nothing better is larger: whatever is larger stays beyond the peak with any one of its weights left out
+    # no sum beyond this bound is better: without any one of its weights it would still lie beyond the peak
     most = min(most, _in_units(score.peak, unit, most) + weights[0])
     return [skipped + place for place in _chosen(weights, count_max, most, score, unit)]
 
 
 def _chosen(weights: list[int], count_max: int, most: int, score: Score, unit: int) -> list[int]:
-    """Walks back, from the best sum, to the weights that it is made of."""
+    """Walk back from the best sum to the weights that it consists of."""
     sums, before = _reachable(weights, count_max, most)
     total = _best_sum(sums, most, score, unit)
     count = max([count for count, had in enumerate(sums) if had >> total & 1])
@@ -50,8 +50,8 @@ def _chosen(weights: list[int], count_max: int, most: int, score: Score, unit: i
 
 
 def _reachable(weights: list[int], count_max: int, most: int) -> tuple[list[int], list[list[int]]]:
-    """Which sums can be had of exactly so many weights: bit s of number j stands for sum s of j of them. After all
-    weights, and before each. Those above `most` are left out."""
+    """Reachable sums by number of weights: bit s of entry j means that j weights sum to s. Returned after all weights,
+    and before each one. Sums above `most` are left out."""
     mask = (1 << (most + 1)) - 1
     sums = [1] + [0] * count_max
     before: list[list[int]] = []
@@ -65,7 +65,7 @@ def _reachable(weights: list[int], count_max: int, most: int) -> tuple[list[int]
 
 
 def _best_sum(sums: list[int], most: int, score: Score, unit: int) -> int:
-    """The two probes. The empty subset is none."""
+    """Best sum by two probes. The empty subset is excluded."""
     had = 0
     for some in sums[1:]:
         had |= some

@@ -1,9 +1,10 @@
-"""The decode tier of one pool: who waits for a decode worker, what each of them has, and who goes where when a tick is
-due. It does no I/O and reads no clock; whoever drives it sends what it admits, and tells it how that went.
+"""Decode tier of one pool: the requests that wait for a decode worker, the load of each worker, and the assignment of
+requests to workers when a tick is due. It does no I/O and reads no clock; its driver sends what it admits and reports
+the results.
 
-The gateway's core drives it, and so does an evaluation that has no gateway. Whoever does keeps these promises: an entry
-that was admitted or committed is told of by `ended` once, whatever comes of it, also when its worker has left; one that
-waits is withdrawn when nobody wants it any more.
+Drivers are the gateway's core and an evaluation without a gateway. A driver must call `ended` exactly once for each
+entry that was admitted or committed, whatever its result and even when its worker has left, and must withdraw a waiting
+entry that has become unwanted.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _LONG_AGO_NS = -(1 << 61)
 
 
 class DecodeTier:
-    """Times are integers in nanoseconds on one clock, and never go back."""
+    """Decode tier of one pool. Times are integers in nanoseconds on one clock, and never go back."""
 
     def __init__(
         self, config: DecodeConfig, spec: PoolSpec, rng: random.Random, predictor: Predictor | None = None
@@ -37,31 +38,31 @@ class DecodeTier:
         self._workers: dict[ReplicaId, Worker] = {}
         self._groups: dict[str, Group] = {}
         self._numbers = 0
-        """Those that workers have, as a mask."""
+        """Mask of the worker numbers in use."""
         self._pool = Pool()
         self._sent: dict[RequestId, Entry] = {}
-        """Those that are at a worker, whether it is still one of ours or not."""
+        """Entries at a worker, including workers that have left."""
         self._serial = 0
         self._last_tick_ns = _LONG_AGO_NS
         self._last_progress_ns = _LONG_AGO_NS
         self._dirty_ns: int | None = None
-        """When last something changed that lets a tick admit what the one before it did not."""
+        """Time of the last change that may let a tick admit what the previous one did not."""
         self._open = self._free = self._free_in_batches = 0
-        """Workers that may be sent something, their free slots, and of those the ones in their batches: asked for far
-        more often than they change."""
+        """Number of open workers, their free slots, and their free slots within their batches; cached because they are
+        read far more often than they change."""
         self._admitted = dict.fromkeys(AdmissionReason, 0)
         self._expired = self._ticks = self._ticks_degraded = 0
         self.configure(config, spec, _LONG_AGO_NS)
 
     def configure(self, config: DecodeConfig, spec: PoolSpec, now_ns: int) -> None:
-        """Other settings, over the same books. They have been checked by `check_decode`."""
+        """Apply another config; the accounts stay. Raises ValueError if `check_decode` does."""
         connector = spec.connector
         assert connector is not None, f"pool {spec.name} is not disaggregated"
         assert spec.decode_batch_max > 0, f"pool {spec.name}: no decode worker may run anything"
         check_decode(config, connector)
         self._config, self._spec, self._connector = config, spec, connector
         self._beyond = config.in_flight_margin if config.sends_at_once or not connector.is_sequential else 0
-        """How many more than its batch a worker may have in flight."""
+        """Requests that a worker may have in flight beyond its batch."""
         for worker in self._workers.values():
             self._size(worker)
             self._count(worker)
@@ -79,10 +80,10 @@ class DecodeTier:
     # Workers
 
     def join(self, worker_id: ReplicaId, group: str, now_ns: int, is_open: bool = True) -> None:
-        """A worker, in a group of its own if none is named. It may be there already, and has changed its group then.
+        """Add a worker, to a group of its own if none is named; a known worker moves to the group.
 
-        It counts as empty until its engine is first observed: whoever cannot know that it is lets it join closed, and
-        opens it when it has been observed.
+        The worker counts as empty until its engine is first observed: a driver that cannot know that it is empty adds
+        it closed, and opens it after the first observation.
         """
         name = group or f"alone {worker_id}"
         known = self._workers.get(worker_id)
@@ -112,11 +113,11 @@ class DecodeTier:
         worker.room_tokens = self._spec.kv_tokens or worker.told_tokens
 
     def _is_ours(self, worker: Worker) -> bool:
-        """Has it not left? Another one of the same name may have joined since."""
+        """Return whether the worker has not left; another one with its id may have joined since."""
         return self._workers.get(worker.id) is worker
 
     def leave(self, worker_id: ReplicaId) -> None:
-        """A worker is no longer one of the pool. What it has is told of by `ended`, as ever."""
+        """Remove a worker from the pool. Its entries are still reported by `ended`."""
         worker = self._workers.pop(worker_id, None)
         if worker is None:
             return
@@ -135,7 +136,7 @@ class DecodeTier:
             self.seats.leave(worker.group.name)
 
     def set_open(self, worker_id: ReplicaId, is_open: bool, now_ns: int) -> None:
-        """May it be sent anything? A worker that is closed keeps its books, and counts in its group."""
+        """Open or close a worker for further requests. A closed worker keeps its accounts, and counts in its group."""
         worker = self._workers.get(worker_id)
         if worker is not None and worker.is_open != is_open:
             worker.is_open = is_open
@@ -143,8 +144,8 @@ class DecodeTier:
             self._dirty(now_ns)
 
     def limit(self, worker_id: ReplicaId, more: int | None, now_ns: int) -> None:
-        """It may be sent so many beyond what it has, whatever its batch leaves room for, until it is told otherwise;
-        None: all that it has room for."""
+        """Limit the worker to `more` requests beyond those in flight until the next call, besides the limit of its
+        batch; None: only its batch limits it."""
         worker = self._workers.get(worker_id)
         if worker is None:
             return
@@ -165,8 +166,8 @@ class DecodeTier:
         kv_tokens: int,
         room_tokens: int = 0,
     ) -> None:
-        """What a worker's engine tells: requests that run and wait there, KV tokens in use, and room in its cache (0:
-        it does not tell). What was there before us counts until it has drained."""
+        """Apply a report of a worker's engine: running and waiting requests, KV tokens in use, and KV cache capacity
+        (0: not reported). Requests of an earlier sender count until they have drained."""
         worker = self._workers.get(worker_id)
         if worker is None:
             return
@@ -179,15 +180,15 @@ class DecodeTier:
             self._dirty(now_ns)
 
     def take_artifact(self, digest: str, clusters: int, now_ns: int) -> None:
-        """Who is near to whom is told by another artifact from now on; empty: by none. Workers keep their places."""
+        """Switch to another ELDR artifact; an empty digest means none. Groups keep their seats."""
         self.seats.take(digest, clusters)
         self._dirty(now_ns)
 
-    # Those who wait
+    # Waiting entries
 
     def add(self, facts: Facts, now_ns: int, expires_ns: int) -> Admission | None:
-        """A prompt has been read, and its KV cache is kept until `expires_ns`. Under `bypass` it may be sent at once,
-        which is told; else it waits for a tick."""
+        """Add a request whose prompt has been prefilled and whose KV cache is kept until `expires_ns`. A policy or
+        config that sends at once may return its admission; otherwise it waits for a tick."""
         key = facts.request_id
         assert key not in self._sent, f"{key} is decoded already"
         if self._config.sends_at_once and not len(self._pool):
@@ -199,8 +200,8 @@ class DecodeTier:
         return None
 
     def commit(self, facts: Facts, now_ns: int) -> Admission | None:
-        """Choose the worker of a request whose prompt has not been read, on all that was sent so far, running or not.
-        None: each has its batch, and a margin, in flight, or is closed; `has_room` tells that beforehand."""
+        """Choose the worker of a request before its prefill, with everything sent so far counted, running or not. None:
+        every worker is closed or has its batch plus margin in flight, which `has_room` tells beforehand."""
         assert not self._connector.is_sequential, f"{self._connector} chooses once the prompt has been read"
         return self._choose_now(facts, now_ns, AdmissionReason.COMMITTED)
 
@@ -209,7 +210,7 @@ class DecodeTier:
         with_slot = with_slots(groups)
         workers = [worker for worker in with_slot if worker.room_left >= facts.prompt_tokens]
         if reason is AdmissionReason.COMMITTED:
-            # nobody may wait: an engine that has no room yet takes it in once it has
+            # no request may wait here: an engine without room takes it in once it has room
             workers = workers or with_slot
         if not workers:
             return None
@@ -229,11 +230,12 @@ class DecodeTier:
         return Entry(facts, self._serial, now_ns, expires_ns)
 
     def withdraw(self, key: RequestId) -> bool:
-        """Nobody wants it any more. False: it does not wait."""
+        """Remove a waiting entry that has become unwanted. False: it does not wait."""
         return self._pool.take(key) is not None
 
     def expired(self, now_ns: int) -> list[RequestId]:
-        """Those whose lease, or time in the pool, is over: they have left, and need a new prefill."""
+        """Remove the entries whose lease or time in the pool is over, and return their keys; they need a new
+        prefill."""
         keys = self._pool.expired(now_ns)
         self._expired += len(keys)
         return keys
@@ -241,7 +243,7 @@ class DecodeTier:
     # Ticks
 
     def next_ns(self) -> int | None:
-        """When there is something to do: a tick, or an entry that expires. Never, as things are: None."""
+        """Time of the next tick or expiry; None: none is due until something changes."""
         expiry_ns = self._pool.next_expiry_ns()
         if expiry_ns is None:
             return None
@@ -254,8 +256,8 @@ class DecodeTier:
         return max(self._dirty_ns, self._last_tick_ns + self._config.tick_interval_ns)
 
     def wants_progress(self, now_ns: int) -> bool:
-        """Is a tick due for which it should be known how many tokens were generated? Whoever is told so asks, tells by
-        `progressed`, and has the tick afterwards."""
+        """Return whether a tick is due and the tokens generated should be known for it. If True, the driver queries
+        them, reports them by `progressed`, and calls `tick` afterwards."""
         due_ns = self._tick_due_ns()
         if due_ns is None or due_ns > now_ns or not self._sent:
             return False
@@ -265,7 +267,7 @@ class DecodeTier:
         return True
 
     def tick(self, now_ns: int) -> list[Admission]:
-        """Those that go to a worker now; none, where no tick is due. Who has expired is told before."""
+        """Admit entries to workers; empty if no tick is due. Expired entries must have been removed before."""
         due_ns = self._tick_due_ns()
         if due_ns is None or due_ns > now_ns:
             return []
@@ -275,7 +277,7 @@ class DecodeTier:
         return round_.admissions
 
     def begin(self, now_ns: int) -> Round:
-        """The first part of a tick. For `tick`, and for whoever measures what the policy does in between."""
+        """Begin a tick. Separate from `tick` for code that measures the policy's part."""
         self._last_tick_ns = now_ns
         self._dirty_ns = None
         self._ticks += 1
@@ -291,10 +293,10 @@ class DecodeTier:
     def _dirty(self, now_ns: int) -> None:
         self._dirty_ns = now_ns
 
-    # Those who are at a worker
+    # Entries at a worker
 
     def sent(self, entry: Entry, worker: Worker) -> None:
-        """For rounds only."""
+        """Account for an entry that was sent. Called by rounds only."""
         self._sent[entry.key] = entry
         self._count(worker)
         if self._config.policy in LOCAL_POLICIES:
@@ -302,13 +304,13 @@ class DecodeTier:
         self.policy.sent(entry, worker)
 
     def running(self, key: RequestId) -> None:
-        """Its first token has come."""
+        """Note that the request's first token has arrived."""
         entry = self._sent.get(key)
         if entry is not None:
             books.start(entry)
 
     def progressed(self, key: RequestId, generated: int) -> None:
-        """So many tokens have been generated in all. Who is not known any more has ended meanwhile."""
+        """Set the tokens generated in all. An unknown key has ended meanwhile and is ignored."""
         entry = self._sent.get(key)
         if entry is not None and generated > entry.generated:
             books.start(entry)
@@ -317,7 +319,7 @@ class DecodeTier:
                 self.policy.progressed(entry)
 
     def ended(self, key: RequestId, now_ns: int, output_tokens: int | None = None) -> None:
-        """It has left its worker. How many tokens that were is told when it came to its own end, and not else."""
+        """Remove an entry from its worker. `output_tokens` is set only if the request came to its own end."""
         entry = self._sent.pop(key, None)
         if entry is None:
             return
@@ -332,7 +334,7 @@ class DecodeTier:
             self._predictor.ended(entry.facts, output_tokens, now_ns)
         self._dirty(now_ns)
 
-    # What others ask
+    # Queries
 
     def worker_of(self, key: RequestId) -> ReplicaId | None:
         entry = self._sent.get(key)
@@ -342,8 +344,8 @@ class DecodeTier:
         return key in self._pool
 
     def has_room(self, in_prefill: int) -> bool:
-        """May another prompt be read? While fewer are in prefill or pooled than there are free slots, and a margin; by
-        a concurrent connector, while a worker may be committed."""
+        """Return whether another prompt may be prefilled: requests in prefill or pooled are fewer than the free slots
+        plus a margin. For a concurrent connector: a worker can be committed."""
         if not self._connector.is_sequential:
             return self._free > 0
         if not self._open:
@@ -387,7 +389,7 @@ class DecodeTier:
         return worker.free_of(worker.slots - self._beyond)
 
     def _count(self, worker: Worker) -> None:
-        """Something of it has changed."""
+        """Update the totals after a change of the worker."""
         self._open += worker.is_open - worker.counted_open
         free = worker.free if worker.is_open else 0
         in_batch = self._free_in_batch(worker) if worker.is_open else 0

@@ -1,4 +1,5 @@
-"""How many replicas are wanted where: from what arrives, waits and runs, and from what neighbours have to spare.
+"""Scaling: the number of replicas wanted in each region, from arriving, waiting and running requests and from the spare
+capacity of neighbouring regions.
 
-Nothing here starts or stops a replica: it says what is wanted, and somebody else's autoscaler does it.
+The package never starts or stops a replica: it states what is wanted, and an external autoscaler acts on it.
 """

@@ -1,8 +1,9 @@
-"""How many of a region's clients' requests want to run at once, averaged, from what came, what runs and what waits.
+"""Demand of a region's clients: the average number of their requests that want to run at once, from arrivals, running
+and waiting requests.
 
-Little's law says it two ways: what runs now, and arrivals times the time that each takes. The second one knows of a
-rise before the first one is full of it, the first one of requests that take long. The larger counts, and a queue
-besides, as far as it is to be worked off.
+Little's law gives it in two ways: the requests that run, and arrival rate times service time. The second shows a rise
+before enough requests run, the first shows requests that take long. The larger counts, plus the queue as far as it is
+to be worked off.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from gateway.core.vocabulary import Outcome
 
 _SECOND_NS = 1_000_000_000
 _SERVICE_WINDOWS = 5
-"""What a request takes changes slowly, and few may end in one window."""
+"""Averaging windows for service times: they change slowly, and few requests may end in one window."""
 
 _WOULD_HAVE_RUN = frozenset(
     {Outcome.REJECTED_QUEUE_FULL, Outcome.REJECTED_DEADLINE, Outcome.EXPIRED_IN_QUEUE, Outcome.ABANDONED}
@@ -22,20 +23,22 @@ _WOULD_HAVE_RUN = frozenset(
 
 
 def would_have_run(outcome: Outcome) -> bool:
-    """Of what never came to run: had there been more replicas. It counts as having come."""
+    """Return whether a request with this outcome that never ran would have run with more replicas; it counts as an
+    arrival."""
     return outcome in _WOULD_HAVE_RUN
 
 
 class Demand:
-    """Of one pool, at the gateway where its clients came in. Exponential averages, by the time that has passed:
+    """Demand of one pool, at the gateway where its clients' requests arrived. Exponential averages over elapsed time:
 
-        running    mean of what runs
-        arrivals   mean rate λ of requests that came, a second: those that ended, and by how many more are open
-        service    mean time S that one which ended had run
+        running    mean number of running requests
+        arrivals   mean rate λ of arrivals per second: requests that ended, plus the increase of those that are open
+        service    mean time S that an ended request had run
         offered    max(running, λ·S) + waiting · min(1, S / drain)
 
     (J. D. C. Little, A Proof for the Queuing Formula L = λW, 1961. The last term is Little's law again: to work off Q
-    requests within D takes Q/D a second more, of which Q/D·S run at once, and never more than Q.)"""
+    requests within D takes Q/D more per second, of which Q/D·S run at once, and never more than Q.)
+    """
 
     def __init__(self, settings: ScalingSettings) -> None:
         self._settings = settings
@@ -52,12 +55,12 @@ class Demand:
 
     @property
     def service_s(self) -> float:
-        """0: none has ended yet."""
+        """Mean service time in seconds; 0: no request has ended yet."""
         return self._served_s / self._served if self._served else 0.0
 
     @property
     def offered(self) -> int:
-        """In thousandths."""
+        """Requests that want to run at once, in thousandths."""
         service_s = self.service_s
         drain_s = self._settings.drain_ns / _SECOND_NS
         queued = self.waiting * (min(1.0, service_s / drain_s) if service_s else 1.0)
@@ -65,18 +68,19 @@ class Demand:
 
     @property
     def pinned(self) -> int:
-        """Of `offered`, what may not leave the region."""
+        """Part of `offered` that may not leave the region."""
         return min(self.offered, round(self.offered * self._pinned / self._open)) if self._open else 0
 
     def ended(self, took_ns: int | None) -> None:
-        """One of them has, and had run for so long, wherever that was; None: it never came to run."""
+        """Record the end of a request that had run for `took_ns`, in any region; None: it never ran."""
         self._ended += 1
         if took_ns is not None:
             self._served += 1.0
             self._served_s += took_ns / _SECOND_NS
 
     def look(self, sample: Sample, now_ns: int) -> None:
-        """The first look is believed as it is; from then on each counts for the time since the one before."""
+        """Update the averages. The first sample is taken as it is; later ones are weighted by the time since the
+        previous one."""
         open_now = sample.running + sample.waiting
         if self._looked_ns is None:
             self.running, self.waiting = float(sample.running), float(sample.waiting)
@@ -102,14 +106,16 @@ def _mixed(before: float, now: float, kept: float) -> float:
 
 
 def needed_slots(offered: int, headroom: float) -> int:
-    """Slots for so much load, both in thousandths: a + β·√a, so that a request seldom finds none free.
+    """Slots for this load, both in thousandths: a + β·√a, so that a request seldom finds none free.
 
     Square-root staffing for M/M/c: Halfin and Whitt, Heavy-Traffic Limits for Queues with Many Exponential Servers,
-    1981. Slots stand in for servers; that they slow each other down is in the service time that is measured."""
+    1981. Slots stand in for servers; their mutual slow-down is part of the measured service time.
+    """
     load = offered / WHOLE
     return math.ceil(WHOLE * (load + headroom * math.sqrt(load)))
 
 
 def needed_replicas(slots: int, concurrency: int) -> int:
-    """ceil(load / load of one replica), as KEDA and Kubernetes' autoscaler reckon an `AverageValue`."""
+    """Replicas for these slots: ceil(load / load of one replica), as KEDA and Kubernetes' autoscaler compute it for an
+    `AverageValue`."""
     return -(-slots // (concurrency * WHOLE))

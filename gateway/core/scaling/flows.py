@@ -1,7 +1,7 @@
-"""Whose load finds room where: a largest flow from regions that want slots to regions that have some.
+"""Maximum flow from regions that need slots (demands) to regions that have slots (supplies).
 
-It is exact, by augmenting paths (Ford and Fulkerson 1956; Edmonds and Karp 1972), begun with what is plain to see: a
-region's own slots first, then its nearest neighbours'. Numbers are whole, and so is every answer.
+Exact, by augmenting paths (Ford and Fulkerson 1956; Edmonds and Karp 1972), from a greedy start: a region's own slots
+first, then its nearest neighbours'. All numbers are integers.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from collections import deque
 
 
 class Flow:
-    """Demands find room at supplies. Each demand names the supplies that will do, the best first.
+    """Flow from demands to supplies. Each demand lists the supplies that it may use, the best first.
 
-    `add` and `remove` change a supply; `settle` makes the flow as large as it can be again."""
+    `add` and `remove` change a supply; `settle` makes the flow maximal again.
+    """
 
     def __init__(self, demands: list[int], ways: list[list[int]], room: list[int]) -> None:
         self.left = list(demands)
-        """Of each demand, what has found no room."""
+        """Unmet part of each demand."""
         self.room = list(room)
-        """Of each supply, what nobody uses."""
+        """Unused part of each supply."""
         self._ways = ways
         self._used: list[dict[int, int]] = [{} for _ in room]
-        """By supply, what each demand uses of it."""
+        """Amount that each demand uses, by supply."""
 
     @property
     def unmet(self) -> int:
@@ -37,7 +38,8 @@ class Flow:
         return dict(self._used[supply])
 
     def settle(self) -> set[int]:
-        """Gives the supplies at which more room would let more of the demands be met; none if all are."""
+        """Make the flow maximal. Return the supplies where more room would let more of the demands be met; empty if all
+        are met."""
         for rank in range(max((len(ways) for ways in self._ways), default=0)):
             for demand, ways in enumerate(self._ways):
                 if rank < len(ways):
@@ -52,7 +54,8 @@ class Flow:
         self.room[supply] += amount
 
     def remove(self, supply: int, amount: int) -> None:
-        """Whoever used what is gone has to look again; those from elsewhere first."""
+        """Take room away from a supply. Demands that used it become unmet by that amount, those of other regions
+        first."""
         spared = min(self.room[supply], amount)
         self.room[supply] -= spared
         amount -= spared
@@ -76,8 +79,8 @@ class Flow:
             self._used[supply][demand] = self._used[supply].get(demand, 0) + amount
 
     def _path(self) -> tuple[list[int], set[int]]:
-        """Demand, supply, demand, ..., supply with room: the first is to move, and each further one to make room for
-        it. Empty if there is none; then the supplies that were reached."""
+        """Augmenting path: demand, supply, demand, ..., supply with room; the first demand gains, and each further one
+        moves to make room. Without such a path it is empty, and the supplies that were reached are returned."""
         came_from: dict[int, int] = {}
         seen = [left > 0 for left in self.left]
         before: list[int] = [-1] * len(self.left)
@@ -107,7 +110,8 @@ class Flow:
             path.append(before[demand])
 
     def _push(self, path: list[int]) -> None:
-        """Along demand, supply, demand, supply: each later demand gives up the supply before it for the one after."""
+        """Augment along demand, supply, demand, supply: each later demand gives up the supply before it for the one
+        after."""
         amount = min(self.left[path[0]], self.room[path[-1]])
         for at in range(2, len(path), 2):
             amount = min(amount, self._used[path[at - 1]][path[at]])

@@ -1,16 +1,16 @@
-"""Which region should have more replicas of a pool and which one may have fewer, all regions seen together.
+"""Plan for one pool over all regions: which region should have more replicas, and which one may have fewer.
 
-What regions want is met by a largest flow (`flows.py`): each one's own slots first, then slots of neighbours that
-policy and distance allow. Let V(n, d) be how much of the demands d is met by n replicas.
+The needs of the regions are met by a maximum flow (`flows.py`): each region's own slots first, then slots of neighbours
+that policy and distance allow. Let V(n, d) be how much of the demands d is met by n replicas.
 
     more     wherever one more would raise V(n, d): as many as it takes, at one region after another, each time the
-             cheapest, and of equal ones the one whose own clients go short the most
-    fewer    only if none is wanted anywhere: the one whose going leaves V(n, d·(1 + slack)) as it is
+             cheapest, and of equal ones the one whose own clients lack the most slots
+    fewer    only if none is wanted anywhere: the region where removing one leaves V(n, d·(1 + slack)) as it is
 
-With constant demands this comes to rest, and what went is never asked for again: in a transport problem slots and
-demands complete each other, and slots stand in for each other (Shapley, On Network Flow Functions, 1961). So a replica
-that is worth nothing at d·(1 + slack) is worth nothing at d, where V stays the same without it; and whatever was not
-worth adding beside it then lifts V no higher now.
+With constant demands this comes to rest, and a removed replica is never asked for again: in a transport problem slots
+and demands are complements, and slots are substitutes for each other (Shapley, On Network Flow Functions, 1961). So a
+replica that is worthless at d·(1 + slack) is worthless at d, where V stays the same without it; and a replica that was
+not worth adding beside it does not raise V after its removal either.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from gateway.core.value import value
 from gateway.core.vocabulary import RegionName
 
 _TRIED_MAX = 8
-"""Regions that are tried for one that may have fewer, in one plan."""
+"""Most regions that one plan examines for a replica to remove."""
 
 
 @value
 class Verdict:
-    """What a plan says of one region."""
+    """Plan for one region."""
 
     replicas: int
-    """As many as it has asked for, or more; never fewer."""
+    """Planned replicas: the region's requested number or more, never fewer."""
     may_lose: bool
-    """It is the one from which a replica goes next."""
+    """The next replica to be removed is one of this region's."""
     is_for_others: bool
-    """It was chosen although its own clients went short of nothing."""
+    """Replicas were added for other regions, although the region's own clients lacked none."""
     borrowed: int
-    """Of neighbours' slots, what its clients count on, in thousandths."""
+    """Slots of neighbours that the region's clients rely on, in thousandths."""
     lent: int
     missing: int
-    """What its clients want, and nobody may have or get."""
+    """Slots that the region's clients need and that no region has or may add, in thousandths."""
 
 
 def plan(needs: Sequence[RegionNeed], slack_share: float) -> dict[RegionName, Verdict]:
-    """The same for the same needs, in whatever order they come."""
+    """Plan for all regions; independent of the order of `needs`."""
     regions = sorted(needs, key=lambda each: each.region)
     counts = [min(max(each.replicas, each.least), each.most) for each in regions]
     before = list(counts)
@@ -65,7 +65,7 @@ def plan(needs: Sequence[RegionNeed], slack_share: float) -> dict[RegionName, Ve
 
 
 def _flow_of(regions: Sequence[RegionNeed], counts: Sequence[int], slack_share: float) -> Flow:
-    """Of each region two demands: what may not leave it, and what may."""
+    """Flow with two demands per region: the part that may not leave it, and the rest."""
     index_of = {each.region: index for index, each in enumerate(regions)}
     demands: list[int] = []
     ways: list[list[int]] = []
@@ -79,7 +79,7 @@ def _flow_of(regions: Sequence[RegionNeed], counts: Sequence[int], slack_share: 
 
 
 def _grow(regions: Sequence[RegionNeed], counts: list[int], flow: Flow) -> set[int]:
-    """Gives those that were chosen for others' sake."""
+    """Add replicas to `counts` and `flow`. Return the indexes of the regions chosen for other regions' sake."""
     for_others: set[int] = set()
     reached = flow.settle()
     while choices := [index for index in reached if counts[index] < regions[index].most]:
@@ -95,7 +95,8 @@ def _grow(regions: Sequence[RegionNeed], counts: list[int], flow: Flow) -> set[i
 
 
 def _loser(regions: Sequence[RegionNeed], counts: Sequence[int], slack_share: float) -> int | None:
-    """The dearest first, then whoever uses the least of what it has."""
+    """Index of the region that may lose a replica, or None. The most expensive is tried first, then the one that uses
+    the smallest part of its slots."""
     flow = _flow_of(regions, counts, slack_share)
     flow.settle()
     could = [index for index, each in enumerate(regions) if counts[index] > each.least]
@@ -125,7 +126,7 @@ def _own_left(flow: Flow, index: int) -> int:
 
 
 def _left_near(flow: Flow, supply: int) -> int:
-    """What those go short of who could use it directly."""
+    """Unmet part of the demands that could use the supply directly."""
     return sum(left for demand, left in enumerate(flow.left) if left and flow.may_use(demand, supply))
 
 

@@ -1,5 +1,5 @@
-"""One look at a gateway's core: what runs, waits and answers, by pool. It changes nothing, and costs nothing between
-two looks."""
+"""Sample a gateway's core: running, waiting and forwarded requests, by pool. Sampling changes nothing, and costs
+nothing between samples."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gateway.core.vocabulary import ModelName, Place, PlaceRule, RegionName, Rep
 def samples_of(
     core: GatewayState, pools: Iterable[PoolKey], classes: Collection[ServiceClass] = tuple(ServiceClass)
 ) -> dict[PoolKey, Sample]:
-    """Of requests of these classes. Replicas that run a part of a request belong to no pool here: only whole ones are
-    scaled by this."""
+    """Samples over requests of these classes. Only unified replicas belong to a pool here; prefill and decode workers
+    are not scaled this way."""
     counts = {key: Sample() for key in pools}
     _count_replicas(core, counts)
     by_model = key_by_model(core, counts)
@@ -31,14 +31,15 @@ def samples_of(
 
 
 def key_by_replica(core: GatewayState, pools: Iterable[PoolKey]) -> dict[str, PoolKey]:
-    """Of those replicas here that belong to one of these pools."""
+    """Pool of each replica of this gateway that belongs to one of `pools`."""
     keys = dict.fromkeys(pools)
     found = ((state.target.id, _key_of_replica(state, keys)) for state in core.replicas)
     return {target_id: key for target_id, key in found if key is not None}
 
 
 def key_by_model(core: GatewayState, pools: Iterable[PoolKey]) -> dict[ModelName, PoolKey]:
-    """Whose demand a request is that no replica here has: of several pools with its model, the first."""
+    """Pool whose demand a request counts as when no replica here runs it; of several pools with its model, the
+    first."""
     keys = dict.fromkeys(pools)
     by_model: dict[ModelName, PoolKey] = {}
     for key in keys:
@@ -52,7 +53,8 @@ def key_by_model(core: GatewayState, pools: Iterable[PoolKey]) -> dict[ModelName
 
 
 def ways_of(core: GatewayState) -> tuple[Way, ...]:
-    """Where this gateway's requests may go by its own policy: peers in other regions that take what it forwards."""
+    """Regions that this gateway's policy lets its requests go to and that have an available peer, with the round
+    trip."""
     if core.draining or core.locked_down or core.policy.closed_reason:
         return ()
     near: dict[RegionName, int] = {}
@@ -66,7 +68,7 @@ def ways_of(core: GatewayState) -> tuple[Way, ...]:
 
 
 def accepts_of(core: GatewayState) -> tuple[RegionName, ...]:
-    """Regions of peers whose requests are taken in here."""
+    """Regions of peers whose requests are accepted here."""
     if core.draining or core.locked_down:
         return ()
     places = {peer.spec.place: None for peer in core.peers if peer.spec.place.region != core.place.region}
@@ -90,7 +92,7 @@ def _key_of_replica(state: ReplicaState, pools: Mapping[PoolKey, object]) -> Poo
 def _key_of(
     request: RequestState, pools: Mapping[PoolKey, object], by_model: Mapping[ModelName, PoolKey]
 ) -> PoolKey | None:
-    """By the replica that has it, or by the pool that its budget is meant for, or by its model."""
+    """Pool of a request: that of the replica that runs it, else the pool its budget is meant for, else by its model."""
     attempt = request.attempt
     if attempt is not None:
         for leg in attempt.legs.values():

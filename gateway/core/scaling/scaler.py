@@ -1,10 +1,10 @@
-"""One gateway's part in scaling: it averages its own demand, hears that of others, plans for all, and wants for its
-region.
+"""Scaling at one gateway: it averages the gateway's own demand, receives that of others, plans for all regions, and
+states what its own region wants.
 
-Every gateway makes the same plan of the same reports, so nobody has to be asked: the region that is chosen for more
-sees it in its own plan, and the others see that it is not them. Reports are a heartbeat old; what two gateways see
-differently for so long is put right by the next plan. Of a region's gateways the one with the first id speaks for it,
-while it is heard.
+Every gateway makes the same plan from the same reports, so no coordination is needed: the region chosen for more
+replicas sees it in its own plan, and the others see that they are not chosen. Reports are up to a heartbeat old;
+differences between two gateways in that time are corrected by the next plan. The gateway with the first id of a region
+speaks for it, as long as its reports arrive.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from gateway.core.vocabulary import GatewayId, RegionName
 
 _MILLIONTHS = 1_000_000
 _GATEWAYS_MAX = 1024
-"""More are not listened to."""
+"""Most gateways whose reports are kept."""
 _IDLE_WAITERS_SHARE = 4
-"""Neighbours are doubted over a queue as long as a quarter of what one replica runs."""
+"""Divisor: neighbours are doubted once the queue reaches this part of what one replica runs at once."""
 
 _Members = dict[RegionName, list[tuple[GatewayId, PoolLoad]]]
 
 
 class Scaler:
-    """Told what it needs to know; decides at each `look`."""
+    """Receives samples and reports, and decides at each `look`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Scaler:
         *,
         stale_ns: int,
     ) -> None:
-        """`stale_ns`: whoever has said nothing for so long is not counted any more."""
+        """`stale_ns`: age from which a gateway's last report is not counted."""
         self._gateway_id = gateway_id
         self._region = region
         self._settings = settings
@@ -60,26 +60,26 @@ class Scaler:
         self.demands = {key: Demand(settings) for key in self.pools}
         self.wants: dict[PoolKey, Want] = {}
         self.report = ScalingReport()
-        """What others are to be told."""
+        """Report for other gateways."""
         self._steady: dict[PoolKey, Steady] = {}
         self._heard: dict[GatewayId, Heard] = {}
         self._promised_ns: dict[tuple[RegionName, PoolKey], int] = {}
-        """Since when a region wants more than it has."""
+        """Time since when a region has wanted more than it has."""
         self._others: dict[PoolKey, tuple[tuple[RegionName, int], ...]] = {}
-        """What other regions wanted at the last look."""
+        """Replicas that other regions wanted at the last look."""
         self._waits_ns: dict[PoolKey, int] = {}
-        """Since when requests wait although neighbours should have room."""
+        """Time since when requests have waited although neighbours should have room."""
         self._alone_until_ns: dict[PoolKey, int] = {}
         self._ways: dict[RegionName, tuple[Way, ...]] = {}
-        """As of this look."""
+        """Usable ways between regions, as of this look."""
 
     def hear(self, heard: Heard) -> None:
-        """What another gateway tells; the newest counts."""
+        """Record another gateway's report; it replaces the previous one."""
         if heard.gateway_id in self._heard or len(self._heard) < _GATEWAYS_MAX:
             self._heard[heard.gateway_id] = heard
 
     def listened_to(self) -> list[GatewayId]:
-        """Those whose word was last heard in time."""
+        """Ids of the gateways with a current report."""
         return sorted(self._heard)
 
     def look(
@@ -91,7 +91,8 @@ class Scaler:
         ways: Sequence[Way] = (),
         accepts: Sequence[RegionName] = (),
     ) -> list[Want]:
-        """Plan anew; gives what is wanted of each pool. `ways` and `accepts` are what our own policy says."""
+        """Plan anew and return what is wanted of each pool. `ways` and `accepts` come from this gateway's own
+        policy."""
         for gateway_id in [each for each, heard in self._heard.items() if now_ns - heard.heard_ns > self._stale_ns]:
             del self._heard[gateway_id]
         regions = {heard.region for heard in self._heard.values()}
@@ -145,7 +146,8 @@ class Scaler:
         )
 
     def _begin_with(self, pool: PoolSettings, sample: Sample, least: int) -> int:
-        """After a start nobody is sent away: what there is, or what a gateway beside us wants."""
+        """Initial number: existing replicas, or the number that another gateway of the region wants. A restart removes
+        no replica."""
         told = (each for _, each in self._members(pool.key).get(self._region, ()))
         return min(max(sample.ready, least, *(each.wanted for each in told)), pool.replicas_max)
 
@@ -178,7 +180,7 @@ class Scaler:
     def _need_of(
         self, region: RegionName, key: PoolKey, members: list[tuple[GatewayId, PoolLoad]], now_ns: int
     ) -> RegionNeed:
-        """A region's gateways together; the first one speaks for it."""
+        """Need of a region, summed over its gateways; the speaker's settings apply."""
         _, speaker = min(members, key=_by_id)
         offered = sum(each.offered for _, each in members)
         needed = needed_slots(offered, self._settings.headroom)
@@ -211,7 +213,7 @@ class Scaler:
         return now_ns - since_ns < self._settings.start_max_ns
 
     def _all_ways(self) -> dict[RegionName, tuple[Way, ...]]:
-        """Whom each region's requests may go to, by its own word and by theirs."""
+        """Regions that each region's requests may go to: allowed by its own report and accepted by the other's."""
         told: dict[RegionName, dict[RegionName, int]] = {}
         taken: dict[RegionName, set[RegionName]] = {}
         own = Heard(self._gateway_id, self._region, self.report, 0)
@@ -255,8 +257,8 @@ class Scaler:
         return steady.take(verdict, somebody_may_lose, pool, now_ns)
 
     def _doubt(self, pool: PoolSettings, sample: Sample, verdict: Verdict, now_ns: int) -> None:
-        """Neighbours that are said to be idle should take what waits here. Where they do not, whatever the reason, the
-        region counts on itself for a while."""
+        """Doubt neighbours that seem idle but do not take waiting requests for `patience_ns`: the region then relies on
+        its own replicas for `distrust_ns`."""
         key = pool.key
         if not verdict.borrowed or sample.waiting * _IDLE_WAITERS_SHARE < max(pool.concurrency, _IDLE_WAITERS_SHARE):
             self._waits_ns.pop(key, None)

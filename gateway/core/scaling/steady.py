@@ -1,4 +1,5 @@
-"""What a region wants of one pool, from one plan to the next: sooner more than fewer, and never to and fro."""
+"""Number of replicas that a region wants of one pool, from plan to plan: quick to rise, slow to fall, without
+oscillation."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from gateway.core.scaling.vocabulary import PoolSettings, Reason, ScalingSetting
 
 
 class Steady:
-    """Up once more has been missing for `up_after`, by all of it. Down by one once fewer have done for `down_after`,
-    and by another one `down_every` after the last change that anybody made (stabilisation windows, as in Kubernetes'
-    HorizontalPodAutoscaler, where the one for scaling down is five minutes as well)."""
+    """Rises by everything missing once more has been needed for `up_after`. Falls by one once fewer have sufficed for
+    `down_after`, and by another `down_every` after the last change in any region (stabilisation windows, as in
+    Kubernetes' HorizontalPodAutoscaler, where the one for scaling down is five minutes as well)."""
 
     def __init__(self, settings: ScalingSettings, wanted: int, now_ns: int) -> None:
         self.wanted = wanted
@@ -19,16 +20,16 @@ class Steady:
         self._calm_since_ns: int | None = None
         self._began_ns = now_ns
         self._moved_ns = now_ns
-        """When anybody last changed what it wants."""
+        """Time of the last change in any region."""
 
     def find(self, ready: int, now_ns: int) -> None:
-        """So many are there. For as long as nobody could have been sent away yet they are what is wanted: engines may
-        take a while to be heard after a start of ours."""
+        """Adopt a larger number of existing replicas during the first `down_after` after the start: engines may take a
+        while to be observed, and none can have been removed yet."""
         if ready > self.wanted and now_ns - self._began_ns < self._settings.down_after_ns:
             self._change(ready, now_ns)
 
     def keep_within(self, least: int, most: int, now_ns: int) -> bool:
-        """What an operator's bounds ask for is done at once. True: it has changed."""
+        """Apply the operator's bounds at once. True: the number has changed."""
         wanted = min(max(self.wanted, least), most)
         if wanted == self.wanted:
             return False
@@ -36,17 +37,17 @@ class Steady:
         return True
 
     def others_moved(self, now_ns: int) -> None:
-        """What another region wants has changed: whoever goes next waits for what comes of it."""
+        """Note a change in another region: the next removal waits for its effect."""
         self._moved_ns = now_ns
 
     def follow(self, wanted: int, now_ns: int) -> None:
-        """Another gateway speaks for the region."""
+        """Follow the number of another gateway, which speaks for the region."""
         self._short_since_ns = self._calm_since_ns = None
         if wanted != self.wanted:
             self._change(wanted, now_ns)
 
     def take(self, verdict: Verdict, somebody_may_lose: bool, pool: PoolSettings, now_ns: int) -> Reason:
-        """One plan. `somebody_may_lose`: one replica of the mesh could go, here or elsewhere."""
+        """Apply one plan. The flag says whether some region of the mesh could lose a replica."""
         if verdict.replicas > self.wanted:
             return self._rise(verdict, now_ns)
         self._short_since_ns = None

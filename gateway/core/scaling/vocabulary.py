@@ -1,6 +1,6 @@
-"""The words of scaling: what a gateway measures of a pool, what it tells others of it, and what is wanted.
+"""Vocabulary of scaling: what a gateway measures of a pool, what it reports to other gateways, and what is wanted.
 
-Values only; nothing here decides anything. Requests are counted in thousandths, so that sums of them are exact.
+Values only, no decisions. Requests are counted in thousandths, so that their sums are exact.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ WHOLE: Final = 1000
 
 @value
 class PoolKey:
-    """The replicas of one pool that serve one model, by the first of its names; a region has them or has none."""
+    """Replicas of one pool that serve one model, identified by the first of its names; each region has such replicas or
+    none."""
 
     model: ModelName
     pool: PoolName
@@ -25,7 +26,7 @@ class PoolKey:
 
 @value
 class Floor:
-    """From this minute of the day on (UTC), and until the next one, at least so many are wanted."""
+    """Least number of replicas from this minute of the day (UTC) until the next floor."""
 
     minute: int
     replicas: int
@@ -33,25 +34,26 @@ class Floor:
 
 @value
 class PoolSettings:
-    """What an operator says of one pool of a region."""
+    """Operator's settings of one pool of a region."""
 
     model: ModelName
     concurrency: int
-    """Requests that one replica is to run at once: what it does within its objective, and not what it can hold."""
+    """Requests that one replica is meant to run at once within its objective, as opposed to the most it can hold."""
     replicas_max: int
     pool: PoolName = DEFAULT_POOL
     replicas_min: int = 1
     price: float = 0.0
-    """Of a replica-hour; the cheapest of those that could help is asked. Zeros: whoever has the queue."""
+    """Price of a replica-hour; the cheapest region that could help is asked first. If all are 0, the region with the
+    queue."""
     floors: tuple[Floor, ...] = ()
-    """A plan for the day, in order of time; it begins anew at midnight."""
+    """Plan for the day, in order of time; it repeats at midnight."""
 
     @property
     def key(self) -> PoolKey:
         return PoolKey(self.model, self.pool)
 
     def least_at(self, minute_of_day: int) -> int:
-        """What is wanted at least now."""
+        """Least number of replicas at this minute of the day."""
         floor = 0
         if self.floors:
             begun = [each for each in self.floors if each.minute <= minute_of_day]
@@ -61,80 +63,81 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True)
 class ScalingSettings:
-    """How load is averaged, and how fast what is wanted may change."""
+    """Settings of load averaging and of the rate of change."""
 
     mesh: bool = True
-    """Off: each region scales for itself, whatever its neighbours have to spare."""
+    """False: each region scales for itself, regardless of neighbours' spare capacity."""
     classes: tuple[ServiceClass, ...] = (ServiceClass.INTERACTIVE, ServiceClass.BATCH)
-    """Whose requests replicas are started for; those of others have what idles."""
+    """Classes that replicas are started for; requests of other classes use idle capacity."""
     window_ns: int = 60_000_000_000
-    """Over which load is averaged: what came so long ago counts for 37 %."""
+    """Time constant of the load averages: a sample of this age counts for 37 %."""
     drain_ns: int = 60_000_000_000
-    """In which a queue that has come about is to be worked off."""
+    """Time within which an existing queue is to be worked off."""
     headroom: float = 1.0
-    """Spare slots, in square roots of the load: 1 for one request in four or five that waits a moment, 2 for one in
+    """Spare slots, in square roots of the load: with 1, one request in four or five waits a moment, with 2 one in
     fifty."""
     slack_share: float = 0.1
-    """A replica goes only when so much more load would find room without it."""
+    """Additional load that must still find room without a replica before that replica is removed."""
     up_after_ns: int = 15_000_000_000
-    """More are wanted only after having been missing for so long, ..."""
+    """Time for which replicas must be missing before more are wanted."""
     down_after_ns: int = 300_000_000_000
-    """... and fewer after having been too many for so long."""
+    """Time for which fewer replicas must have sufficed before fewer are wanted."""
     down_every_ns: int = 60_000_000_000
-    """One goes at a time, and the next one of the mesh no sooner."""
+    """Least time between two removals of one replica each, over the whole mesh."""
     start_max_ns: int = 600_000_000_000
-    """What a neighbour has asked for and still does not have after this long is not counted on."""
+    """Time after which replicas that a neighbour has asked for but does not have are not counted on."""
     reach_ns: int = 250_000_000
-    """Neighbours farther away than this, there and back, are not counted on: it comes on top of each first token."""
+    """Largest round trip to neighbours that are counted on; it adds to each first token."""
     patience_ns: int = 60_000_000_000
-    """Where requests wait for so long although neighbours are said to be idle, ..."""
+    """Time that requests may wait although neighbours report idle capacity before the neighbours are distrusted."""
     distrust_ns: int = 1_800_000_000_000
-    """... nobody is counted on for this long."""
+    """Time for which distrusted neighbours are not counted on."""
 
 
 @dataclass(slots=True)
 class Sample:
-    """One look at a gateway, of one pool. Clients' requests count where they came in, wherever they run."""
+    """Sample of one pool at one gateway. Clients' requests count where they arrived, wherever they run."""
 
     ready: int = 0
-    """Replicas here that answer."""
+    """Healthy replicas here."""
     running: int = 0
     """Clients' requests that run, here or at a peer."""
     waiting: int = 0
     """Clients' requests that wait here."""
     pinned: int = 0
-    """Of both, those that may not leave the region."""
+    """Running and waiting requests that may not leave the region."""
     sent: int = 0
-    """Of those that run, the ones in other regions."""
+    """Running requests that run in other regions."""
     taken: int = 0
-    """Other regions' requests here; they are their demand, and not ours."""
+    """Other regions' requests that run here; they count as those regions' demand."""
 
 
 @value
 class PoolLoad:
-    """What one gateway tells others of one pool of its region."""
+    """Report of one gateway on one pool of its region."""
 
     key: PoolKey
     ready: int
     wanted: int
-    """Of the whole region, as this gateway has it."""
+    """Replicas wanted for the whole region, according to this gateway."""
     concurrency: int
     least: int
     most: int
     offered: int
     """Clients' requests that want to run at once, in thousandths."""
     pinned: int
-    """Of these, what may not leave the region, likewise."""
+    """Part of `offered` that may not leave the region, in thousandths."""
     queue: int
     price: int
-    """In millionths."""
+    """Price of a replica-hour, in millionths."""
     is_alone: bool = False
-    """It counts on nobody for now: its requests waited although neighbours were said to be idle."""
+    """The region relies on no neighbour for the time being: its requests waited although neighbours reported idle
+    capacity."""
 
 
 @value
 class Way:
-    """Where a region's requests may go, as its own policy and the distance say."""
+    """Region that another region's requests may go to, by that region's policy, and the round trip to it."""
 
     region: RegionName
     rtt_ns: int
@@ -142,62 +145,62 @@ class Way:
 
 @value
 class ScalingReport:
-    """What one gateway tells its peers, beside its load."""
+    """Scaling part of a gateway's report to its peers, sent beside its load."""
 
     loads: tuple[PoolLoad, ...] = ()
     ways: tuple[Way, ...] = ()
     accepts: tuple[RegionName, ...] = ()
-    """Regions whose requests its own policy takes in."""
+    """Regions whose requests the gateway's policy accepts."""
 
 
 @value
 class RegionNeed:
-    """One region, as a plan is made for all of them."""
+    """One region's input to the plan."""
 
     region: RegionName
     replicas: int
-    """Those that it has asked for, and is believed to have or to get."""
+    """Replicas that the region has asked for and is believed to have or to get."""
     concurrency: int
     least: int
     most: int
     needed: int
-    """Slots, in thousandths: of its clients' requests, with headroom."""
+    """Slots for its clients' requests, with headroom, in thousandths."""
     pinned: int
     queue: int = 0
     price: int = 0
     ways: tuple[Way, ...] = ()
-    """To whom its requests may go and who takes them, the nearest first."""
+    """Regions that its requests may go to and that accept them, nearest first."""
     is_alone: bool = False
 
 
 class Reason(Word):
-    """Why so many are wanted."""
+    """Reason for the number of replicas wanted."""
 
     STEADY = "steady"
-    """What there is, is right."""
+    """The present number is right."""
     BOUNDS = "bounds"
-    """The least or the most that it may be, or the plan for this time of day, has changed."""
+    """The lower or upper bound, or the floor for this time of day, has changed."""
     LOAD = "load"
-    """Its own clients' load wants more than is here and at neighbours."""
+    """Load of the region's own clients exceeds the slots here and at neighbours."""
     NEIGHBOURS = "neighbours"
-    """Others' load does, and this is the region that was chosen for it."""
+    """Load of other regions does, and this region was chosen for it."""
     WAITS = "waits"
-    """More would be wanted, if that lasts."""
+    """More replicas will be wanted if the need lasts."""
     BORROWS = "borrows"
-    """More would be wanted here, if neighbours had nothing to spare."""
+    """More replicas would be wanted here without neighbours' spare capacity."""
     LENDS = "lends"
-    """Fewer would do here, if neighbours did not count on this one."""
+    """Fewer replicas would suffice here if neighbours did not rely on this region."""
     COOLS = "cools"
-    """Fewer would do, if that lasts."""
+    """Fewer replicas will be wanted if the surplus lasts."""
     IDLE = "idle"
-    """Fewer do."""
+    """Fewer replicas suffice."""
     AT_MOST = "at_most"
-    """More would be wanted than there may be."""
+    """More replicas would be wanted than the upper bound allows."""
 
 
 @value
 class Want:
-    """What is wanted of one pool in this gateway's region."""
+    """Replicas wanted of one pool in this gateway's region."""
 
     region: RegionName
     key: PoolKey
@@ -205,28 +208,28 @@ class Want:
     reason: Reason
     ready: int
     alone: int
-    """What would be wanted if there were no neighbours."""
+    """Replicas that would be wanted without neighbours."""
     offered: int
     borrowed: int
     """Slots of neighbours that are counted on, in thousandths."""
     lent: int
     missing: int
-    """Slots that nobody may have or get, likewise."""
+    """Slots that no region has or may add, in thousandths."""
     least: int
     most: int
     concurrency: int
     changed_ns: int = 0
-    """When what is wanted last changed."""
+    """Time of the last change of `wanted`."""
 
     @property
     def missing_replicas(self) -> int:
-        """How many more would be wanted, if there might be as many."""
+        """Further replicas that would be wanted without the upper bound."""
         return -(-self.missing // (self.concurrency * WHOLE))
 
 
 @value
 class Heard:
-    """What a gateway last told, and when that came in."""
+    """Last report of a gateway, with the time of its receipt."""
 
     gateway_id: GatewayId
     region: RegionName

@@ -1,4 +1,5 @@
-"""Expert locality of decode workers (ELDR): how near a request's prompt is to what each worker's experts serve.
+"""Expert locality of decode workers (ELDR): how near a request's prompt is to the requests that each worker's experts
+serve.
 
-It computes from counts and arrays that it is given, and decides nothing: `gateway/core/decode/eldr.py` does.
+The package computes from given counts and arrays, and makes no decisions: `gateway/core/decode/eldr.py` does.
 """

@@ -1,6 +1,5 @@
-"""What is fitted offline and compared with online: which layers count, how much each expert says, and a centroid for
-each decode worker (ELDR §4.2–4.3). Plain arrays, checked before they are used; nothing in them is run.
-"""
+"""ELDR artifact, fitted offline and used online: the layers that count, the weight of each expert, and a centroid for
+each decode worker (ELDR §4.2–4.3). Plain arrays, checked before use; no part of them is executed."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from gateway.core.value import value
 LAYERS_MAX = 1024
 EXPERTS_MAX = 4096
 CELLS_MAX = 1 << 18
-"""Layers times experts: what an engine may tell of is bounded by it, too."""
+"""Bound of layers × experts, also for the counts that an engine reports."""
 MODEL_LENGTH_MAX = 128
 _CENTROID_CELLS_MAX = 1 << 21
 _LENGTH_TOLERANCE = 1e-3
@@ -24,41 +23,41 @@ Floats = npt.NDArray[np.float32]
 
 
 class UnusableArtifact(ValueError):
-    """Arrays that no signature can be compared with, in words."""
+    """Arrays that signatures cannot be compared with; the message gives the reason."""
 
 
 @value
 class Shape:
-    """Of a model's mixture of experts."""
+    """Shape of a model's mixture of experts."""
 
     layers: int
     experts: int
-    """Of each layer."""
+    """Experts per layer."""
     model: str = ""
-    """A fingerprint, in the words of whoever counts; empty: any model of this shape."""
+    """Fingerprint of the model, as the counting engine states it; empty: any model of this shape."""
 
 
 @value
 class EldrArtifact:
-    """Arrays are packed little-endian, row by row."""
+    """Fitted arrays, packed little-endian, row by row."""
 
     shape: Shape
     mask: tuple[int, ...]
     """Layers that count, in the order in which they were chosen."""
     idf: bytes
-    """float32 [layers, experts]: what a count of each expert is worth."""
+    """IDF weight of each expert: float32 [layers, experts]."""
     clusters: int
-    """K: as many as the pool has decode workers, or groups of them that share their experts."""
+    """Number of clusters K: the pool's decode workers, or groups of them that share their experts."""
     centroids: bytes
-    """float32 [clusters, masked layers × experts], each of length 1."""
+    """Unit-length centroids: float32 [clusters, masked layers × experts]."""
     calibration: str = ""
-    """Digest of what it was fitted to."""
+    """Digest of the calibration data."""
     rho: tuple[float, ...] = ()
-    """Cumulative ρ by layers kept, in the order of the greedy selection; for people."""
+    """Cumulative ρ by number of layers kept, in the order of the greedy selection; for information."""
 
 
 def digest_of(artifact: EldrArtifact) -> str:
-    """Equal for artifacts that compare alike, whatever else is said of them."""
+    """Digest over the parts that affect comparison; equal for artifacts that compare alike."""
     shape = artifact.shape
     told = f"{shape.layers}/{shape.experts}/{shape.model}/{artifact.mask}/{artifact.clusters}/"
     hashed = hashlib.blake2b(told.encode(), digest_size=16, person=b"nightside-eldr")
@@ -68,7 +67,7 @@ def digest_of(artifact: EldrArtifact) -> str:
 
 
 def idf_of(artifact: EldrArtifact) -> Floats:
-    """Of the layers that count. Raises UnusableArtifact."""
+    """IDF weights of the layers that count. Raises UnusableArtifact."""
     shape = artifact.shape
     _check_shape(shape)
     mask = artifact.mask
@@ -81,7 +80,7 @@ def idf_of(artifact: EldrArtifact) -> Floats:
 
 
 def centroids_of(artifact: EldrArtifact) -> Floats:
-    """Raises UnusableArtifact."""
+    """Centroids [clusters, masked layers × experts]. Raises UnusableArtifact."""
     width = len(artifact.mask) * artifact.shape.experts
     if not 1 <= artifact.clusters <= CLUSTERS_MAX:
         raise UnusableArtifact(f"{artifact.clusters} clusters: it is 1 to {CLUSTERS_MAX}")

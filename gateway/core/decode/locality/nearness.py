@@ -1,8 +1,8 @@
-"""What is left of a request's expert counts once they have met an artifact: how similar its signature is to each
-centroid. It is all that the core is told of them. Values, and nothing else.
+"""Similarity of a request's signature to each centroid: the only result of its expert counts that reaches the core.
+Values only.
 
-Counts tell of a prompt: they stay at the edge. K cosines do so hardly, and are kept out of audit, explanations and logs
-all the same.
+Expert counts reveal the prompt and stay at the edge. The K cosines reveal little, and are still kept out of audit,
+explanations and logs.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from gateway.core.value import value
 from gateway.core.vocabulary import Word
 
 UNIT = 32767
-"""A cosine of 1, as cosines are packed: 16 bits each, so that equal journals hold equal numbers."""
+"""Packed value of a cosine of 1: cosines are 16-bit integers, so that equal journals hold equal numbers."""
 CLUSTERS_MAX = 1024
 _SIZE = 2
 
 
 class SignatureState(Word):
-    """What became of what a prefill worker said of its experts."""
+    """State of the expert counts that a prefill worker reported."""
 
     USED = "used"
     MISSING = "missing"
-    """It said nothing; or this attempt read no prompt."""
+    """No counts were reported, or this attempt prefilled no prompt."""
     MALFORMED = "malformed"
-    """What it said is no counts, too large, or of another length than it says."""
+    """The report is not valid counts, is too large, or has another length than it states."""
     EMPTY = "empty"
-    """Nothing that the artifact looks at was counted: there is no direction in it."""
+    """All counts in the artifact's layers are 0, so the signature has no direction."""
     FOREIGN = "foreign"
-    """Counted in another model, or in one of another shape, than the artifact was fitted to."""
+    """Counted in another model than the artifact was fitted to, or one of another shape."""
     STALE = "stale"
-    """Compared with another artifact than is in force by now."""
+    """Compared with another artifact than the one in force."""
     UNFITTED = "unfitted"
     """No artifact is in force."""
 
 
 @value
 class Nearness:
-    """Of one request that has been read."""
+    """Similarity of one prefilled request to the centroids."""
 
     state: SignatureState
     artifact: str = ""
     """Digest of the artifact that it was compared with."""
     cosines: bytes = b""
-    """To each of its centroids, in their order: signed 16-bit numbers in units of `UNIT`, the lower byte first."""
+    """Cosines to the centroids, in their order: signed 16-bit integers in units of `UNIT`, little-endian."""
 
 
 def unpack(cosines: bytes) -> tuple[int, ...]:

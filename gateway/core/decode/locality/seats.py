@@ -1,8 +1,9 @@
-"""Which group of decode workers has which centroid, and who is near enough to a request to serve it: the locality band
-(ELDR §4.3.2). Groups share what their ranks read, so a group has one centroid, and a worker that stands alone is one.
+"""Seats: the assignment of centroids to groups of decode workers, and the locality band, i.e. the workers near enough
+to a request (ELDR §4.3.2). Ranks of a group share the experts that they read, so a group has one centroid; a worker
+without a group is a group of its own.
 
-A seat stays with its group for as long as that is there, over new artifacts too. Whoever leaves takes its centroid out
-of everybody's band, until somebody else joins.
+A group with a centroid keeps its seat as long as it exists, also over new artifacts. When a group leaves, its centroid
+belongs to no band until another group takes the seat.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ _BEYOND = 1 << 20
 
 
 class Seats:
-    """Of one pool."""
+    """Seats of one pool."""
 
     def __init__(self) -> None:
         self.digest = ""
-        """Of the artifact in force; empty: there is none."""
+        """Digest of the artifact in force; empty: there is none."""
         self.clusters = 0
         self.counts = dict.fromkeys(SignatureState, 0)
-        """Requests that were sent, by what became of their signatures."""
+        """Requests sent, by the state of their signature."""
         self._seat_of: dict[str, int] = {}
-        """By group. Some may have a seat that the artifact has no centroid for."""
+        """Seat of each group. A seat may exceed the artifact's number of centroids."""
         self._taken = 0
-        """As a mask."""
+        """Mask of the seats in use."""
 
     def take(self, digest: str, clusters: int) -> None:
-        """Another artifact. Whoever was compared with the one before falls back."""
+        """Switch to another artifact. Requests compared with the previous one become stale."""
         self.digest = digest
         self.clusters = clusters
 
@@ -40,11 +41,11 @@ class Seats:
 
     @property
     def unseated(self) -> int:
-        """Groups without a centroid: an artifact of as many clusters as there are groups gives each its own."""
+        """Number of groups without a centroid; 0 if the artifact has as many clusters as there are groups."""
         return sum([seat >= self.clusters for seat in self._seat_of.values()])
 
     def seat_of(self, group: str) -> int | None:
-        """Which of the centroids is its own."""
+        """Index of the group's centroid; None: the group is unknown."""
         return self._seat_of.get(group)
 
     def join(self, group: str) -> None:
@@ -54,7 +55,7 @@ class Seats:
             self._seat_of[group] = seat
 
     def leave(self, group: str) -> None:
-        """Its seat goes to whoever has none that counts, or to the next to join."""
+        """Remove a group. Its seat goes to a group without a centroid, else to the next group that joins."""
         seat = self._seat_of.pop(group, None)
         if seat is None:
             return
@@ -80,15 +81,15 @@ class Seats:
         return nearness.state
 
     def cosine(self, facts: Facts, group: Group) -> int:
-        """In units of `UNIT`. A group without a centroid is near to everybody: it takes what others have no room for,
-        rather than nothing."""
+        """Cosine of the request and the group's centroid, in units of `UNIT`. A group without a centroid counts as near
+        to every request, so that it takes requests that other groups have no room for."""
         seat = self._seat_of.get(group.name, _BEYOND)
         cosines = facts.cosines()
         return cosines[seat] if seat < len(cosines) else UNIT
 
     def band(self, facts: Facts, workers: list[Worker], width: float) -> list[Worker] | None:
-        """Of those that may be sent it, the ones whose centroids are within `width` of the nearest one's. None: nothing
-        tells who is near."""
+        """Workers whose centroids are within `width` of the nearest one's, of `workers`, which may take the request.
+        None: the request has no usable signature."""
         if self.state_of(facts) is not SignatureState.USED:
             return None
         cosines = facts.cosines()

@@ -1,6 +1,5 @@
-"""From a request's expert counts to how near it is to each centroid: one pure function, run at the edge, so that counts
-go no further (ELDR §4.2.2, steps 2 to 4, and §4.3.2).
-"""
+"""Compare a request's expert counts with each centroid: one pure function, run at the edge, so that counts go no
+further (ELDR §4.2.2, steps 2 to 4, and §4.3.2)."""
 
 from __future__ import annotations
 
@@ -14,10 +13,10 @@ Counts = npt.NDArray[np.uint16]
 
 
 class Comparer:
-    """One artifact, ready to be compared with."""
+    """One artifact, prepared for comparisons."""
 
     def __init__(self, artifact: EldrArtifact) -> None:
-        """Raises UnusableArtifact."""
+        """Prepare the artifact. Raises UnusableArtifact."""
         self.shape: Shape = artifact.shape
         self.clusters = artifact.clusters
         self.digest = digest_of(artifact)
@@ -28,7 +27,8 @@ class Comparer:
         self._squares = (idf.ravel() ** 2).astype(np.float32)
 
     def nearness(self, counts: Counts, model: str = "") -> Nearness:
-        """Of counts [layers, experts] of a prompt's tokens. Some 10 µs a thousand cells and worker."""
+        """Similarity for counts [layers, experts] of a prompt's tokens. Takes about 10 µs per thousand cells and
+        worker."""
         shape = self.shape
         if counts.shape != (shape.layers, shape.experts) or (shape.model and model != shape.model):
             return Nearness(SignatureState.FOREIGN, self.digest)
@@ -40,6 +40,6 @@ class Comparer:
 
 
 def pack(cosines: npt.ArrayLike) -> bytes:
-    """As `unpack` reads them; beyond −1 and 1 they are those."""
+    """Cosines in the format that `unpack` reads, clipped to [−1, 1]."""
     units = np.clip(np.asarray(cosines, np.float64), -1.0, 1.0) * UNIT
     return np.rint(units).astype("<i2").tobytes()

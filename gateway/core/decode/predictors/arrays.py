@@ -1,6 +1,6 @@
-"""What a fitted predictor comes down to: plain arrays, as values. They travel in files, events and journals.
+"""Fitted predictors as plain arrays. Files, events and journals carry them.
 
-Nothing here computes. Whoever takes arrays from a file has them checked by the predictor that is made of them.
+No computation happens here. Arrays from a file are checked by the predictor that is made from them.
 """
 
 from __future__ import annotations
@@ -10,57 +10,57 @@ from enum import StrEnum
 from gateway.core.value import value
 
 LENGTHS_MAX = 200_000
-"""Output lengths that one predictor keeps."""
+"""Most output lengths of one predictor."""
 KEYS_MAX = 50_000
 NODES_MAX = 200_000
-"""Of all trees of one forest."""
+"""Most nodes of all trees of one forest."""
 TREES_MAX = 2_000
 DEPTH_MAX = 64
 TOKENS_MAX = 1 << 24
-"""More than any model generates: what is larger is no length."""
+"""Bound above any real output length; larger values are invalid."""
 
 
 class UnusableArrays(ValueError):
-    """Arrays that no predictor can be made of, in words."""
+    """Arrays that no predictor can be made from; the message gives the reason."""
 
 
 class PredictorKind(StrEnum):
-    """How it estimates."""
+    """Method of estimation."""
 
     SURVIVAL = "survival"
-    """From the lengths of all answers."""
+    """Based on the lengths of all answers."""
     EXACT_MATCH = "exact_match"
-    """From the lengths of answers to the same prompt, or to prompts about as long."""
+    """Based on the lengths of answers to the same prompt, or to prompts of about the same length."""
     LEARNED = "learned"
-    """By boosted trees over what is known of the request and of recent ones."""
+    """Boosted trees over properties of the request and of recent ones."""
 
 
 class PromptKey(StrEnum):
-    """Which prompts count as the same."""
+    """Key by which prompts count as the same."""
 
     PROMPT = "prompt"
     LENGTH = "length"
-    """Those of one quantile bucket of lengths."""
+    """Prompts in one quantile bucket of lengths."""
     PROMPT_OR_LENGTH = "prompt_or_length"
-    """Those of its length, where there was no such prompt."""
+    """Same prompt, or prompts of its length bucket if that prompt is unknown."""
 
 
 @value
 class SurvivalArrays:
     output_tokens: tuple[int, ...]
-    """Ascending."""
+    """Lengths in ascending order."""
 
 
 @value
 class KeyedArrays:
-    """The lengths of answers by key, all behind each other."""
+    """Lengths of answers by key, concatenated."""
 
     keys: tuple[int, ...]
-    """Ascending: hashes of prompts, or the shortest prompt of each bucket."""
+    """Keys in ascending order: hashes of prompts, or the shortest prompt of each bucket."""
     ends: tuple[int, ...]
-    """Where the lengths of each key end in `output_tokens`; they begin where those of the key before it end."""
+    """End of each key's lengths in `output_tokens`; they begin at the end of the previous key's."""
     output_tokens: tuple[int, ...]
-    """Of one key after the other, each ascending."""
+    """Lengths of one key after the other, each in ascending order."""
 
 
 @value
@@ -72,13 +72,13 @@ class ExactMatchArrays:
 
 @value
 class ForestArrays:
-    """The trees of one model, all nodes behind each other. A leaf points to itself."""
+    """Trees of one model, with all nodes concatenated. A leaf points to itself."""
 
     baseline: float
     roots: tuple[int, ...]
     feature: tuple[int, ...]
     threshold: tuple[float, ...]
-    """At or below it the way goes left."""
+    """Split value; values at or below it go left."""
     left: tuple[int, ...]
     right: tuple[int, ...]
     value: tuple[float, ...]
@@ -88,11 +88,11 @@ class ForestArrays:
 class LearnedArrays:
     horizon: int
     features: tuple[str, ...]
-    """By name, in their order, so that no other program takes them for something else."""
+    """Names of the features in order, so that a program with other features cannot misread them."""
     leaves: ForestArrays
-    """The log-odds of leaving within the horizon."""
+    """Forest of the log-odds of leaving within the horizon."""
     remains: ForestArrays
-    """Tokens that are still generated, of those who leave within it."""
+    """Forest of the remaining tokens of requests that leave within the horizon."""
 
 
 PredictorArrays = SurvivalArrays | ExactMatchArrays | LearnedArrays

@@ -1,4 +1,4 @@
-"""Makes the estimator that arrays describe, or says why there can be none. The only place that knows every kind."""
+"""Make the estimator that arrays describe. The only module that knows every kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.core.decode.predictors.survival import Survival
 
 
 def make_estimator(arrays: PredictorArrays) -> Estimator:
-    """Raises UnusableArrays."""
+    """Make the estimator. Raises UnusableArrays."""
     match arrays:
         case SurvivalArrays():
             return Survival(arrays)

@@ -1,7 +1,7 @@
-"""What estimates from fitted arrays: whether running requests leave within the next steps, and when then.
+"""Interface of estimators over fitted arrays: whether running requests leave within the next steps, and if so, when.
 
-An estimator never learns, never raises over what it is asked, and says NaN where it cannot say anything.
-Source: BalanceRoute, Appendix C.1.
+An estimator never learns, never raises on a query, and answers NaN where it cannot tell. Source: BalanceRoute, Appendix
+C.1.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from gateway.core.value import value
 Ages = npt.NDArray[np.int64]
 UNKNOWN_PROMPT = 0
 KEY_MAX = (1 << 63) - 1
-"""An integer that every reader of JSON can hold."""
+"""Largest prompt key: it fits into a signed 64-bit integer, so that JSON readers can hold it."""
 
 
 @value
 class Features:
-    """What is known of a request from its admission on."""
+    """Known properties of a request from its admission on."""
 
     prompt_tokens: int
     prompt_key: int
-    """Of its prompt, or UNKNOWN_PROMPT."""
+    """Hash of its prompt, or UNKNOWN_PROMPT."""
     recent: RecentLengths
-    """As of then."""
+    """Lengths of recent requests at its admission."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Estimator(ABC):
-    """One fitted way to estimate."""
+    """Estimation from one set of fitted arrays."""
 
     def answers_for(self, horizon: int) -> bool:  # noqa: ARG002
-        """Can it be asked about so many steps?"""
+        """Return whether estimates over this horizon are possible."""
         return True
 
     @abstractmethod
     def estimate(self, ages: Ages, features: list[Features], horizon: int) -> tuple[Numbers, Numbers]:
-        """For each request of such an age in tokens: p̂, the probability that it leaves within `horizon` more, and μ̂,
-        how many more it generates if it does; that is the horizon where the probability is 0."""
+        """Estimate, for each request and its age in tokens, the probability p̂ that it leaves within `horizon` more
+        tokens, and the mean number μ̂ of further tokens if it does; the horizon where the probability is 0."""
 
 
 def prompt_key(prompt_hash: bytes, prompt_tokens: int, secret: bytes) -> int:
-    """A number for what stands for a prompt of such a length; UNKNOWN_PROMPT where nothing does. The length counts,
-    since a hash may leave out the end of a prompt: two that differ only there, and are equally long, look the same.
+    """Integer key for a prompt hash and length; UNKNOWN_PROMPT where there is no hash. The length is included because a
+    hash may leave out the end of a prompt; two prompts of equal length that differ only there get the same key.
 
-    These numbers are written to files. Whoever has a file and not the secret cannot confirm a guess at a prompt.
+    Keys are written to files. Without the secret, a reader of a file cannot confirm a guess at a prompt.
     """
     if not prompt_hash:
         return UNKNOWN_PROMPT

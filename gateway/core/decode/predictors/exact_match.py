@@ -1,6 +1,7 @@
-"""ExactMatch: Survival among answers to the same prompt, or to prompts about as long; on a miss, Survival of all.
+"""ExactMatch: Survival among answers to the same prompt, or to prompts of about the same length; on a miss, Survival of
+all.
 
-It sees no prompt: only a hash of one, or its length. Source: BalanceRoute, Appendix C.2.1, which takes one of the two.
+Prompts are known only by hash or length. Source: BalanceRoute, Appendix C.2.1, which uses one of the two.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from gateway.core.decode.predictors.survival import Survival, check_lengths, fit
 
 
 class KeyedLengths:
-    """Sorted lengths by key. Raises UnusableArrays for arrays that are not what they should be: `name` says whose."""
+    """Sorted lengths by key. Raises UnusableArrays for invalid arrays, with `name` in the message."""
 
     def __init__(self, arrays: KeyedArrays, name: str) -> None:
         _check(arrays, name)
         self._part = dict(zip(arrays.keys, pairwise((0, *arrays.ends)), strict=True))
-        """By key, where its lengths begin and end."""
+        """Start and end of each key's lengths."""
         self._tokens = list(arrays.output_tokens)
         self._sums = [0, *accumulate(self._tokens)]
 
     def estimate(self, key: int, age: int, horizon: int) -> tuple[float, float] | None:
-        """None on a miss; an answer that is longer than any before it of its key is one as well."""
+        """Probability of leaving and mean of the remaining tokens. None on a miss: an unknown key, or an age that none
+        of the key's answers exceeded."""
         part = self._part.get(key)
         if part is None:
             return None
@@ -50,7 +52,7 @@ class KeyedLengths:
 
 
 class ExactMatch(Estimator):
-    """Raises UnusableArrays for arrays that are not what they should be."""
+    """ExactMatch estimator. Raises UnusableArrays for invalid arrays."""
 
     def __init__(self, arrays: ExactMatchArrays) -> None:
         self._everybody = Survival(arrays.everybody)
@@ -101,8 +103,8 @@ def _check(arrays: KeyedArrays, name: str) -> None:
 def fit_exact_match(
     ended: Sequence[Ended], key_kind: PromptKey, *, buckets: int = 16, answers_min: int = 1, keys_max: int = KEYS_MAX
 ) -> ExactMatchArrays:
-    """Of at least one request. A prompt with fewer answers than `answers_min` has no key of its own; where there are
-    more keys than are kept, those with the most answers are."""
+    """Fit to at least one ended request. A prompt with fewer answers than `answers_min` gets no key of its own; at most
+    `keys_max` prompts are kept, those with the most answers."""
     assert ended, "nothing can be fitted to nothing"
     by_prompt = _keyed(_by_prompt(ended, answers_min, keys_max)) if key_kind is not PromptKey.LENGTH else None
     by_length = _keyed(_by_length(ended, buckets)) if key_kind is not PromptKey.PROMPT else None
@@ -127,7 +129,8 @@ def _by_prompt(ended: Iterable[Ended], answers_min: int, keys_max: int) -> dict[
 
 
 def _by_length(ended: Sequence[Ended], buckets: int) -> dict[int, list[int]]:
-    """Each bucket by its shortest prompt; equally long ones are never apart, so there may be fewer buckets."""
+    """Output lengths by bucket, with the bucket's shortest prompt as key. Prompts of equal length share a bucket, so
+    there may be fewer than `buckets`."""
     ordered = sorted(each.prompt_tokens for each in ended)
     bounds = sorted({ordered[len(ordered) * number // buckets] for number in range(buckets)})
     found: dict[int, list[int]] = {bound: [] for bound in bounds}

@@ -1,7 +1,8 @@
-"""The predictor of one pool: an estimator that may be exchanged while requests run, what left lately, and the history.
+"""Predictor of one pool: an estimator that can be replaced while requests run, the lengths of recent requests, and the
+history.
 
-It fits nothing: whoever does hands it new arrays. Without any, or once they are too old, it is not ready, and whoever
-asks goes on without predictions.
+Fitting happens elsewhere; new arrays are passed in. Without arrays, or with outdated ones, the predictor is not ready,
+and the caller continues without predictions.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from gateway.core.value import value
 
 @value
 class Noted:
-    """What a request keeps from its admission on, whichever estimator is asked about it later."""
+    """Data recorded for a request at its admission, independent of the estimator used later."""
 
     features: Features
     after: int
-    """How many had ended by then."""
+    """Number of requests that had ended by then."""
 
 
 _UNNOTED = Features(0, UNKNOWN_PROMPT, NOTHING_RECENT)
 
 
 class FittedPredictor(Predictor):
-    """Of one pool. It never raises over what it is asked."""
+    """Predictor of one pool. It never raises on a query."""
 
     def __init__(self, horizon: int, history: History, secret: bytes = b"") -> None:
-        """`secret`: what keys of prompts are made with, at most 64 bytes; those of the history have been."""
+        """`secret`: key for hashing prompts, at most 64 bytes; the keys in `history` were made with it."""
         self.history = history
         self.is_restored = False
-        """Does it remember what was kept of the time before this process?"""
+        """The history includes what was stored before this process started."""
         self._secret = secret
         self._horizon = horizon
         self._estimator: Estimator | None = None
@@ -48,7 +49,8 @@ class FittedPredictor(Predictor):
             self._recent.left(ended.prompt_tokens, ended.output_tokens)
 
     def take(self, arrays: PredictorArrays, until_ns: int) -> None:
-        """Use these from now on, and until then. Raises UnusableArrays, and goes on with what it has."""
+        """Use these arrays until `until_ns`. Raises UnusableArrays and keeps the current estimator if they cannot be
+        used."""
         estimator = make_estimator(arrays)
         if not estimator.answers_for(self._horizon):
             raise UnusableArrays(f"it was fitted for another horizon than {self._horizon} steps")
@@ -56,7 +58,7 @@ class FittedPredictor(Predictor):
         self._until_ns = until_ns
 
     def restore(self, history: History) -> None:
-        """Remember these, and what ended since in this process after them."""
+        """Replace the history by a restored one, followed by the requests that ended in this process."""
         since = self.history.snapshot().ended
         for ended in since:
             history.add(ended)
@@ -67,12 +69,12 @@ class FittedPredictor(Predictor):
             self._recent.left(ended.prompt_tokens, ended.output_tokens)
 
     def look_ahead(self, horizon: int) -> None:
-        """So many steps from now on; arrays that were fitted for another number are of no use any more."""
+        """Change the horizon; an estimator fitted for another one is dropped."""
         self._horizon = horizon
         if self._estimator is not None and not self._estimator.answers_for(horizon):
             self._estimator = None
 
-    # What it is asked
+    # Queries
 
     def is_ready(self, now_ns: int) -> bool:
         return self._estimator is not None and now_ns < self._until_ns

@@ -1,6 +1,6 @@
-"""Boosted trees as plain arrays, walked by NumPy for many rows at once. It learns nothing and knows no library.
+"""Boosted trees as plain arrays, evaluated by NumPy for many rows at once. No learning, no library.
 
-Every walk ends: children lie behind their parents, and a leaf points to itself.
+Every walk ends: children come after their parents, and a leaf points to itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.core.decode.predictors.arrays import DEPTH_MAX, NODES_MAX, TREES_MA
 
 
 class Forest:
-    """Raises UnusableArrays for arrays that are not what they should be: `name` says whose."""
+    """Forest of boosted trees. Raises UnusableArrays for invalid arrays, with `name` in the message."""
 
     def __init__(self, arrays: ForestArrays, features: int, name: str) -> None:
         self._depth = _checked_depth(arrays, features, name)
@@ -24,11 +24,11 @@ class Forest:
         self._feature = np.array(arrays.feature, np.intp)
         self._threshold = np.array(arrays.threshold, np.float64)
         self._children = np.array((arrays.right, arrays.left), np.intp).T.ravel()
-        """Of each node, where the way goes right, then where it goes left."""
+        """Right child, then left child, of each node."""
         self._value = np.array(arrays.value, np.float64)
 
     def evaluate(self, rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """One sum for each row of finite features."""
+        """Sum over all trees, for each row of finite features."""
         count, features = rows.shape
         cells = np.ascontiguousarray(rows).ravel()
         first_cell = (np.arange(count) * features)[:, np.newaxis]
@@ -40,7 +40,7 @@ class Forest:
 
 
 def _checked_depth(arrays: ForestArrays, features: int, name: str) -> int:
-    """How many steps the longest walk takes."""
+    """Length of the longest walk, after checking the arrays."""
     nodes = len(arrays.value)
     columns = (arrays.feature, arrays.threshold, arrays.left, arrays.right)
     if any(len(column) != nodes for column in columns) or not 0 < nodes <= NODES_MAX:

@@ -1,6 +1,6 @@
-"""What predictors are fitted to: the last requests that came to an end, a bounded number of them. No text, no names.
+"""History of ended requests that predictors are fitted to; bounded, without text or names.
 
-It only keeps; who fits, and when, is not its affair.
+The history only stores; fitting happens elsewhere.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ class Ended:
     """A request that has left its decode worker."""
 
     prompt_key: int
-    """A hash of its prompt, or UNKNOWN_PROMPT."""
+    """Hash of its prompt, or UNKNOWN_PROMPT."""
     prompt_tokens: int
     output_tokens: int
     after: int
-    """How many had ended, of all that were ever added, when it was admitted: what could be known then."""
+    """Number of requests ever added to the history when it was admitted, i.e. those that could be known then."""
     ended_ns: int
-    """On the clock of whoever keeps the history."""
+    """Time of its end, on the clock of the history's owner."""
 
 
 class History:
-    """The oldest go first, once there are too many."""
+    """Last `ended_max` requests; older ones are dropped."""
 
     def __init__(self, ended_max: int, ended: Iterable[Ended] = (), added: int = 0) -> None:
         assert 0 < ended_max <= LENGTHS_MAX, "a history is bounded"
         self._ended: deque[Ended] = deque(ended, maxlen=ended_max)
         self.added = max(added, len(self._ended))
-        """Ever, those among them that are not kept any more."""
+        """Number of requests ever added, including dropped ones."""
 
     def __len__(self) -> int:
         return len(self._ended)
@@ -44,26 +44,26 @@ class History:
         self.added += 1
 
     def snapshot(self) -> Snapshot:
-        """As of now, in the order in which they ended: somebody else may read it while more are added."""
+        """Immutable copy, in order of ending; it can be read elsewhere while requests are added."""
         return Snapshot(tuple(self._ended), self.added)
 
 
 @value
 class Snapshot:
-    """A history as it was at some moment."""
+    """A history at one moment."""
 
     ended: tuple[Ended, ...]
     added: int
 
     @property
     def first(self) -> int:
-        """How many had ended before the first of them."""
+        """Number of requests that ended before the first of them."""
         return self.added - len(self.ended)
 
 
 def recent_at_admission(ended: Sequence[Ended], first: int) -> Iterator[RecentLengths]:
-    """For each, what was known of recent requests when it was admitted, as far as these tell. `first`: how many had
-    ended before them. Nothing of what came later is in it."""
+    """Yield, for each request, the recent lengths known at its admission, computed from earlier requests of `ended`
+    only. `first`: number of requests that had ended before these."""
     recent = RecentRequests()
     known = [recent.lengths()]
     for number, each in enumerate(ended):

@@ -1,6 +1,7 @@
-"""Learned: two forests of boosted trees over what is known of a request and of recent ones. Many are asked at once.
+"""Learned: two forests of boosted trees over properties of a request and of recent ones, evaluated for many requests at
+once.
 
-It only evaluates; what fits the forests lives outside of whatever serves. Source: BalanceRoute, Appendix C.2.1.
+Evaluation only; the forests are fitted outside the serving process. Source: BalanceRoute, Appendix C.2.1.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _AGE = FEATURES.index("age_tokens")
 
 
 def feature_rows(ages: Ages, features: Sequence[Features]) -> Numbers:
-    """A row for each request, a column for each of FEATURES: the same in service and when something is fitted."""
+    """Matrix with a row for each request and a column for each of FEATURES; used both in service and for fitting."""
     rows = np.array([_row(each) for each in features], np.float64).reshape(-1, len(FEATURES))
     rows[:, _AGE] = ages
     return rows
@@ -49,7 +50,7 @@ def _row(features: Features) -> tuple[float, ...]:
 
 
 class Learned(Estimator):
-    """Raises UnusableArrays for arrays that are not what they should be."""
+    """Learned estimator. Raises UnusableArrays for invalid arrays."""
 
     def __init__(self, arrays: LearnedArrays) -> None:
         if arrays.features != FEATURES:
@@ -64,8 +65,7 @@ class Learned(Estimator):
         return horizon == self._horizon
 
     def estimate(self, ages: Ages, features: list[Features], horizon: int) -> tuple[Numbers, Numbers]:
-        """For the horizon that it was fitted for; of any other it says nothing. Whoever leaves within it has 1 to H
-        tokens left."""
+        """Estimates for the fitted horizon; NaN for any other. Remaining tokens are clipped to 1 … H."""
         if horizon != self._horizon:
             nothing = np.full(len(ages), np.nan)
             return nothing, nothing
@@ -73,9 +73,9 @@ class Learned(Estimator):
         return self.probability(rows), np.clip(self.remaining(rows), 1.0, float(horizon))
 
     def probability(self, rows: Numbers) -> Numbers:
-        odds = np.clip(self._leaves.evaluate(rows), -700.0, 700.0)  # beyond them e^x is no number
+        odds = np.clip(self._leaves.evaluate(rows), -700.0, 700.0)  # e^x overflows beyond these
         return np.asarray(1.0 / (1.0 + np.exp(-odds)), np.float64)
 
     def remaining(self, rows: Numbers) -> Numbers:
-        """Not held to the horizon."""
+        """Remaining tokens, not clipped to the horizon."""
         return self._remains.evaluate(rows)

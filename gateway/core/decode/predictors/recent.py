@@ -1,6 +1,6 @@
-"""What the requests that left last were like. It keeps a window of lengths and nothing else of them.
+"""Statistics of the most recent requests that left, from a window of their lengths.
 
-The same object makes the features in service and, fed with a history in its order, those that a predictor is fitted to.
+The same object makes the features in service and, fed with a history in its order, the features for fitting.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ WINDOW = 256
 """Requests whose lengths are kept."""
 _FAST = 1 / 16
 _SLOW = 1 / 256
-"""What the newest counts in a moving average, once there have been enough."""
+"""Weights of the newest length in the moving averages, once there are enough."""
 
 
 @value
 class RecentLengths:
-    """As of some moment, in tokens; zeros before anybody has left."""
+    """Statistics at one moment, in tokens; zeros before any request has left."""
 
     output_fast: float = 0.0
-    """Of answers, moving averages: one that forgets within tens of requests,"""
+    """Moving average of output lengths over tens of requests."""
     output_slow: float = 0.0
-    """and one within hundreds."""
+    """Moving average of output lengths over hundreds of requests."""
     output_mean: float = 0.0
-    """Over a window of the last ones."""
+    """Mean over the window."""
     output_deviation: float = 0.0
     prompt_mean: float = 0.0
     prompt_deviation: float = 0.0
@@ -36,7 +36,8 @@ NOTHING_RECENT = RecentLengths()
 
 
 class RecentRequests:
-    """Sums are of whole numbers, so nothing drifts; a moving average is a plain mean until it has seen enough."""
+    """Statistics of recent requests. Sums are integers, so they do not drift; a moving average is a plain mean at
+    first."""
 
     def __init__(self) -> None:
         self._window: deque[tuple[int, int]] = deque(maxlen=WINDOW)
@@ -50,7 +51,7 @@ class RecentRequests:
         self._now: RecentLengths | None = NOTHING_RECENT
 
     def left(self, prompt_tokens: int, output_tokens: int) -> None:
-        """A request has left its decode worker after so many tokens."""
+        """Record a request that left its decode worker after `output_tokens`."""
         if len(self._window) == WINDOW:
             oldest_prompt, oldest_output = self._window[0]
             self._count(oldest_prompt, oldest_output, -1)
@@ -62,7 +63,7 @@ class RecentRequests:
         self._now = None
 
     def lengths(self) -> RecentLengths:
-        """As of now. Made once between two that leave."""
+        """Current statistics; computed once between two calls of `left`."""
         if self._now is None:
             count = len(self._window)
             self._now = RecentLengths(

@@ -1,6 +1,6 @@
-"""Survival: both estimates from the lengths of earlier answers, of those that were longer than this one is already.
+"""Survival: both estimates from the lengths of earlier answers that were longer than the request's age.
 
-It knows nothing of the request but its age. Source: BalanceRoute, Appendix C.2.1; O(log n) a question.
+The request is known only by its age. Source: BalanceRoute, Appendix C.2.1; O(log n) per query.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.core.decode.predictors.estimator import Ages, Estimator, Features
 
 
 class Survival(Estimator):
-    """Raises UnusableArrays for arrays that are not what they should be."""
+    """Survival estimator. Raises UnusableArrays for invalid arrays."""
 
     def __init__(self, arrays: SurvivalArrays) -> None:
         check_lengths(arrays.output_tokens, "output_tokens")
@@ -24,7 +24,7 @@ class Survival(Estimator):
         self._sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(self._sorted)))
 
     def estimate(self, ages: Ages, features: list[Features], horizon: int) -> tuple[Numbers, Numbers]:  # noqa: ARG002
-        """Who is older than anybody ever was is thought to stay: of leaving, nothing is known."""
+        """Estimates from answers longer than the age. A request older than every known answer is assumed to stay."""
         first = np.searchsorted(self._sorted, ages, "right")
         end = np.searchsorted(self._sorted, ages + horizon, "right")
         older, leaving = len(self._sorted) - first, end - first
@@ -34,7 +34,7 @@ class Survival(Estimator):
 
 
 def fit_survival(output_tokens: Iterable[int]) -> SurvivalArrays:
-    """Of at least one answer."""
+    """Fit to at least one answer."""
     return SurvivalArrays(tuple(np.sort(np.fromiter(output_tokens, np.int64)).tolist()))
 
 
