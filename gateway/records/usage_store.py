@@ -206,8 +206,7 @@ class UsageStore:
             raise OSError(f"{self._path}: {error}") from error
 
     def _require_file(self) -> None:
-        """Raise OSError while rows would only go to memory or nowhere, so that their counter keeps them over a
-        failure."""
+        """Raise OSError where the file is not in use, so that the caller keeps rows that a restart would lose."""
         if self._connection is None:
             raise OSError(f"{self._path}: is another process's now")
         if self.is_apart:

@@ -1,4 +1,4 @@
-"""A line through noisy first tokens."""
+"""Line fitted through noisy times to the first token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which prices are in force at which moment of the week."""
+"""Prices in force at each moment of the week."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a body holds for the model, however its client writes JSON."""
+"""Content of a body for the model, however its client writes JSON."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_prompt_of_tokens_is_counted_by_its_client() -> None:
 
 
 def test_what_has_too_many_parts_counts_as_it_was_written() -> None:
-    """Taken apart it would hold up all others."""
+    """Parsing its parts would hold up all other requests."""
     parts: list[dict[str, str]] = [{}] * 20_000
     found = read(CHAT_PATH, messages=parts)
     assert found.text_bytes == len(json.dumps(parts))

@@ -19,7 +19,7 @@ def score_of(margins: list[float], discount: float, penalty: float) -> Score:
 
 
 def enumerated(sizes: list[int], count_max: int, score: Score, unit: int, sum_max: int | None) -> float | None:
-    """What the best of all subsets is worth; None: there is none."""
+    """Score of the best of all subsets; None if there is none."""
     sums = [sum(some) for count in range(1, count_max + 1) for some in combinations(sizes, count)]
     return max((score.at(each * unit) for each in sums if sum_max is None or each <= sum_max), default=None)
 

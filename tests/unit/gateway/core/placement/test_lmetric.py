@@ -18,7 +18,7 @@ def test_a_replica_that_knows_the_prompt_outweighs_one_that_is_idle() -> None:
 
 
 def test_what_is_left_to_prefill_there_counts_like_what_would_be_added() -> None:
-    """Each has one request; what one of them has to read yet is longer than all that the other would have to read."""
+    """Each has one request; one of them has more left to read than the other would have to read in all."""
     one = lmetric()
     (busy,) = started(one.ask("long", prompt="a" * 6400))
     (other,) = started(one.ask("short", prompt="b" * 1600))
