@@ -37,7 +37,7 @@ class ModelLabels:
         self._theirs = {peer: said for peer, said in self._theirs.items() if peer in peers}
 
     def hear(self, peer: GatewayId, capacities: tuple[ModelCapacity, ...]) -> None:
-        """Replace what a peer reports to serve."""
+        """Take the models that a peer reports to serve, in place of its earlier report."""
         last = self._theirs.get(peer)
         if last is None or last.capacities != capacities:
             self._theirs[peer] = _Said(capacities, frozenset(capacity.model for capacity in capacities))

@@ -1,4 +1,4 @@
-"""Order of waiting requests that tenants share a queue with."""
+"""Order of requests in a queue that tenants share."""
 
 from __future__ import annotations
 

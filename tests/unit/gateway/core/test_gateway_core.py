@@ -1343,7 +1343,8 @@ class TestHolding:
         return one
 
     def test_what_follows_a_stored_response_overtakes_by_no_more_than_others(self) -> None:
-        """All of them have the same text, which is no known beginning, so it is read each time."""
+        """All of them have the same text, but it continues a stored response and begins no prompt: it is read each
+        time."""
         one, text = self.followed(), words("go on", 100)
         passed: list[str] = []
         for i in range(100):

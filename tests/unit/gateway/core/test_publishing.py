@@ -36,7 +36,7 @@ def test_a_change_is_told_within_the_interval_and_not_more_often() -> None:
 
 
 def small_changes(change_share: float) -> list[PublishLoad]:
-    """Reports while one of twenty replicas after the other becomes full, then free, for a second and a half."""
+    """Reports of a second and a half in which one of twenty replicas is full and free by turns."""
     one = desk(replicas=20)
     one.tell(ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=change_share))))
     one.probe()

@@ -18,7 +18,7 @@ ASKED = RequestId("q")
 
 @dataclass
 class Legs:
-    """One request in two legs: a prefill at `r0` and a decode at `r1`, or whatever roles a test gives them."""
+    """One request in two legs: a prefill at `r0` and a decode at `r1`, or the roles that a test gives them."""
 
     roles: tuple[LegRole, LegRole] = (LegRole.PREFILL, LegRole.DECODE)
     desk: Desk = field(default_factory=desk)

@@ -250,7 +250,7 @@ def test_nothing_is_said_of_an_answer_that_cannot_go_on() -> None:
 
 @pytest.mark.parametrize(("left", "resumes"), [(Resumes(1), 1), (Resumes(0), 0), (Resumes(900), 3), (None, 3)])
 def test_who_was_forwarded_it_goes_on_no_more_often_than_it_may(left: Resumes | None, resumes: int) -> None:
-    """The own operator's maximum applies too; a peer of the version before states no number."""
+    """The gateway's own maximum applies too; a peer of the version before states no number."""
     one = of_another(6, left=left)
     for attempt in range(1, resumes + 1):
         assert breaks(one, attempt) not in ([], [Outcome.FAILED_MIDSTREAM])

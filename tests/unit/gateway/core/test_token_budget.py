@@ -26,7 +26,7 @@ from tests.support.core import profile as a_profile
 
 CONFIG = TokenBudgetConfig()
 TRUE_RATIOS = {Category.PROSE: 4.48, Category.CODE: 3.52, Category.CJK: 2.01, Category.MIXED: 3.81}
-"""Bytes per token by category, from Table 4."""
+"""Bytes per token by category, from Table 4 of the paper."""
 
 
 def request(

@@ -160,7 +160,7 @@ class TestReader:
         assert self.read(model="other") is None
 
     def test_assumed_image_tokens_alone_refuse_no_request(self) -> None:
-        """An estimate may be half as much again as what the longest pool takes."""
+        """An estimate may exceed the longest pool's context by half, and assumed tokens alone stay within that half."""
         tokens = MediaTokens(lambda: self.CONFIG, lambda _: 40)
         reader = ContentReader(lambda: self.CONFIG, lambda _: True, tokens)
         image = {"type": "image_url", "image_url": {"url": PICTURE}}

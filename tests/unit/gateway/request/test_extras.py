@@ -142,7 +142,7 @@ def test_the_client_gets_byte_for_byte_what_it_would_have_got(  # noqa: PLR0917
         output = continuation("m", b"abcdefgh", tokens)
         told = Answer(request, "id-1", 1_795_242_050, 2, output).piece(0, tokens, reason)
         parts = told.split(b"\n\n")[:-1]
-        for place, text in between:  # same place in both streams
+        for place, text in between:  # events before and after are in both streams
             parts.insert(min(place, tokens), b": " + json.dumps(text).encode())
         if size:
             parts.insert(0, b'data: {"choices":[{"delta":{"content":"%b"}}]}' % (b"x" * size))

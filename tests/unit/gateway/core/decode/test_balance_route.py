@@ -288,7 +288,8 @@ def test_without_a_prediction_it_goes_on_as_br_0_and_tells(fault: str) -> None:
 
 
 def test_what_a_worker_had_when_it_left_is_forgotten() -> None:
-    """A worker that joins in its place would else look as if it were about to lose that load."""
+    """Requests of a worker that left must not make a worker that joins in its place look as if it were about to lose
+    them."""
     settings = config(DecodePolicyName.BR_H)
     one = with_loads(
         [[1000], [400], [300]], bench(3, config=settings, spec=pool_spec(2), predictor=Told({"w0-0": 2.0}))

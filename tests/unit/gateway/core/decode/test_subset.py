@@ -67,7 +67,8 @@ def test_one_too_large_is_passed_over_and_where_all_are_there_is_none() -> None:
 
 
 def test_a_large_window_of_large_requests_is_solved_as_well() -> None:
-    """32 of up to 100,000 tokens, in blocks: 10,000,000,000 subsets of eight, and a sum that is hit to the block."""
+    """A window of 32 requests of up to 100,000 tokens, in blocks: 10,000,000,000 subsets of eight, and a sum that is
+    met to the block."""
     sizes = sorted(((place * 7919) % 6000 + 100 for place in range(32)), reverse=True)
     aim = sum(sizes[3::4])
     chosen = best_subset(sizes, 8, score_of([float(aim * 16)], 1.0, 8.0), 16)

@@ -36,7 +36,8 @@ def test_of_two_that_know_nothing_the_smaller_batch_is_taken() -> None:
 
 
 def test_a_large_enough_batch_outweighs_a_match() -> None:
-    """200 bytes in 9 requests against 1,600 in one."""
+    """The score is bytes to read times batch size. At home 200 bytes are to be read and elsewhere 1,800, so a batch of
+    nine at home breaks even."""
     one = lmetric()
     (home,) = started(one.ask("first", prompt="s" * 1600))
     one.first_token("first")

@@ -75,7 +75,8 @@ def test_a_match_is_worth_so_much_load() -> None:
 
 
 def abroad(placement: PlacementConfig) -> Desk:
-    """Gateway whose own replica is full; Japan was sent a prompt once, and Ireland is nearer."""
+    """Gateway whose only replica is full; the peer in Japan was sent a prompt once, and the one in Ireland is
+    nearer."""
     config = CoreConfig(placement=placement, pushing=PushingConfig(in_band_credit=None))
     one = desk(replicas=1, peers=[peer_spec("gw-eu", EU), peer_spec("gw-ap", AP)], config=config, placement=LAYERED)
     for i in range(20):
