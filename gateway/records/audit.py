@@ -1,7 +1,8 @@
-"""The lasting record of where each request ran, under which policy, and which regions saw its plaintext. No content.
+"""Audit log: the lasting record of where each request ran, under which policy, and which regions saw its plaintext. It
+holds no content.
 
-One line per finished request at each gateway that had it. What cannot be written is held, then counted as lost, loudly;
-whether requests are served meanwhile is for the region file to say.
+Each gateway that had a request writes one line when it is finished. Lines that cannot be written are held, and beyond a
+bound counted as lost, with a critical log line; the region file says whether requests are served meanwhile.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ from gateway.request.usage import tokens_used
 
 UNAVAILABLE = "the audit record cannot be written"
 REFUSED_PREFIX = "refused_"
-"""Begins the outcome of a forward that was turned away: its reason follows."""
+"""Prefix of the outcome of a refused forward; its reason follows."""
 
 _TOLD_AT_ONCE_MAX = 1000
-"""Lines in one message to another process."""
+"""Maximum of lines in one message to another process."""
 _TOLD_AT_ONCE_BYTES = 4 << 20
-"""And of these lines together, but for the first. What a message grows by as its lines are quoted is less than twice
-that."""
+"""Maximum of the bytes of these lines together; a message takes at least one line, however long. Quoting adds less than
+twice this."""
 _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000
 
@@ -58,7 +59,7 @@ class AuditPlace(msgspec.Struct, frozen=True):
 
 
 class AuditAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A target that was sent the request, or may have been, whatever became of it."""
+    """Target that the request was sent to, or may have been, whatever the result."""
 
     target: str
     region: str
@@ -66,22 +67,22 @@ class AuditAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
     policy: str
     """Digest of the origin's policy at that moment."""
     rule: str
-    """Why it allowed the target, in short words."""
+    """Reason why the policy allowed the target, in a few words."""
     result: str
     leg: int | None = None
-    """Only where one attempt has several; the next attempt's begin at 1 again."""
+    """Number of the leg, from 1 in each attempt; only where the attempt has several."""
     resume: int | None = None
-    """Only where it goes on with an answer that broke: for the how many'th time. Its engine saw what was answered."""
+    """Number of the resume, from 1; only where the leg continues a broken answer, whose earlier part its engine saw."""
     place_by: str = ""
-    """On whose word the target is believed to be in that place, which the operators' table has: that of this gateway's
-    region file, of a controller, or of the gateway that announced the replica."""
+    """Source of the stated place: this gateway's region file, a controller, or the gateway that announced the replica.
+    The operators' table confirms each of them."""
     ran_ms: int | None = None
-    """From when the target was asked to when that was over; None while it was not, and by gateways before this was
-    written down."""
+    """Milliseconds from the start of the leg to its end; unset while it runs, and in lines of gateways that do not
+    record it."""
 
 
 class AuditProcessed(msgspec.Struct, frozen=True):
-    """Where the answer came from."""
+    """Replica and place that the answer came from."""
 
     replica: str
     region: str
@@ -97,32 +98,33 @@ class AuditLine(msgspec.Struct, frozen=True, tag="request", tag_field="kind", om
     jurisdiction: str
     request: str
     origin: AuditPlace
-    """Where a client handed it in."""
+    """Place at which a client sent it."""
     policy: str
     """Digest of this region's own policy when it arrived."""
     rule: str
-    """Why that policy let it in, or did not."""
+    """Reason why that policy admitted it, or did not."""
     outcome: str
     origin_gateway: str = ""
     """The gateway that forwarded it here; empty for a client's request."""
     hops_in_region: int = 0
     hops_cross_region: int = 0
     tenant: str | None = None
-    """Only if the policy lets logs name it."""
+    """Set only if the policy lets logs name the tenant."""
     model: str = ""
-    """Empty where nobody serves such a model: then it is only what a client wrote."""
+    """Empty for a model that no gateway serves, which is only text that a client wrote."""
     attempts: tuple[AuditAttempt, ...] = ()
     processed: AuditProcessed | None = None
     prompt_bytes: int = 0
-    """Of the request as it was sent to whoever answered."""
+    """Bytes of the request as it was sent to the target that answered."""
     prompt_tokens: int | None = None
-    """As an engine counted, or as we did where none said; None where nothing was generated for it."""
+    """Tokens as the engine counted them, or as the gateway estimated where it did not; unset where no answer was
+    generated."""
     output_tokens: int | None = None
     streamed: bool = False
 
 
 class LostLines(msgspec.Struct, frozen=True, tag="lost", tag_field="kind"):
-    """Stands where lines are missing that could be neither written nor held."""
+    """Marker in place of lines that could be neither written nor held."""
 
     time: str
     gateway: str
@@ -130,22 +132,22 @@ class LostLines(msgspec.Struct, frozen=True, tag="lost", tag_field="kind"):
 
 
 class ForbiddenPlace(msgspec.Struct, frozen=True, tag="violation", tag_field="kind"):
-    """A peer's answer said that it comes from where its request must not run; the request's own line follows."""
+    """Answer of a peer that says it ran in a place where the request must not run; the request's own line follows."""
 
     time: str
     gateway: str
     request: str
     peer: str
     processed: AuditProcessed
-    """As the peer says."""
+    """Replica and place as the peer states them."""
 
 
 AuditRecord = AuditLine | ForbiddenPlace | LostLines
 
 
 class Audit:
-    """An observer of the driver, told after the ledger, which hands it each finished request. `run` does the writing,
-    in a thread."""
+    """Observer of the driver, called after the ledger, which hands it each finished request. `run` writes the lines in
+    a thread."""
 
     def __init__(
         self,
@@ -158,11 +160,11 @@ class Audit:
         clock: Clock,
         log: FilteringBoundLogger,
     ) -> None:
-        """Raises ConfigError when the key cannot be used: that is better known at the start."""
+        """Raises ConfigError when the signing key cannot be used, so that the gateway does not start."""
         assert config.folder is not None, "the audit is off without a folder"
         self.is_failing = False
         self.fault = ""
-        """Why it cannot be written, while it cannot."""
+        """Reason why the log cannot be written, while that is so."""
         self.lines_lost = 0
         self.lines = 0
         self._config = config
@@ -177,23 +179,23 @@ class Audit:
         self._lost_untold = 0
         self._is_over = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
-        """Of flushes and the release: the chain ends after the last flush, and lines keep their order."""
+        """Lock of flushes and the release: the chain ends after the last flush, and lines keep their order."""
         self._head_due_ns = 0
         self._settings = ChainSettings(
             config.folder, config.file_max_bytes, config.files_max, syncs=config.sync is not AuditSync.NONE
         )
         self._signer = head_signer(config)
         self._files: ChainedFiles | None = None
-        """None while the chain is not this process's."""
+        """Unset while the chain does not belong to this process."""
         self._tell: Callable[[list[bytes]], None] | None = None
-        """Whoever has the chain now."""
+        """Sender of lines to the process that owns the chain."""
         self._has_ended: Callable[[], bool] = lambda: False
-        """Of that process."""
+        """Predicate: that process has ended."""
         self._is_owner = False
-        """The chain is to be this process's, though it may not have been begun yet."""
+        """True if the chain is to belong to this process, even if it could not be begun yet."""
 
     def begin(self) -> None:
-        """Go on with the chain. Raises OSError when the folder cannot be written. A full disk is a record that cannot
+        """Continue the chain. Raises OSError when the folder cannot be written. A full disk counts as a log that cannot
         be written yet."""
         self._tell, self._is_owner = None, True
         self._files = ChainedFiles(
@@ -213,18 +215,18 @@ class Audit:
 
     @property
     def is_released(self) -> bool:
-        """The chain is another process's, or nobody's yet."""
+        """True if the chain belongs to another process or is not begun."""
         return self._files is None
 
     @property
     def unwritten_bytes(self) -> int:
         return self._fresh_bytes + (0 if self._files is None else self._files.unwritten_bytes)
 
-    # A hand-over
+    # Hand-over to another process
 
     async def release(self) -> None:
-        """All that can be is written, and the chain ends here for another process to continue. Lines are held until it
-        is known who takes them. A release that was taken back may be tried again."""
+        """Write all lines and end the chain, so that another process can continue it. Further lines are held until
+        `tell` or `take_back` is called. It may be called again after `take_back`."""
         async with self._one_at_a_time:
             await self._flush()
             files, self._files, self._is_owner = self._files, None, False
@@ -233,8 +235,8 @@ class Audit:
                 self._say_where_it_stands(await finish_in_thread(files.close))
 
     def take_back(self) -> None:
-        """After `release`: the other process is gone. A folder that cannot be written any more is told of, and tried
-        again with each flush."""
+        """Continue the chain after `release`, when the other process is gone. If the folder cannot be written, the
+        failure is logged, and each flush tries again."""
         if self._files is not None:
             return
         try:
@@ -243,12 +245,12 @@ class Audit:
             self._failed(str(error))
 
     def tell(self, tell: Callable[[list[bytes]], None], has_ended: Callable[[], bool]) -> None:
-        """After `release`: lines go to whoever has the chain. `tell` raises OSError where that cannot be told. They are
-        held then, and the chain is taken back only once that process has ended."""
+        """Send lines to the process that owns the chain, after `release`. Where `tell` raises OSError, lines are held,
+        and the chain is taken back only once that process has ended."""
         self._tell, self._has_ended = tell, has_ended
 
     def take_over(self, lines: list[bytes]) -> None:
-        """Of requests that ended in the process before."""
+        """Take the lines of requests that ended in the predecessor process."""
         self.lines += len(lines)
         self._hold(lines)
         self._is_over.set()
@@ -287,7 +289,8 @@ class Audit:
         return lines[:count]
 
     def _not_told(self, lines: list[bytes], error: OSError) -> None:
-        """Two processes that write would fork the chain: it is taken back only from one that has ended."""
+        """Hold lines that were not sent. Two writing processes would fork the chain, so it is taken back only from a
+        process that has ended."""
         later = self._take()
         self._hold([*lines, *later])
         if self._has_ended():
@@ -297,15 +300,15 @@ class Audit:
 
     @property
     def refusal(self) -> str:
-        """Why nothing new may be taken; empty when it may."""
+        """Reason why new requests are refused; empty while they are not."""
         return UNAVAILABLE if self.is_failing and self._config.required else ""
 
-    # What it sees
+    # Observing
 
     watches: Final = frozenset[type]([ForwardArrived])
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        """A forward that is turned away was seen here too, and is over at once."""
+        """Write the line of a forward that was refused: this gateway saw it too, and it ends at once."""
         if isinstance(event, ForwardArrived) and (refusal := refusal_in(effects)) is not None:
             record = self._ledger.record_of(event, now_ns)
             self._keep(self._line(event.profile, record, f"{REFUSED_PREFIX}{refusal.reason}", None))
@@ -313,15 +316,15 @@ class Audit:
     def on_finished(
         self, profile: RequestProfile, end: EndRequest, summary: RequestSummary, record: RequestRecord | None
     ) -> None:
-        """The ledger hands over what it followed. What came after a crash of the core went nowhere, and has no
-        record."""
+        """Write the line of a finished request. A request without a record was either dropped from the ledger, which
+        counts as a lost line, or came after a crash of the core and was sent nowhere."""
         if record is not None:
             self._keep(self._line(profile, record, end.outcome, summary))
         elif self._ledger.has_forgotten(profile):
             self._lose("more requests were open than are followed")
 
     def on_violation(self, peer: GatewayId, request_id: RequestId, ran_at: RanAt) -> None:
-        """Written down whatever becomes of the request."""
+        """Write a line about the violation, however the request ends."""
         self._keep(ForbiddenPlace(self._clock.wall_time(), self._gateway_id, request_id, peer, _processed(ran_at)))
 
     def _line(
@@ -360,7 +363,7 @@ class Audit:
     # Writing
 
     async def run(self) -> None:
-        """Write what has gathered, again and again, until cancelled; call `close` afterwards."""
+        """Write the held lines periodically until cancelled; call `close` afterwards."""
         while True:
             if self._config.sync is AuditSync.LINE and not self.is_failing:
                 with suppress(TimeoutError):
@@ -404,12 +407,14 @@ class Audit:
         return head
 
     def _say_where_it_stands(self, head: Head | None) -> None:
-        """Into the log, which is kept elsewhere: held against it, files show later whether their end was cut off."""
+        """Log the head of the chain. Logs are kept elsewhere, so files can be checked against them for a cut-off
+        end."""
         if head is not None:
             self._log.info("audit_head_sealed", file=head.file, line=head.line, head=head.head)
 
     def close(self) -> None:
-        """Write what is left, and how much was lost until now. What cannot be written any more is lost as well."""
+        """Write the remaining lines and the number of lost ones, and end the chain. Lines that cannot be written are
+        lost."""
         if self._files is None:
             self._tell_the_last()
         if self._files is None and self._is_owner:
@@ -466,14 +471,14 @@ class Audit:
 
 
 def head_signer(config: AuditConfig) -> HeadSigner | None:
-    """Raises ConfigError."""
+    """Signer of the configured key; None without one. Raises ConfigError."""
     if config.signing_key is None:
         return None
     return HeadSigner.read(config.signing_key, config.head_interval_ns / _SECOND_NS)
 
 
 class AuditLevels(Collector):
-    """The audit's own metrics, asked for at each scrape. Without an audit they are named, and have no value."""
+    """Metrics of the audit log, read at each scrape. Without an audit log the series appear without values."""
 
     def __init__(self, audit: Audit | None) -> None:
         self._audit = audit

@@ -1,6 +1,5 @@
-"""`nightside audit`: checks that the record of where requests ran was not tampered with, sums it up, and holds it
-against policies. It changes no file.
-"""
+"""Command `nightside audit`: verifies the audit log's chain, sums it up, prices it, and checks it against policies. It
+changes no file."""
 
 from __future__ import annotations
 
@@ -38,13 +37,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 PLAIN_WIDTH = 110
 """Columns when the output is no terminal."""
 SHOWN_MAX = 100
-"""Contradictions that are printed one by one; all are counted."""
+"""Maximum of contradictions printed one by one; all are counted."""
 
 _DECODER = msgspec.json.Decoder(FileHeader | SignedHead | AuditRecord)
 
 
 def _files_in(_context: click.Context, _option: click.Parameter, given: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Of a folder, the record that lies in it."""
+    """Replace each folder by the audit files in it. Raises BadParameter for a folder without any."""
     found: list[Path] = []
     for path in given:
         inside = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
@@ -64,7 +63,7 @@ def audit() -> None:
     """Check the audit record and hold it against policies."""
 
 
-# Is it whole?
+# Integrity
 
 
 @audit.command()
@@ -115,7 +114,7 @@ def heads(files: tuple[Path, ...]) -> None:
 
 
 def _witness(key_files: Iterable[Path], noted_files: Iterable[Path]) -> Witness:
-    """Raises UsageError for a file that cannot be used."""
+    """Read the witness's files. Raises UsageError for a file that cannot be used."""
     try:
         noted = [head for path in noted_files for head in read_noted(path)]
         return Witness([read_public_key(path) for path in key_files], noted)
@@ -128,7 +127,7 @@ class CheckedFiles:
     files: list[VerifiedFile]
     broken: list[BrokenLine]
     notes: list[str]
-    """What need not be wrong, and is for people to judge."""
+    """Observations that are no proof of a fault and need a person's judgement."""
 
     @property
     def lines(self) -> int:
@@ -136,12 +135,12 @@ class CheckedFiles:
 
     @property
     def heads(self) -> dict[str, str]:
-        """By gateway: the hash of its last line."""
+        """Hash of the last line, by gateway."""
         return {file.header.gateway: file.head for file in in_order(self.files) if file.header is not None}
 
 
 def check_files(paths: Iterable[Path], witness: Witness | None = None) -> CheckedFiles:
-    """Raises UsageError where a file cannot be read."""
+    """Verify files by themselves and against each other. Raises UsageError where a file cannot be read."""
     witness = witness or Witness()
     files = [_verified(path, witness) for path in dict.fromkeys(paths)]
     missing, notes = files_not_given(files, witness)
@@ -184,7 +183,7 @@ def _as_document(checked: CheckedFiles) -> dict[str, object]:
     }
 
 
-# What does it say?
+# Summary
 
 
 @audit.command()
@@ -213,7 +212,7 @@ def summary(files: tuple[Path, ...], *, policies: Path | None, as_json: bool) ->
         raise SystemExit(1)
 
 
-# What did it cost?
+# Costs
 
 
 @audit.command()
@@ -255,7 +254,7 @@ def price(files: tuple[Path, ...], *, prices_file: Path, as_json: bool, as_csv: 
 
 
 def _price_file(path: Path, record: PricedRecord) -> int:
-    """How many lines of it could not be counted."""
+    """Price the lines of a file. Returns the number of lines that could not be counted."""
     missing = 0
     with path.open("rb") as file:
         for line in file:
@@ -293,11 +292,11 @@ class Contradiction:
 
 @dataclass(slots=True)
 class Summary:
-    """What the lines add up to."""
+    """Sums over the lines."""
 
     policies: dict[str, ResidencyPolicy]
     judges: bool
-    """Hold the lines against the policies."""
+    """True if the lines are checked against the policies."""
     counts: dict[tuple[str, str], Counts] = field(default_factory=dict)
     outcomes: dict[str, int] = field(default_factory=dict)
     contradictions: int = 0
@@ -347,7 +346,7 @@ class Summary:
             self.shown.append(contradiction)
 
     def _problems_of(self, record: AuditLine) -> Iterator[str]:
-        """What the policies of today forbid, or cannot judge, of what this line says was done."""
+        """Contradictions between a line and the given policies, and policies that are missing to judge it."""
         if record.outcome == Outcome.REJECTED_RESIDENCY_INGRESS:
             return
         policy = self.policies.get(record.origin.region)
@@ -370,7 +369,7 @@ class Summary:
 
 
 def read_policies(folder: Path) -> dict[str, ResidencyPolicy]:
-    """By region. Raises UsageError for one that cannot be used: nothing can be proven with half of the rules."""
+    """Policies by region. Raises UsageError if any cannot be used, since half of the rules prove nothing."""
     found: dict[str, ResidencyPolicy] = {}
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
         try:
@@ -386,7 +385,8 @@ def read_policies(folder: Path) -> dict[str, ResidencyPolicy]:
 
 
 def _may_process(policy: ResidencyPolicy, tenant: str | None, target: Place) -> bool:
-    """Where the line names no tenant, only what no rule at all would allow is sure to be a contradiction."""
+    """True if the policy allows the target. Where the line names no tenant, it is false only if no rule of the policy
+    allows it."""
     if tenant is not None:
         return may_process(policy, TenantName(tenant), target).allowed
     rules = [policy.process, *(each.process for each in policy.tenants.values())]
@@ -394,7 +394,7 @@ def _may_process(policy: ResidencyPolicy, tenant: str | None, target: Place) -> 
 
 
 def _places(record: AuditLine) -> Iterator[AuditPlace]:
-    """Every place that saw the request, as far as this gateway knows; its own comes first."""
+    """Places that saw the request, as far as this gateway knows; its own comes first."""
     yield AuditPlace(record.region, record.jurisdiction)
     for attempt in record.attempts:
         yield AuditPlace(attempt.region, attempt.jurisdiction)
@@ -403,7 +403,8 @@ def _places(record: AuditLine) -> Iterator[AuditPlace]:
 
 
 def _receivers(record: AuditLine) -> Iterator[str]:
-    """Regions whose gateways took it in from another one; one that refused it kept to its policy."""
+    """Regions whose gateways accepted the request from another gateway; a gateway that refused it kept to its
+    policy."""
     if record.origin_gateway and not record.outcome.startswith(REFUSED_PREFIX):
         yield record.region
     for attempt in record.attempts:

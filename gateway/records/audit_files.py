@@ -1,6 +1,7 @@
-"""Files that show when they were tampered with: each line carries the hash of the line before, across files too.
+"""Tamper-evident files: each line carries the hash of the line before it, across files too.
 
-Lines are added at the end and never changed. It knows nothing of what they say, and deletes only what it was told to.
+Lines are only appended, never changed. The module does not interpret them, and deletes only the files that it was told
+to delete.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ LINE_BYTES_MAX = 1 << 20
 _TAIL_BYTES = 2 * LINE_BYTES_MAX
 _BLOCK_BYTES = 256 * 1024
 _CHAIN_BYTES = 75
-"""What a line grows by when it is chained and ended."""
+"""Bytes that the hash and the line end add to a line."""
 _SIGNATURES_BYTES = 1024
-"""Room for a signed head and a signed end."""
+"""Bytes reserved for a signed head and a signed end."""
 
 
 class FileHeader(msgspec.Struct, frozen=True, tag="file", tag_field="kind"):
-    """A file's first line. Its `prev` is the hash of the last line of this gateway's file before it."""
+    """First line of a file. Its `prev` is the hash of the last line of this gateway's previous file."""
 
     format: int
     time: str
@@ -43,9 +44,9 @@ class FileHeader(msgspec.Struct, frozen=True, tag="file", tag_field="kind"):
     region: str
     jurisdiction: str
     number: int
-    """This gateway's files count from 1, over all restarts."""
+    """Number of the file among this gateway's files, from 1 over all restarts."""
     oldest: int
-    """The first of its files that is kept from now on: it has deleted those before, and no other."""
+    """Number of the oldest file that is kept; the gateway has deleted the ones before it and no other."""
     prev: str
 
 
@@ -55,11 +56,11 @@ class ChainSettings:
     file_bytes_max: int
     files_max: int | None
     syncs: bool
-    """Force what was written onto the disk before `write` returns."""
+    """True to force lines onto the disk before `write` returns."""
 
 
 class ChainedFiles:
-    """The writing side. `write` may come from any thread; calls wait for each other."""
+    """Writer of a chain. `write` may be called from any thread; calls wait for each other."""
 
     def __init__(
         self,
@@ -71,21 +72,21 @@ class ChainedFiles:
         on_deleted: Callable[[Path], None],
         signer: HeadSigner | None = None,
     ) -> None:
-        """Begins a file of its own that continues the last one. Raises OSError when the folder cannot be written; with
-        a full disk, or while another process writes the chain, the file is begun by the first `write` that can."""
+        """Begin a new file that continues the last one. Raises OSError when the folder cannot be written; with a full
+        disk, or while another process writes the chain, the first `write` that can begins the file."""
         self.fault = ""
-        """Why no file could be begun yet."""
+        """Reason why no file could be begun yet."""
         self._signer = signer
         self._line = 0
-        """Lines of this file."""
+        """Lines of the current file."""
         self._sealed_line = 0
-        """As of the last time that the head was asked for."""
+        """Value of `_line` when the head was last returned."""
         self._is_ended = False
-        """Its end is signed, and nothing is added any more."""
+        """True once the end is signed; no line is added after it."""
         self.is_closed = False
-        """Nothing is written any more: the chain may be another's."""
+        """True after `close`: no line is written, since another process may own the chain."""
         self.unwritten_bytes = 0
-        """Given to `write` and not yet in a file."""
+        """Bytes given to `write` and not in a file yet."""
         self._settings = settings
         self._gateway_id = gateway_id
         self._place = place
@@ -105,8 +106,8 @@ class ChainedFiles:
             self.fault = str(error)
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """Add lines: JSON objects without `prev` and line end. Raises OSError; what is then not in a file is written
-        by the next call."""
+        """Append lines: JSON objects without `prev` and line end. Raises OSError; the next call writes the lines that
+        are not in a file then."""
         with self._one_writer:
             for line in lines:
                 self._unwritten.append(line)
@@ -121,8 +122,8 @@ class ChainedFiles:
                 os.fsync(self._fd)
 
     def seal(self) -> Head | None:
-        """Where the chain stands now, for whoever notes it; with a key it is signed in the chain too. None while there
-        is nothing new. Raises OSError."""
+        """Head of the chain, to be noted elsewhere; with a key it is signed in the chain too. None if there are no new
+        lines. Raises OSError."""
         with self._one_writer:
             if self._fd < 0 or self._line == self._sealed_line:
                 return None
@@ -130,13 +131,14 @@ class ChainedFiles:
             return self._stand()
 
     def left(self) -> list[bytes]:
-        """Lines that could not be written; they are the caller's now."""
+        """Hand the lines that could not be written to the caller, and forget them."""
         with self._one_writer:
             lines, self._unwritten, self.unwritten_bytes = self._unwritten, [], 0
             return lines
 
     def close(self) -> Head | None:
-        """Where the chain ends; a disk that cannot take the signature leaves a file that was not closed."""
+        """End the chain and return its last head; None where no file was begun. If the disk cannot take the signature,
+        the file stays without a signed end."""
         with self._one_writer:
             self.is_closed = True
             if self._fd < 0:
@@ -183,7 +185,8 @@ class ChainedFiles:
         del self._unwritten[:count]
 
     def _next_block(self) -> tuple[bytes, str, int]:
-        """As many lines as belong into this file, one at least, chained: the bytes, their last hash, their number."""
+        """Chain as many waiting lines as fit into this file, at least one. Returns the bytes, the last hash, and the
+        number of lines."""
         head, size = self._head, 0
         chained: list[bytes] = []
         for line in self._unwritten:
@@ -200,7 +203,7 @@ class ChainedFiles:
         return self._size + more_bytes + signatures > self._settings.file_bytes_max
 
     def _append(self, fd: int, block: bytes) -> None:
-        """All of it or nothing: half a line would break the chain for good."""
+        """Append all of the block or none of it: half a line would break the chain for good."""
         try:
             with named(self._path(self._number)):
                 _write_all(fd, block)
@@ -217,7 +220,8 @@ class ChainedFiles:
 
     @contextmanager
     def _last_locked(self) -> Iterator[None]:
-        """Each writer has the file locked that it writes to. Raises BlockingIOError where somebody does."""
+        """Hold the lock of the chain's last file, which every writer holds on the file it writes. Raises
+        BlockingIOError while another process holds it."""
         if self._number == 0:
             yield
             return
@@ -258,7 +262,8 @@ class ChainedFiles:
         return self._settings.folder / f"{self._gateway_id}-{number:08}{SUFFIX}"
 
     def _beginning(self, number: int) -> list[bytes]:
-        """The header, and what shows that it was not made by anybody else."""
+        """First lines of a file: the header and, with a key, a signed head, so that only the holder of the key can
+        begin a file."""
         header = msgspec.json.encode(self._header(number))
         if self._signer is None:
             return [header]
@@ -278,12 +283,13 @@ class ChainedFiles:
         )
 
     def _oldest_kept(self, number: int) -> int:
-        """By number alone: a file that somebody else took away is not blessed by its absence."""
+        """Number of the oldest file kept once file `number` exists. It is computed from numbers alone, so that a file
+        removed by others is not taken for a deleted one."""
         files_max = self._settings.files_max
         return self._oldest if files_max is None else max(self._oldest, number - files_max + 1)
 
     def _sync_folder(self) -> None:
-        """A new file's name is on the disk only when its folder is."""
+        """Sync the folder: a new file's name is on the disk only then."""
         fd = os.open(self._settings.folder, os.O_RDONLY)
         try:
             os.fsync(fd)
@@ -299,8 +305,8 @@ class ChainedFiles:
                 self._on_deleted(path)
 
     def _last(self) -> tuple[int, str, int]:
-        """Number and last hash of the file to continue, and the oldest that was kept beside it. One whose very header
-        was cut off holds nothing and goes."""
+        """Number and last hash of the file to continue, and the number of the oldest file kept then. A file whose
+        header was cut off holds no line and is deleted."""
         for number, path in sorted(self._files(), reverse=True):
             if head := last_hash(path):
                 return number, head, _oldest_in(path)
@@ -314,7 +320,8 @@ class ChainedFiles:
 
 
 def _lock(fd: int) -> None:
-    """Until it is closed. A file system without locks is written to as it is."""
+    """Lock the file until its descriptor is closed. Raises BlockingIOError while another process holds the lock. On a
+    file system without locks the file is written without one."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -334,12 +341,13 @@ def hash_of(line: bytes) -> str:
 
 
 def chain(line: bytes, prev: str) -> bytes:
-    """The JSON object with the hash of the line before it as its last field."""
+    """JSON object with the hash of the line before it as its last field."""
     return line[:-1] + b',"prev":"' + prev.encode() + b'"}'
 
 
 def _oldest_in(path: Path) -> int:
-    """As its header says; 1 where that cannot be read, which is for whoever verifies the file to find."""
+    """Number of the oldest kept file, from the header; 1 where the header cannot be read, a fault that verification
+    will report."""
     with path.open("rb") as file:
         try:
             return msgspec.json.decode(file.readline(LINE_BYTES_MAX), type=FileHeader).oldest
@@ -348,7 +356,7 @@ def _oldest_in(path: Path) -> int:
 
 
 def last_hash(path: Path) -> str:
-    """Of the file's last whole line; empty if there is none. Raises OSError."""
+    """Hash of the file's last whole line; empty if there is none. Raises OSError."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         whole, end, _ = file.read().rpartition(b"\n")

@@ -1,7 +1,7 @@
-"""Heads of audit chains: signed by a key that only the gateway has, or noted where nobody changes audit files. Held
-against either, a chain that was forged whole or cut at its end shows it, and says where.
+"""Heads of audit chains, signed by a key that only the gateway has, or noted where audit files cannot be changed.
+Checking files against either shows whether a chain was forged whole or cut at its end, and where.
 
-A head is the hash of a chain's last line. What was written since the last one that was signed or noted is only chained.
+A head is the hash of a chain's last line. Lines written after the last signed or noted head are only chained.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from gateway.ground.faults import ConfigError
 from gateway.ground.whole_files import read_whole
 
 FIRST_SIGNED_LINE = 2
-"""A file's header is signed at once, so that no file can be made without the key."""
+"""Line that is signed first: a file's header is signed at once, so that no file can be made without the key."""
 LATE_AFTER = 2
-"""Lines that go on for so many of the intervals in which they should have been signed are suspicious."""
+"""Multiple of the signing interval after which further unsigned lines are suspicious."""
 _DOMAIN = "nightside-audit-head-1"
 _KIND = b'{"kind":"head"'
 _FINGERPRINT_DIGITS = 16
 
 
 class Head(msgspec.Struct, frozen=True):
-    """Where a gateway's chain stood: the hash of one line of one of its files. One of these is a line of a file of
-    noted heads, and so is what a gateway logs as `audit_head_sealed`."""
+    """Hash of one line of one of a gateway's files. A line of a file of noted heads is one, and so is a gateway's log
+    event `audit_head_sealed`."""
 
     gateway: str
     file: int
@@ -47,40 +47,40 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class SignedHead(msgspec.Struct, frozen=True, tag="head", tag_field="kind", omit_defaults=True):
-    """A line of the chain that vouches for those before it in its file."""
+    """Line of the chain that vouches for the lines before it in its file."""
 
     time: str
     gateway: str
     file: int
     line: int
-    """The last one that it vouches for."""
+    """Number of the last line that it vouches for."""
     within_s: float
-    """How soon another one follows if there are more lines."""
+    """Seconds until the next signed head follows, if there are more lines."""
     ends: bool
-    """Nothing follows in this file."""
+    """True if no line follows in this file."""
     key: str
     """Fingerprint of the key."""
     signature: str
     prev: str = ""
-    """Hash of the line that it vouches for; put in when it is chained."""
+    """Hash of the line that it vouches for; filled in when the line is chained."""
 
     def statement(self) -> bytes:
-        """What is signed."""
+        """Bytes that are signed."""
         said = (_DOMAIN, self.time, self.gateway, self.file, self.line, self.within_s, self.ends, self.prev)
         return msgspec.json.encode(said)
 
 
 class HeadSigner:
-    """Holds the private key."""
+    """Signer that holds the private key."""
 
     def __init__(self, key: Ed25519PrivateKey, within_s: float) -> None:
         self._key = key
-        self._within_s = float(within_s)  # it is signed as it is read back
+        self._within_s = float(within_s)  # float, as it is when read back for verification
         self._fingerprint = fingerprint_of(key.public_key())
 
     @classmethod
     def read(cls, path: Path, within_s: float) -> Self:
-        """An Ed25519 key in PEM, as `openssl genpkey -algorithm ed25519` writes it. Raises ConfigError."""
+        """Read an Ed25519 key in PEM, as `openssl genpkey -algorithm ed25519` writes it. Raises ConfigError."""
         try:
             key = load_pem_private_key(read_whole(path), password=None)
         except OSError as error:
@@ -92,7 +92,7 @@ class HeadSigner:
         return cls(key, within_s)
 
     def sign(self, head: Head, time: str, *, ends: bool) -> bytes:
-        """A line, yet to be chained behind the one that it vouches for."""
+        """Signed line, to be chained after the line that it vouches for."""
         unsigned = SignedHead(
             time, head.gateway, head.file, head.line, self._within_s, ends, self._fingerprint, "", head.head
         )
@@ -105,7 +105,7 @@ def fingerprint_of(key: Ed25519PublicKey) -> str:
 
 
 def read_public_key(path: Path) -> Ed25519PublicKey:
-    """As `openssl pkey -pubout` writes it. Raises ConfigError."""
+    """Read a public key in PEM, as `openssl pkey -pubout` writes it. Raises ConfigError."""
     try:
         key = load_pem_public_key(read_whole(path))
     except OSError as error:
@@ -118,8 +118,8 @@ def read_public_key(path: Path) -> Ed25519PublicKey:
 
 
 def read_noted(path: Path) -> list[Head]:
-    """Those in a file with a JSON object a line, such as a gateway's log; other lines are passed over. Raises
-    ConfigError, also where there are none."""
+    """Read heads from a file with a JSON object per line, such as a gateway's log; other lines are ignored. Raises
+    ConfigError, also if the file holds no head."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -140,12 +140,12 @@ def _noted_in(line: bytes) -> Head | None:
 @dataclass(frozen=True, slots=True)
 class Finding:
     line: int
-    """0 for the file as a whole."""
+    """Line number from 1; 0 for the file as a whole."""
     problem: str
 
 
 class Witness:
-    """Keys and noted heads to hold files against."""
+    """Public keys and noted heads to check files against."""
 
     def __init__(self, keys: Sequence[Ed25519PublicKey] = (), noted: Iterable[Head] = ()) -> None:
         self._keys = {fingerprint_of(key): key for key in keys}
@@ -157,12 +157,12 @@ class Witness:
         return FileWitness(gateway, file, self._keys, self._noted.get((gateway, file), {}))
 
     def knows(self, gateway: str, file: int, head: str) -> bool:
-        """Was it noted of this file?"""
+        """True if this head was noted for the file."""
         return head in self._noted.get((gateway, file), {}).values()
 
     def missing(self, given: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int, bool]]:
-        """Files of which heads were noted and that are not among those given: gateway, number, and whether it should
-        have been there, since a gateway deletes its oldest files only."""
+        """Files with noted heads that are not among those given: gateway, number, and whether the file should have been
+        given. It should if it is newer than a given one, since a gateway deletes only its oldest files."""
         numbers: dict[str, list[int]] = {}
         for gateway, number in given:
             numbers.setdefault(gateway, []).append(number)
@@ -173,7 +173,7 @@ class Witness:
 
 
 class FileWitness:
-    """Follows one file. Its chain is for others to follow."""
+    """Check of one file against keys and noted heads. The hash chain itself is checked elsewhere."""
 
     def __init__(self, gateway: str, file: int, keys: dict[str, Ed25519PublicKey], noted: dict[int, str]) -> None:
         self._gateway = gateway
@@ -184,11 +184,11 @@ class FileWitness:
         self._signed: SignedHead | None = None
         self._has_signed_header = False
         self._unsigned: list[bytes] = []
-        """The first and the last line since the last signed head."""
+        """First and last line after the last signed head."""
         self._unsigned_count = 0
 
     def take(self, line: bytes, head_before: str, head: str) -> str | None:
-        """What is wrong with one line."""
+        """Check one line. Returns the problem; None if there is none."""
         self._count += 1
         problem = self._signature_problem(line, head_before) if self._keys else None
         if problem is None and self._noted.get(self._count, head) != head:
@@ -196,7 +196,7 @@ class FileWitness:
         return problem
 
     def findings(self) -> Iterator[Finding]:
-        """What is wrong with the file as a whole, at its end."""
+        """Problems of the file as a whole, once all lines are taken."""
         late = max((line for line in self._noted if line > self._count), default=0)
         if late:
             lines = f"line {late}" if late == self._count + 1 else f"lines {self._count + 1} to {late}"
@@ -209,7 +209,7 @@ class FileWitness:
             yield Finding(self._signed.line + 2, problem)
 
     def notes(self) -> Iterator[str]:
-        """What need not be wrong, and is for people to judge."""
+        """Observations that are no proof of a fault and need a person's judgement."""
         if self._signed is None:
             return
         if self._unsigned_count:

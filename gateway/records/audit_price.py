@@ -1,10 +1,10 @@
-"""What the audit record's requests come to in money, by tenant and region: where they ran, for how long, and what left
-a region for it. It reads lines that were checked, and changes none.
+"""Costs of the audit log's requests by tenant and region, from where they ran, for how long, and the bytes that left a
+region. It reads lines that were verified, and changes none.
 
 Each request counts once, by the line of the gateway that its client spoke to. Replica time is an estimate: the time
-from asking a target to the end of its answer, divided by how many share a replica that is well used, as the price
-list says. It is what the requests used, at the price of that hour; hours that were paid for and stood idle are in no
-line of it.
+from asking a target to the end of its answer, divided by the number of requests that share a well-used replica
+according to the price list. The costs are for time that requests used, at the price of that hour; hours that were paid
+for and idle are not included.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from gateway.core.vocabulary import DEFAULT_POOL, RegionName
 from gateway.records.audit import AuditLine
 
 UNNAMED = "(not named)"
-"""Where the policy lets no log name tenants."""
+"""Tenant in rows for requests whose line may not name it."""
 STREAMED_TOKEN_BYTES = 250
-"""On the wire: each token comes in an event of its own, in JSON."""
+"""Bytes of a streamed token on the wire: each token comes in a JSON event of its own."""
 _TOKEN_BYTES = 5
 _HOUR_MS = HOUR_NS // 1_000_000
 _COLUMNS = (
@@ -45,19 +45,19 @@ _COLUMNS = (
 
 @dataclass(slots=True)
 class Share:
-    """What one tenant had of one region."""
+    """Usage of one region by one tenant."""
 
     requests: int = 0
-    """That were answered there."""
+    """Number of requests answered there."""
     prompt_tokens: int = 0
     output_tokens: int = 0
     replica_ms: float = 0.0
-    """Of all that were tried there, answered or not."""
+    """Replica time of all legs there, answered or not."""
     replica_micros: float = 0.0
     egress_micros: float = 0.0
-    """Of prompts that left for it, and of answers that left it."""
+    """Cost of sending prompts into the region and answers out of it."""
     milligrams: float = 0.0
-    """Of CO2, idling included only where replicas are paid by use."""
+    """Milligrams of CO2, including idling only where replicas are paid by use."""
 
     @property
     def money(self) -> float:
@@ -66,21 +66,21 @@ class Share:
 
 @dataclass(slots=True)
 class PricedRecord:
-    """Lines add up in it, one after the other."""
+    """Sums over lines that are added one by one."""
 
     prices: PriceList
     shares: dict[tuple[str, str], Share] = field(default_factory=dict)
-    """By tenant and region."""
+    """Shares by tenant and region."""
     untimed: int = 0
-    """Requests whose line does not say how long anything ran: of gateways before that was written down."""
+    """Requests whose line has no running time, written by gateways that do not record it."""
     unpriced: set[str] = field(default_factory=set)
-    """Regions that the list has no price for."""
+    """Regions for which the list has no price."""
     whole_replicas: set[str] = field(default_factory=set)
-    """Regions of which the list does not say how many share a replica: there each request has one to itself."""
+    """Regions for which the list has no `requests_per_replica`: each request there is charged a whole replica."""
     _table: tuple[int, PriceTable] | None = None
 
     def take(self, line: AuditLine) -> None:
-        """Forwards are in the record of the gateway that they came from."""
+        """Add a line. A forward is skipped: it is in the audit log of the gateway that it came from."""
         if line.origin_gateway or not line.attempts:
             return
         tenant = UNNAMED if line.tenant is None else line.tenant
@@ -120,13 +120,13 @@ class PricedRecord:
         share.egress_micros += table.egress_micros(away, home, answer_bytes)
 
     def _at(self, time: str) -> PriceTable:
-        """Lines come in order of time, so that the table of the last one's minute mostly serves."""
+        """Prices at a time. Lines come in order of time, so the table of the previous line's minute mostly fits."""
         wall_s = int(datetime.fromisoformat(time).timestamp())
         if self._table is None or self._table[0] != wall_s // 60:
             self._table = wall_s // 60, PriceTable(self.prices.at(wall_s))
         return self._table[1]
 
-    # What came of it
+    # Results
 
     @property
     def rows(self) -> list[tuple[str, str, Share]]:

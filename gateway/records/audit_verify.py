@@ -1,4 +1,5 @@
-"""Reads files that show when they were tampered with, and says where they do not hold. It changes none of them."""
+"""Verification of tamper-evident files: reads them and reports where the chain does not hold. It changes none of
+them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class BrokenLine:
 
     path: Path
     line: int
-    """Counted from 1; 0 for the file as a whole."""
+    """Line number from 1; 0 for the file as a whole."""
     problem: str
 
     def __str__(self) -> str:
@@ -33,26 +34,26 @@ class BrokenLine:
 class VerifiedFile:
     path: Path
     header: FileHeader | None
-    """None when the file has no readable header."""
+    """Unset when the file has no readable header."""
     lines: int
-    """Whole lines, the header among them."""
+    """Number of whole lines, including the header."""
     head: str
-    """Hash of the last whole line. Noted elsewhere, it shows later whether the end was cut off."""
+    """Hash of the last whole line. Noted elsewhere, it later shows whether the end was cut off."""
     broken: tuple[BrokenLine, ...]
     was_cut_off: bool
-    """The last line is not whole, as after a power cut."""
+    """True if the last line is not whole, as after a power cut."""
     notes: tuple[str, ...] = ()
-    """What need not be wrong, and is for people to judge."""
+    """Observations that are no proof of a fault and need a person's judgement."""
 
     @property
     def noted(self) -> Head | None:
-        """What to note of it."""
+        """Head of the file, to be noted elsewhere."""
         return None if self.header is None else Head(self.header.gateway, self.header.number, self.lines, self.head)
 
 
 def verify_file(path: Path, witness: Witness | None = None) -> VerifiedFile:
-    """Follow one file's chain from its first line to its last, and hold it against what somebody brings. Raises
-    OSError."""
+    """Follow one file's chain from its first line to its last, and check it against the witness's keys and noted heads.
+    Raises OSError."""
     followed = _Followed(path, witness or Witness())
     with path.open("rb") as file:
         for line in _lines(file):
@@ -61,13 +62,13 @@ def verify_file(path: Path, witness: Witness | None = None) -> VerifiedFile:
 
 
 class _Followed:
-    """A chain as far as it was read."""
+    """State of a chain up to the last line read."""
 
     def __init__(self, path: Path, witness: Witness) -> None:
         self._path = path
         self._witness = witness
         self._file: FileWitness | None = None
-        """Once the header has said which it is."""
+        """Witness for this file, set once the header has named gateway and number."""
         self._header: FileHeader | None = None
         self._broken: list[BrokenLine] = []
         self._count = 0
@@ -107,7 +108,7 @@ class _Followed:
 
 
 def gaps_between(files: Iterable[VerifiedFile]) -> list[BrokenLine]:
-    """Where the files of a gateway, oldest first, do not follow each other."""
+    """Faults where the files of a gateway, in order of number, do not follow each other."""
     last_of: dict[str, VerifiedFile] = {}
     found: list[BrokenLine] = []
     for file in in_order(files):
@@ -120,8 +121,8 @@ def gaps_between(files: Iterable[VerifiedFile]) -> list[BrokenLine]:
 
 
 def missing_before(files: Iterable[VerifiedFile], witness: Witness) -> tuple[list[BrokenLine], list[str]]:
-    """Of each gateway, the files between the oldest that it kept and the oldest that is given; and what is known of
-    those all the same, since the head that they ended with was noted."""
+    """Files of each gateway between the oldest that it kept and the oldest given: a fault, or a note if their last head
+    was noted, which proves how they ended."""
     oldest: dict[str, VerifiedFile] = {}
     newest: dict[str, FileHeader] = {}
     for file in in_order(files):
@@ -145,7 +146,8 @@ def missing_before(files: Iterable[VerifiedFile], witness: Witness) -> tuple[lis
 
 
 def files_not_given(files: Iterable[VerifiedFile], witness: Witness) -> tuple[list[BrokenLine], list[str]]:
-    """Of which heads were noted: those that are gone from the end, and what else was not looked at."""
+    """Files with noted heads that were not given: a fault for a file newer than the oldest given one of its gateway,
+    since gateways delete only their oldest files; else a note."""
     last_of = {file.header.gateway: file for file in in_order(files) if file.header is not None}
     given = [(file.header.gateway, file.header.number) for file in in_order(files) if file.header is not None]
     broken: list[BrokenLine] = []
@@ -160,7 +162,7 @@ def files_not_given(files: Iterable[VerifiedFile], witness: Witness) -> tuple[li
 
 
 def in_order(files: Iterable[VerifiedFile]) -> list[VerifiedFile]:
-    """Those with a header, by gateway and number."""
+    """Files with a header, by gateway and number."""
     named = [(each.header.gateway, each.header.number, each) for each in files if each.header is not None]
     return [each for *_, each in sorted(named, key=lambda entry: entry[:2])]
 

@@ -1,6 +1,7 @@
-"""Every series that a gateway's page of metrics can have, without a request having been made: for documents and rules.
+"""Catalogue of every series that a gateway's metrics page can have, for documentation and alert rules. No request is
+needed.
 
-It makes up a gateway that does nothing, and shows no value.
+It builds an idle gateway core and shows no values.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _PLACE = Place(RegionName("nowhere"), Jurisdiction("none"))
 
 
 def catalogue() -> list[Described]:
-    """In the order of the page."""
+    """Descriptions in the order of the page."""
     core = GatewayCore(GatewayId("nobody"), _PLACE, seed=0)
     metrics = Metrics(lambda: gauges_of(core, 0), Ledger(_PLACE, open_max=1))
     metrics.registry.register(AuditLevels(None))

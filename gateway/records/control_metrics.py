@@ -1,4 +1,4 @@
-"""How this gateway stands with its controllers, for Prometheus: asked for at each scrape."""
+"""Metrics of this gateway's link to its controllers, read at each scrape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.core.vocabulary import ControlVersion
 
 
 class ControlSight(Protocol):
-    """What is to be seen of it."""
+    """State of the link, as the metrics read it."""
 
     @property
     def is_wanted(self) -> bool: ...
@@ -35,7 +35,7 @@ class ControlSight(Protocol):
 
 
 class ControlLevels(Collector):
-    """Where no controllers are named, they are named here and have no value."""
+    """Collector of the link's series; without named controllers they appear on the page without values."""
 
     def __init__(self, control: ControlSight | None) -> None:
         self._control = control

@@ -1,6 +1,5 @@
-"""Remembers the latest decisions, so that anybody can be told why a request ran where it did. A bounded record in
-memory: it holds names and numbers of requests, never their tenant or text, and nothing is decided by it.
-"""
+"""Latest decisions, kept to explain why a request ran where it did. The record is bounded and in memory; it holds names
+and numbers of requests, never their tenant or text, and no decision depends on it."""
 
 from __future__ import annotations
 
@@ -37,11 +36,11 @@ from gateway.records.ledger import Ledger, LegRecord, RequestRecord
 from gateway.request.legs import RequestSummary
 
 REFUSED = "refused"
-"""In place of an outcome: it was turned away at the door, and never was a request of this gateway's."""
+"""Value in place of an outcome: the request was refused before it reached this gateway's core."""
 REFUSALS_MAX = 8
-"""Refusals kept of one forwarded request; of more, the last ones."""
+"""Maximum of refusals kept for one forwarded request, the latest."""
 SHADOWED_PAIRS_MAX = 1024
-"""Pairs of peer and model that shadow overflow is counted for."""
+"""Maximum of pairs of peer and model for which shadow overflow is counted; further ones are counted as `other`."""
 
 _MILLISECOND_NS = 1_000_000
 _SHADOW_LINE_EVERY_NS = 1_000_000_000
@@ -53,35 +52,35 @@ _DECISION_ID = re.compile(rf"(?P<gateway>{ID_PATTERN.pattern}):(?P<request>.+)\.
 
 
 def decision_id(gateway_id: GatewayId, request_id: RequestId, attempt: int, leg: int = 1) -> str:
-    """Names one placement in the whole mesh. No gateway's id holds a colon, so it can be taken apart again. An
-    attempt's first leg goes by the attempt's number alone."""
+    """Name of one placement, unique in the mesh. No gateway id holds a colon, so the name can be split again. The first
+    leg of an attempt is named by the attempt's number alone."""
     further = f"-{leg}" if leg > 1 else ""
     return f"{gateway_id}:{request_id}.{attempt}{further}"
 
 
-# What is told: plain values, JSON-able, the same for an operator, for a peer and over the wire.
+# Explanations: plain values that can be JSON, the same for an operator, for a peer and over the wire.
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCosts:
-    """The score of a target, and its parts: times in milliseconds, each weighed as it was compared. A weighed time is
-    none that anybody waits, so the score is told without a unit; the lowest wins."""
+    """Score of a target and its parts: times in milliseconds, each weighted as it was compared. A weighted time is no
+    real waiting time, so the score is shown without a unit; the lowest wins."""
 
     reading: float
-    """Of what the target did not know of the prompt."""
+    """Cost of reading the part of the prompt that the target did not have cached."""
     crowding: float
-    """By one request more for those who ran there."""
+    """Cost to the requests running there of one more request."""
     waiting: float
-    """For what was ahead of it."""
+    """Cost of the requests ahead of it."""
     distance: float
     score: float
     first_token_ms: float | UnsetType = UNSET
-    """When the first token was estimated to come from there; only where prices were known."""
+    """Estimated time to the first token from this target; only where prices were known."""
     money: float | UnsetType = UNSET
-    """What the request would have added to the bill, in `currency`; only where the price of the target was known."""
+    """Estimated addition of the request to the bill, in `currency`; only where the price of the target was known."""
     currency: str | UnsetType = UNSET
     carbon_mg: float | UnsetType = UNSET
-    """Of CO2, what it would have made a replica emit beyond idling; only where that is known."""
+    """Milligrams of CO2 that the request would make a replica emit beyond idling; only where that is known."""
 
     @classmethod
     def of(cls, reading: float, crowding: float, waiting: float, distance: float) -> ExplainedCosts:
@@ -90,18 +89,18 @@ class ExplainedCosts:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedDecode:
-    """A decode worker as it stood when it was looked at."""
+    """Load of a decode worker when it was considered."""
 
     group: str
     free_slots: int
     load_tokens: int
     margin_tokens: int
-    """Below the fullest of its group."""
+    """Tokens below the fullest worker of its group."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCandidate:
-    """A target that was looked at. The region is empty where it is no longer known."""
+    """Target that was considered. The region is empty where it is no longer known."""
 
     kind: str
     id: str
@@ -111,33 +110,33 @@ class ExplainedCandidate:
     load: int
     rtt_ms: float
     costs: ExplainedCosts | UnsetType = UNSET
-    """Only where costs were compared."""
+    """Present only where costs were compared."""
     decode: ExplainedDecode | UnsetType = UNSET
-    """Only of a decode worker."""
+    """Present only for a decode worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedPool:
-    """Which pool, and what that rested on."""
+    """Pool that was chosen, and the figures behind the choice."""
 
     step: str
     pool: str
-    """Empty at another gateway, which chooses."""
+    """Empty where another gateway is the target, which chooses the pool."""
     preferred: str
-    """Empty where this gateway has none that it fits into."""
+    """Empty where this gateway has no pool that the request fits into."""
     need_tokens: int
-    """The least context that will do: the next bound above its budget."""
+    """Smallest sufficient context: the next bound above the request's budget."""
     prompt_tokens: int
     output_tokens: int
     is_soft: bool
-    """The client named no maximum."""
+    """True where the client set no maximum for the answer."""
     refused_tokens: int
-    """What an engine takes that refused it for its length; 0: none has."""
+    """Context of an engine that refused the request for its length; 0 if none has."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedPlacement:
-    """One decision: the target first among `considered`, why it was taken, and what came of it."""
+    """One decision: its target (first among `considered`), its reason, and its result."""
 
     attempt: int
     kind: str
@@ -147,32 +146,34 @@ class ExplainedPlacement:
     matched_blocks: int
     prompt_blocks: int
     candidates: int
-    """Targets that could have taken it."""
+    """Number of targets that could have taken the request."""
     waited_ms: float
     replicas_here: int
-    """Replicas of its own that the deciding gateway had for the model; only some of them are among `considered`."""
+    """Replicas of the deciding gateway for the model; only some of them are among `considered`."""
     considered: tuple[ExplainedCandidate, ...]
     result: str = ""
-    """Empty while it runs."""
+    """Empty while the leg runs."""
     refusal: str = ""
     detail: str = ""
     leg: int | UnsetType = UNSET
-    """Only where the attempt has more than one."""
+    """Present only where the attempt has more than one leg."""
     pool: ExplainedPool | UnsetType = UNSET
-    """Only where pools were compared."""
+    """Present only where pools were compared."""
     resume: int | UnsetType = UNSET
-    """Only where it goes on with an answer that broke: for the how many'th time."""
+    """Number of the resume, from 1; present only where the leg continues a broken answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedRefusal:
+    """Refusal of a forward, with its reason."""
+
     reason: str
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedRequest:
-    """What one gateway knows of one request."""
+    """Knowledge of one gateway about one request."""
 
     gateway: str
     region: str
@@ -180,26 +181,26 @@ class ExplainedRequest:
     request_id: str
     model: str
     origin: str
-    """The gateway that forwarded it here; empty for a client's request."""
+    """Gateway that forwarded it here; empty for a client's request."""
     age_ms: float
-    """Since it arrived."""
+    """Time since it arrived."""
     placements: tuple[ExplainedPlacement, ...] = ()
     shadow: ExplainedPlacement | None = None
-    """Where it would have been forwarded, with overflow in shadow mode."""
+    """Placement at which it would have been forwarded, with overflow in shadow mode."""
     refusals: tuple[ExplainedRefusal, ...] = ()
-    """How often, and why, this gateway turned the forward away."""
+    """Refusals of this forward by this gateway."""
     first_token_ms: float | None = None
     outcome: str = ""
     """Empty while it waits or runs."""
     detail: str = ""
-    """How it ended; of one that waits now, for whom."""
+    """Detail of its end or, while it waits, the target or capacity that it waits for."""
     replica: str = ""
     ran_in: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherSide:
-    """What a gateway that we forwarded to says, or why nothing could be had from it."""
+    """Answer of a gateway that the request was forwarded to, or the reason why there is none."""
 
     gateway: str
     request: ExplainedRequest | None
@@ -208,13 +209,15 @@ class OtherSide:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
+    """Explanation of a request by the asked gateway and by those it forwarded to."""
+
     here: ExplainedRequest
     there: tuple[OtherSide, ...] = ()
     words: tuple[str, ...] = ()
-    """All of it in sentences, where it is for somebody to read."""
+    """Explanation in sentences, where a person will read it."""
 
 
-# What is kept
+# Records
 
 
 @dataclass(slots=True)
@@ -225,8 +228,9 @@ class _ShadowCount:
 
 
 class DecisionLog:
-    """The last finished requests of this gateway, by request id; of two with one id, the later. Of those not finished
-    the ledger knows. It watches the driver for what happens to requests that are not finished, or never begin."""
+    """Latest finished requests of this gateway by request id; of two with the same id, the later one. Unfinished
+    requests are looked up in the ledger. It observes the driver for shadow decisions and for forwards that are refused.
+    """
 
     def __init__(
         self,
@@ -238,9 +242,9 @@ class DecisionLog:
         *,
         why_it_waits: Callable[[RequestId], str] = lambda _: "",
     ) -> None:
-        """`why_it_waits` tells for whom a request waits now, if it does."""
+        """`why_it_waits` names what a request waits for, or is empty if it does not wait."""
         self.size_bytes = 0
-        """As it counts itself; an estimate that is rather too high."""
+        """Estimated size of the records, rather too high."""
         self._gateway_id = gateway_id
         self._place = place
         self._config = config
@@ -255,7 +259,7 @@ class DecisionLog:
     watches: Final = frozenset[type]([StartLeg, RecordShadow, RefuseForward])
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        """An observer of the driver, told after the ledger."""
+        """Observe a step, after the ledger."""
         for effect in effects:
             if isinstance(effect, StartLeg):
                 self._started(effect)
@@ -267,7 +271,7 @@ class DecisionLog:
     def on_finished(
         self, _profile: RequestProfile, _end: EndRequest, _summary: RequestSummary, record: RequestRecord | None
     ) -> None:
-        """The ledger hands over what it followed. A later request of the same id may be finished already."""
+        """Keep the record of a finished request, unless a later request of the same id has finished already."""
         if record is None:
             return
         before = self._records.get(record.request_id)
@@ -275,17 +279,17 @@ class DecisionLog:
             self._remember(record)
 
     def explain(self, wanted: str, now_ns: int) -> ExplainedRequest | None:
-        """By the id of a request or of one of its decisions; None if it is not, or no longer, known."""
+        """Explanation by the id of a request or of one of its decisions; None if it is unknown or forgotten."""
         record = self._find(RequestId(wanted)) or self._find(self._request_id_of(wanted))
         return None if record is None else self._explained(record, now_ns)
 
     def latest(self, count: int, now_ns: int) -> list[tuple[int, ExplainedRequest]]:
-        """Of those that are finished the last, newest first, each with when it arrived."""
+        """Latest finished requests, newest first, each with its time of arrival."""
         records = islice(reversed(self._records.values()), count)
         return [(each.arrived_ns, self._explained(each, now_ns)) for each in records]
 
     def explain_to(self, peer: GatewayId, request_id: RequestId, now_ns: int) -> ExplainedRequest | None:
-        """To another gateway, and only what that gateway itself forwarded to us."""
+        """Explanation for a peer, only of a request that this peer forwarded here; else None."""
         record = self._find(request_id)
         return self._explained(record, now_ns) if record is not None and _origin_of(record) == peer else None
 
@@ -295,7 +299,7 @@ class DecisionLog:
             "shadow_overflow": self._shadows.describe(),
         }
 
-    # Requests come and go
+    # Keeping and forgetting records
 
     def _find(self, request_id: RequestId) -> RequestRecord | None:
         unfinished, finished = self._ledger.get(request_id), self._records.get(request_id)
@@ -304,7 +308,8 @@ class DecisionLog:
         return unfinished
 
     def _turned_away(self, event: ForwardArrived, refusal: RefuseForward, now_ns: int) -> None:
-        """One that comes again keeps the refusals of before; one refused as a double leaves the first be."""
+        """Keep a refused forward, with the earlier refusals of the same request. The refusal of a duplicate leaves the
+        running request's record alone."""
         running = self._ledger.get(refusal.request_id)
         if running is None or running.end is not None:
             record = self._ledger.record_of(event, now_ns)
@@ -341,7 +346,7 @@ class DecisionLog:
         if forgotten is not None:
             self.size_bytes -= _size_of(forgotten)
 
-    # Telling
+    # Explaining
 
     def _request_id_of(self, wanted: str) -> RequestId:
         named = _DECISION_ID.fullmatch(wanted)
@@ -437,7 +442,8 @@ AskPeer = Callable[[GatewayId, RequestId], Awaitable[OtherSide]]
 
 
 async def explain_both(decisions: DecisionLog, ask_peer: AskPeer, wanted: str, now_ns: int) -> Explanation | None:
-    """Our side of a request and that of every peer we forwarded it to; None if we do not know the request."""
+    """Explanation by this gateway and by every peer it forwarded the request to; None if the request is unknown
+    here."""
     here = decisions.explain(wanted, now_ns)
     if here is None:
         return None
@@ -446,7 +452,7 @@ async def explain_both(decisions: DecisionLog, ask_peer: AskPeer, wanted: str, n
 
 
 class ShadowReport:
-    """Counts what shadow overflow would have forwarded, per peer and model, and logs a line of it now and then."""
+    """Counts of what shadow overflow would have forwarded, per peer and model, with log lines at a limited rate."""
 
     def __init__(self, log: FilteringBoundLogger | None) -> None:
         self._log = log
@@ -471,7 +477,8 @@ class ShadowReport:
         self._line_due_ns, self._unlogged = now_ns + _SHADOW_LINE_EVERY_NS, 0
 
     def placed(self, model: ModelName, shadow: RecordShadow, order: StartLeg) -> None:
-        """It was placed at last: how long it waited on is what forwarding would have saved, less the round trip."""
+        """Count the placement of a request that shadow overflow would have forwarded. The time it waited on is what
+        forwarding would have saved, less the round trip."""
         count = self._count(model, shadow.target)
         count.placed += 1
         count.waited_on_ns += order.decision.waited_ns - shadow.decision.waited_ns
@@ -498,7 +505,7 @@ def _shadow_row(peer: str, model: ModelName, count: _ShadowCount) -> dict[str, o
 
 
 def _origin_of(record: RequestRecord) -> GatewayId | str:
-    """Empty for a client's request."""
+    """Gateway that forwarded the request; empty for a client's request."""
     return "" if record.origin is None else record.origin.gateway_id
 
 

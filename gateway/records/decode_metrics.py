@@ -1,5 +1,5 @@
-"""What the metrics page says of disaggregated pools: who waits for a decode worker, how evenly those are loaded, and
-how hand-offs ended. It decides nothing."""
+"""Metrics of disaggregated pools: requests that wait for a decode worker, balance between decode workers, and outcomes
+of hand-offs. It decides nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Figures = Mapping[PoolName, DecodeFigures]
 
 
 class DecodeLevels(Collector):
-    """Asks the core at each scrape. Pools and groups are those that an operator named."""
+    """Collector that reads the core at each scrape. Pools and groups are those that the operator named."""
 
     def __init__(self, figures: Callable[[], Figures]) -> None:
         self._figures = figures

@@ -1,6 +1,5 @@
-"""`nightside explain`: why a request ran where it did, in words and tables. All of it is taken from the gateways'
-records; nothing is worked out anew, and nothing is changed.
-"""
+"""Command `nightside explain`: shows why a request ran where it did, in sentences and tables. It only shows what the
+gateways recorded; nothing is recomputed and nothing is changed."""
 
 from __future__ import annotations
 
@@ -144,8 +143,8 @@ def _decode_table(placement: ExplainedPlacement) -> Table:
 
 
 def _costs_table(placement: ExplainedPlacement) -> Table:
-    """Of each target its score, in the order of the table before; the parts add up. They are no times that anybody
-    waits, and have no unit."""
+    """Table of the targets' scores, in the order of the table above it; a score is the sum of its parts. Scores are
+    weighted, so they are no waiting times and have no unit."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     table.add_column("Score (the lowest wins)", overflow="fold")
@@ -162,7 +161,7 @@ def _costs_table(placement: ExplainedPlacement) -> Table:
 
 
 def _prices_table(placement: ExplainedPlacement) -> Table:
-    """In the same order."""
+    """Table of times, money and emissions per target, in the same order."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     table.add_column("By the prices in force", overflow="fold")
@@ -180,7 +179,7 @@ def _is_priced(costs: ExplainedCosts) -> bool:
 
 
 def _priced(costs: ExplainedCosts) -> tuple[str, str, str]:
-    """When the first token was to come from there, what it would have added to the bill, and what it would emit."""
+    """Estimated time of the first token, addition to the bill, and emissions of a target."""
     first_token = "" if costs.first_token_ms is UNSET else in_ms(costs.first_token_ms)
     adds = "unknown" if costs.money is UNSET else f"{costs.money:.6f} {costs.currency or ''}".strip()
     return first_token, adds, "unknown" if costs.carbon_mg is UNSET else f"{costs.carbon_mg:.2f} mg CO2"
@@ -191,5 +190,5 @@ def _say(console: Console, text: str) -> None:
 
 
 def _plain(text: str) -> Text:
-    """Details come from other machines: nothing in them may steer the terminal."""
+    """Text without control characters: details come from other machines and must not control the terminal."""
     return Text("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text))

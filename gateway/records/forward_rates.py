@@ -1,6 +1,5 @@
-"""How many forwards a minute go to each peer and come from it, from counters that are there anyway. It costs requests
-nothing: somebody looks at the counters now and then, and the last minute of looks is kept.
-"""
+"""Rates of forwards per minute to and from each peer, from counters that exist anyway. Requests pay nothing for them:
+the counters are sampled every few seconds, and the samples of the last minute are kept."""
 
 from __future__ import annotations
 
@@ -15,22 +14,26 @@ _LOOKS_MAX = 64
 
 
 class Way(Word):
+    """Direction of a forward, as seen from this gateway."""
+
     OUT = "out"
     IN = "in"
 
 
 Counts = Mapping[tuple[str, Way], int]
-"""By peer, and whether there or from there. Peers that are none any more are one, as the counters have it."""
+"""Forwards by peer and direction. Former peers share one label, as in the counters."""
 
 
 class ForwardRates:
+    """Samples of the counters over the last minute."""
+
     def __init__(self, count: Callable[[], Counts], now_ns: int) -> None:
         self._count = count
         self._looks: deque[tuple[int, Counts]] = deque([(now_ns, count())], maxlen=_LOOKS_MAX)
-        """The oldest is the last one that is a whole window ago, where there is such a one."""
+        """Samples, oldest first. The first is the newest that is at least a window old, where there is one."""
 
     def look(self, now_ns: int) -> None:
-        """May be called often: it looks every few seconds."""
+        """Take a sample if the last one is old enough; cheap to call often."""
         if now_ns - self._looks[-1][0] < _LOOK_EVERY_NS:
             return
         self._looks.append((now_ns, self._count()))
@@ -38,7 +41,8 @@ class ForwardRates:
             self._looks.popleft()
 
     def per_minute(self, now_ns: int) -> dict[tuple[str, Way], float]:
-        """Over the last minute, or for as long as there is anything to look back on. Who had none is left out."""
+        """Forwards per minute, over the last minute or the time since the first sample. Pairs without any are
+        left out."""
         began_ns, before = self._looks[0]
         over_ns = max(now_ns - began_ns, 1_000_000_000)
         more = ((key, count - before.get(key, 0)) for key, count in self._count().items())

@@ -1,6 +1,6 @@
-"""Keeps a live gateway's story, one step a line, and tells it again to a fresh core.
+"""Journal of a live gateway: one step per line, and its replay on a fresh core.
 
-It never writes down what would confirm a guess at what somebody asked: see `gateway.records.pseudonyms`.
+It never contains a value that could confirm a guess at a client's prompt: see `gateway.records.pseudonyms`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMAT = 2
 
 
 class Header(msgspec.Struct, frozen=True):
-    """A file's first line: what is needed to build the same core again."""
+    """First line of a file: the values needed to build the same core again."""
 
     format: int
     code_version: str
@@ -35,19 +35,19 @@ class Header(msgspec.Struct, frozen=True):
     place: Place
     seed: int
     story: str
-    """Names one run of one process; the files of a run share it."""
+    """Name of one run of one process; all files of the run share it."""
     part: int
-    """The story's files count from 0."""
+    """Number of the file within the run, from 0."""
     policy: str
-    """Of placement, as it was in force when the file was begun."""
+    """Placement policy in force when the file was begun."""
     policy_version: str | None
-    """Of a policy that does not come with us."""
+    """Version of a plug-in placement policy; None for a built-in one."""
     tail: bool = False
-    """The last steps before a crash, not a story from its beginning."""
+    """True for the last steps before a crash, which are no run from its beginning."""
 
 
 class Journal(JournalFiles):
-    """An observer of the driver, which only encodes."""
+    """Observer of the driver that encodes steps; the base class writes them."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Journal(JournalFiles):
         on_stopped: Callable[[str], None],
         pseudonyms: Pseudonyms | None = None,
     ) -> None:
-        """Raises OSError when the folder cannot be written. Only tests bring their own pseudonyms."""
+        """Raises OSError when the folder cannot be written. Only tests pass pseudonyms."""
         self.header = header
-        """With the placement policy of now."""
+        """Header of the next file, with the placement policy in force."""
         self._pseudonyms = pseudonyms or Pseudonyms()
         self._keeps_sessions = places_by_session(header.policy)
         self._has_hidden_sessions = False
@@ -70,11 +70,11 @@ class Journal(JournalFiles):
         self.keep(encode_step(self.told(Step(now_ns, event, effects))))
 
     def on_crash(self, now_ns: int, event: Event) -> None:
-        """The core failed over this event; a replay is expected to fail there too."""
+        """Write the event over which the core failed; a replay is expected to fail there too."""
         self.keep(encode_step(self.told(Step(now_ns, event, None))))
 
     def told(self, step: GatewayStep) -> GatewayStep:
-        """As it may be written down."""
+        """Step with pseudonyms in place of values that may not be written down."""
         event = step.event
         is_broken = isinstance(event, LegEnded) and event.rest is not None
         if is_broken or isinstance(event, RequestArrived | ForwardArrived):
@@ -95,12 +95,12 @@ class Journal(JournalFiles):
 
 
 _BY_SESSION: Final = frozenset({PlacementPolicy.CONSISTENT_HASH, PlacementPolicy.SESSION_STICKY})
-"""Both look a session up on a ring."""
+"""Policies that look a session up on a hash ring."""
 
 
 def places_by_session(policy: str) -> bool:
-    """Whether a placement may depend on what a session key is, rather than on which are equal: then a replay needs it.
-    A policy that does not come with us may go by anything."""
+    """True if a placement may depend on the value of a session key, not only on the equality of keys; a replay needs
+    the keys then. A plug-in policy may use anything, so it counts."""
     return policy in _BY_SESSION or policy not in frozenset(PlacementPolicy)
 
 
@@ -114,14 +114,15 @@ read_journal = _READER.read
 
 
 def replay(paths: Sequence[Path]) -> ReplayReport:
-    """Tell a story to a fresh core and compare every effect. Raises JournalUnreadable."""
+    """Replay a run on a fresh core and compare every effect. Raises JournalUnreadable."""
     header, steps = _READER.whole_story(paths)
     core = GatewayCore(header.gateway_id, header.place, seed=header.seed, plug_ins=find_policy)
     return tell_again(core, header.code_version, steps, _require_policy)
 
 
 def _require_policy(event: Event, step: int) -> None:
-    """A plug-in decides as it did then only if it is here, in the version that it was."""
+    """Check that a placement plug-in of the journal is installed in the recorded version; it would decide differently
+    otherwise. Raises JournalUnreadable."""
     if isinstance(event, ConfigApplied):
         for key, what in placement_faults(event.config.placement):
             raise JournalUnreadable(f"step {step} cannot be told again here: placement.{key}: {what}")

@@ -1,4 +1,5 @@
-"""`nightside replay`: tells a journal again and says whether today's code would do the same. It changes no file."""
+"""Command `nightside replay`: replays a journal and reports whether this code makes the same decisions. It changes no
+file."""
 
 from __future__ import annotations
 

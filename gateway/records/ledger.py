@@ -1,7 +1,7 @@
-"""Follows each request from its arrival to its owner's last word, once for all who tell of requests: the log, the
-metrics, the decisions and the audit read its records, or are handed them when they are complete.
+"""Ledger: follows each request from its arrival until its owner is done, once for all consumers. The log, metrics,
+decisions and audit log read its records, or receive them when they are complete.
 
-It decides nothing, and a record names neither tenant nor text, so that whoever is handed one may keep it.
+It decides nothing. A record names neither tenant nor text, so every consumer may keep it.
 """
 
 from __future__ import annotations
@@ -46,102 +46,104 @@ class LegRecord:
     decision: Decision
     started_ns: int
     place: Place | None
-    """Of the target, as it was assigned then."""
+    """Place of the target, as assigned when the leg started."""
     policy: ResidencyPolicy
-    """Ours, then."""
+    """Policy of this gateway when the leg started."""
     replicas_here: int
-    """Replicas of our own for the model, then."""
+    """Replicas of this gateway for the model when the leg started."""
     resume: int = 0
-    """It goes on with an answer that broke, for the how many'th time."""
+    """Number of the resume, counted from 1, where the leg continues a broken answer; else 0."""
     place_by: str = ""
-    """On whose word the place is believed."""
+    """Source of the stated place: `region_file`, `controller`, or `announced_by:GATEWAY`."""
     first_token_ns: int | None = None
     ended_ns: int | None = None
     result: LegResult | None = None
-    """None while it runs."""
+    """Unset while the leg runs."""
     ended: events.LegEnded | None = None
-    """With its refusal, detail and tokens."""
+    """Event that ended it, with refusal, detail and tokens."""
 
 
 @value
 class Origin:
-    """Who forwarded a request to us."""
+    """Gateway that forwarded a request here, as the forward states it."""
 
     gateway_id: GatewayId
     hops: Hops
     policy: ResidencyPolicy
-    """As far as its stamp tells."""
+    """Policy of the origin, as far as the forward's stamp tells it."""
 
 
 @dataclass(slots=True, eq=False)
 class RequestRecord:
-    """One request at this gateway. The ledger writes it until its owner is done, but for `refusals`, which whoever
-    remembers them adds; nobody writes it afterwards."""
+    """One request at this gateway. The ledger writes it until its owner is done, except `refusals`, which the decision
+    log fills in; nothing is written afterwards."""
 
     request_id: RequestId
     model: ModelName
     arrived_ns: int
     origin: Origin | None
-    """None for a client's request."""
+    """Unset for a client's request."""
     policy: ResidencyPolicy
-    """Ours, when it arrived."""
+    """Policy of this gateway when the request arrived."""
     profile_key: int
-    """Identity of its profile: an id can come again while the last answer to it is still on its way out."""
+    """Identity of its profile: a request id can return while the last answer to it is still being sent."""
     legs: list[LegRecord] = field(default_factory=list)
-    """In the order of their start."""
+    """Legs in the order of their start."""
     first_leg: LegRecord | None = None
-    """The one that brought the first token."""
+    """Leg that brought the first token."""
     first_token_ns: int | None = None
     shadow: ordered.RecordShadow | None = None
     refusals: tuple[ordered.RefuseForward, ...] = ()
-    """How often, and why, it was turned away here before, as far as that is remembered."""
+    """Earlier refusals of this forward by this gateway, as far as they are remembered."""
     end: ordered.EndRequest | None = None
     ran_at: RanAt | None = None
     is_control: bool = False
-    """A call about a stored response, which has no model."""
+    """True for a call about a stored response, which has no model."""
 
     def leg(self, attempt: int, number: int) -> LegRecord | None:
+        """Leg of an attempt by its number; None if there is none."""
         for leg in reversed(self.legs):
             if leg.leg == number and leg.attempt == attempt:
                 return leg
         return None
 
     def number_of(self, leg: LegRecord) -> int | None:
-        """Where an attempt has more than one leg they are told apart; None where it has no other."""
+        """Number of a leg where its attempt has more than one leg; None where it is the only one."""
         is_alone = len(self.legs) == 1 or not any(each.attempt == leg.attempt and each is not leg for each in self.legs)
         return None if is_alone else leg.leg
 
     def ended_by(self, attempt: int) -> LegResult | None:
-        """What ended an attempt: of several legs, the one that the others were cancelled for."""
+        """Result that ended an attempt: of several legs, the one because of which the others were cancelled."""
         results = [leg.result for leg in self.legs if leg.attempt == attempt]
         others = (LegResult.COMPLETED, LegResult.CANCELLED, None)
         return next((each for each in results if each not in others), results[-1] if results else None)
 
 
 TakeFinished = Callable[[RequestProfile, ordered.EndRequest, RequestSummary, RequestRecord | None], None]
-"""Told once of each request that was ours. It has no record if it came after a crash of the core, or of too many."""
+"""Callback, called once for each finished request of this gateway. The record is None if the request came after a crash
+of the core, or if too many were open."""
 
 
 class Ledger:
-    """An observer of the driver, the first: what it knows includes the step that the others are just told of."""
+    """Observer of the driver, called before all others, so that they find the current step in its records."""
 
     def __init__(self, place: Place, *, open_max: int) -> None:
-        """`open_max` requests are followed at once; of more, the oldest are told without a record. It takes as many as
-        the edges let in."""
+        """`open_max`: requests followed at once; beyond it the oldest are reported without a record. Choose the number
+        that the edges admit."""
         self.policy = closed_policy(place, "no policy applied yet")
-        """In force now."""
+        """Policy in force."""
         self.places: dict[Target, Place] = {}
+        """Places of the targets assigned at present."""
         self.words: Mapping[Target, str] = {}
-        """On whose word the places of those are believed that the region file does not name."""
-        """Of the targets assigned now."""
+        """Source of the stated place, for each target that the region file does not name."""
         self.replicas_of: dict[ModelName, int] = {}
-        """Replicas of our own by model, assigned now."""
+        """Replicas assigned to this gateway at present, by model."""
         self._open_max = open_max
         self._forgotten: set[int] = set()
-        """`profile_key` of those that are open beyond `open_max`."""
+        """`profile_key` of requests dropped from the ledger because more than `open_max` were open."""
         self._open: dict[RequestId, RequestRecord] = {}
         self._departing: dict[int, RequestRecord] = {}
-        """By `profile_key`: those whose id has come again before their owner was done."""
+        """Requests whose id was used again before their owner was done, by `profile_key`."""
         self._takers: list[TakeFinished] = []
         self._on_event: dict[type, Callable[[Any, list[Effect], int], None]] = {
             events.RequestArrived: self._request_arrived,
@@ -162,11 +164,11 @@ class Ledger:
         return len(self._open) + len(self._departing)
 
     def get(self, request_id: RequestId) -> RequestRecord | None:
-        """Of a request whose owner is not done yet; of two with one id, the later."""
+        """Record of a request whose owner is not done yet; of two with the same id, the later one."""
         return self._open.get(request_id)
 
     def has_forgotten(self, profile: RequestProfile) -> bool:
-        """Why it has no record, where that is so: it was followed, and then there were too many."""
+        """True if the request was followed and then dropped because too many were open."""
         return id(profile) in self._forgotten
 
     def leg_of(
@@ -176,12 +178,12 @@ class Ledger:
         return None if record is None else record.leg(event.attempt, event.leg)
 
     def hand_to(self, take: TakeFinished) -> None:
-        """Whoever wants the records of finished requests. They are told in the order in which they asked."""
+        """Register a consumer of finished requests. Consumers are called in the order of registration."""
         self._takers.append(take)
 
     def on_finished(self, profile: RequestProfile, end: ordered.EndRequest, summary: RequestSummary) -> None:
-        """Called once by each request's owner. One taker that fails does not cost the others their record; the first
-        failure is raised."""
+        """Hand the record to all consumers; each request's owner calls this once. A consumer that fails does not stop
+        the others; the first failure is raised at the end."""
         record = self._take(profile)
         if record is not None and record.end is end:
             record.ran_at = summary.ran_at
@@ -189,7 +191,7 @@ class Ledger:
         for take in self._takers:
             try:
                 take(profile, end, summary, record)
-            except Exception as error:  # noqa: BLE001 - raised below, once everybody has been told
+            except Exception as error:  # noqa: BLE001 - raised below, once all consumers were called
                 failures.append(error)
         if self._forgotten:
             self._forgotten.discard(id(profile))
@@ -207,7 +209,7 @@ class Ledger:
                 take_effect(effect, now_ns)
 
     def record_of(self, event: events.RequestArrived | events.ForwardArrived, now_ns: int) -> RequestRecord:
-        """One of its arrival alone, which nobody follows: all there is of a forward that is turned away."""
+        """Record of an arrival that is not followed: all there is of a forward that is refused."""
         profile = event.profile
         origin = None if isinstance(event, events.RequestArrived) else _origin_of(event)
         return RequestRecord(
@@ -300,17 +302,18 @@ class Ledger:
 
 
 REGION_FILE = "region_file"
-"""Our own operator says where the target is."""
+"""Source of a place that the operator's own region file states."""
 
 ServesModel = Callable[[ModelName], bool]
-"""Whether anybody serves a model now, here or at a peer."""
+"""Predicate: a model is served at present, here or at a peer."""
 
 
 def names_served_model(profile: RequestProfile, record: RequestRecord | None, serves: ServesModel) -> bool:
-    """Whether the model of a request may be written down: one that nobody serves is only what a client wrote.
+    """True if the model of a request may be written down. A model that no gateway serves is only text that a client
+    wrote.
 
-    Whoever was placed asked for one that was served then, but for those that follow on a stored response: they go where
-    that is, whatever they call its model.
+    A request that was placed named a model that was served then. Requests that follow a stored response are the
+    exception: they go to where the response is, whatever model they name.
     """
     was_placed = record is not None and bool(record.legs) and not profile.follows
     return was_placed or serves(profile.model)
@@ -319,8 +322,8 @@ def names_served_model(profile: RequestProfile, record: RequestRecord | None, se
 def rule_applied(
     profile: RequestProfile, record: RequestRecord, leg: LegRecord, place: Place
 ) -> tuple[ResidencyPolicy, str]:
-    """A forward is held against its origin's policy, our own request against ours of that moment and its key. In short
-    words: why that allowed the place."""
+    """Policy that applied to a leg, and in a few words why it allowed the place. A forward is judged by its origin's
+    policy, a client's request by this gateway's policy at that moment and by its key."""
     policy = leg.policy if record.origin is None else record.origin.policy
     why = may_process(policy, profile.tenant, place).why
     is_narrowed = record.origin is None and profile.process is not None
@@ -328,7 +331,7 @@ def rule_applied(
 
 
 def refusal_in(effects: Iterable[Effect]) -> ordered.RefuseForward | None:
-    """Whether a forward that arrived was turned away."""
+    """Refusal of a forward that arrived; None if it was accepted."""
     return next((each for each in effects if isinstance(each, ordered.RefuseForward)), None)
 
 

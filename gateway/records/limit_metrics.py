@@ -1,4 +1,4 @@
-"""What the metrics page says of tenants' limits, and of budgets that gateways use up together. It decides nothing."""
+"""Metrics of tenants' limits, and of budgets that gateways share. It decides nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gateway.records.tenant_labels import OTHER
 
 
 class LimitLevels(Collector):
-    """Asks the core at each scrape. A tenant that shares its label with others, or that logs may not name, has no
-    series of its own."""
+    """Collector that reads the core at each scrape. A tenant that logs may not name, or that shares its label with
+    others, has no series of its own."""
 
     def __init__(self, limits: Limits, tenant_label: Callable[[TenantName], str]) -> None:
         self._limits = limits
@@ -57,7 +57,7 @@ class LimitLevels(Collector):
 
 
 class BudgetLevels(Collector):
-    """Asks at each scrape what was heard of budgets."""
+    """Collector that reads at each scrape how many reports on budgets were received."""
 
     def __init__(self, words: Callable[[], int], not_kept: Callable[[], int], is_failing: Callable[[], bool]) -> None:
         self._words = words

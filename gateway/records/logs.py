@@ -1,4 +1,4 @@
-"""Writes one line per finished request with the decision behind it. Never any content."""
+"""Request log: one line per finished request with the decision behind it, never any content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WARNED_OUTCOMES = frozenset(
 
 
 class RequestLog:
-    """Writes the line of each finished request."""
+    """Consumer of finished requests that writes the line of each."""
 
     def __init__(self, log: FilteringBoundLogger, gateway_id: GatewayId, ledger: Ledger, serves: ServesModel) -> None:
         self._serves = serves
@@ -34,7 +34,7 @@ class RequestLog:
     def on_finished(
         self, profile: RequestProfile, end: EndRequest, summary: RequestSummary, record: RequestRecord | None
     ) -> None:
-        """Before any policy is applied, the line names no tenant. Without a record it names no decision."""
+        """Write the line. It names no tenant before a policy is applied, and no decision where there is no record."""
         line = request_line(profile, end, summary, self._ledger.policy.logging)
         if not names_served_model(profile, record, self._serves):
             line = without_model(line, profile.model)
@@ -48,7 +48,7 @@ class RequestLog:
 def request_line(
     profile: RequestProfile, end: EndRequest, summary: RequestSummary, rule: LoggingRule
 ) -> dict[str, object]:
-    """What may be known of a request, and what became of it; absent things are left out."""
+    """Fields of a request's log line that the policy allows; absent values are left out."""
     fields: dict[str, object | None] = {
         "request_id": profile.request_id,
         "model": profile.model,
@@ -74,13 +74,14 @@ def request_line(
 
 
 def without_model(line: dict[str, object], model: ModelName) -> dict[str, object]:
-    """For one that nobody serves: whatever names it is left out, and the outcome tells why."""
+    """Line of a request whose model no gateway serves: fields that contain the name are left out; the outcome tells
+    why."""
     named = f"`{model}`"
     return {name: value for name, value in line.items() if name != "model" and named not in str(value)}
 
 
 def _decision_line(gateway_id: GatewayId, record: RequestRecord | None) -> dict[str, object]:
-    """Of the last leg that was started."""
+    """Fields of the decision for the last leg that was started."""
     if record is None or not record.legs:
         return {}
     leg = record.legs[-1]

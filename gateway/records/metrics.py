@@ -1,10 +1,11 @@
-"""Counts what the core was told and what it ordered, for Prometheus. It decides nothing and holds no request's text.
+"""Metrics of one gateway for Prometheus, counted from the core's events and effects. It decides nothing and holds no
+request's text.
 
-Every label is bounded: peers nobody configured, models that nobody serves and tenants whose names logs may not show, or
-too many of either, are counted as `other`; request ids never appear.
+Every label is bounded: peers that are not configured, models that no gateway serves, tenants that logs may not name,
+and models and tenants beyond a maximum are counted as `other`; request ids never appear.
 
-Whatever adds up over gateways counts once. A client's request counts where it came in, wherever it ran. The gateway
-that ran it for another one counts it apart, in series that begin with `forwards_`.
+Values that are summed over gateways count once. A client's request counts at the gateway it came to, wherever it ran. A
+gateway that ran it for another gateway counts it separately, in series that begin with `forwards_`.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ _DELAY_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
 
 class Metrics:
-    """One gateway's metrics in a registry of its own. An observer of the driver, told after the ledger, which hands
-    each finished request to `usage`."""
+    """Metrics of one gateway in a registry of their own. It observes the driver, after the ledger, which hands each
+    finished request to `usage`."""
 
     def __init__(self, gauges: Callable[[], CoreGauges], ledger: Ledger) -> None:
         self.registry = CollectorRegistry()
@@ -71,15 +72,15 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def render(self) -> bytes:
-        """The metrics page, of CONTENT_TYPE."""
+        """Render the metrics page as CONTENT_TYPE."""
         return generate_latest(self.registry)
 
     def catalogue(self) -> list[Described]:
-        """Every name that the page can have, with or without traffic, in its order."""
+        """Descriptions of every series that the page can have, with or without traffic, in the order of the page."""
         return [described(family) for family in self.registry.collect()]
 
     def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        """Count one step: its event, and then what was ordered."""
+        """Count one step: its event, and then its effects."""
         take = self._on_event.get(type(event))
         if take is not None:
             take(event, effects, now_ns)
@@ -89,74 +90,76 @@ class Metrics:
                 take_effect(effect)
 
     def refused(self, reason: str, tenant: TenantName | None) -> None:
-        """A request was turned away at the door. `reason` is one of a closed set; where nobody knows whose it was, it
-        has no tenant."""
+        """Count a request that was refused before it reached the core. `reason` is one of a closed set; `tenant` is
+        None where it is unknown."""
         self._door.add(reason, "" if tenant is None else self.tenant_label(tenant))
 
     def loop_delayed(self, delay_ns: int) -> None:
-        """How much later than asked the event loop came back."""
+        """Observe the lateness of the event loop against a timer."""
         self._loop_delay.observe(max(delay_ns, 0) / _SECOND_NS)
 
     def restarted(self, task: str) -> None:
-        """A supervised loop failed and runs again."""
+        """Count a restart of a supervised loop that failed."""
         self._restarts.add(task)
 
     def reloaded(self, part: str, is_in_force: bool) -> None:
-        """A part was read anew: what it held is in force now, or was refused."""
+        """Count a reload of a part: its new content is in force, or was refused."""
         self._reloads.add(part, "applied" if is_in_force else "refused")
 
     def peer_refused(self, seen_by: str) -> None:
-        """A caller, or whoever answered a call of ours, was not whom it should be."""
+        """Count a gateway refused for its identity: it called this gateway (`called`), or this gateway called it
+        (`caller`)."""
         self._refused_peers.add(seen_by)
 
     def forwards_so_far(self) -> dict[tuple[str, Way], int]:
-        """Since the start, by peer: sent there, and of its those that were accepted here."""
+        """Counts since the start, by peer: forwards sent to it, and its forwards accepted here."""
         sent = {(peer, Way.OUT): int(count) for (peer,), count in self._sent.counts()}
         taken = (each for each in self._received.counts() if each[0][1] == "accepted")
         return sent | {(peer, Way.IN): int(count) for (peer, _), count in taken}
 
     def forward_malformed(self, origin: GatewayId) -> None:
-        """A gateway forwarded what none may, or what cannot be read."""
+        """Count a forward that no gateway may send or that cannot be read."""
         self._malformed.add(self._peer(origin))
 
     def exchange_ignored(self, peer: GatewayId) -> None:
-        """A frame came about a forward that is over, or never was."""
+        """Count a frame on a forward that has ended or never existed."""
         self._frames_ignored.add(self._peer(peer))
 
     def exchange_broken(self, seen_by: str, peer: GatewayId) -> None:
-        """A stream that forwards shared ended before its time: seen by the `caller`, whose it was, or the `called`."""
+        """Count a shared forwarding stream that ended early, as seen by the `caller`, which opened it, or by the
+        `called`."""
         self._exchanges_broken.add(self._peer(peer), seen_by)
 
     def residency_broken(self, peer: GatewayId, *_: object) -> None:
-        """A peer says that it ran a request of ours where that must not run."""
+        """Count an answer of a peer that says it ran in a place where the request must not run."""
         self._violations.add(self._peer(peer))
 
     def journal_stopped(self) -> None:
-        """It could not be written, and has ended."""
+        """Note that the journal could not be written and has ended."""
         self._journal_stopped.set(1)
 
     def descriptors_exhausted(self) -> None:
-        """There was no file descriptor to be had just now."""
+        """Count a sample at which the process had no free file descriptor."""
         self._no_descriptor.add()
 
     def follow_sharing(self, figures: Callable[[], SharingFigures]) -> None:
-        """Ask at each scrape how the fleet is shared."""
+        """Read at each scrape how the fleet is shared between tenants and classes."""
         self.registry.register(SharingLevels(figures, self.tenant_label, self._models.of))
 
     def follow_certificate(self, role: str, left_s: Callable[[], float]) -> None:
-        """Ask at each scrape how long the certificate in use is still valid."""
+        """Read at each scrape how long the certificate in use is still valid."""
         self._expiry.follow(left_s, role)
 
     def follow_readiness(self, is_ready: Callable[[], bool]) -> None:
-        """Ask at each scrape whether balancers are told to send traffic here."""
+        """Read at each scrape whether load balancers are told to send traffic here."""
         self._ready.follow(is_ready)
 
     def follow_places(self, refused: Callable[[], int]) -> None:
-        """Ask at each scrape how many replicas and peers are said to be where the operators' table has them not."""
+        """Read at each scrape how many replicas and peers state a place that contradicts the operators' table."""
         self._places_refused.follow(refused)
 
     def follow_predecessor(self, requests_left: Callable[[], int]) -> None:
-        """Ask at each scrape how many requests still run in the process that this one took over from."""
+        """Read at each scrape how many requests still run in the process that this one took over from."""
         self._predecessor_requests.follow(requests_left)
 
     def _define_counters(self) -> None:
@@ -270,7 +273,7 @@ class Metrics:
         return level
 
     def _subscribe(self) -> None:
-        """Name what is counted: events and effects of any other type are not told."""
+        """Register handlers by type; events and effects of other types are not delivered."""
         self._on_event: dict[type, Callable[[Any, list[Effect], int], None]] = {
             events.RequestArrived: self._request_arrived,
             events.ForwardArrived: self._forward_arrived,
@@ -299,7 +302,8 @@ class Metrics:
         self._received.add(self._peer(event.origin_gateway_id), "accepted" if refusal is None else refusal.reason)
 
     def _leg_started(self, order: ordered.StartLeg) -> None:
-        """Legs that an attempt begins besides its first neither waited nor are another try."""
+        """Count a started leg. Further legs of an attempt did not wait and are no retry, so they count as placements
+        only."""
         self._placements.add(order.decision.reason)
         if order.target.kind is TargetKind.PEER:
             self._sent.add(self._peer(GatewayId(order.target.id)))
@@ -370,7 +374,7 @@ class Metrics:
 
 
 class _Levels(Collector):
-    """Asks the core for its levels at each scrape."""
+    """Collector that reads the core's levels at each scrape."""
 
     def __init__(self, gauges: Callable[[], CoreGauges], rtt_ns: dict[GatewayId, int], models: ModelLabels) -> None:
         self._gauges = gauges
@@ -431,7 +435,7 @@ class _Levels(Collector):
 
 
 def matched_share(decision: Decision) -> float:
-    """The share of the prompt's blocks that the target was thought to hold already."""
+    """Share of the prompt's blocks that the target was estimated to have cached."""
     return decision.matched_blocks / decision.prompt_blocks if decision.prompt_blocks else 0.0
 
 
@@ -447,7 +451,7 @@ def _counts(name: str, words: str, label: str, counts: Iterable[tuple[str, int]]
 
 
 def _states(name: str, words: str, states: Mapping[ReplicaId, ReplicaCondition]) -> Metric:
-    """Every state of every replica, so that a change is never a series that ends."""
+    """Every state of every replica, so that no series ends when a replica changes its state."""
     family = GaugeMetricFamily(f"nightside_{name}", words, labels=["replica", "state"])
     for replica_id, now in states.items():
         for state in ReplicaCondition:

@@ -1,6 +1,7 @@
-"""Describes every series of the metrics page for `docs/metrics.md`: name, type, labels, meaning, and the alerts on it.
+"""Descriptions of every series of the metrics page for `docs/metrics.md`: name, type, labels, meaning, and the alerts
+on it.
 
-What it says comes from the collectors themselves and from the file of rules. It must never count anything.
+They come from the collectors themselves and from the file of alert rules. It must never count anything.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _NAME = re.compile(r"\b(?:nightside|process)[a-z0-9_:]*")
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What the values of a label are; `values` where they are a closed set of words."""
+    """Meaning of a label; `values` where they are a closed set."""
 
     meaning: str
     values: tuple[str, ...] = ()
@@ -92,7 +93,7 @@ LABELS: dict[str, Label] = {
     "issuer": Label("As the region file calls it; empty for one that it does not name."),
     "answer": Label("`accepted`, or why it was refused.", ("accepted", *RefusalReason)),
 }
-"""What labels mean, unless a series has its own words for one."""
+"""Meaning of each label, for series without an entry in `LABELS_OF`."""
 
 LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_dns_queries_total", "answer"): Label(
@@ -123,6 +124,7 @@ LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_issuer_fetches_total", "cause"): Label("Why it was time.", CAUSES),
     ("nightside_reloads_total", "result"): Label("Whether it is in force now.", ("applied", "refused")),
 }
+"""Meaning of labels that differ by series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +138,14 @@ class Rule:
 
 
 def sample_names(series: Described) -> tuple[str, ...]:
-    """Under which its numbers stand on the page."""
+    """Names of the series' samples on the page."""
     if series.kind != "histogram":
         return (series.name,)
     return tuple(f"{series.name}{suffix}" for suffix in ("_bucket", "_sum", "_count"))
 
 
 def label_of(series: str, label: str) -> Label:
-    """Raises KeyError where nobody has said what it means."""
+    """Label of a series. Raises KeyError where it is not described."""
     return LABELS_OF.get((series, label)) or LABELS[label]
 
 
@@ -153,7 +155,7 @@ def rules_in(document: Mapping[str, Iterable[Mapping[str, object]]]) -> list[Rul
 
 
 def markdown(all_series: Iterable[Described], rules: Iterable[Rule]) -> str:
-    """The page."""
+    """Whole page in Markdown."""
     series, rules = list(all_series), list(rules)
     return "\n".join(_page(series, rules)) + "\n"
 
@@ -208,7 +210,7 @@ def _row(series: Described, rules: list[Rule]) -> tuple[str, ...]:
 
 
 def alerts_on(series: str, rules: Iterable[Rule]) -> list[str]:
-    """Alerts that look at a series, directly or through what is recorded of it."""
+    """Alerts that use a series, directly or through a recording rule."""
     rules = list(rules)
     recordings = {rule.name: rule.expression for rule in rules if not rule.is_alert}
     return [rule.name for rule in rules if rule.is_alert and series in _looked_at(rule.expression, recordings)]

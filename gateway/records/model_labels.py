@@ -1,7 +1,7 @@
-"""Which models get series of their own. Names that others choose, in requests or in heartbeats, cannot use them up.
+"""Labels of models in metrics. Names that clients or peers choose cannot use up the labels.
 
-A name becomes a label with the first request for it, if somebody serves it then; it stays one for as long as the
-process lives, since its series do. So their number is bounded, and peers' models never get more than half of them.
+A model becomes a label with the first request for it, if a gateway serves it then. It stays one for the life of the
+process, since its series do. The number of labels is bounded, and models of peers take at most half of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gateway.core.vocabulary import GatewayId, ModelCapacity, ModelName
 OTHER = "other"
 MODELS_MAX = 256
 PEERS_MODELS_MAX = MODELS_MAX // 2
-"""Models that only peers served when they were first asked for."""
+"""Maximum of labels for models that only peers served when they were first requested."""
 
 
 class _Said(NamedTuple):
@@ -23,7 +23,7 @@ class _Said(NamedTuple):
 
 
 class ModelLabels:
-    """The label of each model."""
+    """Labels of models, given with the first request for each."""
 
     def __init__(self) -> None:
         self._labels: set[ModelName] = set()
@@ -32,12 +32,12 @@ class ModelLabels:
         self._theirs: dict[GatewayId, _Said] = {}
 
     def assign(self, models: Iterable[ModelName], peers: Collection[GatewayId]) -> None:
-        """What our replicas serve from now on, and the peers that are still ours."""
+        """Set the models that this gateway's replicas serve, and drop what former peers reported."""
         self._ours = frozenset(models)
         self._theirs = {peer: said for peer, said in self._theirs.items() if peer in peers}
 
     def hear(self, peer: GatewayId, capacities: tuple[ModelCapacity, ...]) -> None:
-        """What a peer says that it serves now; forgotten with its next word."""
+        """Take the models that a peer reports to serve, in place of its earlier report."""
         last = self._theirs.get(peer)
         if last is None or last.capacities != capacities:
             self._theirs[peer] = _Said(capacities, frozenset(capacity.model for capacity in capacities))
@@ -48,11 +48,11 @@ class ModelLabels:
         return model
 
     def known(self) -> Iterable[str]:
-        """Those that have series by now."""
+        """Models that have series already, sorted."""
         return sorted(self._labels)
 
     def _take(self, model: ModelName) -> bool:
-        """Make it a label, if it may become one."""
+        """Make a model a label if it may become one. False if it may not."""
         if len(self._labels) >= MODELS_MAX:
             return False
         if model not in self._ours:

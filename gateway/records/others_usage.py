@@ -1,7 +1,7 @@
-"""What other gateways say that they have used of budgets, and what that comes to. It reads no clock and sends nothing.
+"""Budget usage reported by other gateways, and its sums. It reads no clock and sends nothing.
 
-Of each gateway, budget and day the largest count that was ever heard holds (a grow-only counter, with a part for each
-gateway): whatever comes late, twice or out of order changes nothing, and one that died is remembered.
+For each gateway, budget and day the largest count ever received is valid (a grow-only counter with one part per
+gateway). Late, repeated or reordered reports change nothing, and the usage of a gateway that died is kept.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ KINDS = ("key", "tenant")
 
 
 class BudgetUse(NamedTuple):
-    """What one gateway says of one budget."""
+    """Report of one gateway on one budget."""
 
     name: BudgetName
     day: str
-    """2026-11-22, UTC; its month is meant as well."""
+    """Day in UTC, such as 2026-11-22; `tokens_in_month` is of this day's month."""
     tokens_in_day: int
     tokens_in_month: int
     set_aside: int = 0
-    """For requests that run there now."""
+    """Tokens reserved for requests that run at that gateway."""
 
     def joined(self, later: BudgetUse) -> BudgetUse:
-        """Both words as one."""
+        """Merge of two reports of one gateway: the larger counts where their days or months are the same, else the
+        later report's."""
         if later.day < self.day:
             return later.joined(self) if later.day[:7] == self.day[:7] else self
         in_month = later.tokens_in_month
@@ -39,7 +40,7 @@ class BudgetUse(NamedTuple):
 
 
 class Used(NamedTuple):
-    """By all others together."""
+    """Usage by all other gateways together."""
 
     in_day: int = 0
     in_month: int = 0
@@ -48,13 +49,14 @@ class Used(NamedTuple):
 
 NOTHING = Used()
 TOLD_MAX = 40_000
-"""Words that are kept, of all gateways and budgets: over it, no other is taken in."""
+"""Maximum of stored reports over all gateways and budgets; beyond it, a new gateway's or budget's report is
+rejected."""
 
 Told = Mapping[tuple[GatewayId, BudgetName], BudgetUse]
 
 
 class OthersUsage:
-    """The last word of each gateway on each budget."""
+    """Last merged report of each gateway on each budget."""
 
     def __init__(self, told_max: int = TOLD_MAX) -> None:
         self._told_max = told_max
@@ -67,7 +69,7 @@ class OthersUsage:
         return self._count
 
     def hear(self, gateway: GatewayId, use: BudgetUse) -> bool:
-        """False: there is no room, and what it says does not count."""
+        """Merge a report. False if there is no room for it; it does not count then."""
         of_name = self._told.get(use.name, {})
         before = of_name.get(gateway)
         if before is None:
@@ -81,14 +83,15 @@ class OthersUsage:
         return True
 
     def remember(self, told: Told) -> None:
-        """What was written down before this process began: nothing of it runs any more. The newest first, as there may
-        be no room for all."""
+        """Load reports that were stored before this process began; their reservations are dropped, since nothing of
+        that time is known to run. The newest are loaded first, as there may be no room for all."""
         for (gateway, _), use in sorted(told.items(), key=_day, reverse=True):
             self.hear(gateway, use._replace(set_aside=0))
         self._unwritten.clear()
 
     def forget_before(self, month: str) -> bool:
-        """What was last said in an earlier one counts no more. It is looked for once a month; True: now."""
+        """Drop reports whose day lies in an earlier month. It searches once per month; returns True when it has
+        searched."""
         if month <= self._forgotten_before:
             return False
         self._forgotten_before = month
@@ -102,7 +105,7 @@ class OthersUsage:
         return True
 
     def fell_silent(self, gateway: GatewayId) -> list[BudgetName]:
-        """What it has used stays used; what ran there is not known any more. Gives what that is about."""
+        """Drop a silent gateway's reservations and keep what it has used. Returns the budgets that changed."""
         changed = []
         for name, of_name in self._told.items():
             use = of_name.get(gateway)
@@ -112,7 +115,7 @@ class OthersUsage:
         return changed
 
     def used(self, name: BudgetName, day: str) -> Used:
-        """In this day and its month. Whoever is already in the next one counts, too."""
+        """Usage in the day and its month. Reports of a later day or month count too."""
         of_name = self._told.get(name)
         if of_name is None:
             return NOTHING
@@ -127,13 +130,13 @@ class OthersUsage:
         return self._told.get(name, {})
 
     def keep_only(self, names: Iterable[BudgetName]) -> None:
-        """Other budgets are none any more."""
+        """Drop reports on all other budgets."""
         kept = set(names)
         for name in [each for each in self._told if each not in kept]:
             self._count -= len(self._told.pop(name))
 
     def take_unwritten(self) -> Told:
-        """Whoever cannot write it gives it back."""
+        """Return and clear the reports that are not stored yet. A caller that cannot store them calls `give_back`."""
         unwritten, self._unwritten = self._unwritten, {}
         return unwritten
 

@@ -1,5 +1,5 @@
-"""What the metrics page says of pools that are told apart by budgets: how requests came to them, who waits for them,
-and how often one was too short. It decides nothing."""
+"""Metrics of pools that have token budgets: steps by which requests came to a pool, requests that wait for it, and
+pools that proved too short. It decides nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.core.threshold_tuning import ThresholdTuning
 
 
 class PoolLevels(Collector):
-    """Asks the core at each scrape. Pools, and the models that they serve, are those that an operator named."""
+    """Collector that reads the core at each scrape. Pools and their models are those that the operator named."""
 
     def __init__(self, figures: Callable[[], PoolFigures]) -> None:
         self._figures = figures
@@ -28,7 +28,7 @@ class PoolLevels(Collector):
 
 
 class ThresholdLevels(Collector):
-    """Asks at each scrape where thresholds stand that tune themselves."""
+    """Collector that reads the self-tuning thresholds at each scrape."""
 
     def __init__(self, tuning: ThresholdTuning) -> None:
         self._tuning = tuning

@@ -1,6 +1,5 @@
-"""The prices in force, and what placements were estimated to add to the bill, for Prometheus. It decides nothing by
-either.
-"""
+"""Metrics of the prices in force, and of the estimated additions of placements to the bill. It takes no part in
+decisions."""
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ from gateway.request.legs import RequestSummary
 
 NOBODY, FILE, CONTROLLER = "nobody", "file", "controller"
 SOURCES = (NOBODY, FILE, CONTROLLER)
-"""Who has said the prices in force."""
+"""Sources of the prices in force."""
 
 
 class PricesSight(Protocol):
-    """What is to be seen of them."""
+    """State of the prices, as the metrics read it."""
 
     @property
     def fault(self) -> str: ...
@@ -39,7 +38,8 @@ class PricesSight(Protocol):
 
 
 class PriceLevels(Collector):
-    """Asked for at each scrape. Without prices they are named, and have no value but the fault's."""
+    """Collector of the prices in force, read at each scrape. Without prices the series appear, and only
+    `prices_refused` has a value."""
 
     def __init__(self, sight: PricesSight | None) -> None:
         self._sight = sight
@@ -80,7 +80,7 @@ class PriceLevels(Collector):
 
 
 class MoneyTally:
-    """What was estimated when requests were placed. The ledger hands over each that is finished."""
+    """Sum of the costs that were estimated when requests were placed. The ledger hands over each finished request."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._money = Tally(

@@ -1,8 +1,8 @@
-"""What a journal says in place of what could confirm a guess: each block hash under another name, and so on, by a key
+"""Pseudonyms for values in a journal that could confirm a guess at a prompt, such as block hashes. They depend on a key
 that is drawn for the journal and never leaves the process.
 
-Equal stays equal and different stays different, so a story told under these names comes out the same. Nothing here is
-undone, and nobody can say which prompt a name stands for, even holding the prompt.
+Equal values get equal pseudonyms and different values different ones, so a run replays the same under them. They cannot
+be reversed, and without the key a prompt cannot be matched to its pseudonym, not even by a reader who has the prompt.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from gateway.request.driver import GatewayStep
 
 KEY_BYTES = 16
 _ROUNDS = 10
-"""As many as NIST's FF1 has (SP 800-38G), whose permutations are as small as these."""
+"""Rounds of NIST's FF1 (SP 800-38G), which permutes domains as small as these."""
 _AES_WORDS = 4
 _NAME_BYTES = 8
 _MODEL_IS_CLIENT_TEXT = frozenset(
     {Outcome.REJECTED_UNKNOWN_MODEL, Outcome.REJECTED_DRAINING, RefusalReason.UNKNOWN_MODEL, RefusalReason.DRAINING}
 )
-"""Refusals under which nobody need have heard of the model, and which come out the same for any that is not served."""
+"""Refusals for which the model may be known to no gateway, and which turn out the same for any model that is not
+served."""
 
 
 class Pseudonyms:
-    """One journal's own names."""
+    """Pseudonyms of one journal."""
 
     def __init__(self, key: bytes | None = None) -> None:
-        """Only tests name the key."""
+        """Draw a key; only tests pass one."""
         self._key = secrets.token_bytes(KEY_BYTES) if key is None else key
         self._aes = Cipher(AES(self._key), ECB()).encryptor()  # noqa: S305 - each block is the input of a round function
 
     def step(self, step: GatewayStep, *, keeps_session: bool) -> GatewayStep:
-        """The same step for whoever may not know what was asked. `keeps_session` is for policies that place by it: they
-        could not be told again without.
+        """Step with pseudonyms. `keeps_session`: the placement policy depends on session keys, so a replay needs them.
 
-        Nobody remembers the prefix of a request that was turned away, so none is told. What stands for a whole prompt
-        in predictors' histories is told as it is: it was made with a secret, and has to fit what an older process kept.
+        The prefix of a refused request is left out, since no index keeps it. The prompt key for predictors' histories
+        stays: it was made with a secret, and has to match histories of an older process.
         """
         event = step.event
         if isinstance(event, LegEnded) and event.rest is not None:
@@ -70,9 +70,9 @@ class Pseudonyms:
         return replace(profile, prefix=self.chain(profile.prefix), session_key=session)
 
     def chain(self, prefix: bytes) -> bytes:
-        """Each hash of a packed chain by itself, one to one: a Feistel network whose rounds are AES.
+        """Permute each hash of a packed chain by itself: a Feistel network with AES as its round function.
 
-        The halves of all hashes go through each round together, since one at a time would take milliseconds.
+        All hashes go through each round together, since one at a time would take milliseconds.
         """
         assert len(prefix) % PREFIX_HASH_BYTES == 0, "a chain is whole hashes"
         halves = np.frombuffer(prefix, np.uint32).reshape(-1, 2)
@@ -94,7 +94,7 @@ class Pseudonyms:
 
 
 def _refusal_of(profile: RequestProfile, effects: Iterable[Effect]) -> EndRequest | RefuseForward | None:
-    """How it was turned away in the very step that it came in."""
+    """Refusal of a request in the step of its arrival; None if it was not refused."""
     ends = (each for each in effects if isinstance(each, EndRequest | RefuseForward))
     return next((each for each in ends if each.request_id == profile.request_id), None)
 

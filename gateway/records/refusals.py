@@ -1,6 +1,5 @@
-"""Remembers requests that were turned away at the door, before there was anything to decide: by a count, by a line of
-log now and then, and by request id for whoever asks. It holds nothing that a client wrote but its request's id.
-"""
+"""Requests that were refused before they reached the core: counted, logged at a limited rate, and remembered by request
+id for explanations. It holds nothing that a client wrote except the request's id."""
 
 from __future__ import annotations
 
@@ -16,7 +15,8 @@ from gateway.records.ledger import Ledger
 from gateway.request.callers import KeyId
 
 REMEMBERED_MAX = 1024
-"""Apart from decisions, so that whoever has no key cannot push them out."""
+"""Maximum of remembered refusals. They are kept apart from decisions, so that clients without a key cannot push
+decisions out."""
 
 _LINE_EVERY_NS = 1_000_000_000
 _MILLISECOND_NS = 1_000_000
@@ -24,15 +24,15 @@ _MILLISECOND_NS = 1_000_000
 
 @value
 class Refusal:
-    """What is known of a request that was turned away."""
+    """Refusal of one request at admission."""
 
     reason: str
-    """The code that its client was told, one of a closed set."""
+    """Code sent to the client, one of a closed set."""
     status: int
     message: str
-    """The words that belong to the code; none of the client's."""
+    """Text of the code; it contains none of the client's text."""
     request_id: RequestId | None = None
-    """None where there was no whole request."""
+    """Unset where no whole request was received."""
     tenant: TenantName | None = None
     key_id: KeyId | None = None
 
@@ -41,7 +41,7 @@ OnRefused = Callable[[Refusal], None]
 
 
 class Refusals:
-    """One gateway's. `take` is cheap enough for a flood of them."""
+    """Refusals of one gateway. `take` is cheap enough for a flood of them."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Refusals:
         self._clock = clock
         self._lines = _Lines(log)
         self._latest: dict[RequestId, tuple[Refusal, int]] = {}
-        """With the time of each."""
+        """Latest refusals with the time of each."""
 
     def __len__(self) -> int:
         return len(self._latest)
@@ -76,7 +76,7 @@ class Refusals:
                 del self._latest[next(iter(self._latest))]
 
     def explain(self, wanted: str) -> ExplainedRequest | None:
-        """None if it was not refused, or so long ago that it is forgotten."""
+        """Explanation of a refused request; None if it was not refused, or is forgotten."""
         found = self._latest.get(RequestId(wanted))
         if found is None:
             return None
@@ -96,7 +96,7 @@ class Refusals:
 
 
 class _Lines:
-    """One line for each reason and second, with how many it stands for."""
+    """Log lines: at most one per reason and second, with the number of refusals that it stands for."""
 
     def __init__(self, log: FilteringBoundLogger) -> None:
         self._log = log

@@ -1,6 +1,5 @@
-"""Says in the log, once each time, that one of our replicas went down or came up, and why. It watches the driver, asks
-the core what it makes of its replicas, and decides nothing.
-"""
+"""Log lines for each change of a replica between up and down, with the reason. It observes the driver, reads the
+replicas' state from the core, and decides nothing."""
 
 from __future__ import annotations
 
@@ -14,27 +13,27 @@ from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.vocabulary import ReplicaId, Standing
 
 LINE_EVERY_NS = 1_000_000_000
-"""Of one replica and one kind: one that goes down and up all the time is told of at this pace."""
+"""Minimum distance of two lines on one replica and one direction, so that a flapping replica does not flood the log."""
 _SECOND_NS = 1_000_000_000
 
 
 class ReplicaLog:
-    """An observer of the driver."""
+    """Observer of the driver that logs when replicas go down or come up."""
 
     def __init__(self, replicas: Replicas, log: FilteringBoundLogger) -> None:
         self._replicas = replicas
         self._log = log
         self._is_up: dict[ReplicaId, bool] = {}
-        """As last told. Not of those that have not been asked yet."""
+        """State of each replica as last logged; a replica that was not probed yet has none."""
         self._told_ns: dict[ReplicaId, dict[bool, int]] = {}
-        """When it was last told that it was up, and that it was down."""
+        """Times of the last `up` and the last `down` line of each replica."""
         self._reachable = 0
-        """As last looked at, once everything about it has been told."""
+        """Bits of reachable replicas at the last look after which no line was still due."""
 
     watches: Final = frozenset[type]([ReplicasObserved, TimePassed, AssignmentApplied])
 
     def on_step(self, now_ns: int, event: Event, _effects: list[Effect]) -> None:
-        """Of most steps it sees at a glance that they change nothing."""
+        """Look for changes after events that may bring some; most events are dismissed by one comparison."""
         if isinstance(event, ReplicasObserved):
             is_up = self._is_up
             if any(is_up.get(each.replica_id) is not each.healthy for each in event.observations):
@@ -56,7 +55,7 @@ class ReplicaLog:
             self._reachable = self._replicas.reachable
 
     def _tell_of(self, state: ReplicaState, now_ns: int) -> bool:
-        """False where it is too early for another line about it."""
+        """Log a change of one replica. False if it is too early for another line."""
         replica_id = state.spec.replica_id
         is_up = bool(self._replicas.reachable >> state.slot & 1)
         before = self._is_up.get(replica_id)

@@ -1,4 +1,5 @@
-"""Counts answers that broke after their first token, and what became of them. It follows no request itself."""
+"""Metrics of answers that broke after their first token, and of the attempts to resume them. It follows no request
+itself."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _BREAKS = frozenset({LegResult.FAILED, LegResult.BUSY, LegResult.REFUSED})
 
 
 class ResumeMetrics:
-    """The gateway's metrics tell it of legs and ends, with their records."""
+    """Counters of broken and resumed answers. The gateway's metrics pass on legs and ends with their records."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._broken = Tally(
@@ -50,7 +51,7 @@ class ResumeMetrics:
             self._broken.add(leg.target.kind, event.result, "no" if event.rest is None else "yes")
 
     def leg_started(self, record: RequestRecord, order: StartLeg) -> None:
-        """Not of one more try to go on with the same rest."""
+        """Count a resume, unless the leg is another try with the same rest of the answer."""
         before = [leg for leg in record.legs if leg.attempt < order.attempt]
         if order.leg > 1 or not before or before[-1].resume == order.resume:
             return
@@ -65,6 +66,6 @@ class ResumeMetrics:
     def on_finished(
         self, _profile: RequestProfile, _end: EndRequest, summary: RequestSummary, _record: RequestRecord | None
     ) -> None:
-        """The ledger hands over each finished request."""
+        """Count a dropped transcript; the ledger calls this for each finished request."""
         if summary.transcript_dropped:
             self._dropped.add()

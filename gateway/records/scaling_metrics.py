@@ -1,5 +1,5 @@
-"""What the metrics page says of replicas: how many are wanted of which pool, and what that rests on. It decides
-nothing; an autoscaler reads it, such as KEDA's or Kubernetes' own."""
+"""Metrics of wanted replicas per pool and the figures behind them, for an autoscaler such as KEDA or Kubernetes' HPA.
+It decides nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LABELS = ("region", "model", "pool")
 
 
 class ScalingMetrics:
-    """Registers all of it, whether or not anything is wanted of any pool."""
+    """Scaling series; all are registered even if no pool is scaled."""
 
     def __init__(self, registry: CollectorRegistry, wants: Callable[[], Iterable[Want]]) -> None:
         self.changes = Tally(
@@ -35,7 +35,7 @@ class ScalingMetrics:
 
 
 class ScalingLevels(Collector):
-    """Asks at each scrape. Pools and models are those that an operator named."""
+    """Collector that reads the wants at each scrape. Pools and models are those that the operator named."""
 
     def __init__(self, wants: Callable[[], Iterable[Want]]) -> None:
         self._wants = wants

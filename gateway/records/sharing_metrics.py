@@ -1,5 +1,5 @@
-"""What the metrics page says of how the fleet is shared: who waits, of which tenant and class, how fast queues drain,
-and what came of what classes were promised. It decides nothing."""
+"""Metrics of how the fleet is shared: waiting requests by tenant and class, drain rates of queues, and outcomes of the
+classes' promises. It decides nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Name = TypeVar("_Name")
 
 
 class SharingLevels(Collector):
-    """Asks the core at each scrape. Labels are bounded by whoever hands them in."""
+    """Collector that reads the core at each scrape. The caller's label functions bound the labels."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class SharingLevels(Collector):
         )
 
     def _by_tenant(self, figures: SharingFigures) -> Metric:
-        """Those that share a label are told together."""
+        """Queue lengths by tenant label; tenants with the same label are added up."""
         waiting = GaugeMetricFamily(
             "nightside_tenant_queue_length", "Requests of a tenant that wait.", labels=["tenant"]
         )

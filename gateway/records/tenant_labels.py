@@ -1,6 +1,7 @@
-"""Which tenants get series of their own: those whose names logs may show, up to a number, the first to come.
+"""Labels of tenants in metrics. A tenant gets series of its own if the policy lets logs name it and fewer than a
+maximum of tenants came before it.
 
-Whoever comes later shares one label, so that no client can fill the page by calling itself names.
+All other tenants share one label, so that no client can fill the metrics page by inventing tenant names.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ TENANTS_MAX = 200
 
 
 class TenantLabels:
-    """The label of each tenant."""
+    """Labels of tenants, given in the order in which tenants appear."""
 
     def __init__(self) -> None:
         self._labels: set[TenantName] = set()
 
     def of(self, tenant: TenantName, *, may_be_named: bool) -> str:
-        """`may_be_named`: what the policy in force says of logs."""
+        """Label of a tenant. `may_be_named`: the policy in force lets logs name it."""
         if not may_be_named:
             return OTHER
         if tenant not in self._labels:

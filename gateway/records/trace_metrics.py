@@ -1,4 +1,4 @@
-"""Counts requests by what becomes of their spans. It neither keeps nor sends any."""
+"""Metrics of requests by what becomes of their spans. It neither keeps nor sends spans."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_KEPT = "no"
 
 
 class Waiting(Protocol):
-    """Whatever holds what is to be exported."""
+    """Buffer of requests whose spans wait for export."""
 
     exported: int
     refused: int
@@ -25,7 +25,7 @@ class Waiting(Protocol):
 
 
 class TraceMetrics:
-    """All zero where nothing is traced."""
+    """Counters of traced requests, all zero where tracing is off."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Tally(

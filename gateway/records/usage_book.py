@@ -1,8 +1,8 @@
-"""What clients used, by key, tenant and day, and whether anything is left of a budget. It reads no clock, and waits for
-nobody: what has to last is handed over in rows, to whoever writes them down.
+"""Usage of clients by key, tenant and day, and the rest of their budgets. It reads no clock and does no I/O: usage to
+be stored is handed over as rows.
 
-Days and months are those of UTC. What a request may use is set aside while it runs, so that many at once do not go
-through a budget of which little is left; only what it has used is written down.
+Days and months are in UTC. The tokens that a request may use are reserved while it runs, so that concurrent requests do
+not overrun a budget of which little is left; only the tokens used are stored.
 """
 
 from __future__ import annotations
@@ -20,29 +20,32 @@ from gateway.records.others_usage import Used as UsedByOthers
 from gateway.request.callers import NO_BUDGET, Budget, KeyId
 
 ACCOUNTS_MAX = 40_000
-"""Of keys and tenants together: over it, the oldest is forgotten that has no budget and nothing running."""
+"""Maximum of accounts, keys and tenants together; beyond it, the oldest without a budget and without running requests
+is dropped."""
 UNWRITTEN_MAX = 100_000
-"""Rows that wait to be written. What comes on top of them counts for nobody by name."""
+"""Maximum of rows waiting to be stored; further usage is added to a row of the tenant `(others)`."""
 OTHERS = TenantName("(others)")
 _DAY_NS = 86_400_000_000_000
 
 
 class Line(NamedTuple):
-    """What a row is about."""
+    """Key of a row."""
 
     day: str
-    """2026-11-22"""
+    """Day in UTC, such as 2026-11-22."""
     key: KeyId
-    """Empty where clients need none."""
+    """Empty where clients need no key."""
     tenant: TenantName
 
 
 @dataclass(slots=True)
 class Used:
+    """Usage of a row."""
+
     requests: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prompt tokens, those that an engine had in its cache."""
+    """Prompt tokens that an engine had in its cache."""
     output_tokens: int = 0
 
     @property
@@ -61,7 +64,7 @@ Rows = Mapping[Line, Used]
 
 @dataclass(slots=True)
 class Account:
-    """What one key or one tenant has used in this day and this month."""
+    """Usage of one key or one tenant in the current day and month."""
 
     name: BudgetName
     budget: Budget = NO_BUDGET
@@ -69,17 +72,18 @@ class Account:
     tokens_in_day: int = 0
     tokens_in_month: int = 0
     set_aside: int = 0
-    """By requests that run now."""
+    """Tokens reserved for running requests."""
     held_before: int = 0
-    """Of that, by those that run in the process which this one took over from."""
+    """Part of `set_aside` that belongs to requests in the process that this one took over from."""
     by_others: UsedByOthers = NOTHING
-    """At other gateways, as far as they have told."""
+    """Usage at other gateways, as far as reported."""
 
     left: tuple[str, int, int] = ("", 0, 0)
-    """The day before the clock's last turn to another one, and what had been used in it and in its month."""
+    """Day that the clock left last, with the tokens used in that day and in its month."""
 
     def turn(self, day: str) -> None:
-        """A clock that goes back to the day that it left finds what was used there, and in the meantime besides."""
+        """Change to another day. A clock that returns to the day it left finds that day's usage again, and the usage of
+        the meantime is added."""
         if day == self.day:
             return
         left, self.left = self.left, (self.day, self.tokens_in_day, self.tokens_in_month)
@@ -100,41 +104,41 @@ class Account:
 
 
 class Spent(NamedTuple):
-    """A budget of which nothing is left."""
+    """Refusal because a budget is used up."""
 
     whose: str
-    """`key` or `tenant`."""
+    """Either `key` or `tenant`."""
     period: str
-    """`day` or `month`."""
+    """Either `day` or `month`."""
     budget: int
     wait_ns: int
     """Time until the period is over or, where running requests hold the rest of the budget, until one may end."""
 
 
 class UsageBook:
-    """All of one gateway's, and of budgets what others say that they have used of them."""
+    """Accounts of one gateway, with the other gateways' reports on shared budgets."""
 
     def __init__(self, accounts_max: int = ACCOUNTS_MAX, unwritten_max: int = UNWRITTEN_MAX) -> None:
         self.others = OthersUsage()
         self.is_unknown = False
-        """What was used before this process began cannot be read yet: no budget is known to have anything left."""
+        """True while usage from before this process cannot be read: no budget is known to have anything left."""
         self._accounts_max = accounts_max
         self._unwritten_max = unwritten_max
         self._budgets: Mapping[BudgetName, Budget] = {}
         self._version = 0
         self._changed: dict[BudgetName, int] = {}
-        """Accounts with a budget, and when each last changed; the last to change comes last."""
+        """Accounts with a budget and the version of their last change, in the order of that change."""
         self._accounts: dict[BudgetName, Account] = {}
         self._pairs: dict[tuple[KeyId, TenantName], tuple[Account, Account]] = {}
         self._unwritten: dict[Line, Used] = {}
         self._today = ("", 0)
-        """The day, and the moment at which it ends."""
+        """Current day and the time at which it ends."""
 
     def __len__(self) -> int:
         return len(self._accounts)
 
     def remember(self, rows: Rows, wall_ns: int) -> None:
-        """What was written down before this process began; only this month's counts."""
+        """Load stored rows of earlier processes; only those of the current month count."""
         day = self._day(wall_ns)
         for line, used in rows.items():
             if line.day[:7] != day[:7]:
@@ -143,7 +147,8 @@ class UsageBook:
                 self._count(account, line.day, used.tokens, wall_ns)
 
     def spent(self, key: KeyId, tenant: TenantName, budgets: tuple[Budget, Budget], wall_ns: int) -> Spent | None:
-        """The first budget, of the key or of the tenant, of which nothing is left; what runs now counts as used."""
+        """First budget, of the key or of the tenant, that is used up, running requests included; None if there is
+        none."""
         if budgets[0] is NO_BUDGET and budgets[1] is NO_BUDGET:
             return None
         day = self._day(wall_ns)
@@ -166,7 +171,7 @@ class UsageBook:
                 self._note_change(account)
 
     def settle(self, key: KeyId, tenant: TenantName, set_aside: int, used: Used, wall_ns: int) -> None:
-        """A request is over: what it has used counts for the day on which it ended."""
+        """Count a finished request's usage on the day on which it ended, and release its reservation."""
         day, tokens = self._day(wall_ns), used.tokens
         for account in self._pair(key, tenant):
             self._turn(account, day)
@@ -178,7 +183,7 @@ class UsageBook:
         self._write(Line(day, key, tenant), used)
 
     def take_rows(self) -> dict[Line, Used]:
-        """What is still to be written down. Whoever cannot write it gives it back."""
+        """Return and clear the rows to be stored. A caller that cannot store them calls `give_back`."""
         rows, self._unwritten = self._unwritten, {}
         return rows
 
@@ -186,17 +191,17 @@ class UsageBook:
         for line, used in rows.items():
             self._write(line, used)
 
-    # Between the two processes of a hand-over
+    # Hand-over between two processes
 
     def held(self) -> dict[BudgetName, int]:
-        """What requests that run now hold of budgets; only of those that hold any."""
+        """Reservations of running requests by budget; accounts without a budget or a reservation are left out."""
         return {
             name: each.set_aside for name, each in self._accounts.items() if each.set_aside and each.budget != NO_BUDGET
         }
 
     def take_over(self, rows: Rows, held: Mapping[BudgetName, int], wall_ns: int) -> None:
-        """Requests of the process before have ended, and are counted and written down as this one's own; `held` is all
-        that those hold which still run there."""
+        """Count and store requests that ended in the predecessor process. `held` is all that its running requests still
+        reserve."""
         for line, used in rows.items():
             for account in self._pair(line.key, line.tenant):
                 self._count(account, line.day, used.tokens, wall_ns)
@@ -216,10 +221,10 @@ class UsageBook:
         if account.budget is not NO_BUDGET:
             self._note_change(account)
 
-    # What others are told, and what they tell
+    # Exchange with other gateways
 
     def follow_budgets(self, budgets: Mapping[BudgetName, Budget]) -> None:
-        """What has a budget now. What was used of it before is told as well."""
+        """Set the budgets in force. Accounts that have usage already are reported as changed."""
         self.others.keep_only(budgets)
         self._budgets = budgets
         self._changed.clear()
@@ -229,8 +234,8 @@ class UsageBook:
                 self._note_change(account)
 
     def changes_since(self, seen: int, wall_ns: int, changes_max: int) -> tuple[list[BudgetUse], int]:
-        """Of accounts with a budget, those that changed later than `seen`, the oldest change first, and what is seen
-        with them. 0: all."""
+        """Reports on accounts with a budget that changed after version `seen`, at most `changes_max`, oldest change
+        first; and the version that the reports reach. `seen` 0: all accounts."""
         if self._version == seen:
             return [], seen
         day = self._day(wall_ns)
@@ -240,8 +245,8 @@ class UsageBook:
         return uses, self._changed[told[-1]] if told else self._version
 
     def hear(self, gateway: GatewayId, use: BudgetUse, wall_ns: int) -> bool:
-        """False: there is no room for what it says, not even without the words of those who were last heard in an
-        earlier month."""
+        """Take a report of another gateway. False if there is no room for it, even after dropping the reports of
+        earlier months."""
         is_kept = self.others.hear(gateway, use)
         if not is_kept and self.others.forget_before(self._day(wall_ns)[:7]):
             is_kept = self.others.hear(gateway, use)
@@ -272,7 +277,7 @@ class UsageBook:
         self._changed.pop(account.name, None)
         self._changed[account.name] = self._version
 
-    # Inside
+    # Internals
 
     def _write(self, line: Line, used: Used) -> None:
         row = self._unwritten.get(line)
@@ -283,7 +288,7 @@ class UsageBook:
         row.add(used)
 
     def _pair(self, key: KeyId, tenant: TenantName) -> tuple[Account, Account]:
-        """Of the key and of the tenant; looked up for each request, and nearly always known."""
+        """Accounts of the key and of the tenant; looked up for each request, nearly always from the cache."""
         pair = self._pairs.get((key, tenant))
         if pair is None:
             if len(self._pairs) >= self._accounts_max:
@@ -310,7 +315,7 @@ class UsageBook:
         oldest = next(idle, None)
         if oldest is not None:
             del self._accounts[oldest]
-            self._pairs.clear()  # one of them has it
+            self._pairs.clear()  # a cached pair may hold the dropped account
 
     def _day(self, wall_ns: int) -> str:
         day, end_ns = self._today

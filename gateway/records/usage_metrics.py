@@ -1,7 +1,7 @@
-"""Counts what finished requests used, in tokens and in time for each: by model, and by tenant. It names nobody else.
+"""Metrics of finished requests' usage: tokens, and time per token, by model and by tenant. No other names appear.
 
-A client's request counts where it came in. Where a replica here ran it for another gateway, it counts in the series
-that begin with `forwards_`, and a gateway in between counts it nowhere.
+A client's request counts at the gateway it came to. Where a replica here ran it for another gateway, it counts in the
+series that begin with `forwards_`; a gateway in between does not count it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 SHARE = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _PER_TOKEN_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 LENGTHS = tuple(float(2**power) for power in range(5, 21))
-"""Tokens: powers of two, as context windows are."""
+"""Bucket bounds in tokens: powers of two, as context windows are."""
 _SECOND_NS = 1_000_000_000
 
 
 class UsageMetrics:
-    """The ledger hands it each finished request."""
+    """Consumer of the ledger's finished requests."""
 
     def __init__(
         self, registry: CollectorRegistry, models: ModelLabels, tenant_label: Callable[[TenantName], str]
@@ -47,7 +47,8 @@ class UsageMetrics:
     def on_finished(
         self, profile: RequestProfile, end: EndRequest, summary: RequestSummary, record: RequestRecord | None
     ) -> None:
-        """Also of a request that was left. One without a record counts for its tenant alone."""
+        """Count a finished request, including one that its client left. A request without a record counts for its
+        tenant only."""
         used = tokens_used(profile, summary)
         if record is not None and record.legs and used.total:
             self._count(record, end, summary, used)
@@ -132,7 +133,7 @@ class UsageMetrics:
         )
 
     def _define_forwards(self) -> None:
-        """Of requests that a peer's clients asked: none of them is in the series above."""
+        """Define the series of requests that peers forwarded here; none of these requests is in the clients' series."""
         self._forwards_prompt_tokens = self._counter(
             "forwards_prompt_tokens", "Prompt tokens that replicas here took for peers.", "model", "counted"
         )
@@ -168,12 +169,13 @@ class UsageMetrics:
 
 
 def ran(target: Target) -> str:
-    """Whether a replica of this gateway ran it, or it went on to another gateway."""
+    """Label `ran`: `local` for a replica of this gateway, `forward` for another gateway."""
     return "forward" if target.kind is TargetKind.PEER else "local"
 
 
 def _per_token_s(record: RequestRecord, end: EndRequest, summary: RequestSummary, used: TokensUsed) -> float | None:
-    """None where there is nothing to measure: an answer in one piece has no tokens that come one after the other."""
+    """Mean seconds per output token after the first. None where it cannot be measured: the answer did not complete, was
+    no stream, had fewer than two tokens, or its tokens were only guessed from its bytes."""
     if end.outcome is not Outcome.COMPLETED or not summary.is_event_stream or used.output < 2:
         return None
     ended_ns = record.legs[-1].ended_ns

@@ -1,7 +1,7 @@
-"""What clients used, in one SQLite file that outlives the process, a row for each key, tenant and day.
+"""Usage of clients in one SQLite file that outlives the process: one row per key, tenant and day.
 
-All of it happens in one thread of its own; a disk that hangs holds up nobody who asks for an answer. Without a file the
-rows are in memory, and end with the process.
+All access happens in one thread of its own, so a disk that hangs delays no request. Without a file the rows are in
+memory and end with the process.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gateway.request.callers import KeyId
 
 _DAYS_FORGOTTEN_MAX = 7
 ROWS_ASKED_MAX = 10_000
-"""Of one question."""
+"""Maximum of rows in the answer to one query."""
 APPLICATION_ID = 0x4E535553
-"""Marks the file as ours: `NSUS`."""
+"""Application id `NSUS` that marks the file as a usage store of Nightside."""
 FORMAT = 1
 _MODE = 0o640
 _BUSY_S = 5.0
@@ -41,7 +41,7 @@ _TOLD_SCHEMA = (
     " tokens_in_day INTEGER NOT NULL, tokens_in_month INTEGER NOT NULL, PRIMARY KEY (gateway, kind, name))"
     " WITHOUT ROWID"
 )
-"""The last word of other gateways on budgets. A version of ours that does not know the table leaves it alone."""
+"""Table of other gateways' last reports on budgets. A version of Nightside that does not know the table ignores it."""
 _PUT_TOLD = "INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?, ?, ?)"
 _ADD = (
     "INSERT INTO used VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, key, tenant) DO UPDATE SET"
@@ -54,31 +54,33 @@ _Result = TypeVar("_Result")
 
 
 class UsageUnusable(Exception):
-    """A file that cannot be used, in words."""
+    """Reason why a file cannot be used, in words."""
 
     def __init__(self, problem: str, *, hides_usage: bool) -> None:
         super().__init__(problem)
         self.hides_usage = hides_usage
-        """The file is there: what was used before is in it, and not known."""
+        """True if the file exists, so that earlier usage is in it but unknown."""
 
 
 class UsageStore:
-    """The file is opened and used in one thread of its own."""
+    """Store whose file is opened and used in one thread of its own."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="usage")
         self._connection: sqlite3.Connection | None = None
         self.is_apart = False
-        """The rows are in memory although there should be a file."""
+        """True if the rows are in memory although a file is configured."""
 
     def open(self) -> None:
-        """Before anybody is served. Raises UsageUnusable; what is damaged is put aside, and said to be."""
+        """Open the file before any request is served. Raises UsageUnusable; a damaged file is put aside, and the error
+        says so."""
         self._thread.submit(self._open).result()
 
     async def open_again(self, since: str) -> tuple[dict[Line, Used], Told] | None:
-        """The file, where it could not be used so far: its rows from that day on and the last words of other gateways.
-        None where it cannot be used yet, or is in use. What was counted meanwhile is written by the next `add`."""
+        """Open a file that could not be used so far. Returns its rows from that day on and the other gateways' last
+        reports; None if it still cannot be used, or is in use already. The next `add` writes what was counted
+        meanwhile."""
         return await self._run(lambda: self._open_again(since)) if self.is_apart else None
 
     def close(self) -> None:
@@ -90,43 +92,43 @@ class UsageStore:
         await self._run(self._close)
 
     def since(self, day: str) -> dict[Line, Used]:
-        """All rows from that day on; before anybody is served."""
+        """Rows from that day on. It blocks, so it is called before any request is served."""
         return self._thread.submit(self._since, day).result()
 
     def told(self) -> dict[tuple[GatewayId, BudgetName], BudgetUse]:
-        """The last words of other gateways; before anybody is served."""
+        """Last reports of other gateways. It blocks, so it is called before any request is served."""
         return self._thread.submit(self._told).result()
 
     def keep_told_at_once(self, told: Told) -> None:
-        """At the end of the process. Raises OSError."""
+        """Store reports at the end of the process; blocks. Raises OSError."""
         self._thread.submit(self._keep_told, told).result()
 
     async def keep_told(self, told: Told) -> None:
-        """On the disk when this returns. Raises OSError."""
+        """Store reports; they are on the disk when this returns. Raises OSError."""
         await self._run(lambda: self._keep_told(told))
 
     def add_at_once(self, rows: Mapping[Line, Used]) -> None:
-        """At the end of the process. Raises OSError."""
+        """Add rows at the end of the process; blocks. Raises OSError."""
         self._thread.submit(self._add, rows).result()
 
     async def add(self, rows: Mapping[Line, Used]) -> None:
-        """On the disk when this returns. Raises OSError."""
+        """Add rows; they are on the disk when this returns. Raises OSError."""
         await self._run(lambda: self._add(rows))
 
     async def asked(self, first: str, last: str, by: str = "") -> tuple[list[tuple[Line, Used]], bool]:
-        """Rows of these days, in their order, and whether there are more of them than one answer holds. `by`: `key` or
-        `tenant`, all that belong to one together."""
+        """Rows of these days in order, and whether there are more than one answer holds. `by`: `key` or `tenant`, to
+        add up all rows of one key or tenant per day."""
         return await self._run(lambda: self._asked(first, last, by))
 
     async def forget_before(self, day: str) -> None:
-        """A week of it at once, the oldest: a clock that is set years ahead for a while does not cost them all. Raises
-        OSError."""
+        """Delete rows before the day, at most a week of the oldest per call, so that a clock set years ahead for a
+        while does not delete all. Raises OSError."""
         await self._run(lambda: self._forget_before(day))
 
     async def _run(self, work: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    # In the thread
+    # Work of the thread
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -134,7 +136,7 @@ class UsageStore:
         return self._connection
 
     def _open(self) -> None:
-        """What cannot be used at all leaves the rows in memory. Raises UsageUnusable."""
+        """Open the file; where it cannot be used at all, keep the rows in memory. Raises UsageUnusable."""
         problem = self._open_file()
         if self._connection is None:
             hides_usage = _may_hold_rows(self._path)
@@ -154,7 +156,8 @@ class UsageStore:
         return self._since(since), self._told()
 
     def _open_file(self) -> str:
-        """Why what was there is not used; empty where it is."""
+        """Open the file, or a new one in place of a damaged one. Returns the reason why earlier rows are not used;
+        empty if they are."""
         try:
             self._connection = _connect(self._path)
         except sqlite3.Error as error:
@@ -203,7 +206,7 @@ class UsageStore:
             raise OSError(f"{self._path}: {error}") from error
 
     def _require_file(self) -> None:
-        """Rows that a restart would lose are kept by whoever counts them."""
+        """Raise OSError where the file is not in use, so that the caller keeps rows that a restart would lose."""
         if self._connection is None:
             raise OSError(f"{self._path}: is another process's now")
         if self.is_apart:
@@ -226,7 +229,7 @@ class UsageStore:
         group = _GROUPS[by]
         sums = "sum(requests), sum(prompt_tokens), sum(cached_tokens), sum(output_tokens)"
         found = self._db.execute(
-            f"SELECT day, {group}, {sums} FROM used WHERE day BETWEEN ? AND ?"  # noqa: S608 - one of three words of ours
+            f"SELECT day, {group}, {sums} FROM used WHERE day BETWEEN ? AND ?"  # noqa: S608 - one of three constants
             " GROUP BY 1, 2, 3 ORDER BY 1, 2, 3 LIMIT ?",
             (first, last, ROWS_ASKED_MAX + 1),
         ).fetchall()
@@ -266,7 +269,8 @@ def _may_hold_rows(path: Path | None) -> bool:
 
 
 def _connect(path: Path | None) -> sqlite3.Connection:
-    """In memory without a path. Raises sqlite3.Error, OSError, and ValueError for what is another program's."""
+    """Connect to the file, or to memory without a path. Raises sqlite3.Error, OSError, and ValueError for another
+    program's file."""
     if path is None:
         return _prepared(":memory:", "NORMAL")
     make_private_folder(path.parent)
@@ -276,8 +280,8 @@ def _connect(path: Path | None) -> sqlite3.Connection:
     except sqlite3.Error as error:
         if error.sqlite_errorcode in _DAMAGED:
             raise
-    # A full disk has no room for the index that processes share; alone, SQLite keeps it in memory, reads what is there
-    # and writes as soon as there is room.
+    # Fallback for a full disk, which has no room for the index that processes share: alone, SQLite keeps that index in
+    # memory, reads the rows and writes as soon as there is room.
     return _prepared(str(path), "EXCLUSIVE")
 
 
@@ -293,13 +297,13 @@ def _prepared(name: str, locking: str) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """Raises ValueError for a file that is another program's, or a later version's."""
+    """Create the schema in an empty file. Raises ValueError for a file of another program or of a later version."""
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if (application, version) == (0, 0):
-        with connection:  # all of it or nothing: half a schema would be another program's
+        with connection:  # atomic: a file with half a schema would look like another program's
             connection.execute("BEGIN IMMEDIATE")
             for statement in _SCHEMA:
                 connection.execute(statement)

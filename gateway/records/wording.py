@@ -1,6 +1,5 @@
-"""Why a request ran where it did, in sentences, for whoever shows it: all of it is taken from the gateways' records,
-and nothing is worked out anew.
-"""
+"""Sentences that explain why a request ran where it did. They only state what the gateways recorded; nothing is
+recomputed."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ _COMPARED = frozenset(
         PlacementReason.REMOTE_NEAREST,
     }
 )
-"""Where costs were compared, these say only what the target knew of the prompt."""
+"""Reasons that say only what the target knew of the prompt; where costs were compared, the score is told instead."""
 _ANSWERED = frozenset({LegResult.COMPLETED, LegResult.CLIENT_ERROR})
 _STANDINGS: dict[str, str] = {
     Standing.AVAILABLE: "could have taken it",
@@ -56,7 +55,8 @@ _STANDINGS: dict[str, str] = {
 
 
 def in_words(explanation: Explanation) -> Iterator[str]:
-    """Both sides: what it was and how it ended, why it ran where it did, and what those say whom it was sent to."""
+    """Sentences on both sides: what the request was and how it ended, why it ran where it did, and the same from the
+    gateways it was forwarded to."""
     yield headline(explanation.here)
     yield sentence(explanation.here)
     for other in explanation.there:
@@ -78,7 +78,8 @@ def headline(request: ExplainedRequest) -> str:
 
 
 def sentence(request: ExplainedRequest) -> str:
-    """Where it ran and why, from the record of its last placement, after what was tried before."""
+    """Sentences on where the request ran and why, from the record of its last placement, preceded by the attempts
+    before it."""
     if not request.outcome and request.detail:
         return " ".join(_waiting(request))
     if not request.placements:
@@ -94,7 +95,7 @@ def sentence(request: ExplainedRequest) -> str:
 
 
 def in_pool(choice: ExplainedPool) -> str:
-    """Which pool, and why that one."""
+    """Sentence on the pool that was chosen, and why."""
     answer = "as others come to" if choice.is_soft else "asked for"
     total = choice.prompt_tokens + choice.output_tokens
     parts = f"{choice.prompt_tokens} of prompt, {choice.output_tokens} {answer}"
@@ -111,7 +112,7 @@ def in_pool(choice: ExplainedPool) -> str:
 
 
 def because(placement: ExplainedPlacement) -> str:
-    """Why this target."""
+    """Clause that gives the reason for this target."""
     target, region, distance = placement.target, _region(placement), _distance(placement)
     known = share(placement.matched_blocks, placement.prompt_blocks)
     not_here = _why_not_here(placement)
@@ -141,7 +142,7 @@ def because(placement: ExplainedPlacement) -> str:
 
 
 def _best_price(placement: ExplainedPlacement) -> str:
-    """What spoke for the target that was taken, by money and time."""
+    """Words on the chosen target's addition to the bill and its estimated time to first token."""
     costs = placement.considered[0].costs if placement.considered else UNSET
     if not costs or costs.first_token_ms is UNSET:
         return "the cheapest of those in time"
@@ -166,7 +167,7 @@ def _was_cheapest(placement: ExplainedPlacement, costs: ExplainedCosts) -> str:
 
 
 def _where(request: ExplainedRequest, placement: ExplainedPlacement) -> str:
-    """From the answer, where this attempt gave one."""
+    """Sentence on the place, taken from the answer where this attempt gave one."""
     if request.ran_in and placement.result in _ANSWERED:
         return f"It ran in {request.ran_in} (replica {request.replica})"
     return f"It was sent to {_region(placement)} ({placement.kind} {placement.target})"
@@ -203,7 +204,7 @@ def _unplaced(request: ExplainedRequest) -> Iterator[str]:
 
 
 def _why_not_here(placement: ExplainedPlacement) -> str:
-    """What stood against the region's own replicas, as far as they were recorded."""
+    """Clause on why none of the region's own replicas took it, as far as they were recorded."""
     total = placement.replicas_here
     recorded = [each for each in placement.considered if each.kind == TargetKind.REPLICA]
     if total == 0:
@@ -219,7 +220,7 @@ def _why_not_here(placement: ExplainedPlacement) -> str:
 
 
 def _standings(candidates: Iterable[ExplainedCandidate]) -> str:
-    """Such as: 2 replicas had pending requests and 1 replica was unhealthy."""
+    """Counts by standing, such as "2 replicas had pending requests and 1 replica was unhealthy"."""
     parts = []
     for standing, group in groupby(sorted(each.standing for each in candidates)):
         count = len(list(group))
@@ -244,7 +245,7 @@ def _region(placement: ExplainedPlacement) -> str:
 
 
 def score_in_words(costs: ExplainedCosts) -> str:
-    """With the parts that make it."""
+    """Score with the parts that it is made of."""
     parts = {
         "reading": costs.reading,
         "crowding": costs.crowding,

@@ -1,4 +1,4 @@
-"""Who waits, and who is next."""
+"""Waiting requests and their order."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_whoever_comes_back_has_its_old_place_and_stands_there_once() -> None:
 
 
 def test_another_one_with_the_same_id_is_not_the_one_that_left() -> None:
-    """A forward that was refused comes again under the name that it had."""
+    """A forward that was refused returns under the same request id."""
     room = WaitingRoom()
     before, later, again = request(1), request(3), request(1)
     again.arrival_number = 7
@@ -96,7 +96,7 @@ def test_many_who_left_before_their_turn_cost_no_memory() -> None:
 
 
 class TestHeld:
-    """For one replica each."""
+    """Requests held for one replica each."""
 
     def room(self, *slots: int) -> tuple[WaitingRoom, list[RequestState]]:
         room, everybody = WaitingRoom(), [request(number) for number in range(len(slots))]

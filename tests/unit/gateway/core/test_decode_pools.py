@@ -1,4 +1,5 @@
-"""A prompt is read at one replica, and its answer written at another one: what the core orders, and what is left."""
+"""Disaggregated pools: a prompt is read at one replica and its answer written at another. Tests cover the core's orders
+and what is left afterwards."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def test_decode_workers_are_no_targets_and_no_capacity() -> None:
 
 
 def test_who_has_to_wait_waits_before_the_prefill() -> None:
-    """Two workers of two slots each, and a margin of one: the sixth waits, where it could still go elsewhere."""
+    """Two workers of two slots each, and a margin of one: the sixth request waits before its prefill, where it could
+    still go elsewhere."""
     desk = pair(margin=1)
     for number in range(8):
         desk.ask(f"r{number}")
@@ -332,7 +334,8 @@ def test_what_follows_a_stored_response_is_no_prefill_workers() -> None:
 
 
 def test_nobody_writes_an_answer_elsewhere_than_its_prompt_was_read() -> None:
-    """Whatever was assigned: residency was judged by where the prompt is read."""
+    """Residency was judged for the place of the prefill, so a decode worker in another place gets nothing, even if
+    assigned."""
     abroad = replace(workers(decode=2)[-1], place=EU)
     desk = pair((*workers(decode=1), abroad))
     for name in "abc":
@@ -587,7 +590,7 @@ def test_not_every_pool_that_was_ever_told_of_is_remembered() -> None:
 
 
 def test_ten_thousand_at_once_are_all_served_and_leave_nothing() -> None:
-    """Without the checker, which looks at everybody after everything."""
+    """The checker, which inspects everything after every event, is left out."""
     desk = pair(workers(prefill=4, decode=8), pool=replace(POOL, decode_batch_max=64))
     core, alive = desk.core, deque[StartLeg]()
     outcomes: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What operators and the metrics page are told of a gateway."""
+"""Description of a gateway for operators and the metrics page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.placement import desk_with
 
 
 def one_in_three() -> Desk:
-    """One request runs here, one abroad, and one waits; one replica has never answered."""
+    """Gateway with one request running here, one abroad and one waiting; one of its replicas has never answered."""
     one = desk(replicas=2, peers=[peer_spec("gw-eu", EU)], probed=False, placement=LAYERED)
     one.hear("gw-eu", EU, available=3, queue=2, rtt_ms=30)
     one.probe("r0")

@@ -1,4 +1,4 @@
-"""What is said early, and how honest it is."""
+"""Early rejection of requests that would be late, and the accuracy of the wait that it states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROMISED = CoreConfig(classes=ClassesConfig(interactive=InteractiveConfig(first_
 
 
 def drip(config: CoreConfig, waiting: int) -> Desk:
-    """One engine, for which so many wait, of whom four a second get their turn, one at a time."""
+    """One engine with `waiting` requests queued for it; it takes four per second, one at a time."""
     config = replace(config, pushing=replace(config.pushing, in_band_credit=0))
     one = desk(replicas=1, config=config, placement=PlacementPolicy.LEAST_LOAD)
     one.probe(waiting=1)
@@ -108,7 +108,7 @@ BRISK = CoreConfig(classes=ClassesConfig(interactive=InteractiveConfig(first_tok
 
 
 def turn(one: Desk, after_ns: int) -> None:
-    """The engine takes one that waits, and answers it."""
+    """Let the engine take one waiting request and answer it."""
     one.now_ns += after_ns
     one.probe(waiting=0)
     one.probe(waiting=1)
@@ -119,7 +119,7 @@ def turn(one: Desk, after_ns: int) -> None:
 
 
 def slow_once(kind: ServiceClass, config: CoreConfig = BRISK) -> Desk:
-    """An engine that gave twenty of them a turn every 600 ms, and is quick from now on."""
+    """Engine that took twenty such requests at intervals of 600 ms, and is fast from then on."""
     config = replace(config, pushing=replace(config.pushing, in_band_credit=0))
     one = desk(replicas=1, config=config, placement=PlacementPolicy.LEAST_LOAD)
     one.probe(waiting=1)

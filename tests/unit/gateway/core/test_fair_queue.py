@@ -1,4 +1,4 @@
-"""Who is next where tenants share."""
+"""Order of requests in a queue that tenants share."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NO_SLACK = SharingConfig(prefix_slack_tokens=0)
 def room(
     config: SharingConfig = NO_SLACK, tenants: dict[str, TenantConfig] | None = None, **known: float
 ) -> WaitingRoom:
-    """`known`: of each tenant's prompts, what the free replica knows."""
+    """`known`: by tenant, the share of its prompts that the free replica has cached."""
     shares = FairShares()
     shares.configure(config, {TenantName(name): each for name, each in (tenants or {}).items()})
     return WaitingRoom(shares, lambda each: known.get(each.profile.tenant, 0.0))
 
 
 def serve(one: WaitingRoom, tokens: int = 100) -> str:
-    """The next one is started, and costs so much."""
+    """Start the next request, at a cost of `tokens`, and return its tenant."""
     head = one.head_of(LLAMA)
     assert head is not None
     one.leave(head)
@@ -115,7 +115,7 @@ class TestPrefixes:
 
 
 class TestRounds:
-    """Heads that were looked at together, while some of them are started."""
+    """Heads that are looked at in one round while some of them are started."""
 
     def test_a_start_puts_its_tenants_other_heads_behind(self) -> None:
         one = room()

@@ -1,4 +1,4 @@
-"""What is counted of tenants, and what is not."""
+"""Usage that is charged to tenants for fair sharing, and usage that is not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def asked(tenant: TenantName, prompt_bytes: int = 400, **more: object) -> Reques
 
 
 def run(shares: FairShares, tenant: TenantName, prompt_bytes: int = 400, written: int = 10) -> Charge:
-    """A request that waits for nobody."""
+    """Run a request that waits for no other."""
     charge = shares.opened(tenant)
     shares.joined(charge.account)
     shares.left(charge.account)
@@ -92,7 +92,7 @@ def test_weights_divide_what_is_charged_and_change_from_then_on() -> None:
 
 
 class TestIdling:
-    """Nobody saves up."""
+    """Tenants do not save up credit while idle."""
 
     def test_who_comes_while_others_wait_begins_where_the_least_of_them_is(self) -> None:
         shares = FairShares()

@@ -1,4 +1,4 @@
-"""A line through noisy first tokens."""
+"""Line fitted through noisy times to the first token."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TestByte:
         assert round(line.byte_ns()) == 2000
 
     def test_noise_makes_it_no_more_than_the_average(self) -> None:
-        """Sizes that hardly differ, of which the larger ones happened to wait."""
+        """Sizes hardly differ, and the larger requests happened to wait."""
         line = FirstTokenLine()
         for number in range(40):
             line.add(1000 + 10 * (number % 2), MS * (1 + 40 * (number % 2)))

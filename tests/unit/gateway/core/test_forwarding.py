@@ -25,7 +25,7 @@ def test_a_peer_that_changes_its_mind_has_not_failed() -> None:
 
 
 def test_an_error_of_a_peer_s_own_making_opens_no_breaker_against_it() -> None:
-    """Or one request that every gateway stumbles over would close the way to all of them."""
+    """One request that fails at every gateway would else open the breakers of all peers."""
     assert leg_end_of(Outcome.FAILED_INTERNALLY, "why") == (LegResult.REFUSED, RefusalReason.BUSY, "why")
 
 
@@ -39,7 +39,7 @@ def test_a_forward_that_waited_too_long_at_a_peer_goes_on_waiting_at_home(placem
     takes_more_than_one = placement is PlacementPolicy.COST
     mesh.probe("us", waiting=lambda _: 1, healthy=lambda _: not takes_more_than_one)
     mesh.probe("eu", waiting=lambda _: 0, healthy=lambda _: True)
-    mesh.advance(100 * MS)  # it is published then
+    mesh.advance(100 * MS)  # load is published
     while mesh.heartbeats:
         mesh.deliver_heartbeat(0, drop=False)
     mesh.ask("us", "q1", TENANT, "hello", 10 * SECOND)

@@ -1,4 +1,4 @@
-"""What the core decides for single requests: queueing, retries, deadlines, forwards, refusals."""
+"""Decisions of the core on single requests: queueing, retries, deadlines, forwards, refusals."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ under_both = pytest.mark.parametrize("placement", BOTH)
 
 
 def busy_desk(placement: PlacementPolicy, **more: object) -> Desk:
-    """A US gateway with two replicas, neither of which takes anything, and an idle peer in the EU."""
+    """Gateway in the US with two replicas that take no request, and an idle peer in the EU."""
     made = desk(replicas=2, peers=[EU_PEER], placement=placement, **more)  # type: ignore[arg-type]
     occupy(made)
     made.hear("gw-eu", EU)
@@ -220,7 +220,7 @@ class TestRetries:
         assert ended(one.finish("q", LegResult.FAILED, attempt=2)) == [("q", "failed_before_first_byte")]
 
     def test_an_outage_cannot_multiply_the_load(self, placement: PlacementPolicy) -> None:
-        """With every attempt failing, attempts exceed requests by the budget's share plus what was in hand, no more."""
+        """Attempts that all fail exceed requests by at most the share and the initial reserve of the retry budget."""
         budget = AttemptConfig(
             retry_budget_min=5, retry_budget_share=0.1, breaker_failures_in_row=10**6, breaker_window=10**6
         )
@@ -330,7 +330,7 @@ class TestErrorsOfOurs:
         assert started(one.ask("next")) == ["gw-eu"]
 
     def test_a_request_that_fails_everywhere_is_no_fair_trial_but_once(self, placement: PlacementPolicy) -> None:
-        """A prompt that kills engines would else keep one away that has long been well again."""
+        """A prompt that kills engines would else keep a recovered replica out of use for longer."""
         config = CoreConfig(attempt=AttemptConfig(attempts_max=2, breaker_failures_in_row=1, breaker_open_ns=SECOND))
         one = desk(replicas=2, peers=(), config=config, placement=placement)
         for name in ("kills", "kills too"):
@@ -408,7 +408,7 @@ class TestOverflow:
     def test_the_way_there_is_filled_with_requests_that_find_a_slot_when_they_arrive(
         self, placement: PlacementPolicy
     ) -> None:
-        """150 ms there and back and 100 ms until the next heartbeat: ten requests leave in that time. Four times as
+        """Ten requests leave the peer within 150 ms of round trip and 100 ms until the next heartbeat. Four times as
         many may wait there where the wait is part of the cost."""
         one = busy_desk(placement)
         one.hear("gw-eu", EU, available=1, room=0, rtt_ms=150, release_ns=25 * MS)
@@ -486,7 +486,7 @@ class TestOverflow:
         assert started(one.probe("r0")) == ["r0"]
 
     def test_what_an_engine_finds_fault_with_it_has_not_read(self, placement: PlacementPolicy) -> None:
-        """Here or elsewhere: what is known of the conversation before stays known."""
+        """The index keeps what it knows of the conversation before, for a replica here and for a peer."""
         at_home, away = desk(replicas=1, placement=placement), busy_desk(placement)
         for one, index in ((at_home, at_home.core.placer.replica_index), (away, away.core.placer.peer_index)):
             one.ask("first", prompt="x" * 400)
@@ -635,15 +635,15 @@ class TestShadow:
 
 
 class _Region:
-    """A gateway of a replica or two and a peer abroad, under one mode of overflow. What happens is drawn, the same for
-    every mode for as long as it orders the same."""
+    """Gateway with one or two replicas and a peer abroad, under one overflow mode. Events are drawn at random; they are
+    the same for every mode for as long as the modes give the same orders."""
 
     def __init__(self, seed: int, mode: OverflowMode) -> None:
         self._rng = random.Random(seed)
         config = CoreConfig(placement=PlacementConfig(overflow=mode))
         self.one = desk(replicas=1 + seed % 2, peers=[EU_PEER], config=config)
         self.running: dict[str, str] = {}
-        """Each request that runs, and where."""
+        """Running requests and their targets."""
         self._asked = 0
 
     def step(self) -> list[Effect]:
@@ -675,7 +675,8 @@ class _Region:
 
 
 class TestShadowByCost:
-    """Where everybody is weighed at once, overflow would have done what the same rule says with those abroad."""
+    """Placement by cost weighs all targets at once: the shadow is the choice of the same rule with targets abroad
+    included."""
 
     CONFIG = TestShadow.CONFIG
 
@@ -683,7 +684,7 @@ class TestShadowByCost:
         return [(effect.request_id, effect.target.id) for effect in of_kind(ordered.RecordShadow, effects)]
 
     def beside(self, rtt_ms: int) -> Desk:
-        """One replica, and an idle gateway so far away."""
+        """One replica, and an idle peer at this round-trip time."""
         one = desk(replicas=1, peers=[EU_PEER], config=self.CONFIG)
         one.hear("gw-eu", EU, rtt_ms=rtt_ms)
         return one
@@ -732,7 +733,7 @@ class TestShadowByCost:
         assert len(recorded) == len(set(recorded)), "once for each request"
 
     def test_it_tells_what_overflow_would_have_done(self) -> None:
-        """Until the two part, which they do with the first that goes abroad."""
+        """The modes agree until the first forward, after which their runs differ."""
         seen = []
         for seed in range(30):
             on, shadow = _Region(seed, OverflowMode.ON), _Region(seed, OverflowMode.SHADOW)
@@ -946,7 +947,7 @@ class TestChangesOfTheFleet:
         assert started(one.ask("next")) == ["new"]
 
     def failed_at_r0(self, placement: PlacementPolicy) -> Desk:
-        """A request that waits, since the replica that it failed at is pending, and so is the other."""
+        """A waiting request that failed at r0; both replicas have pending requests."""
         one = desk(replicas=1, placement=placement)
         one.ask("q")
         one.tell(events.AssignmentApplied(2, (replica_spec("r0"), replica_spec("r1")), ()))
@@ -1027,7 +1028,7 @@ def test_time_never_goes_backwards() -> None:
 
 @under_both
 class TestKeysThatNarrow:
-    """A key's own rule holds besides the policy: at the door, in the queue, in the stamp of a forward."""
+    """A key's own rule applies beside the policy: at admission, in the queue, and in the stamp of a forward."""
 
     def ask(self, one: Desk, process: PlaceRule, request_id: str = "q") -> list[Effect]:
         narrowed = replace(profile(request_id), process=process)
@@ -1066,19 +1067,20 @@ class TestKeysThatNarrow:
 
 
 LONG = 1_000
-"""Words of a prompt that takes a replica a hundred milliseconds to read, as long as nobody knows better."""
+"""Words of a prompt that a replica needs a hundred milliseconds to read at the rate assumed at first."""
 
 
 def words(name: str, count: int = LONG) -> str:
-    """A prompt that shares its beginning with no other's."""
+    """Prompt that shares its beginning with no other prompt."""
     return f"{name:9} " * count
 
 
 class TestHolding:
-    """The default: while a replica reads, what it would take long to read waits here, where it can be thought again."""
+    """Default placement: while a replica reads, a request that it would take long to read waits here, where it can be
+    placed anew."""
 
     def reading(self, **more: object) -> Desk:
-        """One replica; `first` is being read there, and `waits` is as long."""
+        """One replica that reads `first`; `waits` is as long and waits."""
         one = desk(replicas=1, **more)  # type: ignore[arg-type]
         assert started(one.ask("first", prompt=words("first"))) == ["r0"]
         one.ask("waits", prompt=words("waits"))
@@ -1115,7 +1117,8 @@ class TestHolding:
 
     @pytest.mark.parametrize("tenant", ["default", "home"])
     def test_it_is_overtaken_by_no_more_than_was_before_it_and_than_it_brings(self, tenant: str) -> None:
-        """Whoever asks: also those who stand in another queue, and those who are looked at again and again."""
+        """The bound holds for requests of any tenant, also in another queue, and for requests that are looked at
+        repeatedly."""
         one = self.reading(own_policy=policy(US, tenants={TenantName("home"): TenantPolicy(rule(US))}))
         passed: list[RequestId] = []
         for i in range(100):
@@ -1138,10 +1141,11 @@ class TestHolding:
             begun += [leg.request_id for leg in of_kind(ordered.StartLeg, one.first_token(name))]
         assert begun == ["waits", "second", "third"]
 
-    # Its home changes
+    # Changes of the replica that a request is held for
 
     def between_two(self) -> tuple[Desk, str, str]:
-        """Both replicas read; what waits goes on from what its home has read. Gives its home, and the other."""
+        """Both replicas read; `waits` continues a prompt that its home has read. Returns the desk, the home and the
+        other replica."""
         one = desk(replicas=2)
         (home,) = started(one.ask("first", prompt=words("first")))
         (other,) = started(one.ask("second", prompt=words("second", 2 * LONG)))
@@ -1309,7 +1313,7 @@ class TestHolding:
         assert of_kind(ordered.RecordShadow, one.probe(running=1)) == []
 
     def test_a_stored_response_is_followed_at_its_own_time(self) -> None:
-        """What is kept of caches was told of a later moment than that of whoever was asked about last."""
+        """The books on caches were updated later than the time of the last request that was weighed."""
         one = desk(replicas=1)
         one.ask("first")
         one.tell(events.ResponseStored(RequestId("first"), 1, 1, "key"))
@@ -1328,18 +1332,19 @@ class TestHolding:
         assert started(one.tell(events.RequestArrived(follows, 60 * SECOND))) == ["r0"], "it could go nowhere else"
 
     def follow(self, one: Desk, request_id: str, prompt: str, *, is_control: bool = False) -> list[Effect]:
-        """What follows the response to `first`, which its replica made."""
+        """Request that follows the response to `first` at the replica that made it."""
         asked = replace(profile(request_id, prompt=prompt), follows="key", is_control=is_control)
         return one.tell(events.RequestArrived(asked, one.now_ns + 60 * SECOND))
 
     def followed(self, **more: object) -> Desk:
-        """`waits` waits while `first` is read, whose response others will follow."""
+        """`waits` waits while `first` is read; other requests will follow the response to `first`."""
         one = self.reading(**more)
         one.tell(events.ResponseStored(RequestId("first"), 1, 1, "key"))
         return one
 
     def test_what_follows_a_stored_response_overtakes_by_no_more_than_others(self) -> None:
-        """All of them say the same, which is no beginning of anything: it is read each time."""
+        """All of them have the same text, but it continues a stored response and begins no prompt: it is read each
+        time."""
         one, text = self.followed(), words("go on", 100)
         passed: list[str] = []
         for i in range(100):
@@ -1351,7 +1356,7 @@ class TestHolding:
         assert 0 < len(passed) <= bound // profile("q", prompt=text).prompt_bytes + 1
 
     def test_whoever_is_held_goes_though_one_after_another_follows_a_stored_response(self) -> None:
-        """The replica never has nothing to read, and never less than would be waited for."""
+        """The replica always has something to read, and never less than a request is held for."""
         one, text = self.followed(), words("go on", 700)
         unread = [leg.request_id for leg in of_kind(ordered.StartLeg, one.effects)]
         for i in range(20):
@@ -1403,13 +1408,13 @@ class TestHolding:
 
 
 class TestHoldingForACache:
-    """A prompt that nobody knows would push out of a full cache what is wanted back there sooner."""
+    """A new prompt would push prompts out of a full cache that will be asked for again sooner."""
 
     ROOM_TOKENS = 5_200
-    """For two prompts of `LONG` words, and hardly more."""
+    """Room for two prompts of `LONG` words, and hardly more."""
 
     def turn(self, one: Desk, name: str, request_id: str) -> None:
-        """Somebody goes on, who was last heard a tenth of a second ago."""
+        """Run the next turn of a session whose last turn was a tenth of a second ago."""
         one.wait(50 * MS)
         assert started(one.ask(request_id, prompt=words(name))) == ["r0"]
         one.first_token(request_id)
@@ -1417,7 +1422,7 @@ class TestHoldingForACache:
         one.probe(kv_tokens=self.ROOM_TOKENS, running=1)
 
     def living(self) -> Desk:
-        """Two sessions fill the one cache, and a request runs on."""
+        """Two sessions fill the only cache, and another request keeps running."""
         one = desk(replicas=1)
         one.probe(kv_tokens=self.ROOM_TOKENS)
         for i in range(60):
@@ -1460,7 +1465,7 @@ class TestHoldingForACache:
 
 
 def test_a_prompt_that_no_cache_has_room_for_goes_to_the_one_region_that_serves_it() -> None:
-    """Its engine says that it is too long, which nobody here could: waiting would end in a timeout."""
+    """The request is sent because only that engine can refuse it as too long; if it waited here, it would time out."""
     one = desk(replicas=0, peers=(peer_spec("gw-eu", EU),))
     capacity = ModelCapacity(MODEL, DEFAULT_POOL, EU, replicas=1, available=1, free_tokens=2048, room=1)
     report = LoadReport(GatewayId("gw-eu"), EU, 1, True, 1, "digest", (capacity,))

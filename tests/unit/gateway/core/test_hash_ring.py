@@ -26,7 +26,7 @@ def owners(ring: HashRing, names: dict[int, str], available: int = EVERYBODY) ->
 
 
 def test_short_names_share_no_points() -> None:
-    """As seeds of a weak mixer, small numbers and names that differ in a digit would meet."""
+    """A weak mixer would map seeds that are small numbers, or names that differ in one digit, to the same points."""
     points = [point for name in ("a0", "a1", "a6", "gw-1", "gw-2") for point in _points_of(name, 160)]
     assert len(set(points)) == len(points)
 
@@ -127,7 +127,7 @@ def test_any_history_of_changes_gives_the_ring_of_those_who_are_there(
 
 @pytest.mark.parametrize("count", [2, 3, 10, 150, 300])
 def test_the_owner_is_the_nearest_point_clockwise_however_far(count: int) -> None:
-    """Also past the last point, and after a walk over hundreds of points of those who are away."""
+    """Cases include keys past the last point and walks over hundreds of points of absent slots."""
     rng, names = random.Random(count), names_of(300)
     ring = ring_of(names, virtual_nodes=3)
     points = sorted((point, slot) for slot, name in names.items() for point in _points_of(name, 3))

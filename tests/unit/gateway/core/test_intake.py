@@ -1,4 +1,4 @@
-"""Who is let in and who is not; what becomes of those who are is the core's."""
+"""Admission of clients' requests and of forwards."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ class TestForwards:
         assert refusal(one, forward("q")) is RefusalReason.BUSY
 
     def test_more_forwards_than_slots_come_free_meanwhile_are_refused_at_once(self) -> None:
-        """Two slots, from one of which a request leaves every 50 ms. Until the origin hears of it, 100 ms pass, in
-        which two leave. Four times as many may wait here by the rule, and twice that and one more are taken."""
+        """A request leaves one of two slots every 50 ms, so two leave in the 100 ms until the origin hears of it. The
+        rule lets four times as many wait here; twice that, and one more, are accepted."""
         one = desk(replicas=[replace(replica_spec("r0"), slots=2)], peers=[EU_PEER])
         one.hear("gw-eu", EU, rtt_ms=0)
         one.ask("own")
@@ -185,7 +185,7 @@ def adopted(accepts: PlaceRule, name: str = "adopted", place: Place = US) -> Rep
 
 
 class TestAdoptedReplicas:
-    """Each takes only what arrived where its home accepts, whatever our own policy says."""
+    """An adopted replica takes only requests that arrived in a place its home accepts, whatever the own policy says."""
 
     def test_what_its_home_does_not_accept_is_refused_at_once_by_the_name_of_the_place(self) -> None:
         one = desk(replicas=[adopted(rule(EU))])
@@ -299,13 +299,13 @@ OTHER = ModelName("other")
 
 
 class TestFallbacks:
-    """Which of several models is meant: each is judged where it is served, and busy is not gone."""
+    """Choice among several models: each is judged where it is served, and a busy model still counts as served."""
 
     def first(self, one: Desk, *names: ModelName, follows: str = "") -> ModelName | None:
         return one.core.first_served(names or (MODEL, OTHER), TENANT, None, follows)
 
     def two(self, place: Place = US, **options: Any) -> Desk:
-        """The first stands in that place, the second here."""
+        """The first model is served in that place, the second here."""
         specs = (replica_spec("r1", place), replica_spec("r2", models=(OTHER,)))
         return desk(replicas=specs, **options)
 
@@ -318,7 +318,7 @@ class TestFallbacks:
     def test_residency_is_judged_for_each(self) -> None:
         one = self.two(EU, own_policy=policy(US, process=rule(US)))
         assert self.first(one) == OTHER
-        assert self.first(one, MODEL) == MODEL  # told by it why not
+        assert self.first(one, MODEL) == MODEL  # refused later, which tells the reason
 
     def test_who_is_busy_is_waited_for_and_who_is_down_is_not(self) -> None:
         one = self.two()

@@ -13,7 +13,8 @@ from tests.support.pools import LONG, LONG_POOL, POOLS, REPLICAS, SHORT, SHORT_P
 def refused(
     core: Desk, request_id: str, limit: int | None = 8192, attempt: int = 1, asked: int | None = None
 ) -> list[str]:
-    """Its engine takes nothing so long: whom it goes to next, and whether it ended."""
+    """End an attempt whose engine takes nothing so long. Returns the next target, or the outcome if the request
+    ended."""
     told = TooLong(limit, asked)
     effects = core.finish(request_id, LegResult.TOO_LONG, attempt, too_long=told, detail="status 400")
     return [*started(effects), *(outcome for _, outcome in ended(effects))]
@@ -81,7 +82,7 @@ def test_until_it_is_started_again() -> None:
 
 
 def test_whoever_waits_for_more_than_is_taken_after_all_waits_no_longer() -> None:
-    """The longest engine of all says that it takes less: what can go nowhere now is told so."""
+    """The longest engine turns out to take less: a waiting request that can go nowhere is refused at once."""
     core = pooled([member("l0", LONG)], [replace(LONG_POOL, threshold_tokens=65_536)])
     ask(core, "a", 60_000)
     core.probe("l0", waiting=1)
@@ -156,7 +157,7 @@ def test_preemptions_are_counted_by_pool_as_far_as_they_are_ours() -> None:
     assert core.core.replicas.preempted == {SHORT: 9}, "it was probed before it had any"
     tell(0, healthy=False)
     tell(9)
-    tell(2)  # a new life
+    tell(2)  # engine restarted
     tell(3)
     assert core.core.replicas.preempted == {SHORT: 10}
 

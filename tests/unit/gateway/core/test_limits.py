@@ -1,4 +1,5 @@
-"""Limits as one gateway keeps them by what it hears. What comes of several: tests/property/test_limits.py."""
+"""Limits as one gateway keeps them, given other gateways' reports. Several gateways together:
+tests/property/test_limits.py."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def alone(config: CoreConfig) -> Desk:
 
 
 def with_peers(config: CoreConfig, *peers: PeerSpec) -> Desk:
-    """One that has heard each of them say nothing."""
+    """Gateway that has heard a report without usage from each peer."""
     one = desk(config=config, peers=peers or (peer_spec("gw-eu", EU), peer_spec("gw-jp", AP)))
     for each in peers or one.core.peers:
         spec = each if isinstance(each, PeerSpec) else each.spec
@@ -55,7 +56,7 @@ def with_peers(config: CoreConfig, *peers: PeerSpec) -> Desk:
 
 
 def listen(one: Desk, duration_ns: int) -> None:
-    """Time passes, and each peer says again what it said last."""
+    """Let time pass while each peer repeats its last report."""
     for _ in range(duration_ns // (100 * MS)):
         one.wait(100 * MS)
         for state in list(one.core.peers):
@@ -76,7 +77,7 @@ LIMITS: dict[str, Any] = {"concurrency_max": 60, "requests_per_minute": 600, "to
 
 @pytest.mark.parametrize("case", [case for case in USE_CASES if case.believed], ids=lambda case: case.name)
 class TestALiar:
-    """Among two peers, of which the other one says nothing."""
+    """One of two peers reports false usage; the other reports none."""
 
     def lie(self, one: Desk, case: UseCase) -> None:
         message = beat(next(NUMBERS), {"tenant_uses": list(case.uses), "age_us": case.age_us})
@@ -170,7 +171,7 @@ class TestWithoutOthers:
         assert not one.core.limits.is_charged(RequestId("a"))
 
     def test_a_client_is_told_the_earliest_time_at_which_its_request_could_pass(self) -> None:
-        """What is set aside for a request under way may come back; what was used comes back with time alone."""
+        """Tokens reserved for a running request may be refunded; used tokens return only with time."""
         one = alone(limited(tokens_per_minute=1000))
         assert asked(one, request_id="a", tokens=590) is None
         assert asked(one, request_id="b", tokens=290) is None

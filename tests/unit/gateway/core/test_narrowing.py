@@ -33,7 +33,7 @@ tenants = st.sampled_from([CLINIC, BANK, ANYONE])
 
 
 def policies(digest: str) -> st.SearchStrategy[ResidencyPolicy]:
-    """Of one region: as a file says, or closed for want of one."""
+    """Policies of one region: as read from a file, or closed because the file is missing."""
     as_filed = st.builds(
         ResidencyPolicy,
         place=st.just(DUBLIN),

@@ -1,4 +1,4 @@
-"""What is kept of earlier answers about peers is what a look at all of them would give, whatever happens in between."""
+"""Cached answers about peers equal those of a look at all peers, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CONFIG = CoreConfig(attempt=AttemptConfig(breaker_failures_in_row=2, breaker_ope
 
 
 class Fleet:
-    """Peers, and one random thing after another that happens to them."""
+    """Peers, and random events that change them."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -69,7 +69,7 @@ class Fleet:
         self.peers.observe(observation, self.now_ns)
 
     def numbers(self, spec: PeerSpec) -> tuple[tuple[ModelCapacity, ...], tuple[ModelQueue, ...]]:
-        """As in its last heartbeat half of the time."""
+        """Capacities and queues of a heartbeat; half of the time they repeat the last one."""
         state = self.peers.get(spec.gateway_id)
         if state is not None and state.report is not None and self.rng.random() < 0.5:
             return state.report.capacities, state.report.queues

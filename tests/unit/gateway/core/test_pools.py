@@ -67,7 +67,7 @@ class TestALadder:
         [
             (1, (S,), (M, L)),
             (4000, (S,), (M, L)),
-            (4001, (M,), (L, S)),  # it fits into the short one, which is not meant for it
+            (4001, (M,), (L, S)),  # fits the short pool, which is not meant for it
             (4097, (M,), (L,)),
             (16_001, (L,), (M,)),
             (65_536, (L,), ()),
@@ -82,7 +82,8 @@ class TestALadder:
         assert (found.preferred, found.alternates) == (preferred, alternates)
 
     def test_what_is_asked_for_in_words_that_are_no_guess_decides_what_is_too_long(self) -> None:
-        """Without a maximum the answer's length is a guess; an engine would end it where its context ends."""
+        """The answer's length is a guess where the client states no maximum; an engine would end it where its context
+        ends."""
         assert fit(Ladder(THREE), 1_000_000, firm=1000).preferred == (L,)
         assert fit(Ladder(THREE), 1_000_000, firm=100_000).preferred == ()
 
@@ -173,7 +174,7 @@ class TestPlacement:
         assert not any(leg.may_be_longer for leg in legs)
 
     def test_residency_comes_first(self) -> None:
-        """Of what it may go to, the short pool is all there is; and what is too long for that is, here, too long."""
+        """The short pool is the only allowed one, so a request too long for it is too long here."""
         core = pooled([member("s0", SHORT), member("l0", LONG, EU)])
         core.tell(events.PolicyApplied(policy(US, process=rule(US))))
         assert started(ask(core, "a", 8100)) == ["s0"]
@@ -220,7 +221,7 @@ class TestAPoolIsGone:
         assert leg.decision.pool.step is PoolStep.STOOD_IN
 
     def test_the_short_one_and_the_long_one_has_a_queue(self) -> None:
-        """Whoever is left without a pool of their own does not wait for ever behind those who have one."""
+        """Requests without a pool of their own do not wait for ever behind requests that have one."""
         core = pooled()
         core.probe("s0", "s1", healthy=False)
         core.probe("l0", waiting=1)

@@ -90,7 +90,7 @@ def test_an_empty_chain_leaves_no_trace(index: PrefixIndex) -> None:
 
 
 def room_for(slots: list[int]) -> int:
-    """The bytes that one chain of 8 blocks takes for each of these slots."""
+    """Bytes that one chain of 8 blocks takes for each of these slots."""
     index = PrefixIndex(ROOMY_BYTES, TTL_NS)
     for number, slot in enumerate(slots):
         insert(index, f"{number}-------", slot)
@@ -306,7 +306,7 @@ def test_the_story_does_not_depend_on_how_bytes_hash() -> None:
     assert "Match(blocks=20" in stories.pop()
 
 
-# The checker itself
+# Checker of the index
 
 
 def spoil_subset(index: PrefixIndex) -> None:
@@ -341,7 +341,7 @@ def spoil_parent(index: PrefixIndex) -> None:
 def spoil_shared_int(index: PrefixIndex) -> None:
     insert(index, "yonder", 70, now_ns=3)
     node = index._nodes[chain_of("y")]
-    node.mask = int(str(node.mask))  # equal, yet another int
+    node.mask = int(str(node.mask))  # equal, but another int object
 
 
 def spoil_sizes(index: PrefixIndex) -> None:
@@ -375,7 +375,7 @@ def test_the_checker_sees(index: PrefixIndex, spoil: Callable[[PrefixIndex], Non
     assert index.check() != []
 
 
-# Honest size
+# Accuracy of the size
 
 
 def conversations(rng: random.Random, slots: int) -> Iterator[tuple[bytes, int]]:
@@ -422,7 +422,7 @@ def test_the_size_is_about_what_python_allocates(
 
 
 class TestBooksOfOneSlot:
-    """What a mirror of a cache asks of its index."""
+    """Queries that the model of a replica's cache makes to its index."""
 
     def test_a_slot_is_bounded_by_forgetting_its_earliest_chains(self, index: PrefixIndex) -> None:
         for now_ns, text in enumerate(["first", "second", "third"]):

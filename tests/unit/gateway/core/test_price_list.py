@@ -1,4 +1,4 @@
-"""Which prices are in force at which moment of the week."""
+"""Prices in force at each moment of the week."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.core.vocabulary import PoolName, RegionName
 
 DAY_S = 24 * 3600
 SATURDAY_S = 1_774_656_000
-"""The 28th of March 2026, 00:00 UTC."""
+"""Saturday, 28 March 2026, 00:00 UTC."""
 MONDAY_S = SATURDAY_S + 2 * DAY_S
 
 NIGHT = Hours(True, False, 0, 6 * 60, hour_micros=1_000_000)

@@ -1,4 +1,4 @@
-"""What a request adds to a bill."""
+"""Addition of a request to the bill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who could ever serve a request: what nobody could is refused at once, and what waits tells for whom."""
+"""Prospects of a request: it is refused at once if no target could ever serve it, and names what it waits for
+otherwise."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ NOWHERE = [("q", "rejected_residency_processing")]
 
 
 def us(*peers: PeerSpec, own_policy: object = None, **details: object) -> Desk:
-    """A gateway whose own replica is up, and serves the common model alone."""
+    """Gateway whose own replica is up and serves the common model alone."""
     return desk(replicas=1, peers=peers, own_policy=own_policy, **details)  # type: ignore[arg-type]
 
 
@@ -80,7 +81,7 @@ def knowing_rare_in(place: Place, own_policy: object = None, **details: object) 
 
 
 def said_nothing(peer: PeerSpec, now_ns: int) -> events.PeersObserved:
-    """A heartbeat of a gateway that has no replicas."""
+    """Heartbeat of a gateway that has no replicas."""
     report = LoadReport(peer.gateway_id, peer.place, 1, accepting=True, assignment_version=1, policy_digest="digest")
     return events.PeersObserved((PeerObservation(report, now_ns, now_ns, 10 * MS, 10 * MS),))
 
@@ -114,7 +115,7 @@ class TestWhatNobodyCouldServe:
         assert ended(one.ask("q")) == NOWHERE
 
     def test_a_gateway_that_may_see_it_before_replicas_that_may_not(self) -> None:
-        """The peer stands where it may be; what it would be run on does not."""
+        """The peer is in an allowed place; its replicas are not."""
         one = us(AP_PEER, own_policy=HOME_AND_AP)
         one.hear("gw-ap", AP)
         assert ended(one.tell(_heard_elsewhere(one))) == []
@@ -143,7 +144,7 @@ class TestWhatNobodyCouldServe:
         assert detail_of(told) == "the model `rare` is not served here, and nothing leaves the region"
 
     def test_a_peer_that_has_only_begun_has_not_lost_what_it_served(self) -> None:
-        """A gateway that is started anew may speak before its replicas are found."""
+        """A restarted gateway may send heartbeats before its replicas are found."""
         one = knowing_rare_in(EU)
         one.hear("gw-far", EU, model=RARE, available=0)
         assert ended(one.ask("q", model=RARE)) == []
@@ -170,7 +171,7 @@ class TestWhatNobodyCouldServe:
 
 
 def _heard_elsewhere(one: Desk) -> events.PeersObserved:
-    """The gateway in AP says that its replicas for the rare model stand in the EU."""
+    """The gateway in AP reports that its replicas for the rare model are in the EU."""
     (state,) = one.core.peers
     assert state.observation is not None
     (capacity,) = state.observation.report.capacities
@@ -181,7 +182,7 @@ def _heard_elsewhere(one: Desk) -> events.PeersObserved:
 
 
 class TestWhatMayCome:
-    """It waits, and says for whom."""
+    """Waiting requests name what they wait for."""
 
     def test_a_replica_that_is_down(self) -> None:
         one = us()
@@ -257,7 +258,8 @@ class TestWhatMayCome:
 
 
 class TestOursThatAreAway:
-    """Somebody else serves them, of whom nothing may have been heard yet: they are no unknown models."""
+    """Replicas of this gateway that another gateway serves: their models are known, even if that gateway was never
+    heard."""
 
     def away(self, *peers: PeerSpec, own_policy: object = None) -> Desk:
         one = us(*peers, own_policy=own_policy)
@@ -294,7 +296,7 @@ class TestOursThatAreAway:
 
 
 class TestJudgedAgain:
-    """Whoever waits is told as soon as nobody could come any more."""
+    """A waiting request ends as soon as no target could serve it any more."""
 
     def waiting(self, own_policy: object = None) -> Desk:
         one = knowing_rare_in(EU, own_policy)
@@ -327,7 +329,7 @@ class TestJudgedAgain:
         assert ended(one.hear("gw-far", EU, model=MODEL)) == [("q", "rejected_unknown_model")]
 
     def test_when_the_last_that_might_have_served_it_says_that_it_serves_nothing(self) -> None:
-        """All that is known of the other one is that it serves this where it may not be processed."""
+        """The other peer is known only to serve the model in a place where it may not be processed."""
         near = peer_spec("gw-near", AP)
         one = us(peer_spec("gw-far", EU), near, own_policy=HOME_AND_AP)
         one.hear("gw-far", EU, model=RARE)
@@ -357,7 +359,7 @@ class TestJudgedAgain:
         assert (result, refusal) == (LegResult.REFUSED, RefusalReason.RESIDENCY_STAMP)
 
     def test_who_waits_for_a_stored_response_that_may_not_be_gone_back_to(self) -> None:
-        """It is held somewhere that the policy forbids by now."""
+        """The response is stored in a place that the policy has come to forbid."""
         one = us(EU_PEER, own_policy=policy(US))
         occupy(one)
         one.hear("gw-eu", EU)

@@ -1,4 +1,4 @@
-"""What is told to peers, and when."""
+"""Load reports to peers: content and timing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_change_is_told_within_the_interval_and_not_more_often() -> None:
 
 
 def small_changes(change_share: float) -> list[PublishLoad]:
-    """One of twenty replicas is full, then free, then full, ...; for a second and a half."""
+    """Reports of a second and a half in which one of twenty replicas is full and free by turns."""
     one = desk(replicas=20)
     one.tell(ConfigApplied(CoreConfig(observation=ObservationConfig(publish_change_share=change_share))))
     one.probe()
@@ -62,7 +62,7 @@ def test_the_last_one_to_go_and_the_first_to_come_back_always_matter() -> None:
 
 
 def test_what_is_read_and_what_is_free_by_less_than_a_prompt_more_or_less_is_no_news() -> None:
-    """Of a busy replica with a full cache both come to nothing and back all the time."""
+    """Both figures of a busy replica with a full cache go to zero and back all the time."""
     config = CoreConfig(observation=ObservationConfig(publish_change_share=0.25))
     one = desk(replicas=1, config=config)
     one.probe(running=50, kv_tokens=1_000_000)

@@ -72,7 +72,7 @@ def test_no_narrowing_brings_a_place_in_that_the_table_has_not(rule: PlaceRule, 
 
 
 def test_what_a_peer_says_of_where_it_ran_is_held_against_the_table() -> None:
-    """The rule that travels with a forward is what its answer is held against."""
+    """A peer's answer is checked against the rule that travels with the forward, which the table has narrowed."""
     kept = within(policy(EU, PlaceRule(frozenset({EU.jurisdiction}))), table(EU, US))
     assert processing_rule(kept, TENANT).allows(EU)
     assert not processing_rule(kept, TENANT).allows(Place(RegionName("us-west-2"), EU.jurisdiction))

@@ -1,4 +1,4 @@
-"""Loads, availability masks and what observations do to them."""
+"""Loads and availability masks of replicas, and the effect of observations on them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_one_that_turns_attempts_away_rests_longer_each_time_whatever_its_probes
 
 
 def turned_away(some: Replicas, now_ns: int) -> Standing:
-    """Two attempts at once, and then a probe that tells of an idle engine."""
+    """End two attempts as busy at once, then observe an idle engine; return the standing."""
     state = some.at(0)
     for number in range(2):
         some.started(state, (RequestId("q"), number, 1), now_ns)
@@ -169,7 +169,7 @@ LATE_BEFORE_ITS_TIMER = [("probe", 0, 0, True, 1_000, 1_000, True), ("probe", 0,
 def test_what_a_probe_changes_is_what_a_look_at_the_replica_would(
     mode: PushingMode, steps: list[tuple[str, int, int, bool, int, int, bool]]
 ) -> None:
-    """Also of one that was long on its way, or that comes before a timer that is due."""
+    """Probes that were long on their way, or that come before a due timer, are included."""
     timers, now_ns = Timers(), 0
     some = Replicas(CoreConfig(pushing=PushingConfig(mode=mode)), timers)
     some.assign([replica_spec("r0")], 0)
@@ -197,5 +197,5 @@ def test_what_a_probe_changes_is_what_a_look_at_the_replica_would(
 
 
 def found(some: Replicas, timers: Timers) -> tuple[object, ...]:
-    """All that a refresh of the first replica may change."""
+    """State that a refresh of the first replica may change."""
     return some.at(0).standing, some.available, some.reachable, timers.next_ns(), dict(some._levels._load_of)

@@ -18,7 +18,7 @@ ASKED = RequestId("q")
 
 @dataclass
 class Legs:
-    """One request in two legs: a prefill at `r0` and a decode at `r1`, or whatever roles a test gives them."""
+    """One request in two legs: a prefill at `r0` and a decode at `r1`, or the roles that a test gives them."""
 
     roles: tuple[LegRole, LegRole] = (LegRole.PREFILL, LegRole.DECODE)
     desk: Desk = field(default_factory=desk)
@@ -133,7 +133,7 @@ def test_an_error_of_ours_in_either_leg_ends_the_request_and_stops_the_other(lat
 
 @pytest.mark.parametrize("later", [LegResult.CLIENT_ERROR, LegResult.FAILED, LegResult.CANCELLED, LegResult.INTERNAL])
 def test_once_the_client_has_its_answer_nothing_can_spoil_it(later: LegResult) -> None:
-    """Neither the other leg, nor the deadline, nor the client's leaving."""
+    """Neither the other leg, nor the deadline, nor the client's leaving changes the outcome."""
     legs = Legs()
     assert stopped(legs.end(2, LegResult.COMPLETED)) == [1]
     assert legs.outcome is Outcome.COMPLETED
@@ -194,7 +194,7 @@ steps = st.one_of(
 def test_in_whatever_order_legs_end_the_request_ends_once_and_nothing_is_left(
     roles: tuple[LegRole, LegRole], told: list[tuple[str, int]]
 ) -> None:
-    """The checker looks after every event; late words of legs that are over are part of the game."""
+    """The checker runs after every event; events of ended legs are included."""
     legs = Legs(roles)
     for what, leg in told:
         if what == "first token":

@@ -1,4 +1,4 @@
-"""A core whose answers break: who goes on with them, how often, and who is spared."""
+"""Broken answers: the targets that continue them, the number of resumes, and the targets that are spared."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REST = replace(profile("r1", prompt="hello and what was said"), goes_on=True)
 
 
 def breaks(one: Desk, attempt: int = 1, result: LegResult = LegResult.FAILED, **more: object) -> list[str]:
-    """After its first token. Gives what is ordered then."""
+    """Break the answer after its first token; return the orders that follow."""
     one.first_token("r1", attempt)
     return told(one.finish("r1", result, attempt, detail="it broke off", rest=REST, **more))
 
@@ -107,7 +107,7 @@ def test_tokens_in_between_clear_the_suspicion() -> None:
 
 
 def test_whoever_knows_no_such_rest_is_not_to_blame_and_somebody_else_may() -> None:
-    """Another version, a smaller context."""
+    """The refusing engine may be another version or have a smaller context."""
     one = answering(replicas=3)
     breaks(one)
     second = of_kind(StartLeg, one.effects)[-1].target
@@ -138,7 +138,7 @@ def test_a_spent_retry_budget_goes_on_with_nobody() -> None:
 
 
 def test_all_that_a_target_held_go_on_once_whatever_that_budget_is() -> None:
-    """Else most of what a region held would break with it. It is no further load: the region had it."""
+    """Most answers that a region held would else break with it. Resumes are no further load: the region had it."""
     one = desk(replicas=0, peers=[peer_spec("gw-eu", EU), peer_spec("gw-ap", EU)], config=ONE_RETRY)
     one.hear("gw-eu", EU, available=50)
     names = [f"r{number}" for number in range(20)]
@@ -195,7 +195,7 @@ def test_how_it_ends_says_that_it_broke() -> None:
 
 
 def test_engines_are_asked_for_token_ids_where_that_is_wanted_and_once() -> None:
-    """A rest is written as its client knows it, without them."""
+    """The rest of an answer is written as its client knows it, without token ids."""
     one = answering(token_ids=True)
     breaks(one)
     first, second = of_kind(StartLeg, one.effects)
@@ -204,11 +204,11 @@ def test_engines_are_asked_for_token_ids_where_that_is_wanted_and_once() -> None
     assert plain.extras == ()
 
 
-# One bound for a request, over all gateways that have to do with it
+# One bound per request over all gateways involved
 
 
 def of_another(replicas: int = 3, *, left: Resumes | None, goes_on: bool = False) -> Desk:
-    """A core that has been forwarded a request, or the rest of one."""
+    """Core that a request, or the rest of one, was forwarded to."""
     one = desk(replicas=replicas, peers=[peer_spec("gw-eu", EU)])
     told = forward("r1")
     told = replace(told, profile=replace(told.profile, goes_on=goes_on), resumes_left=left)
@@ -217,7 +217,7 @@ def of_another(replicas: int = 3, *, left: Resumes | None, goes_on: bool = False
 
 
 def forwarded(*, resumes_max: int = 3) -> Desk:
-    """A core that forwards, as nobody is free at home."""
+    """Core that forwards because it has no replicas."""
     names = [f"gw-{number}" for number in range(4)]
     peers = [peer_spec(name, EU) for name in names]
     one = desk(replicas=0, peers=peers, config=CoreConfig(resume=ResumeConfig(resumes_max=resumes_max)))
@@ -250,7 +250,7 @@ def test_nothing_is_said_of_an_answer_that_cannot_go_on() -> None:
 
 @pytest.mark.parametrize(("left", "resumes"), [(Resumes(1), 1), (Resumes(0), 0), (Resumes(900), 3), (None, 3)])
 def test_who_was_forwarded_it_goes_on_no_more_often_than_it_may(left: Resumes | None, resumes: int) -> None:
-    """Nor more often than its own operator allows; a peer of the version before does not say."""
+    """The gateway's own maximum applies too; a peer of the version before states no number."""
     one = of_another(6, left=left)
     for attempt in range(1, resumes + 1):
         assert breaks(one, attempt) not in ([], [Outcome.FAILED_MIDSTREAM])
@@ -277,7 +277,7 @@ def test_whoever_claims_that_all_was_used_ends_it_and_whoever_says_nothing_used_
 
 
 def test_it_waits_a_moment_only_for_what_others_may_do_and_has_used_none() -> None:
-    """Whoever forwarded it may use that one."""
+    """The gateway that forwarded the request may use that resume."""
     one = of_another(1, left=Resumes(3))
     one.first_token("r1")
     one.probe(healthy=False)
@@ -288,7 +288,7 @@ def test_it_waits_a_moment_only_for_what_others_may_do_and_has_used_none() -> No
 
 
 def test_a_rest_that_is_forwarded_waits_no_longer() -> None:
-    """Its client has a part of its answer already, and there are others."""
+    """The client has a part of the answer already, and other targets exist."""
     one = of_another(1, left=Resumes(3), goes_on=True)
     told = forward("r2")
     one.probe(healthy=False)
@@ -298,7 +298,7 @@ def test_a_rest_that_is_forwarded_waits_no_longer() -> None:
 
 
 def test_deaths_are_carried_to_who_is_forwarded_it() -> None:
-    """One engine has died of this rest before it came here: one more, and nobody is asked again."""
+    """One engine died of this rest before it was forwarded here; after one more, no target is asked again."""
     one = of_another(left=Resumes(2, first_step_deaths=1), goes_on=True)
     (end,) = of_kind(EndRequest, one.finish("r1", LegResult.FAILED))
     assert (end.outcome, end.is_final) == (Outcome.FAILED_BEFORE_FIRST_BYTE, True)
@@ -315,7 +315,7 @@ def test_a_rest_that_was_forwarded_kills_no_more_than_two_either() -> None:
 
 
 def test_deaths_are_carried_back_to_who_forwarded_it() -> None:
-    """One there, after what was said last, and one here."""
+    """One engine died there after the last output, and one dies here."""
     one = forwarded()
     breaks(one, resumes_used=Resumes(1, first_step_deaths=1))
     (end,) = of_kind(EndRequest, one.finish("r1", LegResult.FAILED, 2))
@@ -323,7 +323,7 @@ def test_deaths_are_carried_back_to_who_forwarded_it() -> None:
 
 
 def test_a_peer_that_counts_has_died_of_nothing_itself() -> None:
-    """It found nobody to ask, and says that nobody died there."""
+    """The peer found no target, and reports that no engine died there."""
     one = forwarded(resumes_max=9)
     breaks(one)
     assert not of_kind(EndRequest, one.finish("r1", LegResult.FAILED, 2, resumes_used=Resumes(0)))
@@ -334,7 +334,7 @@ def test_a_peer_that_counts_has_died_of_nothing_itself() -> None:
 
 
 def test_nobody_counts_a_rest_among_the_requests_that_it_may_try_again_for() -> None:
-    """Or each resume elsewhere would be worth a share of another one here."""
+    """Each resume of another gateway's request would else earn a share of a retry here."""
     attempt = AttemptConfig(retry_budget_share=1.0, retry_budget_min=1)
     one = desk(replicas=6, peers=[peer_spec("gw-eu", EU)], config=CoreConfig(attempt=attempt))
     for name in ("r1", "r2"):
@@ -346,7 +346,7 @@ def test_nobody_counts_a_rest_among_the_requests_that_it_may_try_again_for() -> 
 
 
 def test_late_words_of_whoever_broke_it_change_nothing() -> None:
-    """The first engine comes back, and goes on talking."""
+    """The first engine returns and goes on sending."""
     one = answering(replicas=3)
     breaks(one)
     one.first_token("r1", 2)

@@ -1,4 +1,4 @@
-"""Who yields goes where there is room to spare."""
+"""Placement of requests that yield: they go where room is left over."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class TestOtherGateways:
 @pytest.mark.parametrize("placement", POLICIES)
 class TestMoreThanItsShare:
     def flooded(self, placement: PlacementPolicy, peers: Sequence[PeerSpec] = ()) -> Desk:
-        """Zeta was here a moment ago; acme runs all that runs, and its second prompt is being read."""
+        """Tenant zeta was here a moment ago; all that runs is acme's, whose second prompt is being read."""
         config = CoreConfig(sharing=SharingConfig(yields_above=1.2), queue=QueueConfig(wait_max_ns=300 * SECOND))
         one = desk(replicas=1, placement=placement, config=config, peers=peers)
         assert started(ask(one, "z1", INTERACTIVE, "zeta")) == ["r0"]

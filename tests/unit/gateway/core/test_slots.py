@@ -1,4 +1,4 @@
-"""Slots of one engine: what is declared, told or learnt of them, and how many are free."""
+"""Slots of one engine: declared, reported or learnt, and the number that is free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both kinds of target have in common: slots, wake-ups, and who answers for what failed where."""
+"""Common behaviour of both kinds of target: slots, wake-ups, and responsibility for failures."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ HOME, LIMIT = 8_192, 16_384
 
 
 class Pools:
-    """A threshold, and requests that end in the pools on both sides of it."""
+    """Threshold, and requests that end in the pools on both sides of it."""
 
     def __init__(self, config: ThresholdConfig = CONFIG, home: int = HOME, limit: int = LIMIT) -> None:
         self.now_ns = 0
         self.threshold = Threshold(config, home, limit, 0)
 
     def end(self, count: int = 100, *, troubled: int = 0, late_short: int = 0, late_long: int = 0) -> Move | None:
-        """So many in the short pool and half as many in the long one, over an interval."""
+        """End `count` requests in the short pool and half as many in the long one, over an interval."""
         for number in range(count):
             after_ns = 3 * SECOND if number < late_short else SECOND
             trouble = Trouble.PREEMPTED if number < troubled else None

@@ -24,7 +24,7 @@ def configure(core: Desk, config: ThresholdConfig) -> None:
 
 
 def refuse_many(core: Desk, count: int = 12) -> None:
-    """Their engine takes none of them."""
+    """Let the short pool's engine refuse each of `count` requests for its length."""
     for number in range(count):
         core.now_ns += SECOND // 5
         ask(core, f"r{number}", 100)
@@ -70,7 +70,7 @@ def test_what_was_not_touched_stands_where_it_stood_after_another_config() -> No
 
 
 def test_preemptions_that_engines_tell_bring_it_down() -> None:
-    """They tell how many, and not whom."""
+    """Engines report how many sequences they preempted, not which."""
     core = tuned()
     home = core.core.tuning.thresholds[SHORT].tokens
     for number in range(12):

@@ -1,4 +1,4 @@
-"""One deadline per timer, earliest first, memory bounded by the timers that are set."""
+"""Timers: one deadline each, earliest first, memory bounded by the timers that are set."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tests.support.core import profile as a_profile
 
 CONFIG = TokenBudgetConfig()
 TRUE_RATIOS = {Category.PROSE: 4.48, Category.CODE: 3.52, Category.CJK: 2.01, Category.MIXED: 3.81}
-"""Table 4's."""
+"""Bytes per token by category, from Table 4 of the paper."""
 
 
 def request(
@@ -66,8 +66,8 @@ def test_nobody_counted_text_then_all_bytes_of_the_prompt_stand_in() -> None:
 
 @pytest.mark.parametrize("category", list(Category))
 def test_fifty_answers_bring_a_ratio_within_the_papers_error(category: Category) -> None:
-    """Noise of a tenth, as texts differ; Table 4: at most 3.5 % off. β = 0.95 from the start would leave CJK 7.6 % off
-    (of 4.0)."""
+    """Ratios have noise of a tenth, as texts differ; Table 4: at most 3.5 % off. β = 0.95 from the start would leave
+    CJK 7.6 % off (of 4.0)."""
     rng = random.Random(7)
     truth = TRUE_RATIOS[category]
     budget = TokenBudget(CONFIG)
@@ -131,7 +131,7 @@ def test_a_tenant_unlike_everyone_else_is_estimated_by_its_own_prompts_and_the_o
         taught(budget, Category.PROSE, 1.4, 1, tenant="odd")
     assert budget.estimate(request(tenant="odd")).prompt_tokens == pytest.approx(8000 / 1.4, rel=0.05)
     assert budget.estimate(request(tenant="everyone")).prompt_tokens == pytest.approx(8000 / 4.5, rel=0.05)
-    assert budget.estimate(request(tenant="new")).prompt_tokens > 8000 / 3.0  # nobody knows: on the high side
+    assert budget.estimate(request(tenant="new")).prompt_tokens > 8000 / 3.0  # unknown tenant: on the high side
 
 
 def test_models_and_categories_know_nothing_of_each_other() -> None:

@@ -1,4 +1,4 @@
-"""What a load report says anew."""
+"""Fields of a load report whose change is news."""
 
 from __future__ import annotations
 

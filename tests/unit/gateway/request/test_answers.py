@@ -169,7 +169,8 @@ ODD_JSON = st.recursive(_ODD, lambda inner: _objects(inner) | st.builds("[{},{}]
 
 @given(ODD_JSON | st.text(), st.sampled_from([400, 404, 429, 500, 503]))
 def test_no_json_is_too_odd_for_whoever_reads_it(text: str, status: int) -> None:
-    """Nothing here raises: an answer is sound, or it is a fault of the target's, in a shape that a client can read."""
+    """Inspection never raises: an answer is sound, or it is a fault of the target's, in a shape that a client can
+    read."""
     body = text.encode()
     answer = inspect_answer(body)
     fault = answer.fault

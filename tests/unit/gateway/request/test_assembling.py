@@ -1,4 +1,5 @@
-"""Held against what vLLM said, of one request both whole and as a stream (`tests/recordings`)."""
+"""Assembled answers compared with vLLM's answers, recorded for one request both whole and as a stream
+(`tests/recordings`)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def path_of(case: str) -> str:
 
 
 def assembled(case: str, stream: bytes, size: int = 1 << 20) -> bytes:
-    """Fed as the relay does, in pieces of any size."""
+    """Assemble a stream fed as the relay does, in pieces of `size` bytes."""
     scanner, assembler = EventScanner(), Assembler(path_of(case), recorded(case, "prefill.json"), bytes_max=LIMIT)
     for start in range(0, len(stream), size):
         assembler.feed(scanner.feed(stream[start : start + size]))
@@ -106,7 +107,7 @@ def test_an_answer_of_reasoning_alone_has_no_text() -> None:
 
 
 def test_another_version_has_other_fields() -> None:
-    """What the prefill's version does not have is not made up, and what only the stream has is kept."""
+    """Fields that the prefill's version lacks are not made up, and fields that only the stream has are kept."""
     skeleton = {
         "id": "p",
         "object": "chat.completion",

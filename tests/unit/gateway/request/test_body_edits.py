@@ -1,4 +1,4 @@
-"""A splice is held against what `json` makes of the body before and after it."""
+"""Splices compared with what `json` makes of the body before and after them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pairs(body: bytes) -> Any:
 
 
 class Members(list[tuple[str, Any]]):
-    """An object that may name a member twice."""
+    """Object that may name a member twice."""
 
 
 names = st.sampled_from((NAME, "cache_sal", "\\cache_salt", 'x"cache_salt', "model", "{", ",", '"', "ü")) | st.text()
@@ -45,7 +45,8 @@ space = st.text(" \t\n\r", max_size=3)
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[bytes, list[tuple[str, Any]]]:
-    """With odd spaces and spellings; a value of ours is a string or null, as the door lets it in."""
+    """Bodies with odd white space and spellings; the value of the member to be set is a string or null, as the HTTP
+    edge admits it."""
     members = Members(
         (name, draw(st.none() | st.text()) if name == NAME else draw(values))
         for name in draw(st.lists(names, max_size=6))
@@ -183,7 +184,7 @@ MANY = [Member(f"member_{letter}") for letter in "abcdefghijklmnop"]
 
 
 class Counted:
-    """In a decoder's place: how many bytes all looks together have read."""
+    """Decoder that counts the bytes of all its reads."""
 
     def __init__(self, decoder: msgspec.json.Decoder[Any]) -> None:
         self._decoder = decoder
@@ -200,7 +201,7 @@ def of_many(body: bytes) -> bytes:
 
 @pytest.mark.parametrize("spelling", [b"", b'"\\u006d\\u0065"'])
 def test_many_members_cost_no_more_to_find_than_one(monkeypatch: pytest.MonkeyPatch, spelling: bytes) -> None:
-    """Each is named at the top and again, several times, behind what takes long to read."""
+    """Each member is named at the top and again, several times, behind a value that takes long to read."""
     counted = Counted(body_edits._ANYTHING)
     monkeypatch.setattr(body_edits, "_ANYTHING", counted)
     named = b",".join(member.named(b"1") for member in MANY)

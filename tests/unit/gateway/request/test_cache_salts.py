@@ -37,7 +37,8 @@ def test_each_tenant_and_each_salt_of_its_own_is_apart_from_all_others() -> None
 
 
 def test_it_is_the_same_in_every_gateway_and_does_not_change_between_versions() -> None:
-    """What engines hold would be unknown after an upgrade, and in the regions that are not upgraded yet."""
+    """Different salts would lose engines' caches on an upgrade, and would not match those of regions not upgraded
+    yet."""
     assert text_of(ACME) == text_of(ACME, CacheSalts(EngineCacheConfig())) == "67db0e9304be5c5e6f8e1d3004e9bc26"
     assert text_of(ACME, cache_salt="s") == "4d239b476dd4cc0a8cdf854eb1715632"
 
@@ -79,7 +80,7 @@ def test_whether_it_replaces_one_of_the_client_s_is_told() -> None:
 
 @pytest.mark.parametrize("config", [{}, {"shared_tenants": (ACME, BETA)}, {"isolate_tenants": False}])
 def test_our_own_knowledge_of_prompts_is_kept_apart_just_as_engines_are(config: dict[str, Any]) -> None:
-    """A match that no engine has would send requests to the wrong place; a missed one costs a prefill."""
+    """A match that no engine has would send requests to the wrong place; a missed match costs a prefill."""
     salts, model = CacheSalts(EngineCacheConfig(**config)), ModelName("m")
     callers = [(tenant, own) for tenant in (ACME, BETA, GAMMA) for own in (None, "s", "t")]
     for tenant, own in callers:

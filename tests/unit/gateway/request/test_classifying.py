@@ -1,4 +1,4 @@
-"""Examples whose kind nobody would argue about; docs/results/token-budget-classifier.md has figures on real texts."""
+"""Texts of an undisputed category; docs/results/token-budget-classifier.md has figures on real texts."""
 
 from __future__ import annotations
 

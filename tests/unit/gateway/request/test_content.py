@@ -1,4 +1,4 @@
-"""What a body holds for the model, however its client writes JSON."""
+"""Content of a body for the model, however its client writes JSON."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_prompt_of_tokens_is_counted_by_its_client() -> None:
 
 
 def test_what_has_too_many_parts_counts_as_it_was_written() -> None:
-    """Taken apart it would hold up all others."""
+    """Parsing its parts would hold up all other requests."""
     parts: list[dict[str, str]] = [{}] * 20_000
     found = read(CHAT_PATH, messages=parts)
     assert found.text_bytes == len(json.dumps(parts))
@@ -160,7 +160,7 @@ class TestReader:
         assert self.read(model="other") is None
 
     def test_assumed_image_tokens_alone_refuse_no_request(self) -> None:
-        """An estimate may be half as much again as what the longest pool takes."""
+        """An estimate may exceed the longest pool's context by half, and assumed tokens alone stay within that half."""
         tokens = MediaTokens(lambda: self.CONFIG, lambda _: 40)
         reader = ContentReader(lambda: self.CONFIG, lambda _: True, tokens)
         image = {"type": "image_url", "image_url": {"url": PICTURE}}

@@ -1,4 +1,4 @@
-"""What a gateway's driver adds to the pump: it publishes, and holds a mailbox for each open request."""
+"""Additions of a gateway's driver to the pump: it publishes load, and holds a mailbox for each open request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Answer = Callable[[Any], Iterable[Effect]]
 
 
 class ScriptedCore:
-    """Answers each kind of event as the test says, and remembers what it was told."""
+    """Core that answers each kind of event as the test says, and records what it was told."""
 
     def __init__(self, **answers: Answer) -> None:
         self.answers = answers

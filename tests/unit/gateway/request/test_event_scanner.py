@@ -276,7 +276,7 @@ class TestOddEvents:
 
     @pytest.mark.parametrize("payload", [b"5", b'["error"]', b'"error"', b"\xff"])
     def test_one_that_has_begun_goes_on(self, payload: bytes) -> None:
-        """Whatever it means, the client may know it."""
+        """Events of unknown meaning are passed on, since the client may know them."""
         sent = (chat({"content": "x"}), b"data: " + payload + b"\n\n", chat({}, "stop"))
         scanner, released = scan(*sent)
         assert (scanner.fault, released) == (None, b"".join(sent))
@@ -351,7 +351,7 @@ class TestMessages:
 
 
 class TestContentEvents:
-    """What stands in for a count of tokens where the engine gives none."""
+    """Count of content events, used where the engine gives no count of tokens."""
 
     @pytest.mark.parametrize(
         ("pieces", "expected"),
@@ -407,7 +407,7 @@ class TestOversizedEvents:
 
 
 class TestWhatADecodeWorkerGivesUp:
-    """vllm-ascend says `stop` of it, and no text may come with it."""
+    """vllm-ascend ends a request that it gives up with `stop`, possibly without any text."""
 
     RECOMPUTED = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": "recomputed"}]})
 

@@ -1,4 +1,4 @@
-"""What engines are asked to tell for us: asked as they understand it, and gone again before a client sees it."""
+"""Extras: figures that the gateway asks engines for, in each engine's terms, and removes before a client sees them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ RECORDINGS = Path(__file__).parents[3] / "recordings" / "vllm-0.32.0"
 
 
 def asked(body: bytes, wanted: Iterable[Extra] = (Extra.USAGE,), path: str = CHAT_PATH) -> dict[str, object] | None:
-    """The body as it goes out; None: as it came."""
+    """Members of the body as it goes out; None if it goes out as it came."""
     settings, extras = ask_for(wanted, path, body)
     assert len(settings) == len(extras)
     return json.loads(b"".join(set_members(body, settings))) if settings else None
 
 
 def shown(stream: bytes, cuts: Iterable[int] = (), extras: tuple[Extra, ...] = ALL, limit: int = 1 << 20) -> bytes:
-    """What the client gets of a stream that comes in pieces."""
+    """Bytes that the client gets of a stream that comes in pieces."""
     scanner, withheld = EventScanner(event_bytes_max=limit), Withheld(extras)
     borders = [0, *sorted(cuts), len(stream)]
     out = b""
@@ -88,7 +88,7 @@ class TestAsking:
 
 @pytest.mark.parametrize("name", [path.name.split(".")[0] for path in sorted(RECORDINGS.glob("*.stream.sse"))])
 def test_of_a_recording_with_usage_one_without_it_is_left(name: str) -> None:
-    """Of vLLM 0.32: the fingerprint goes to the event that it would have stood in."""
+    """Recordings of vLLM 0.32: the fingerprint moves to the event that it would have been in without usage."""
     stream = (RECORDINGS / f"{name}.stream.sse").read_bytes()
     tells = json.loads((RECORDINGS / f"{name}.request.json").read_bytes())
     usage = re.findall(rb'data: [^\n]*"choices":\[\],"usage":[^\n]*\n\n', stream)
@@ -135,14 +135,14 @@ def test_the_client_gets_byte_for_byte_what_it_would_have_got(  # noqa: PLR0917
     between: list[tuple[int, str]],
     size: int,
 ) -> None:
-    """The emulated engine's stream, asked and unasked, with further events in it, in any pieces; `size`: of an event
-    that is larger than may be held."""
+    """The emulated engine's stream with and without extras, with further events in it, in any pieces. `size`: text
+    bytes of an event that may be too large to hold."""
 
     def stream(request: GenerationRequest) -> bytes:
         output = continuation("m", b"abcdefgh", tokens)
         told = Answer(request, "id-1", 1_795_242_050, 2, output).piece(0, tokens, reason)
         parts = told.split(b"\n\n")[:-1]
-        for place, text in between:  # where both have the same ones before and after
+        for place, text in between:  # events before and after are in both streams
             parts.insert(min(place, tokens), b": " + json.dumps(text).encode())
         if size:
             parts.insert(0, b'data: {"choices":[{"delta":{"content":"%b"}}]}' % (b"x" * size))
@@ -167,7 +167,7 @@ def test_only_one_event_is_taken_out() -> None:
 
 
 class TestRelayed:
-    """Through a request's owner, whose client asked for nothing."""
+    """Relay by a request's owner, whose client asked for nothing."""
 
     async def test_the_core_hears_what_the_client_does_not(self) -> None:
         scene = Scene()

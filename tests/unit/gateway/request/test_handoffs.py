@@ -138,7 +138,7 @@ class TestWhatAPrefillHandsOn:
             assert raised.value.result is result
 
     def test_an_error_is_a_failure_of_a_concurrent_prefill_too(self) -> None:
-        """Nobody else tells the decode, which would wait for minutes."""
+        """No other message tells the decode, which would wait for minutes."""
         for connector in (Connector.MOONCAKE, Connector.SGLANG):
             with pytest.raises(LegFailure, match="reported an error"):
                 handoff_in(b'{"error":{"message":"m","code":500}}', connector, OWN)

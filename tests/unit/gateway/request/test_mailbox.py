@@ -13,7 +13,7 @@ from tests.support.orders import R1, end, start
 
 
 class Opened(Mailbox):
-    """A mailbox whose orders the test gives, and what it tells the core."""
+    """Mailbox that takes its orders from the test and records what it tells the core."""
 
     def __init__(self) -> None:
         self.told: list[Event] = []
@@ -33,7 +33,7 @@ class Opened(Mailbox):
 
 
 async def run_until_interrupted(mailbox: Mailbox, order: StartLeg, during: Callable[[], None]) -> bool:
-    """A leg that would run for ever, and what happens while it does."""
+    """Run a leg that would never end, and `during` within it. Returns True if its scope expired."""
     scope = mailbox.scope_of(order)
     try:
         with scope:

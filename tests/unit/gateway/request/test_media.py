@@ -82,7 +82,8 @@ def test_a_part_counts_by_tokens_and_the_rest_as_text(
 
 
 def test_parts_are_found_wherever_they_stand() -> None:
-    """In a tool's result, among strings, in a document of several, and in what is to be compared."""
+    """Places include a tool's result, an item among strings, a document of several parts, and documents to be
+    compared."""
     image: dict[str, Any] = {"type": "image", "source": ANTHROPIC}
     result = {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "here"}, image]}
     assert found(MESSAGES_PATH, messages=said(result), max_tokens=1).counts == ((MediaKind.IMAGE, 1),)

@@ -72,7 +72,7 @@ class TestWatching:
 
 
 class TestWhatWasDelivered:
-    """What an engine does after the last event is between it and us."""
+    """The engine's behaviour after the last event has no effect on the client."""
 
     @pytest.mark.parametrize("pieces", [GOOD_STREAM, GOOD_RESPONSE_STREAM, GOOD_MESSAGE_STREAM, (GOOD,)])
     @pytest.mark.parametrize("forwarded", [False, True])
@@ -114,7 +114,7 @@ class TestWhatWasDelivered:
 
 
 async def leave_behind(scene: Scene, pieces: tuple[bytes, ...], *, forwarded: bool = False) -> EndRequest:
-    """The client goes once it has all of these; the engine never ends its response."""
+    """Cancel the owner once the client has all of these pieces; the engine never ends its response."""
     owner = scene.owner(Reply((*pieces, asyncio.Event())), forwarded=forwarded)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(owner.run())
@@ -128,7 +128,7 @@ async def leave_behind(scene: Scene, pieces: tuple[bytes, ...], *, forwarded: bo
 
 
 class TestThePrompt:
-    """Of a request that nobody waits for any more, it counts from when an engine has it."""
+    """Prompt tokens of a request whose client has left: they count once an engine has the request."""
 
     async def test_an_engine_that_has_it_when_the_client_leaves_has_taken_it(self) -> None:
         scene = Scene()
@@ -384,7 +384,7 @@ class TestWholeAnswers:
         assert scene.results == [LegResult.FAILED, LegResult.COMPLETED]
 
     async def test_an_attempt_is_over_before_its_answer_waits_for_a_slow_reader(self) -> None:
-        """Else a deadline in between would have it asked for, and sent, a second time."""
+        """A deadline in between would else have the answer asked for, and sent, a second time."""
         scene = Scene()
         assert await scene.play(Reply((GOOD_ANSWER,), 200, JSON)) is Outcome.COMPLETED
         assert (scene.sink.body, scene.sink.drains, scene.opener.opened) == (GOOD_ANSWER, 0, 1)
@@ -531,13 +531,13 @@ OURS = [
     asyncio.InvalidStateError(),
     grpc.aio.UsageError("the call is over"),
 ]
-"""Whatever may come out of an opener, a leg or a sink that is no LegFailure of the target's."""
+"""Exceptions of an opener, a leg or a sink other than a target's LegFailure."""
 
 
 @pytest.mark.parametrize("kind", TargetKind)
 @pytest.mark.parametrize("error", OURS, ids=lambda error: type(error).__name__)
 class TestErrorsOfOurs:
-    """They end the request with an error of ours, once, and are held against nobody."""
+    """Errors of the gateway end the request once, as its own, and count against no target."""
 
     @staticmethod
     def scene(kind: TargetKind) -> Scene:

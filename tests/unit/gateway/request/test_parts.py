@@ -1,4 +1,5 @@
-"""One leg at a time; `tests/integration/test_disaggregated.py` has both behind a whole gateway."""
+"""Legs of disaggregated requests, one at a time; `tests/integration/test_disaggregated.py` has both behind a whole
+gateway."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ GIVEN_UP = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop",
 
 
 class Part:
-    """A request, leg by leg."""
+    """Request that is played leg by leg."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ async def test_of_two_that_begin_at_once_the_decode_is_asked_for_what_the_client
 
 
 async def test_a_stream_is_a_prefill_too() -> None:
-    """SGLang's is asked for what the client wants, and says one token of it."""
+    """SGLang's prefill is asked for what the client wants, and gives one token of it."""
     part = Part(Connector.SGLANG, stream=True)
     assert (await part.plays(LegRole.PREFILL, Reply((ROLE, token("a"), DONE)))).result is LegResult.COMPLETED
     part = Part(Connector.SGLANG, stream=True)
@@ -128,7 +129,8 @@ async def test_a_stream_that_breaks_off_has_sent_nothing() -> None:
 
 
 async def test_what_a_decode_worker_gives_up_is_said_to_be_full() -> None:
-    """Whether or not the client has something already: somebody else may have room for all of it, or for the rest."""
+    """Busy is the result whether or not the client has a part of the answer: another worker may have room for the
+    rest."""
     part = Part(Connector.ASCEND)
     await part.plays(LegRole.PREFILL, answered())
     with pytest.raises(LegFailure, match="make room") as raised:
@@ -175,7 +177,7 @@ async def test_an_answer_that_is_too_long_to_hold_says_nothing_of_the_next_one()
 
 
 async def test_what_a_prefill_says_of_its_experts_is_compared_and_handed_on_to_nobody() -> None:
-    """Neither to the decode, nor to the client, nor to whoever reads the event."""
+    """The decode, the client and readers of the event get no counts."""
     asked: list[tuple[str, bytes]] = []
 
     def compare(pool: PoolName, counts: bytes) -> Nearness:

@@ -1,4 +1,4 @@
-"""What a core may order though today's does not: several legs of one request at once."""
+"""Several legs of one request at once, in combinations that a core may order."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def two_legs(after: dict[type[Event], list[tuple[LegRole, str]]], first: LegRole
 
 
 def hand_off() -> Scene:
-    """The first leg of a request is a prefill, a decode runs beside it."""
+    """The first leg of a request is a prefill, and a decode runs beside it."""
     return two_legs(DECODES_BESIDE, LegRole.PREFILL)
 
 
@@ -102,7 +102,7 @@ async def test_a_prefill_that_finds_fault_with_the_request_answers_the_client() 
 
 
 async def test_a_leg_that_comes_while_another_answers_is_not_heard() -> None:
-    """Its bytes would stand among the other's."""
+    """The late leg's bytes would be mixed with the other leg's."""
     scene = two_legs({FirstToken: [(LegRole.WHOLE, "b")]})
     never, gate = asyncio.Event(), asyncio.Event()
     beginning = (ROLE, token("a"))
@@ -116,7 +116,7 @@ async def test_a_leg_that_comes_while_another_answers_is_not_heard() -> None:
 
 
 async def test_a_leg_that_comes_after_another_goes_on_behind_what_was_sent() -> None:
-    """Status and headers went out with the first leg; the next one's tokens follow on its."""
+    """Status and headers went out with the first leg; the next leg's tokens follow the first one's."""
     scene = Scene()
     relay = Relay(
         scene.driver,
@@ -142,7 +142,7 @@ async def test_a_leg_that_comes_after_another_goes_on_behind_what_was_sent() -> 
 
 
 async def test_what_was_never_sent_is_not_counted_as_sent() -> None:
-    """Tokens of an engine that does not count are told by the events that the client got."""
+    """Tokens of an engine that does not count them are counted by the events that the client got."""
     scene = Scene()
     held = Reply((ROLE, ROLE, ROLE, FAILED))
     assert await scene.play(held, Reply()) is Outcome.COMPLETED
@@ -190,7 +190,7 @@ async def test_a_client_may_leave_at_any_point(held: tuple[type, type], turns: i
         for _ in range(turns):
             await asyncio.sleep(0)
         running.cancel()
-    if scene.finished:  # cancelled before its first step, nobody has heard of it
+    if scene.finished:  # False if cancelled before its first step
         scene.check()
         assert scene.finished[0][1].outcome is Outcome.ABANDONED
         assert set(results(scene).values()) == {LegResult.CANCELLED}
@@ -200,7 +200,7 @@ async def test_a_client_may_leave_at_any_point(held: tuple[type, type], turns: i
 
 @pytest.mark.parametrize("turns", range(30))
 async def test_a_client_may_leave_at_any_turn_of_a_run_that_would_complete(turns: int) -> None:
-    """Whatever had happened by then, each leg has one end and the request has one outcome."""
+    """Each leg ends once and the request has one outcome, at whatever turn the client leaves."""
     scene = hand_off()
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(scene.run(scene.owner(PREFILLED, Reply())))
@@ -239,7 +239,7 @@ AS_AN_EVENT = Reply((IN_A_STREAM, b"data: [DONE]\n\n"))
 
 
 def two_pools() -> Scene:
-    """`a` is short, `b` is long."""
+    """Two pools: `a` is short, `b` is long."""
     scene = Scene()
     members = (member("a", SHORT), member("b", LONG))
     scene.driver.submit(AssignmentApplied(2, members, (), pools=POOLS))
@@ -272,7 +272,7 @@ async def test_where_pools_are_not_told_apart_it_is_the_clients_at_once() -> Non
 
 
 class TestCountedByAPeer:
-    """What its engine was asked for there is in no stream, and in the peer's last word."""
+    """Usage of an engine at a peer may be missing in the stream and come with the peer's last message."""
 
     def scene(self) -> Scene:
         scene = Scene(RelaySettings(trailer_grace_s=0.01))
@@ -307,7 +307,7 @@ class TestCountedByAPeer:
 
 @pytest.mark.parametrize("room_bytes", [16 * 1024, 17 * 1024])
 async def test_what_is_left_to_ask_for_is_counted_with_the_body_that_it_is_made_of(room_bytes: int) -> None:
-    """It is another body as large as the client's. Without room for it, nobody is asked."""
+    """The rest is another body as large as the client's. Without room for it, no target is asked."""
     held = 0
 
     def hold(more: int) -> bool:

@@ -1,4 +1,4 @@
-"""What an engine is asked for so that it goes on with an answer, call by call; and what nobody is asked."""
+"""Requests that make an engine continue an answer, call by call, and requests that cannot be continued."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def _fields(value: RequestProfile) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", [CHAT_PATH, COMPLETIONS_PATH])
 def test_its_chain_of_hashes_is_that_of_prompt_and_answer(path: str) -> None:
-    """Exactly that of the next turn of the conversation, as far as that repeats it."""
+    """The chain equals that of the conversation's next turn, as far as that turn repeats prompt and answer."""
     long = "word " * 40
     said = Said(text="answer " * 20, tokens=20)
     body = {**CHAT, "messages": [{**ASKED, "content": long}]} if path == CHAT_PATH else {**COMPLETION, "prompt": long}

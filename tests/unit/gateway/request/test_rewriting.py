@@ -1,4 +1,4 @@
-"""The rest of an answer as another engine writes it, and as its client reads it."""
+"""Rest of an answer: as another engine writes it, and as its client reads it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ FULL = (
 
 
 def test_what_had_come_to_its_limit_gets_no_token_more() -> None:
-    """No engine writes none at all."""
+    """Engines always generate a token, so the surplus one is removed."""
     last, usage, _, done = (payload for _, payload in rewritten(CHAT_PATH, *FULL, is_full=True))
     assert (last["choices"][0]["delta"], last["choices"][0]["finish_reason"]) == ({"content": ""}, "length")
     assert (usage["usage"]["prompt_tokens"], usage["usage"]["completion_tokens"], done) == (22, 3, b"[DONE]")

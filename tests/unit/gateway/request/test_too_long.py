@@ -22,7 +22,7 @@ LLAMA_CPP = (
     b'{"error":{"code":400,"message":"request (5031 tokens) exceeds the available context size (2048 tokens), try '
     b'increasing it","type":"exceed_context_size_error","n_prompt_tokens":5031,"n_ctx":2048}}'
 )
-"""As recorded."""
+"""Recorded error of llama.cpp."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is kept of an answer while it passes, what it counts for, and when nothing is kept any more."""
+"""Transcript: what is kept of an answer while it passes, what it counts for, and when keeping stops."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_chat() -> None:
 
 
 def test_a_completion_with_its_token_ids() -> None:
-    """Those whose text has not come out yet are generated anew."""
+    """Tokens whose text has not come out yet are generated again."""
     one = {"index": 0, "text": "a", "token_ids": [5, 6], "prompt_token_ids": [1, 2]}
     half = {"index": 0, "text": "", "token_ids": [7]}
     other = {"index": 0, "text": "ü", "token_ids": [8]}
@@ -78,8 +78,8 @@ def test_a_completion_with_its_token_ids() -> None:
 
 @pytest.mark.parametrize("blocks", [1, 1000])
 def test_tokens_count_once_their_text_has_come_out(blocks: int) -> None:
-    """Or an answer that broke within a character would end that many tokens too soon. `blocks`: read one by one, or as
-    events that are all alike."""
+    """Counting earlier would end an answer that broke within a character that many tokens too soon. `blocks`: few
+    events are read one by one, many as events that are all alike."""
     halves = [token("x"), token(""), token("ü"), token("")] * blocks
     assert said(ROLE, *halves).tokens == 4 * blocks - 1
     assert said(ROLE, *halves, token("y")).tokens == 4 * blocks + 1
@@ -145,7 +145,7 @@ def test_it_takes_no_more_room_than_the_text_once_there_is_a_lot() -> None:
 
 @pytest.mark.parametrize("odd", [None, chat_chunk({"content": "odd", "name": "x"}), b": keep-alive\n\n", ROLE])
 def test_events_that_are_all_alike_are_read_as_each_by_itself(odd: bytes | None) -> None:
-    """Whatever their text is, and whether or not one among them is of another kind."""
+    """Texts of any kind are covered, with and without an event of another kind among them."""
     texts = ['"quoted"', "back\\slash\\", "new\nline", "", "gr\u00fc\u00df \U0001f600", "data: x\n\n"] * 150
     blocks = [token(text) for text in texts]
     if odd is not None:
@@ -156,7 +156,7 @@ def test_events_that_are_all_alike_are_read_as_each_by_itself(odd: bytes | None)
 
 
 def test_without_room_it_keeps_nothing_and_says_so() -> None:
-    """In the middle of a character or an event: what passes is whole events, and what is kept is all or nothing."""
+    """Room may run out within a character or an event: events pass whole, and the transcript keeps all or nothing."""
     room = Room(bytes_max=40 * 1024)
     transcript = kept(ROLE, *(token("ü" * 100) for _ in range(400)), DONE, room=room)
     assert transcript.is_dropped
@@ -166,7 +166,7 @@ def test_without_room_it_keeps_nothing_and_says_so() -> None:
 
 
 def test_what_is_wide_and_what_is_told_in_numbers_counts_for_what_it_takes() -> None:
-    """A wide character makes every other one as wide, and a number is an object."""
+    """A wide character makes every other character as wide, and a number is an object."""
     room = Room()
     kept(ROLE, *(token("😀 and plain text") for _ in range(3000)), room=room)
     assert room.held >= 4 * 3000 * len("😀 and plain text")
@@ -194,7 +194,7 @@ def test_an_answer_that_turns_out_unsound_gives_its_room_back() -> None:
 
 
 def test_what_was_said_is_a_copy() -> None:
-    """Whoever writes the rest goes by what there was when it broke, whatever passes since."""
+    """The rest is written from the state at the break, whatever passes since."""
     transcript = kept(ROLE, token("a"))
     before = transcript.said()
     transcript.put(token("b"))

@@ -18,7 +18,7 @@ H = 5
 
 
 class Told(Predictor):
-    """Is sure of each, and says of each what the test says."""
+    """Predictor that is certain, with the remaining lengths that the test sets."""
 
     def __init__(self, left: dict[str, float]) -> None:
         self.left = left
@@ -40,7 +40,7 @@ def config(policy: DecodePolicyName = DecodePolicyName.BR_0, **balance: object) 
 
 
 def with_loads(loads: list[list[int]], one: Bench) -> Bench:
-    """Each worker gets requests of those sizes, named after it: only it is open meanwhile."""
+    """Give each worker requests of the given sizes, named after it; only that worker is open meanwhile."""
     for place in range(len(loads)):
         one.tier.set_open(ReplicaId(f"w{place}"), False, 0)
     for place, sizes in enumerate(loads):
@@ -54,7 +54,7 @@ def with_loads(loads: list[list[int]], one: Bench) -> Bench:
     return one
 
 
-# As the paper has it, by brute force: loads by step, F by its definition, subsets by enumeration
+# The paper's algorithm by brute force: loads by step, F by its definition, subsets by enumeration
 
 
 class ByDefinition:
@@ -114,7 +114,7 @@ class ByDefinition:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_both_do_what_the_paper_says(seed: int) -> None:
-    """On random workers and requests, compared with enumeration, with the horizon and without it."""
+    """Both policies agree with enumeration on random workers and requests, with and without the horizon."""
     rng = random.Random(seed)
     workers, batch = rng.randint(2, 4), 5
     loads = [[rng.randint(50, 900) for _ in range(rng.randint(1, batch))] for _ in range(workers)]
@@ -149,7 +149,7 @@ def test_both_do_what_the_paper_says(seed: int) -> None:
     assert not one.tier.figures(0).is_degraded
 
 
-# What an operator would notice
+# Behaviour that an operator would notice
 
 
 def test_safe_margins_are_filled_first_with_what_fits_them() -> None:
@@ -188,7 +188,7 @@ def test_who_has_waited_for_half_of_its_time_goes_first_wherever_it_does_least_h
 
 
 def test_nobody_is_passed_over_for_ever() -> None:
-    """A small one, beside a stream of larger ones that always fit better."""
+    """A small request gets its turn beside a stream of larger ones that always fit better."""
     one = with_loads([[9000], [100]], bench(2, config=config(), spec=pool_spec(2)))
     one.tier.set_open(ReplicaId("w0"), False, 0)
     one.add("small", 1, lease_ns=4 * SECOND)
@@ -213,7 +213,7 @@ def test_a_worker_alone_takes_requests_as_they_came() -> None:
 
 
 def test_groups_do_not_wait_for_each_other() -> None:
-    """A margin is one to the fullest of the same group, however full another group is."""
+    """Margins refer to the fullest worker of the same group, however full another group is."""
     workers = {"w0": "a", "w1": "a", "w2": "b", "w3": "b"}
     one = with_loads([[9000], [8000], [500], [100]], bench(workers, config=config(), spec=pool_spec(2)))
     one.add("q", 400)
@@ -248,7 +248,7 @@ def test_subsets_are_told_apart_by_blocks() -> None:
 
 
 def test_a_look_ahead_sends_large_ones_to_whom_somebody_leaves_soon() -> None:
-    """Both have as much now; one of them will have nothing in two steps."""
+    """Both workers have the same load; one of them will have none in two steps."""
     loads = [[1000], [1000]]
     left = {"w1-0": 2.0}
     one = with_loads(loads, bench(2, config=config(DecodePolicyName.BR_H), spec=pool_spec(2), predictor=Told(left)))
@@ -288,7 +288,8 @@ def test_without_a_prediction_it_goes_on_as_br_0_and_tells(fault: str) -> None:
 
 
 def test_what_a_worker_had_when_it_left_is_forgotten() -> None:
-    """Or whoever joins in its place would look as if that was about to leave it."""
+    """Requests of a worker that left must not make a worker that joins in its place look as if it were about to lose
+    them."""
     settings = config(DecodePolicyName.BR_H)
     one = with_loads(
         [[1000], [400], [300]], bench(3, config=settings, spec=pool_spec(2), predictor=Told({"w0-0": 2.0}))
@@ -306,7 +307,7 @@ def test_what_a_worker_had_when_it_left_is_forgotten() -> None:
 
 
 def test_at_once_is_where_it_fits_with_all_that_was_sent() -> None:
-    """The virtual load: what has been sent counts, though nothing runs yet."""
+    """The virtual load counts the requests that were sent, even if none has begun."""
     settings = DecodeConfig(policy=DecodePolicyName.BR_0, bypass=True)
     one = bench(2, config=settings, spec=pool_spec(8))
     sent = [one.add(key, size) for key, size in (("a", 1000), ("b", 500), ("c", 400), ("d", 300), ("e", 200))]
@@ -330,7 +331,7 @@ def test_other_settings_take_over_what_runs() -> None:
     assert one.tick() == [("r", "w0")]
 
 
-# In a world with a barrier
+# Simulation with a barrier between steps
 
 
 def imbalance(policy: DecodePolicyName, load: Load, predictor: Predictor | None = None) -> float:
@@ -341,8 +342,8 @@ def imbalance(policy: DecodePolicyName, load: Load, predictor: Predictor | None 
 
 
 def test_the_imbalance_is_a_fraction_of_the_baselines() -> None:
-    """At a standing backlog, as the tables of the paper imply. A prototype of the formulas, written apart from this,
-    comes to a quarter and a ninth at half as much again as can be served, with eight workers."""
+    """Standing backlog, as the tables of the paper imply. A separately written prototype of the formulas gives a
+    quarter and a ninth of the baseline's imbalance at 1.5 times the load that can be served, with eight workers."""
     load = heavy_tailed(1200, slots=64, offered=2.0, seed=3)
     shortest = imbalance(DecodePolicyName.JOIN_SHORTEST_QUEUE, load)
     now = imbalance(DecodePolicyName.BR_0, load)

@@ -19,7 +19,7 @@ def under(policy: DecodePolicyName, workers: int = 2, batch: int = 8, seed: int 
 
 
 def shares(policy: DecodePolicyName, requests: int = 400) -> dict[str, int]:
-    """How many of many each of three workers got, with one of them half full."""
+    """Number of requests that each of three workers gets, one at a time, while eight earlier requests keep running."""
     counts = {"w0": 0, "w1": 0, "w2": 0}
     one = under(policy, 3, 9)
     for number in range(8):
@@ -61,7 +61,7 @@ def test_by_chance_everybody_gets_a_share() -> None:
 
 
 def test_of_two_the_emptier_one() -> None:
-    """Whoever has most requests gets only what is drawn twice: a ninth."""
+    """The worker with the most requests gets one only when it is drawn twice: a ninth of them."""
     one = under(DecodePolicyName.POWER_OF_TWO, 3, 9)
     one.add("long", 100)
     ((_, busy),) = one.tick()

@@ -15,7 +15,7 @@ CONFIG = BalanceConfig(horizon_steps=H, refresh_tokens=4)
 
 
 class Told(Predictor):
-    """Says of each request what the test says, and notes who was asked about at what age."""
+    """Predictor that answers as the test sets, and records the requests and ages that it was asked about."""
 
     def __init__(self, **told: tuple[float, float]) -> None:
         self.told = told
@@ -32,7 +32,7 @@ class Told(Predictor):
 
 
 class Desk:
-    """Two workers and a projection of what they have."""
+    """Two workers and the projection of their loads."""
 
     def __init__(self, predictor: Told, config: BalanceConfig = CONFIG) -> None:
         group = Group("dp")

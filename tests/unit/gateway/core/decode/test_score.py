@@ -13,7 +13,7 @@ def by_definition(delta: float, margins: list[float], discounts: list[float], al
 
 
 def test_without_a_horizon_it_is_by_how_much_the_imbalance_shrinks() -> None:
-    """Σ (L_max − L_g) before an admission, less what it is afterwards, for every worker and every size."""
+    """The score is Σ (L_max − L_g) before an admission, less its value afterwards, for every worker and every size."""
     loads = [70, 100, 30, 55]
     for place, load in enumerate(loads):
         score = Score([float(max(loads) - load)], [1.0], 1.0, float(len(loads)))

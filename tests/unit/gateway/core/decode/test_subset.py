@@ -19,7 +19,7 @@ def score_of(margins: list[float], discount: float, penalty: float) -> Score:
 
 
 def enumerated(sizes: list[int], count_max: int, score: Score, unit: int, sum_max: int | None) -> float | None:
-    """What the best of all subsets is worth; None: there is none."""
+    """Score of the best of all subsets; None if there is none."""
     sums = [sum(some) for count in range(1, count_max + 1) for some in combinations(sizes, count)]
     return max((score.at(each * unit) for each in sums if sum_max is None or each <= sum_max), default=None)
 
@@ -67,7 +67,8 @@ def test_one_too_large_is_passed_over_and_where_all_are_there_is_none() -> None:
 
 
 def test_a_large_window_of_large_requests_is_solved_as_well() -> None:
-    """32 of up to 100,000 tokens, in blocks: 10,000,000,000 subsets of eight, and a sum that is hit to the block."""
+    """A window of 32 requests of up to 100,000 tokens, in blocks: 10,000,000,000 subsets of eight, and a sum that is
+    met to the block."""
     sizes = sorted(((place * 7919) % 6000 + 100 for place in range(32)), reverse=True)
     aim = sum(sizes[3::4])
     chosen = best_subset(sizes, 8, score_of([float(aim * 16)], 1.0, 8.0), 16)

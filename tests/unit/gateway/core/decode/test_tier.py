@@ -206,7 +206,7 @@ def test_an_adopter_counts_what_engines_had_until_it_has_drained() -> None:
 
 
 def test_what_was_inherited_drains_though_no_first_token_is_ever_told() -> None:
-    """Answers in one piece: nobody knows when they began."""
+    """Answers in one piece report no first token, so their start is unknown."""
     one = bench(1, spec=pool_spec(64))
     one.observe("w0", running=32)
     for number in range(40):

@@ -21,7 +21,7 @@ def test_who_knows_enough_of_a_prompt_keeps_it_however_many_run_there() -> None:
 
 
 def test_who_knows_less_than_that_competes_by_prefill_alone() -> None:
-    """Half of a prompt of 3,200 bytes is known where 2,000 are still being read."""
+    """One replica knows half of a prompt of 3,200 bytes, but still has 2,000 bytes to read."""
     one = affinity_load()
     (home,) = started(one.ask("first", prompt="s" * 2000))
     assert started(one.ask("half", prompt="s" * 1600 + "t" * 1600)) == [OTHER[home]]

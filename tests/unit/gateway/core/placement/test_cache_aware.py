@@ -39,7 +39,7 @@ def test_cache_aware_takes_the_shortest_queue_while_loads_are_far_apart() -> Non
 
 
 def test_a_tree_is_gone_with_its_replica() -> None:
-    """Else the next one in its slot would pass for the largest."""
+    """A kept tree would make the next replica in the slot count as the one with the largest tree."""
     one = desk(replicas=[replica_spec("r0"), replica_spec("r1")], config=cache_aware())
     (home,) = started(one.ask("q", prompt="a" * 1600))
     other = {"r0": "r1", "r1": "r0"}[home]

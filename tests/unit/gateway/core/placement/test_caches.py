@@ -1,4 +1,4 @@
-"""What our replicas' caches still hold, how long they keep it, and how soon it is asked for again."""
+"""Model of the replicas' caches: what they still hold, how long they keep it, and how soon prompts come back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEN_BLOCKS = 160
 
 @dataclass
 class Told:
-    """What a policy tells the caches of its replicas, in the order in which it does."""
+    """Caches that are told what a policy tells them, in the policy's order."""
 
     kv_tokens: int = 0
     config: PlacementConfig = field(default_factory=PlacementConfig)

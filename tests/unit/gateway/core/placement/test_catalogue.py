@@ -30,7 +30,7 @@ def test_every_name_stands_for_a_policy_of_its_own() -> None:
 
 
 def targets_of_sessions(policy: PlacementPolicy, *sessions: str) -> list[str]:
-    """Where each goes, all with the same prompt, while nobody is busy."""
+    """Target of each session's request; all have the same prompt, and no replica is busy."""
     one = desk(replicas=8, config=CoreConfig(placement=PlacementConfig(policy=policy)))
     targets = []
     for number, session in enumerate(sessions):
@@ -42,7 +42,7 @@ def targets_of_sessions(policy: PlacementPolicy, *sessions: str) -> list[str]:
 
 
 def test_what_the_description_says_of_sessions_is_true_of_every_policy() -> None:
-    """It names exactly the policies that look at the header."""
+    """The API description names exactly the policies that look at the header."""
     document = yaml.safe_load(DESCRIPTION.read_text())
     described = document["components"]["parameters"]["SessionId"]["description"]
     sessions = [f"session-{number}" for number in range(8)]

@@ -20,7 +20,7 @@ def test_consistent_hashing_spreads_sessions() -> None:
 
 
 def test_the_number_of_virtual_nodes_can_change_while_running() -> None:
-    """Sessions then live where they would have, had it been so from the beginning."""
+    """Sessions are then placed as if the number had been the same from the start."""
 
     def config(virtual_nodes: int) -> CoreConfig:
         policy = PlacementConfig(policy=PlacementPolicy.CONSISTENT_HASH, ring_virtual_nodes=virtual_nodes)

@@ -1,4 +1,4 @@
-"""Whoever costs least among everybody, or waiting here for one of ours."""
+"""Placement by cost: the cheapest of all targets, or waiting here for one of this gateway's replicas."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from tests.support.core import EU, MODEL, MS, SECOND, desk, peer_spec, profile, 
 from tests.support.placement import decisions, desk_with
 
 PRIOR_NS = 10_000
-"""A byte, until first tokens have told."""
+"""Nanoseconds per byte of a prompt, assumed until first tokens were observed."""
 REQUEST_BYTES = PlacementConfig().explore_load_bytes
 WEIGHT = PlacementConfig().delay_weight
 WAY_WEIGHT = 2 * WEIGHT
-"""The way to another gateway is measured, and counts twice what an estimated wait does."""
+"""Weight of the way to another gateway. It is measured, so it counts twice as much as an estimated wait."""
 
 
 class Told:
-    """One policy, what it is told of its replicas, and what it makes of it."""
+    """One policy, what its fleet is told, and the policy's verdicts."""
 
     def __init__(self, replicas: int = 2, *, abroad: bool = False, **placement: object) -> None:
         self.config = PlacementConfig(**({"hold_size_bytes": 0} | placement))  # type: ignore[arg-type]
@@ -59,13 +59,13 @@ class Told:
         self.core.replicas.observe(told, self.now_ns)
 
     def reads(self, slot: int, backlog_bytes: int) -> None:
-        """One more leg of ours without a first token."""
+        """Add a leg of this gateway without a first token."""
         self.legs += 1
         key = (RequestId(f"leg{self.legs}"), 1, 1)
         self.core.replicas.started(self.core.replicas.at(slot), key, self.now_ns, backlog_bytes)
 
     def send(self, asked: RequestProfile, slot: int, *, arrived_ns: int = 0) -> None:
-        """As the placer does when it follows a choice."""
+        """Update the books as the placer does when it follows a choice."""
         known = self.fleet.match_replicas(asked, 1 << slot).blocks
         self.policy._arrived_ns, self.policy._now_ns = arrived_ns, self.now_ns
         self.policy.sent(asked, replica_target(ReplicaId(f"r{slot}")), slot, known)
@@ -108,12 +108,12 @@ class Told:
         return choice.slot
 
     def costs(self, asked: RequestProfile, slot: int, held: Hold | None = None) -> Costs:
-        """Of one that may go to any of ours."""
+        """Costs at a replica, for a request that may go to any replica here."""
         self.weigh(asked)
         return self.policy.costs_at_replica(asked, slot, held)
 
     def costs_there(self, asked: RequestProfile) -> Costs:
-        """Of one that may go to any of ours, or to the other gateway."""
+        """Costs at the peer, for a request that may go to any replica here or to the peer."""
         self.weigh(asked, Offer((1 << len(self.core.replicas)) - 1, remotes=1))
         return self.policy.costs_at_peer(asked, 0)
 
@@ -272,7 +272,7 @@ class TestWhatAByteTakes:
         assert self.told(waiting=1) == PRIOR_NS
 
     def test_is_known_roughly_from_the_first_one_on(self) -> None:
-        """A fleet begins with everybody at once, and decides much before eight first tokens have come."""
+        """A fleet that starts under load decides much before eight first tokens have come."""
         told = Told()
         told.policy.prefilled(0, 1000, 0, 80 * MS)
         asked = prompt("a")
@@ -298,7 +298,7 @@ class TestWhatAByteTakes:
 
 
 class TestLoadOnAverage:
-    """A client's time counts for less, the more there are everywhere."""
+    """One client's time weighs less, the higher the average load of the targets is."""
 
     def distance_ns(self, told: Told, offer: Offer) -> float:
         told.weigh(prompt("a"), offer)
@@ -490,7 +490,7 @@ class TestAmongOurs:
         assert slots == [0, 1, 2, 0]
 
     def test_one_with_less_to_do_is_found_beside_those_that_know_the_prompt(self) -> None:
-        """A holder that is busy beyond its worth, eight more that are as busy, and one idle."""
+        """Nine holders of the prompt, busier than their cache is worth, and one idle replica."""
         told = Told(replicas=10)
         for slot in range(9):
             told.load(slot, running=50)
@@ -504,7 +504,7 @@ class TestAmongOurs:
         assert told.chosen(prompt("a", 1700)) == 7
 
     def test_only_a_few_are_looked_at_however_many_there_are(self) -> None:
-        """Sixty that are alike, but for one in their midst that has nothing to read."""
+        """Sixty replicas are alike, except for one in their midst that has nothing to read."""
         told = Told(replicas=60)
         for slot in range(60):
             told.send(prompt("a"), slot)
@@ -590,7 +590,7 @@ class TestWaitingForItsTime:
 
 
 class TestUnderMemoryPressure:
-    """A cache of a hundred blocks, full of conversations that go on every second; a prompt that is new."""
+    """A cache of a hundred blocks, full of conversations that go on every second, and a new prompt."""
 
     def told(self, *, running: int = 4, replicas: int = 1, abroad: bool = False, **placement: object) -> Told:
         told = Told(replicas, abroad=abroad, **placement)

@@ -1,4 +1,4 @@
-"""Who is held for one replica."""
+"""Requests that are held for one replica."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def test_a_replica_that_knows_the_prompt_outweighs_one_that_is_idle() -> None:
 
 
 def test_what_is_left_to_prefill_there_counts_like_what_would_be_added() -> None:
-    """Each has one request; what one of them has to read yet is longer than all that the other would have to read."""
+    """Each has one request; one of them has more left to read than the other would have to read in all."""
     one = lmetric()
     (busy,) = started(one.ask("long", prompt="a" * 6400))
     (other,) = started(one.ask("short", prompt="b" * 1600))
@@ -36,7 +36,8 @@ def test_of_two_that_know_nothing_the_smaller_batch_is_taken() -> None:
 
 
 def test_a_large_enough_batch_outweighs_a_match() -> None:
-    """200 bytes in 9 requests against 1,600 in one."""
+    """The score is bytes to read times batch size. At home 200 bytes are to be read and elsewhere 1,800, so a batch of
+    nine at home breaks even."""
     one = lmetric()
     (home,) = started(one.ask("first", prompt="s" * 1600))
     one.first_token("first")

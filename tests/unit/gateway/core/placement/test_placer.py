@@ -47,7 +47,7 @@ def test_the_policy_can_change_while_running() -> None:
 @pytest.mark.parametrize(("policy", "more"), [(PlacementPolicy.COST, 0), (PlacementPolicy.PREFIX, 4)])
 def test_the_record_looks_up_those_alone_that_the_policy_did_not_compare(policy: PlacementPolicy, more: int) -> None:
     def lookups(considered_max: int) -> tuple[int, int]:
-        """For one request, and how many replicas are recorded with it."""
+        """Index lookups for one request, and the number of replicas in its record."""
         placement = PlacementConfig(policy=policy, considered_max=considered_max)
         one = desk(replicas=4, config=CoreConfig(placement=placement))
         asked: list[int] = []
@@ -76,7 +76,7 @@ def test_prefixes_that_nobody_uses_are_forgotten() -> None:
 
 
 class Noted(Layered):
-    """Takes the last of those it is asked about, and writes down what it hears."""
+    """Policy that takes the last of the targets offered, and records what it is told."""
 
     def __init__(self, fleet: Fleet, config: PlacementConfig) -> None:
         super().__init__(fleet, config)
@@ -117,7 +117,7 @@ class Wide(Noted):
 
 
 def foreign(policy: type[Policy] = Noted) -> tuple[Desk, list[Noted]]:
-    """A core under a policy that does not come with it."""
+    """Core under a plug-in policy, and the list of the plug-in's instances."""
     made: list[Noted] = []
 
     def make(fleet: Fleet, config: PlacementConfig) -> Policy:
@@ -184,7 +184,7 @@ def test_other_options_are_told_and_another_version_begins_afresh() -> None:
 
 
 def test_nobody_gets_a_request_who_was_not_offered_to_the_policy() -> None:
-    """Residency rests on that, whatever a policy says."""
+    """Residency depends on this check, whatever a policy returns."""
     one, (noted,) = foreign()
     noted.wrong_by = 1
     with pytest.raises(AssertionError, match="foreign chose a replica that it was not offered"):

@@ -23,7 +23,7 @@ def test_prefix_returns_to_the_replica_that_has_it() -> None:
 
 
 def test_below_half_of_the_prompt_it_explores_the_least_loaded() -> None:
-    """The paper's rule."""
+    """Rule of the paper."""
     one = desk_with(PlacementPolicy.PREFIX, replicas=2, rule=ExploreRule.SHARE)
     (home,) = started(one.ask("first", prompt="s" * 64))
     assert started(one.ask("second", prompt="s" * 64 + "own text, much longer than the shared part" * 3)) != [home]
@@ -75,7 +75,8 @@ def test_a_match_is_worth_so_much_load() -> None:
 
 
 def abroad(placement: PlacementConfig) -> Desk:
-    """Full at home; Japan was sent a prompt once, Ireland is nearer."""
+    """Gateway whose only replica is full; the peer in Japan was sent a prompt once, and the one in Ireland is
+    nearer."""
     config = CoreConfig(placement=placement, pushing=PushingConfig(in_band_credit=None))
     one = desk(replicas=1, peers=[peer_spec("gw-eu", EU), peer_spec("gw-ap", AP)], config=config, placement=LAYERED)
     for i in range(20):

@@ -1,4 +1,4 @@
-"""The cheapest in money among those in time; without prices, as by cost."""
+"""Placement by price: the cheapest in money of the targets in time; without prices, placement by cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.core import AP, EU, MODEL, MS, SECOND, US, Desk, desk, peer_s
 
 ANY_POOL = PoolName("")
 PROMPT_BYTES = 100_000
-"""A second of reading, by what is taken for granted until first tokens have told."""
+"""Bytes that take one second to read at the rate assumed until first tokens were observed."""
 
 
 def owned(place: Place) -> ReplicaPrice:
@@ -87,8 +87,8 @@ def last(one: Desk) -> StartLeg:
 
 
 def test_what_is_paid_for_anyway_is_filled_before_what_is_paid_by_use() -> None:
-    """Two replicas of ours, each with a second of reading for each request. Of the four seconds that are promised, an
-    estimate may take two: the fifth would be too late here."""
+    """Two own replicas read each request for one second. Of the four seconds promised, an estimate may take two, so the
+    fifth request would be too late here."""
     one = mesh(owned(US), by_use(EU, 2), by_use(AP, 1), hold_ns=60 * SECOND)
     for number in range(5):
         ask(one, f"a{number}")
@@ -97,7 +97,7 @@ def test_what_is_paid_for_anyway_is_filled_before_what_is_paid_by_use() -> None:
 
 
 def test_cost_would_not_have_waited_for_money() -> None:
-    """The same, with nothing known of prices."""
+    """The same requests without prices."""
     one = mesh(hold_ns=60 * SECOND)
     for number in range(5):
         ask(one, f"a{number}")

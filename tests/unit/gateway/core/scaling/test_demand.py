@@ -98,7 +98,7 @@ def test_headroom_is_a_square_root() -> None:
 
 
 def test_whom_the_fleet_was_too_small_for_has_come_and_whom_a_limit_kept_out_has_not() -> None:
-    """Else a gateway that turns away whoever would be late would never ask for more."""
+    """A gateway that refuses requests which would be late needs more replicas, so those refusals count as demand."""
     assert would_have_run(Outcome.REJECTED_DEADLINE)
     assert would_have_run(Outcome.REJECTED_QUEUE_FULL)
     assert would_have_run(Outcome.EXPIRED_IN_QUEUE)

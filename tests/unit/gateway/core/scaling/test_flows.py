@@ -19,7 +19,7 @@ def problems(draw: st.DrawFn) -> _Problem:
 
 
 def largest(demands: list[int], ways: list[list[int]], room: list[int]) -> int:
-    """By the smallest cut: of any group of demands, no more is met than what they can reach has room for."""
+    """Largest flow, as the smallest cut: no group of demands is met beyond the room of the supplies it can reach."""
     numbers = range(len(demands))
     groups = [set(group) for size in range(len(demands) + 1) for group in combinations(numbers, size)]
     return min(

@@ -14,7 +14,7 @@ ALL = (EU, US, AP)
 def need(
     region: RegionName, replicas: int, slots: float, *, to: tuple[RegionName, ...] = ALL, most: int = 8
 ) -> RegionNeed:
-    """Ten requests a replica; neighbours in the order of their names, 100 ms apart."""
+    """Need of a region at ten requests per replica; neighbours are in the order of their names, 100 ms apart."""
     ways = tuple(Way(each, (number + 1) * 100 * MS) for number, each in enumerate(to) if each != region)
     return RegionNeed(region, replicas, 10, 1, most, round(slots * 1000), 0, ways=ways)
 
@@ -103,7 +103,7 @@ def test_none_goes_that_a_neighbour_counts_on() -> None:
 
 
 def test_regions_with_a_little_to_spare_each_give_up_one_together() -> None:
-    """Neither has a whole replica that nobody uses."""
+    """Neither region alone has a whole unused replica."""
     needs = need(EU, 2, 14), need(US, 2, 13)
     assert loser(need(EU, 2, 14, to=()), need(US, 2, 13, to=()), slack=0.0) is None
     assert loser(*needs, slack=0.0) == US

@@ -15,7 +15,7 @@ def verdict(replicas: int, *, may_lose: bool = False, borrowed: int = 0, lent: i
 
 
 class Region:
-    """Looked at every fifteen seconds."""
+    """Region that is looked at every fifteen seconds."""
 
     def __init__(self, wanted: int) -> None:
         self.now_ns = 0
@@ -58,7 +58,7 @@ def test_they_go_one_at_a_time_after_a_long_calm_and_in_no_hurry() -> None:
 
 
 def test_the_calm_is_the_meshs_and_the_turn_is_one_regions() -> None:
-    """Whose turn it is may change from look to look; the calm goes on."""
+    """The region whose turn it is may change from look to look; the calm goes on."""
     region = Region(4)
     assert region.look(verdict(4), somebody=True, times=20) is Reason.STEADY
     assert region.look(verdict(4, may_lose=True)) is Reason.IDLE

@@ -9,7 +9,7 @@ from tests.support.locality import MODEL, artifact_of
 
 
 def by_definition(counts: np.ndarray, mask: list[int], idf: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """ELDR §4.2.2, step by step."""
+    """Cosines by the definition of ELDR §4.2.2, step by step."""
     weighted = counts.astype(np.float64) * idf
     kept = np.concatenate([weighted[layer] for layer in mask])
     cosines: np.ndarray = centroids @ (kept / np.sqrt((kept**2).sum()))
@@ -47,7 +47,7 @@ def test_how_long_the_prompt_was_does_not_matter() -> None:
     ],
 )
 def test_what_cannot_be_compared_says_why(counts: list[list[int]], model: str, state: SignatureState) -> None:
-    """The second expert fires for everybody, and counts for nothing."""
+    """The second expert fires for every request, so it does not count."""
     comparer = Comparer(artifact_of([[1, 0]], layers=2, idf=[[1, 0], [1, 1]]))
     nearness = comparer.nearness(np.array(counts, np.uint16), model)
     assert (nearness.state, nearness.cosines) == (state, b"")

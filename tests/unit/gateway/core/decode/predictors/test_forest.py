@@ -28,7 +28,7 @@ def test_each_row_takes_its_own_way_and_gets_the_sum_of_its_leaves() -> None:
 
 
 def chain(depth: int) -> ForestArrays:
-    """As deep as that: each left child is a leaf."""
+    """Tree of this depth in which each left child is a leaf."""
     nodes = 2 * depth + 1
     left = [node + 1 if node % 2 == 0 and node < nodes - 1 else node for node in range(nodes)]
     right = [node + 2 if node % 2 == 0 and node < nodes - 1 else node for node in range(nodes)]
