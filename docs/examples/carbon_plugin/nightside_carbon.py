@@ -1,5 +1,5 @@
-"""A placement policy that takes the target where a request makes replicas emit least CO2, by the price list in force, as
-long as that target is not busy; of equal targets the least loaded one.
+"""A placement policy that takes the target where a request makes replicas emit least CO2, by the price list in force,
+as long as that target is not busy; of equal targets the least loaded one.
 
 It compares all targets at once, so a cleaner region is taken although a replica at home has room. A target without an
 entry in the list counts as the dirtiest; without prices, all targets do.

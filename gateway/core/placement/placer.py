@@ -410,8 +410,8 @@ class Placer:
     def _considered(
         self, request: RequestState, chosen: ReplicaState | PeerState, choice: Choice
     ) -> tuple[Candidate, ...]:
-        """Candidates for the record: the chosen target, then replicas and peers, half of the room each. The replicas are
-        those that the policy compared, with the costs it compared, or the least loaded ones where it compared fewer."""
+        """Candidates for the record: the chosen target, then replicas and peers, half of the room each. The replicas
+        are those that the policy compared, with these costs, or the least loaded ones where it compared fewer."""
         room = self._config.considered_max - 1
         is_replica = chosen.target.kind is TargetKind.REPLICA
         if is_replica and len(self._replicas) == 1 and not self._peers and not self._replicas.ask_origins:
