@@ -114,12 +114,6 @@ class Eligibility:
         """Replicas that would serve the class, had the request arrived elsewhere."""
         return self._replicas.closed_to(request_class.model, request_class.rule, request_class.origin)
 
-    def full_replicas(self, request_class: RequestClass) -> int:
-        """Replicas that could take the class but are full."""
-        if request_class.service_class is not _INTERACTIVE:
-            return 0
-        return self.open_replicas(request_class) & ~self._replicas.available
-
     def open_replicas(self, request_class: RequestClass) -> int:
         """Replicas that could take the class whatever their load; for classes that yield, only those with room."""
         if request_class.service_class is not _INTERACTIVE:
