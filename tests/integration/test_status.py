@@ -97,7 +97,7 @@ async def test_a_drain_that_is_cancelled_says_so_and_not_that_time_ran_out(
     mesh: Mesh, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     async def never_empty(_: float) -> bool:
-        return await asyncio.get_running_loop().create_future()
+        return await asyncio.Event().wait()
 
     us, log = await mesh.region("us-1", US), io.StringIO()
     us.engine.plays(stream_until(asyncio.Event(), (GOOD_STREAM[0],)))
