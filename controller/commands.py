@@ -24,7 +24,6 @@ from controller.dns.publisher import DEADLINE_S
 from controller.dns.publishing import provider_of
 from controller.journal import replay as replay_journal
 from controller.lease import Lease
-from controller.log_events_page import markdown as log_events_markdown
 from controller.store.opening import open_store
 from controller.store.store import StoreError
 from gateway.ground.certificates import CertificateFault, date_fault
@@ -112,10 +111,12 @@ def replay(files: tuple[Path, ...], run: str | None) -> None:
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the page to this file.")
 def log_events(output: Path | None) -> None:
     """List every log event of gateways and controllers: level, fields, meaning and what to do."""
+    from controller.log_events_page import markdown  # noqa: PLC0415 - no other command needs the gateway's events
+
     if output is None:
-        click.echo(log_events_markdown(), nl=False)
+        click.echo(markdown(), nl=False)
     else:
-        output.write_text(log_events_markdown(), encoding="utf-8")
+        output.write_text(markdown(), encoding="utf-8")
 
 
 def _check_certificates(controller: ControllerFile) -> None:

@@ -64,7 +64,8 @@ CONTROLLER = (
         "gateway_down",
         ("error",),
         ("gateway", "reason"),
-        "A gateway is declared down, and its replicas are reassigned.",
+        "A gateway is declared down; its replicas are reassigned unless failover is frozen or no gateway may take "
+        "them.",
         "Restart the gateway, or repair its host or network.",
     ),
     LogEvent(
@@ -79,12 +80,6 @@ CONTROLLER = (
         ("info",),
         ("gateway", "reason"),
         "A gateway answers again after it was down, and is watched before it gets its replicas back.",
-    ),
-    LogEvent(
-        "gateway_state_unknown",
-        ("info",),
-        ("gateway", "reason"),
-        "A gateway has not been heard from since the controller started, and keeps its replicas.",
     ),
     LogEvent(
         "gateway_stream_replaced",
@@ -138,10 +133,22 @@ CONTROLLER = (
         "Recover the gateway by hand, and correct the section `recovery` of the controller's file.",
     ),
     LogEvent(
+        "recovery_skipped",
+        ("info",),
+        ("gateway", "reason"),
+        "The recovery action for a gateway was not begun, since this controller leads no more.",
+    ),
+    LogEvent(
         "recovery_started",
         ("info",),
         ("gateway", "action", "command"),
         "The recovery action for a gateway that is down starts.",
+    ),
+    LogEvent(
+        "region_policy_recorded",
+        ("info",),
+        ("region", "digest", "closed"),
+        "The residency policy that the gateways of a region report is recorded; `closed` if it is absent or invalid.",
     ),
     LogEvent("replicas_reassigned", ("info",), ("assigned", "unassigned"), "Replicas are reassigned between gateways."),
     LogEvent(

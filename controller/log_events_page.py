@@ -29,13 +29,7 @@ def markdown() -> str:
 def _page() -> Iterator[str]:
     yield from _INTRODUCTION
     for title, events in (("Both programs", SHARED), ("Gateway", GATEWAY), ("Controller", CONTROLLER)):
-        yield from (
-            "",
-            f"## {title}",
-            "",
-            "| event | level | fields | meaning | what to do |",
-            "| --- | --- | --- | --- | --- |",
-        )
+        yield from ("", f"## {title}", "", _HEADER, _RULE)
         yield from _rows(events)
 
 

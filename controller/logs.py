@@ -72,8 +72,9 @@ def tellings_of(effects: list[Effect]) -> Iterator[Telling]:
                 records = {area.region: list(area.gateways) for area in effect.tree.areas}
                 yield Telling("dns_records_updated", {"records": records})
             case KeepPolicy():
-                details = {"region": effect.policy.place.region, "digest": effect.policy.digest}
-                yield Telling("residency_policy_applied", details)
+                policy = effect.policy
+                details = {"region": policy.place.region, "digest": policy.digest, "closed": bool(policy.closed_reason)}
+                yield Telling("region_policy_recorded", details)
             case Assign() | StartRecovery():
                 pass  # logged where a snapshot is sent, and where a recovery begins
 
@@ -88,7 +89,7 @@ def _of_condition(effect: TellCondition) -> Telling:
         case Condition.RETURNING:
             return Telling("gateway_returning", details)
         case Condition.UNKNOWN:
-            return Telling("gateway_state_unknown", details)
+            raise AssertionError("only known conditions are told")
         case _:
             assert_never(effect.condition)
 

@@ -33,7 +33,7 @@ class Recovery:
         lease: Lease,
         on_end: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_end` is called with the result of each: `done`, `failed` or `timed_out`."""
+        """`on_end` is called with the result of each that began: `done`, `failed` or `timed_out`."""
         self._config = config
         self._region_of = region_of
         self._lease = lease
@@ -57,24 +57,24 @@ class Recovery:
     async def _recover(self, order: StartRecovery, config: RecoveryConfig) -> None:
         try:
             async with self._places:
-                result, detail = await self._run_if_leading(order, config)
-            if result == "done":
-                self._log.info("recovery_completed", gateway=order.gateway_id, output=detail)
-            else:
-                self._log.error("recovery_failed", gateway=order.gateway_id, result=result, reason=detail)
-            self._on_end(result)
+                await self._recover_if_leading(order, config)
         finally:
             self.under_way.discard(order.gateway_id)
 
-    async def _run_if_leading(self, order: StartRecovery, config: RecoveryConfig) -> tuple[str, str]:
+    async def _recover_if_leading(self, order: StartRecovery, config: RecoveryConfig) -> None:
         """Recover if this controller still leads: another leader finds out for itself which gateways are down."""
         try:
             self._lease.check()
         except LeaseOver as error:
-            return "failed", f"not begun: {error}"
-        if config.kind is RecoveryKind.AWS:
-            return await self._ask_aws(order, config)
-        return await self._run(order, config)
+            self._log.info("recovery_skipped", gateway=order.gateway_id, reason=str(error))
+            return
+        act = self._ask_aws if config.kind is RecoveryKind.AWS else self._run
+        result, detail = await act(order, config)
+        if result == "done":
+            self._log.info("recovery_completed", gateway=order.gateway_id, output=detail)
+        else:
+            self._log.error("recovery_failed", gateway=order.gateway_id, result=result, reason=detail)
+        self._on_end(result)
 
     async def _ask_aws(self, order: StartRecovery, config: RecoveryConfig) -> tuple[str, str]:
         """Recover by AWS, whose library is imported only here."""

@@ -135,6 +135,8 @@ class UsageKeeper:
             self.fault, self.book.is_unknown = str(error), error.hides_usage
             if error.hides_usage:
                 self._log.error("usage_store_unreadable", reason=self.fault)
+            elif self._store.is_apart:
+                self._log.error("usage_store_unavailable", reason=self.fault)
             else:
                 self._log.error("usage_store_reset", reason=self.fault)
 

@@ -132,36 +132,45 @@ class GatewayHandle:
         log.info("drain_started", requests=self.driver.open_requests, wait_max_s=wait_max_s)
         self._desk.is_ending = True
         self.driver.submit(DrainRequested())
-        is_empty = False
         try:
             await self._peer_server.drain()
             is_empty = await self._within(
                 wait_max_s, self._desk.until_peers_are_told, self._desk.until_idle, self.succession.until_alone
             )
-        finally:
-            took_s = round((self._desk.clock.now_ns() - began_ns) / _SECOND_NS, 3)
-            left = self.driver.open_requests
-            if is_empty:
-                log.info("drain_completed", duration_s=took_s)
-            else:
-                log.warning("drain_timed_out", requests=left, duration_s=took_s)
+        except BaseException:
+            duration_s = self._seconds_since(began_ns)
+            log.warning("drain_interrupted", requests=self.driver.open_requests, duration_s=duration_s)
+            raise
+        duration_s = self._seconds_since(began_ns)
+        if is_empty:
+            log.info("drain_completed", duration_s=duration_s)
+        else:
+            log.warning("drain_timed_out", requests=self.driver.open_requests, duration_s=duration_s)
         return is_empty
 
     async def leave(self, wait_max_s: float) -> None:
         """Finish the running requests after another process has taken over; their usage and audit lines go to that
         process."""
-        began_ns = self._desk.clock.now_ns()
-        self._desk.log.info("takeover_drain_started", requests=self.driver.open_requests)
-        is_empty = await self.estate.until_empty(wait_max_s)
-        took_s = round((self._desk.clock.now_ns() - began_ns) / _SECOND_NS, 3)
+        log, began_ns = self._desk.log, self._desk.clock.now_ns()
+        log.info("takeover_drain_started", requests=self.driver.open_requests)
+        try:
+            is_empty = await self.estate.until_empty(wait_max_s)
+        except BaseException:
+            duration_s = self._seconds_since(began_ns)
+            log.warning("takeover_drain_interrupted", requests=self.driver.open_requests, duration_s=duration_s)
+            raise
+        duration_s = self._seconds_since(began_ns)
         if is_empty:
-            self._desk.log.info("takeover_drain_completed", duration_s=took_s)
+            log.info("takeover_drain_completed", duration_s=duration_s)
         else:
-            self._desk.log.warning("takeover_drain_timed_out", requests=self.driver.open_requests, duration_s=took_s)
+            log.warning("takeover_drain_timed_out", requests=self.driver.open_requests, duration_s=duration_s)
 
     async def settle(self, wait_max_s: float) -> bool:
         """Wait until no request is left. Returns False if time ran out first."""
         return await self._within(wait_max_s, self._desk.until_idle)
+
+    def _seconds_since(self, began_ns: int) -> float:
+        return round((self._desk.clock.now_ns() - began_ns) / _SECOND_NS, 3)
 
     async def _within(self, wait_max_s: float, *waits: Callable[[], Awaitable[None]]) -> bool:
         try:

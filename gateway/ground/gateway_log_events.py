@@ -41,8 +41,8 @@ GATEWAY = (
     LogEvent(
         "audit_write_failed",
         ("critical",),
-        ("reason", "requests_refused"),
-        "The audit files cannot be written; with `audit.required`, new requests are refused.",
+        ("reason", "audit_required"),
+        "The audit files cannot be written; if `audit_required`, new requests are refused.",
         "Make room on the disk, or repair it.",
     ),
     LogEvent(
@@ -109,6 +109,13 @@ GATEWAY = (
         "Check the name and the resolver.",
     ),
     LogEvent("drain_completed", ("info",), ("duration_s",), "The drain has completed: no request is left."),
+    LogEvent(
+        "drain_interrupted",
+        ("warning",),
+        ("requests", "duration_s"),
+        "The drain was interrupted by a second signal or a failure; requests that still run are cut off.",
+        "If no second signal was sent, see the lines before.",
+    ),
     LogEvent(
         "drain_lifted", ("warning",), ("operator", "role"), "An operator ended a drain; new requests are accepted."
     ),
@@ -211,7 +218,8 @@ GATEWAY = (
         "lockdown_activated",
         ("critical",),
         ("reason", "cut", "operator", "role"),
-        "An operator ordered a lockdown: no request is forwarded to or accepted from other regions.",
+        "An operator ordered a lockdown: no request is forwarded to or accepted from other gateways; if `cut`, streams "
+        "that cross gateways end as well.",
         "Release it with `nightside gateway lockdown --release` once the reason is gone.",
     ),
     LogEvent(
@@ -324,7 +332,7 @@ GATEWAY = (
         "predecessor_exited",
         ("info",),
         ("pid",),
-        "The process that this one took over from has finished its requests and exited.",
+        "The process that this one took over from has reported its last, or ended; see `predecessor_lost`.",
     ),
     LogEvent(
         "predecessor_lost",
@@ -454,15 +462,22 @@ GATEWAY = (
         "residency_policy_absent",
         ("info",),
         (),
-        "No residency policy is configured: no request is forwarded to or accepted from other gateways.",
+        "No residency policy is configured: no request is forwarded to or accepted from other gateways, and logs name "
+        "no tenant.",
         "Name a policy file in the region file if regions should share load.",
+    ),
+    LogEvent(
+        "residency_policy_applied",
+        ("info",),
+        ("digest", "narrowed_by"),
+        "The residency policy of this gateway's region is in force.",
     ),
     LogEvent(
         "residency_policy_invalid",
         ("error",),
         ("reason",),
         "No valid residency policy: no request is forwarded to or accepted from other gateways (fail closed).",
-        "Correct the policy file; `nightside policy check` names its faults.",
+        "Correct what `reason` names: the region's policy file or the controller's policy.",
     ),
     LogEvent(
         "residency_violated",
@@ -531,6 +546,14 @@ GATEWAY = (
         ("info",),
         ("duration_s",),
         "The process that was taken over has finished its requests.",
+    ),
+    LogEvent(
+        "takeover_drain_interrupted",
+        ("warning",),
+        ("requests", "duration_s"),
+        "The process that was taken over was interrupted by a second signal or a failure; its remaining requests are "
+        "cut off.",
+        "If no second signal was sent, see the lines before.",
     ),
     LogEvent(
         "takeover_drain_started",
@@ -629,14 +652,21 @@ GATEWAY = (
         "usage_store_recovered",
         ("warning",),
         (),
-        "The usage file can be written again; usage kept in memory meanwhile is written.",
+        "The usage file is in use again; keys with budgets are served.",
     ),
     LogEvent(
         "usage_store_reset",
         ("error",),
         ("reason",),
-        "The usage file is damaged or cannot be created, and usage counts from zero.",
+        "The usage file is damaged and was set aside, and usage counts from zero.",
         "Keep the file that `reason` names for later inspection; budgets of this month begin anew.",
+    ),
+    LogEvent(
+        "usage_store_unavailable",
+        ("error",),
+        ("reason",),
+        "The usage file cannot be created; usage counts from zero in memory, and is written once it can be.",
+        "Repair `state.folder`; a restart before that loses the usage.",
     ),
     LogEvent(
         "usage_store_unreadable",

@@ -1,7 +1,7 @@
 """Registry of log events: the type of an entry, and the events that gateways and controllers share.
 
-An event's name is stable: operators search for it and alert on it. What varies is in fields. No entry ever holds the
-content of a request.
+An event's name is stable: operators search for it and alert on it. What varies is in fields, and no call puts request
+content in a field.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ SHARED = (
     LogEvent(
         "dns_records_applied",
         ("info",),
-        ("zone", "version", "regions"),
+        ("zone", "version", "region_count"),
         "The DNS server answers from a new version of the zone's records.",
     ),
     LogEvent("dns_server_started", ("info",), ("addresses", "version"), "The DNS server listens on its addresses."),
@@ -87,7 +87,8 @@ SHARED = (
         ("error",),
         ("issuer", "tokens_for", "reason", "cached_keys_usable"),
         "The keys of a token issuer cannot be fetched.",
-        "Check that the issuer can be reached; while `cached_keys_usable` is false, all its tokens are refused.",
+        "Check that the issuer can be reached. `cached_keys_usable` holds at the time of the line; while the metric "
+        "`nightside_issuer_unusable` is 1, all its tokens are refused.",
     ),
     LogEvent(
         "issuer_keys_fetched",
@@ -145,12 +146,6 @@ SHARED = (
         "Correct the faults; `nightside gateway check FILE` or `nightside controller check FILE` lists the same.",
     ),
     LogEvent("reload_requested", ("info",), ("parts",), "Every part of the configuration is read again by order."),
-    LogEvent(
-        "residency_policy_applied",
-        ("info",),
-        ("region", "digest", "narrowed_by"),
-        "The residency policy of a region is in force.",
-    ),
     LogEvent(
         "tls_certificate_expired",
         ("error",),

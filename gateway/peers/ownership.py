@@ -69,19 +69,22 @@ class OwnershipAsker:
             answer = await link.stub.Ownership(self._question, timeout=link.peering.ping_timeout_ns / _SECOND_NS)
             ownership = codec.read_ownership(answer)
         except grpc.aio.AioRpcError as error:
-            self._rest(peer, status_in_words(error.code(), error.details()))
+            self._failed(peer, status_in_words(error.code(), error.details()))
         except WireError as error:
-            self._rest(peer, f"its answer is malformed: {error}")
+            self._failed(peer, f"its answer is malformed: {error}")
         else:
             if self._is_news(ownership.version):
                 self._learnt(peer, ownership)
             else:
-                self._rest(peer, "it says nothing new")
+                self._rest(peer)
         finally:
             self._asked.discard(peer)
 
-    def _rest(self, peer: GatewayId, why: str) -> None:
+    def _failed(self, peer: GatewayId, reason: str) -> None:
+        self._log.debug("peer_ownership_query_failed", peer=peer, reason=reason)
+        self._rest(peer)
+
+    def _rest(self, peer: GatewayId) -> None:
         now_ns = self._clock.now_ns()
         resting = {each: until_ns for each, until_ns in self._rests_until_ns.items() if until_ns > now_ns}
         self._rests_until_ns = {**resting, peer: now_ns + REST_NS}
-        self._log.debug("peer_ownership_query_failed", peer=peer, reason=why)

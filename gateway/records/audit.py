@@ -456,7 +456,7 @@ class Audit:
     def _failed(self, reason: str) -> None:
         if not self.is_failing:
             self.is_failing, self.fault = True, reason
-            self._log.critical("audit_write_failed", reason=reason, requests_refused=self._config.required)
+            self._log.critical("audit_write_failed", reason=reason, audit_required=self._config.required)
 
     def _succeeded(self) -> None:
         if self.is_failing:

@@ -78,5 +78,5 @@ def resume(controller: ControllerProcess) -> None:
 
 
 async def until_logged(controller: ControllerProcess, event: str) -> dict[str, Any]:
-    await until(lambda: any(line["event"].startswith(event) for line in controller.log_lines))
-    return next(line for line in controller.log_lines if line["event"].startswith(event))
+    await until(lambda: any(line["event"] == event for line in controller.log_lines))
+    return next(line for line in controller.log_lines if line["event"] == event)

@@ -302,7 +302,7 @@ async def test_a_controller_shows_the_whole_mesh_and_freezes_it(tmp_path: Path, 
                 assert "us-1" in page.text("#names tbody")
                 assert "Requests may be sent to" in page.text("#policies")
                 order(page, "Freeze")
-                assert "No replica changes hands any more" in page.text("#order-means")
+                assert "No replica is reassigned any more" in page.text("#order-means")
                 page.find("#order-do").click()
                 page.until("document.querySelector('#notes').textContent.includes('Frozen')")
                 page.until("document.querySelector('#orders tbody').textContent.includes('freeze')")

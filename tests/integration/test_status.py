@@ -8,6 +8,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from gateway.app.gateway import serve_gateway
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
@@ -88,6 +90,30 @@ async def test_a_drain_that_ends_early_says_what_it_cuts_off(mesh: Mesh) -> None
         1,
         "warning",
     )
+
+
+@pytest.mark.parametrize("end", ["drain", "leave"])
+async def test_a_drain_that_is_cancelled_says_so_and_not_that_time_ran_out(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    async def never_empty(_: float) -> bool:
+        return await asyncio.Event().wait()
+
+    us, log = await mesh.region("us-1", US), io.StringIO()
+    us.engine.plays(stream_until(asyncio.Event(), (GOOD_STREAM[0],)))
+    logger = make_logger(LoggingConfig(format=LogFormat.JSON), "us-1", log)
+    async with serve_gateway(us.config, log=logger) as us.gateway:
+        monkeypatch.setattr(us.gateway.estate, "until_empty", never_empty)  # the real one tells another process
+        await until(lambda: free_replicas(us.gateway) == 1)
+        async with ask(mesh.session, us.gateway.http_url) as running, asyncio.TaskGroup() as tasks:
+            await running.content.readany()
+            ending = tasks.create_task(getattr(us.gateway, end)(60))
+            await until(lambda: "drain_started" in log.getvalue())
+            ending.cancel()
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    _, ended = (line for line in lines if "drain" in line["event"])
+    assert ended["event"] == {"drain": "drain_interrupted", "leave": "takeover_drain_interrupted"}[end]
+    assert (ended["requests"], ended["level"]) == (1, "warning")
 
 
 async def test_who_cannot_be_asked_is_told_apart_from_who_is_unwell(unused_tcp_port: int) -> None:

@@ -1,4 +1,5 @@
-"""Finds every call that logs an event in a module's source, and what contradicts the registry of events."""
+"""Finds every call that logs an event in a module's source, and what contradicts the registry of events; compares lines
+with the registry."""
 
 from __future__ import annotations
 
@@ -18,7 +19,22 @@ _LEVELS = {
     "critical": "critical",
 }
 _LOGGERS = {"log", "logger"}
+OPERATORS_FIELDS = ("operator", "role")
+"""Fields that `told_of` gives."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+
+
+_OF_EVERY_LINE = frozenset(["event", "level", "timestamp", "gateway", "controller"])
+
+
+def fields_of(line: Iterable[str]) -> set[str]:
+    """Fields of a log line beyond those of every line."""
+    return {*line} - _OF_EVERY_LINE
+
+
+def registered_fields(event: str, registry: Iterable[LogEvent]) -> set[str]:
+    (found,) = (each for each in registry if each.name == event)
+    return {*found.fields}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +47,7 @@ class LogCall:
     """Level of the call; None where the registry's is used."""
     fields: frozenset[str]
     is_open: bool
-    """More fields may come from mappings."""
+    """More fields may come from mappings that are not written in the same function."""
     where: str
 
 
@@ -40,14 +56,15 @@ def log_calls(path: str, source: str) -> Iterator[LogCall]:
     tree = ast.parse(source)
     bound = {field for call in _calls(tree) if _is_of_logger(call.func, {"bind"}) for field in _fields(call)}
     called = {id(call.func) for call in _calls(tree)}
+    functions = _functions_of_calls(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and _is_of_logger(node, {*_LEVELS, "log"}) and id(node) not in called:
             yield LogCall(None, None, frozenset(), True, f"{path}:{node.lineno}")
     for call in _calls(tree):
         if (read := _event_and_level(call)) is not None:
-            event, level = read
-            is_open = level is None or any(each.arg is None for each in call.keywords)
-            yield LogCall(event, level, frozenset({*_fields(call), *bound}), is_open, f"{path}:{call.lineno}")
+            keys = [_keys(mapping, call.lineno, functions.get(call, tree)) for mapping in _mappings(call)]
+            fields = frozenset({*_fields(call), *bound}.union(*(_as_logged(each or ()) for each in keys)))
+            yield LogCall(*read, fields, None in keys, f"{path}:{call.lineno}")
 
 
 def faults_of(calls: Iterable[LogCall], known: Iterable[LogEvent], own: Iterable[LogEvent]) -> Iterator[str]:
@@ -71,6 +88,8 @@ def faults_of(calls: Iterable[LogCall], known: Iterable[LogEvent], own: Iterable
 
 
 def _differences(call: LogCall, event: LogEvent) -> Iterator[str]:
+    if call.level is None and len(event.levels) > 1:
+        yield f"{call.where}: {event.name} is registered at several levels, and told without one"
     if call.level is not None and call.level not in event.levels:
         yield f"{call.where}: {event.name} is logged at {call.level}, and registered at {', '.join(event.levels)}"
     if unknown := sorted(call.fields - set(event.fields)):
@@ -106,10 +125,86 @@ def _fields(call: ast.Call) -> Iterator[str]:
         yield "exception"
     for each in call.keywords:
         if each.arg is not None and not (ast.unparse(call.func) == "announce" and each.arg == "role"):
-            yield "exception" if each.arg == "exc_info" else each.arg
+            yield from _as_logged([each.arg])
 
 
-def _calls(tree: ast.Module) -> Iterator[ast.Call]:
+def _as_logged(names: Iterable[str]) -> Iterator[str]:
+    yield from ("exception" if each == "exc_info" else each for each in names)
+
+
+def _mappings(call: ast.Call) -> Iterator[ast.expr]:
+    """Yield the mappings that a call takes fields from."""
+    if ast.unparse(call.func) == "Telling":
+        yield from call.args[1:]
+    yield from (each.value for each in call.keywords if each.arg is None)
+
+
+def _keys(mapping: ast.expr, line: int, function: ast.AST) -> frozenset[str] | None:
+    """Keys that a mapping may have at that line of a function; None where the function does not tell."""
+    match mapping:
+        case ast.Dict():
+            return _joined(
+                _keys(value, line, function) if key is None else _constant(key)
+                for key, value in zip(mapping.keys, mapping.values, strict=True)
+            )
+        case ast.IfExp():
+            return _joined(_keys(each, line, function) for each in (mapping.body, mapping.orelse))
+        case ast.Name():
+            return _keys_of_name(mapping.id, line, function)
+        case ast.Call() if ast.unparse(mapping.func) == "told_of":
+            return frozenset(OPERATORS_FIELDS)
+        case _:
+            return None
+
+
+def _keys_of_name(name: str, line: int, function: ast.AST) -> frozenset[str] | None:
+    """Keys of the name's last assignment before the line, and those that are set one by one after it."""
+    found: frozenset[str] | None = None
+    for at, target, value in sorted(_assignments(function, line), key=lambda each: each[0]):
+        match target:
+            case ast.Name() if target.id == name:
+                found = _keys(value, at, function)
+            case ast.Subscript() if ast.unparse(target.value) == name:
+                found = _joined((found, _constant(target.slice)))
+            case _:
+                pass
+    return found
+
+
+def _assignments(function: ast.AST, line: int) -> Iterator[tuple[int, ast.expr, ast.expr]]:
+    """Yield line, target and value of each assignment before that line."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign() if node.lineno < line:
+                yield from ((node.lineno, target, node.value) for target in node.targets)
+            case ast.AnnAssign() if node.lineno < line and node.value is not None:
+                yield node.lineno, node.target, node.value
+            case ast.AugAssign() if node.lineno < line:
+                yield node.lineno, node.target, ast.BinOp(node.target, node.op, node.value)
+            case _:
+                pass
+
+
+def _joined(keys: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
+    joined: set[str] = set()
+    for each in keys:
+        if each is None:
+            return None
+        joined |= each
+    return frozenset(joined)
+
+
+def _constant(key: ast.expr) -> frozenset[str] | None:
+    return frozenset([key.value]) if isinstance(key, ast.Constant) and isinstance(key.value, str) else None
+
+
+def _functions_of_calls(tree: ast.Module) -> dict[ast.Call, ast.AST]:
+    """Innermost function around each call; outer functions come first in the walk."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return {call: function for function in functions for call in _calls(function)}
+
+
+def _calls(tree: ast.AST) -> Iterator[ast.Call]:
     yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 

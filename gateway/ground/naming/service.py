@@ -95,7 +95,7 @@ class NameService:
         before = self.tree
         self._answers.apply(tree)
         if before is None or before.version != tree.version:
-            self._log.info("dns_records_applied", zone=tree.zone, version=tree.version, regions=len(tree.areas))
+            self._log.info("dns_records_applied", zone=tree.zone, version=tree.version, region_count=len(tree.areas))
 
     def sockets(self) -> list[Inherited]:
         """Copies of the listening sockets, in the order of the addresses, which the caller closes."""

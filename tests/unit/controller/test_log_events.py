@@ -17,6 +17,8 @@ from tests.support.log_calls import LogCall, faults_of, log_calls
 ROOT = Path(__file__).parents[3]
 EVENT = LogEvent("disk_full", ("error",), ("path", "reason"), "The disk is full.", "Make room.")
 
+SLOW = LogEvent("disk_slow", ("info", "warning"), (), "The disk is slow.")
+
 
 def calls_in(folder: str) -> Iterator[LogCall]:
     """Calls of a program. `CoreLog` logs each `Telling`, at the registry's level: those are looked at instead."""
@@ -39,6 +41,12 @@ def test_shared_events_are_logged() -> None:
     assert list(faults_of(calls, (*OF_GATEWAYS, *CONTROLLER), SHARED)) == []
 
 
+def test_fields_of_a_call_come_from_the_same_function_except_for_requests_and_refusals() -> None:
+    """Tests of those two compare the fields of a line with the registry."""
+    calls = [*calls_in("gateway"), *calls_in("controller")]
+    assert {call.event for call in calls if call.is_open} == {"request", "refused"}
+
+
 def test_each_event_is_registered_once_in_order_with_a_sentence() -> None:
     names = [each.name for each in (*OF_GATEWAYS, *CONTROLLER)]
     assert len(names) == len(set(names))
@@ -49,7 +57,7 @@ def test_each_event_is_registered_once_in_order_with_a_sentence() -> None:
 
 
 def faults_in(source: str) -> list[str]:
-    return list(faults_of(log_calls("a.py", source), [EVENT], [EVENT]))
+    return list(faults_of(log_calls("a.py", source), [EVENT, SLOW], [EVENT]))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +66,13 @@ def faults_in(source: str) -> list[str]:
         'self._log.error("disk_full", path=path, reason=str(error))',
         'log = log.bind(path=path)\nlog.error("disk_full", reason="x")',
         'desk.log.error("disk_full", **told)',
-        'yield Telling("disk_full", {"path": path})',
+        'yield Telling("disk_full", {"path": path, "reason": "x"})',
+        'told = {"reason": "x"}\nlog.error("disk_full", path=path, **told)',
+        'told = {"path": path}\ntold["reason"] = "x"\nlog.error("disk_full", **told)',
+        'more = {"reason": "x"} if reason else {}\nlog.error("disk_full", **{"path": path, **more})',
+        'told = {"reason": "x"}\ntold |= more\nlog.error("disk_full", **told)',
+        'def f():\n    told = {"at": 1}\n    told = {"path": 1, "reason": ""}\n    yield Telling("disk_full", told)',
+        'def other():\n    told = {"replica": 1}\ndef own(told):\n    log.error("disk_full", **told)',
     ],
 )
 def test_a_call_as_registered_is_no_fault(source: str) -> None:
@@ -77,6 +91,21 @@ def test_a_call_as_registered_is_no_fault(source: str) -> None:
         ('log.error("disk_full", where=path)', "a.py:1: disk_full has fields that are not registered: where"),
         ('log.error("disk_full", path=path)', "disk_full is registered with reason, which no call has"),
         ('log.exception("disk_full")', "a.py:1: disk_full has fields that are not registered: exception"),
+        ('Telling("disk_full", {"where": 1})', "a.py:1: disk_full has fields that are not registered: where"),
+        ('Telling("disk_full", {"path": 1})', "disk_full is registered with reason, which no call has"),
+        (
+            'def f():\n    told = {"where": 1}\n    yield Telling("disk_full", told)',
+            "a.py:3: disk_full has fields that are not registered: where",
+        ),
+        (
+            'told = {}\ntold["where"] = 1\nlog.error("disk_full", **told)',
+            "a.py:3: disk_full has fields that are not registered: where",
+        ),
+        (
+            'log.error("disk_full", **told_of(by))',
+            "a.py:1: disk_full has fields that are not registered: operator, role",
+        ),
+        ('Telling("disk_slow", {})', "a.py:1: disk_slow is registered at several levels, and told without one"),
         ('log.error(f"disk_{what}")', "a.py:1: the event is not a literal"),
         ("log.log(20, event)", "a.py:1: the event is not a literal"),
         ("tell = self._log.info if is_well else self._log.error", "a.py:1: the event is not a literal"),

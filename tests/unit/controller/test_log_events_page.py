@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -19,6 +21,13 @@ def test_an_event_has_a_row() -> None:
         "`replicas_reassigned` | info | `assigned`, `unassigned` | Replicas are reassigned between gateways. | Nothing."
     )
     assert f"| {row} |\n" in markdown()
+
+
+def test_other_commands_do_not_load_the_gateway_s_events() -> None:
+    script = "import sys, controller.commands; print(*sys.modules, sep=chr(10))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert "controller.log_events" in loaded
+    assert "gateway.ground.gateway_log_events" not in loaded
 
 
 def test_the_command_prints_or_writes_the_page(tmp_path: Path) -> None:

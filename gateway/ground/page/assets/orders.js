@@ -93,7 +93,7 @@ export class Orders {
       title: active ? "Freeze the mesh?" : "Unfreeze the mesh?",
       does: active ? "Freeze" : "Unfreeze",
       means: active
-        ? ["No replica changes hands any more, and nobody is taken out of the name, whoever dies, until it is lifted.", "Requests go on as they do now."]
+        ? ["No replica is reassigned any more, and nobody is taken out of the name, whoever dies, until it is lifted.", "Requests go on as they do now."]
         : ["What the controller held back meanwhile is done now:"],
       order: (reason) => (active ? { order: "freeze", reason } : { order: "unfreeze" }),
       done: active ? "The mesh is frozen." : "The mesh is no longer frozen.",
@@ -169,7 +169,7 @@ function previewed(preview) {
   if (moves) {
     const some = preview.moves.slice(0, 5).map((each) => `${each.replica} from ${each.before ?? "nobody"} to ${each.after ?? "nobody"}`);
     said.push(`${count(moves)} replicas are reassigned: ${some.join(", ")}${moves > some.length ? ", …" : ""}.`);
-  } else said.push("No replica changes hands.");
+  } else said.push("No replica is reassigned.");
   for (const stay of preview.stays) said.push(`${count(stay.replicas)} replicas of ${stay.home} stay: ${stay.why}.`);
   for (const lost of preview.unreachable ?? []) {
     const led = lost.gateways.length ? `led to ${lost.gateways.join(", ")}` : "led nowhere";

@@ -63,6 +63,13 @@ def kept(tmp_path: Path) -> Kept:
     return Kept(tmp_path)
 
 
+def test_a_file_that_cannot_be_created_is_not_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / "us-1.usage.sqlite").symlink_to(tmp_path / "no folder" / "usage")
+    kept = Kept(tmp_path)
+    assert (kept.events(), kept.keeper.book.is_unknown) == (["usage_store_unavailable"], False)
+    kept.keeper.close()
+
+
 @pytest.mark.parametrize(
     ("content", "event"), [(b"no database", "usage_store_reset"), (None, "usage_store_unreadable")]
 )

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from gateway.ground.faults import ConfigError
-from gateway.ground.operators import ANYBODY, NotAnOperator, Operator, Operators
+from gateway.ground.operators import ANYBODY, NotAnOperator, Operator, Operators, told_of
 from gateway.ground.operators_config import OperatorsConfig, OperatorTokenConfig, Role, operator_faults
 from gateway.ground.reloader import ReloadRefused
+from tests.support.log_calls import OPERATORS_FIELDS
 
 
 def tokens(folder: Path, **roles: Role) -> OperatorsConfig:
@@ -15,6 +16,11 @@ def tokens(folder: Path, **roles: Role) -> OperatorsConfig:
     for name in roles:
         (folder / name).write_text(f"token-of-{name}\n")
     return OperatorsConfig(tuple(OperatorTokenConfig(name, role, folder / name) for name, role in roles.items()))
+
+
+def test_log_lines_name_the_operator_and_the_role_where_a_credential_is_required() -> None:
+    told = told_of(Operator("grafana", Role.LOOK))
+    assert (told, told_of(ANYBODY)) == (dict(zip(OPERATORS_FIELDS, ("grafana", Role.LOOK), strict=True)), {})
 
 
 def test_each_role_may_do_what_those_before_it_may() -> None:

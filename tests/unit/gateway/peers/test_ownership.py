@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Coroutine
 
 import grpc
@@ -9,7 +10,7 @@ import pytest
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import ControlVersion, GatewayId, PeerSpec, ReplicaId
 from gateway.ground.clock import Clock
-from gateway.ground.config import LoggingConfig
+from gateway.ground.config import LogFormat, LoggingConfig, LogLevel
 from gateway.ground.control.vocabulary import Ownership, ReplicaOwner
 from gateway.ground.logs import make_logger
 from gateway.peers import codec
@@ -37,6 +38,7 @@ class Asking:
     def __init__(self, fake: FakePeer) -> None:
         self.fake = fake
         self.clock = Still()
+        self.stream = io.StringIO()
         self.learnt: list[tuple[GatewayId, Ownership]] = []
         self.running: list[Coroutine[None, None, None]] = []
         self.questions: list[str] = []
@@ -53,7 +55,7 @@ class Asking:
             learnt=lambda *told: self.learnt.append(told),
             start=self.running.append,
             clock=self.clock,
-            log=make_logger(LoggingConfig(), OURS),
+            log=make_logger(LoggingConfig(LogFormat.JSON, LogLevel.DEBUG), OURS, self.stream),
         )
 
     async def _owned(self, question: pb.OwnershipRequest, _: OwnershipContext) -> pb.OwnershipResponse:
@@ -98,19 +100,21 @@ async def test_one_question_at_a_time_and_it_has_an_end(asking: Asking) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "is_failure"),
     [
-        codec.ownership_to_pb(Ownership(KNOWN, AWAY)),
-        pb.OwnershipResponse(term=9, version=9, away=[pb.ReplicaOwner(replica_id="not an id")]),
+        (codec.ownership_to_pb(Ownership(KNOWN, AWAY)), False),
+        (pb.OwnershipResponse(term=9, version=9, away=[pb.ReplicaOwner(replica_id="not an id")]), True),
     ],
+    ids=["nothing new", "malformed"],
 )
 async def test_a_peer_that_does_not_keep_its_word_is_left_alone_for_a_while(
-    asking: Asking, answer: pb.OwnershipResponse
+    asking: Asking, answer: pb.OwnershipResponse, *, is_failure: bool
 ) -> None:
     asking.answer = answer
     await asking.heard()
     await asking.heard()
     assert (len(asking.questions), asking.learnt) == (1, [])
+    assert ("peer_ownership_query_failed" in asking.stream.getvalue()) is is_failure
     asking.clock.ns += REST_NS
     asking.answer = codec.ownership_to_pb(Ownership(NEWER, AWAY))
     await asking.heard()

@@ -12,11 +12,14 @@ from gateway.core.events import AssignmentApplied, DrainRequested, TimePassed
 from gateway.core.residency import LoggingRule
 from gateway.core.vocabulary import GatewayId, ModelName, Outcome, ReplicaId, RequestId
 from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.gateway_log_events import GATEWAY
 from gateway.ground.logs import make_logger
 from gateway.records.logs import RequestLog
 from gateway.request.legs import RanAt
 from tests.support.core import EU, MS, SECOND, US, desk, policy, profile
 from tests.support.followed import FAILS, Followed
+from tests.support.log_calls import fields_of, registered_fields
+from tests.support.traced import trace
 
 JSON = LoggingConfig(format=LogFormat.JSON)
 
@@ -77,6 +80,27 @@ def test_one_json_line_tells_what_was_decided_and_what_became_of_it() -> None:
         "waited_ms": 0,
         "first_token_ms": 250,
     }
+
+
+def test_a_line_has_every_registered_field_and_no_other() -> None:
+    logged = Logged(rule=LoggingRule(session_key=True))
+    logged.two_legs("r-1")
+    logged.first_token("r-1")
+    logged.two_ends("r-1", FAILS[2], Outcome.FAILED_MIDSTREAM)
+    logged.ends["r-1"] = replace(logged.ends["r-1"], detail="the engine is gone")
+    logged.finish(
+        "r-1",
+        RanAt(ReplicaId("r1"), US),
+        prompt_tokens=5,
+        cached_tokens=1,
+        output_tokens=9,
+        content_events=2,
+        asked_model="gpt",
+        resumes=1,
+        why_unresumed="no target is left",
+        trace=trace(),
+    )
+    assert fields_of(logged.line()) == registered_fields("request", GATEWAY)
 
 
 @pytest.mark.parametrize("named", [False, True])

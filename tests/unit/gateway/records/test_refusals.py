@@ -9,6 +9,7 @@ from gateway.core import events
 from gateway.core.residency import LoggingRule
 from gateway.core.vocabulary import GatewayId, RequestId, TenantName
 from gateway.ground.config import LogFormat, LoggingConfig
+from gateway.ground.gateway_log_events import GATEWAY
 from gateway.ground.logs import make_logger
 from gateway.records.ledger import Ledger
 from gateway.records.refusals import REMEMBERED_MAX, Refusal, Refusals
@@ -16,6 +17,7 @@ from gateway.records.wording import headline, sentence
 from gateway.request.callers import KeyId
 from tests.support.clock import StillClock
 from tests.support.core import MS, SECOND, US, policy
+from tests.support.log_calls import fields_of, registered_fields
 
 NOBODY = Refusal("invalid_api_key", 401, "The API key is missing or not valid.", RequestId("r1"))
 KNOWN = Refusal("token_rate_exceeded", 429, "Used up.", RequestId("r2"), TenantName("acme"), KeyId("k1"))
@@ -58,6 +60,7 @@ def test_each_is_counted_and_told_once_a_second_for_its_reason() -> None:
     known = door.lines[1]
     assert (known["status"], known["request_id"], known["tenant"], known["key"]) == (429, "r2", "acme", "k1")
     assert "tenant" not in door.lines[0]
+    assert fields_of(known) == registered_fields("refused", GATEWAY)
 
 
 def test_what_is_not_the_client_s_fault_warns() -> None:
