@@ -62,6 +62,7 @@ def _few_large(changes: Mapping[str, object]) -> list[Case]:
     path = SCENARIOS / "few_large.yaml"
     large = {"jurisdiction": "EU", "replicas": 1, "slots": 16}
     alone: Changes = {
+        "about": "One engine of 16 slots in the EU, where all users are.",
         "regions": {"eu-west-1": large},
         "clients.0.region": "eu-west-1",
         "balancer_region": "eu-west-1",
@@ -71,19 +72,25 @@ def _few_large(changes: Mapping[str, object]) -> list[Case]:
     jurisdictions = dict(zip(origins, ("US", "US", "JP"), strict=True))
     small = {name: {"jurisdiction": jurisdictions[name], "replicas": 1, "slots": 4} for name in origins}
     several: Changes = {
+        "about": "Three engines of 4 slots in three regions, where the users are, and one of 16 in the EU, 1 ms apart.",
         "regions": {**small, "eu-west-1": large},
         "clients": [{"region": name, "workload": "chat", "clients": 12} for name in origins],
         "round_trips": [[one, other, "1ms"] for one, other in combinations([*origins, "eu-west-1"], 2)],
     }
     whole = "a large engine alone"
+    small_at_home = "One engine of 4 slots in the US, where all users are, and"
+    far: Changes = {
+        "about": f"{small_at_home} one of 16 in the EU, 150 ms apart.",
+        "round_trips": [["us-east-1", "eu-west-1", "150ms"]],
+    }
+    parts: Changes = {
+        "about": f"{small_at_home} four of 4 in the EU, 1 ms apart.",
+        "regions.eu-west-1": {**large, "replicas": 4, "slots": 4},
+    }
     found: list[tuple[str, str, Changes]] = [
         ("and a small one", "24 users where the small engine is", {}),
-        ("and a small one, far apart", "the same at 150 ms", {"round_trips": [["us-east-1", "eu-west-1", "150ms"]]}),
-        (
-            "in four parts",
-            "the same with four engines of 4 slots",
-            {"regions.eu-west-1": {**large, "replicas": 4, "slots": 4}},
-        ),
+        ("and a small one, far apart", "24 users where the small engine is", far),
+        ("in four parts", "24 users where the small engine is", parts),
         ("and three small ones", "12 users at each of three small engines", several),
     ]
     cases = [Case(whole, "24 users where the one engine of 16 slots is", path, {**alone, **changes})]
