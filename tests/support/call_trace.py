@@ -128,7 +128,8 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, model
 
 async def traced(kind: str) -> Trace:
     """Trace of one request of a warm gateway. `kind`: local, or forwarded (both gateways are counted)."""
-    mesh = Mesh(Path(tempfile.mkdtemp()), _free_port)
+    folder = tempfile.TemporaryDirectory()
+    mesh = Mesh(Path(folder.name), _free_port)
     us = await mesh.region("us-1", US)
     us.config = _quiet(us.config, PlacementConfig(), publishes=kind != "local")
     if kind == "local":
@@ -147,6 +148,7 @@ async def traced(kind: str) -> Trace:
         await asyncio.sleep(_FLUSHED_S)
     writer.close()
     await mesh.close()
+    folder.cleanup()
     return profiler.trace
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.admission import WaitingRoom
-from gateway.core.fair_queue import Turn
+from gateway.core.fair_queue import Turn, charge_of
 from gateway.core.requests import Hold, RequestClass, RequestState
 from gateway.core.vocabulary import Hops, ModelName, ResidencyStamp, TenantName
 from tests.support.core import ANYWHERE, MODEL, SECOND, TENANT, US, profile
@@ -93,6 +93,28 @@ def test_many_who_left_before_their_turn_cost_no_memory() -> None:
     (line,) = room._queues[LLAMA]._lines.values()
     assert len(line._heap) < 100
     assert room.head_of(LLAMA) is last
+
+
+class TestAnnounced:
+    """A request that may be placed at once counts as waiting without standing in a queue."""
+
+    def test_its_tenant_counts_it_and_no_queue_holds_it(self) -> None:
+        one, newcomer = WaitingRoom(), request(0)
+        one.announce(newcomer)
+        assert (len(one), newcomer in one, one.heads()) == (0, False, [])
+        account = charge_of(newcomer).account
+        assert (account.open, account.waiting, one.shares.running) == (1, 1, 0)
+        one.leave(newcomer)
+        assert (account.open, account.waiting, one.shares.running) == (1, 0, 1)
+
+    def test_it_is_queued_where_it_has_to_wait(self) -> None:
+        one, newcomer = WaitingRoom(), request(0)
+        one.announce(newcomer)
+        one.queue(newcomer)
+        assert (len(one), newcomer in one) == (1, True)
+        assert charge_of(newcomer).account.waiting == 1, "once"
+        one.leave(newcomer)
+        assert (len(one), newcomer in one, one.lengths()) == (0, False, {})
 
 
 class TestHeld:

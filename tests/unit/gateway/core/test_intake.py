@@ -13,6 +13,7 @@ from gateway.core.events import (
     AssignmentApplied,
     ForwardArrived,
     LockdownChanged,
+    PolicyApplied,
     RequestArrived,
     ResponseStored,
     TargetLost,
@@ -26,6 +27,7 @@ from gateway.core.vocabulary import (
     RefusalReason,
     ReplicaSpec,
     RequestId,
+    ServiceClass,
     Standing,
     TenantName,
     peer_target,
@@ -108,6 +110,52 @@ class TestClients:
         one.tell(LockdownChanged(active=True))
         locked = intake.class_of(asked, intake.rule_of(asked), Hops())
         assert (locked.may_stay_in_region, locked.may_cross_regions) == (False, False)
+
+    def test_what_was_judged_before_holds_until_the_rules_change(self) -> None:
+        one = desk(peers=[EU_PEER])
+        intake, asked = one.core._intake, profile("q")
+        before = intake.admittance_of(asked, None)
+        assert intake.admittance_of(profile("other"), None) is before
+        assert before.ingress.allowed
+        assert before.request_class.may_cross_regions
+        away = {TENANT: TenantPolicy(rule(EU))}
+        one.tell(PolicyApplied(policy(US, tenants=away)))
+        assert not one.core.may_enter(TENANT, None)
+        assert not intake.admittance_of(asked, None).ingress.allowed
+        assert ended(one.ask("q")) == [("q", "rejected_residency_ingress")]
+        one.tell(PolicyApplied(policy(US)))
+        assert one.core.may_enter(TENANT, None)
+        assert intake.admittance_of(asked, None).request_class.may_cross_regions
+        one.tell(LockdownChanged(active=True))
+        assert not intake.admittance_of(asked, None).request_class.may_cross_regions
+        one.tell(LockdownChanged(active=False))
+        assert intake.admittance_of(asked, None).request_class.origin is None
+        adopted = replace(replica_spec("adopted", place=EU), accepts=rule(US))
+        one.tell(AssignmentApplied(9, (replica_spec("r0"), adopted), (EU_PEER,)))
+        assert intake.admittance_of(asked, None).request_class.origin == US
+
+    def test_kinds_of_requests_are_judged_apart(self) -> None:
+        one = desk()
+        intake, asked = one.core._intake, profile("q")
+        kinds = [
+            asked,
+            replace(asked, model=ModelName("other")),
+            replace(asked, tenant=TenantName("other")),
+            replace(asked, process=rule(US)),
+            replace(asked, goes_on=True),
+            replace(asked, service_class=ServiceClass.BATCH),
+            replace(asked, connectors=frozenset()),
+        ]
+        classes = [intake.admittance_of(each, None).request_class for each in kinds]
+        told = [(each.model, each.rule, each.goes_on, each.service_class, each.connectors) for each in classes]
+        assert len(set(told)) == len(kinds) - 1, "a tenant without a rule of its own is of the same class"
+
+    def test_judgements_are_bounded(self) -> None:
+        one = desk()
+        for number in range(3_000):
+            one.core._intake.admittance_of(profile("q", tenant=f"t{number}"), None)
+        assert len(one.core._intake._admittances) <= 1024
+        assert len(one.core._intake._ingress) <= 1024
 
     @under_both
     def test_one_tenant_cannot_fill_the_queue(self, placement: PlacementPolicy) -> None:

@@ -99,6 +99,26 @@ class TestObserving:
         await asyncio.sleep(0)
         assert first.seen == second.seen == [(1_000, each, [each]) for each in ("twice", "again", "b", "c")]
 
+    async def test_an_observer_is_told_the_steps_that_hold_a_type_it_watches(self) -> None:
+        class Loud(str):
+            """A word of another type."""
+
+            __slots__ = ()
+
+        class Shouting(Echo):
+            def handle(self, event: str, now_ns: int) -> list[str]:
+                return [Loud("LOUD")] if event == "louder" else super().handle(event, now_ns)
+
+        everything, loud, other = Watcher(), Watcher(), Watcher()
+        loud.watches, other.watches = frozenset({Loud}), frozenset({int})  # type: ignore[attr-defined]
+        line = Line(Shouting(), [other, loud, everything])
+        for word in ("a", Loud("b"), "louder", "c"):
+            line.submit(word)
+        line.tell_observers()
+        assert everything.events == ["a", "b", "louder", "c"]
+        assert loud.events == ["b", "louder"], "by the event's type, and by that of an effect"
+        assert other.events == []
+
     async def test_they_are_told_before_whatever_comes_in_after_the_step(self) -> None:
         """A page of metrics that is requested after a step counts that step."""
         watcher = Watcher()
