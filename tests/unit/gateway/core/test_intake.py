@@ -153,7 +153,7 @@ class TestClients:
     def test_judgements_are_bounded(self) -> None:
         one = desk()
         for number in range(3_000):
-            one.core._intake.admittance_of(profile("q", tenant=f"t{number}"), None)
+            one.core._intake.admittance_of(profile("q", tenant=TenantName(f"t{number}")), None)
         assert len(one.core._intake._admittances) <= 1024
         assert len(one.core._intake._ingress) <= 1024
 
