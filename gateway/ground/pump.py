@@ -85,9 +85,9 @@ class Pump(ABC, Generic[EventT, EffectT]):
         self._core = core
         self._clock = clock
         self._time_passed = time_passed
-        self._observers = tuple(observers)
         self._audiences: dict[tuple[type, frozenset[type]], tuple[Observer[EventT, EffectT], ...]] = {}
         """Observers that are told a step, by the type of its event and the types of its effects."""
+        self.observers = tuple(observers)
         self._on_crash = on_crash
         self._inbox: deque[EventT] = deque()
         self._pumping = False
@@ -97,6 +97,16 @@ class Pump(ABC, Generic[EventT, EffectT]):
         """Steps that the observers have not been told."""
         self._tail: deque[Step[EventT, EffectT]] = deque(maxlen=tail_steps)
         """Last steps that the observers were told, or are being told."""
+
+    @property
+    def observers(self) -> tuple[Observer[EventT, EffectT], ...]:
+        """Observers in the order in which they are told."""
+        return self._observers
+
+    @observers.setter
+    def observers(self, observers: tuple[Observer[EventT, EffectT], ...]) -> None:
+        self._observers = observers
+        self._audiences.clear()
 
     @abstractmethod
     def perform(self, effect: EffectT) -> None:
@@ -140,8 +150,7 @@ class Pump(ABC, Generic[EventT, EffectT]):
     def _drop(self, observer: Observer[EventT, EffectT], error: Exception) -> None:
         """Drop an observer that failed and stop the pump, since its counts or records cannot be trusted; the others are
         told the rest."""
-        self._observers = tuple([each for each in self._observers if each is not observer])
-        self._audiences.clear()
+        self.observers = tuple([each for each in self._observers if each is not observer])
         self.fail(error)
 
     def fail(self, error: Exception, *steps: Step[EventT, EffectT]) -> None:

@@ -72,13 +72,13 @@ async def test_engine_and_gateway_read_the_same(at: Besieged, case: JsonCase) ->
     at.engine.received.clear()
     at.engine.plays(read_as_engines_do)
     decisions, failures = Decisions(), at.failures("replica")
-    watching, at.gateway.driver._observers = at.gateway.driver._observers, (decisions,)
+    watching, at.gateway.driver.observers = at.gateway.driver.observers, (decisions,)
     head = f"POST {case.path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(case.body)}\r\n\r\n"
     try:
         received = await sent(at.gateway, head.encode() + case.body)
         at.gateway.driver.tell_observers()
     finally:
-        at.gateway.driver._observers = watching
+        at.gateway.driver.observers = watching
     assert int(received[9:12]) == case.status, received[-500:]
     assert at.failures("replica") == failures, "a client's doing counts against an engine"
     assert [each.body for each in at.engine.received] == ([case.body] if case.status in (200, 422) else [])
