@@ -117,6 +117,7 @@ COMPILED = (
     "loadgen/simulator/agenda.py",
     "loadgen/simulator/chronicle.py",
     "loadgen/simulator/clients.py",
+    "loadgen/simulator/decode_workers.py",
     "loadgen/simulator/engines.py",
     "loadgen/simulator/gateways.py",
     "loadgen/simulator/heartbeats.py",

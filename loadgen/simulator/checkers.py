@@ -611,25 +611,30 @@ class Watch:
         """Check first come, first served among requests of one account that may go to the same targets. Only requests
         held for one replica, and those that leave room, may be overtaken. A tenant has two accounts for a while if it
         is told apart only once another tenant is forgotten."""
-        if visit.is_ordinary and view.core.placer.takes_full_replicas:
-            waiting = view.alike(visit.queue, leg.request_id)
-            earlier = [request_id for request_id, arrival in waiting.items() if arrival < visit.arrival]
-            starter = view.core.requests.get(leg.request_id)
-            own = None if starter is None else starter.charge
-            blocked = [
-                each
-                for each in earlier
-                if (found := view.core.requests.get(each))
-                and not _may_be_passed(found)
-                and (own is None or found.charge is None or found.charge.account is own.account)
-            ]
-            detail = f"{leg.request_id} went past {blocked[:3]} at {view.spec.gateway_id}"
+        if not visit.is_ordinary:
+            return
+        waiting = view.alike(visit.queue, leg.request_id)
+        earlier = [request_id for request_id, arrival in waiting.items() if arrival < visit.arrival]
+        starter = view.core.requests.get(leg.request_id)
+        own = None if starter is None else starter.charge
+        alike = {
+            each: found
+            for each in earlier
+            if (found := view.core.requests.get(each)) is None
+            or own is None
+            or found.charge is None
+            or found.charge.account is own.account
+        }
+        where = f"at {view.spec.gateway_id}"
+        if view.core.placer.takes_full_replicas:
+            blocked = [each for each, found in alike.items() if found is not None and not _may_be_passed(found)]
             is_last = self._is_full(view, leg)  # no request is held for a full target
+            detail = f"{leg.request_id} went past {blocked[:3]} {where}"
             self._expect("only who is held is overtaken", is_last or not blocked, detail)
-        elif visit.is_ordinary:
-            first = min(view.alike(visit.queue, leg.request_id).values(), default=visit.arrival)
-            detail = f"{leg.request_id} is number {visit.arrival} at {view.spec.gateway_id}, number {first} waits"
-            self._expect("who came first is served first", visit.arrival <= first, detail)
+        else:
+            numbers = [waiting[each] for each in alike]
+            detail = f"{leg.request_id} is number {visit.arrival} {where}, numbers {numbers[:3]} wait"
+            self._expect("who came first is served first", not numbers, detail)
 
     def _is_full(self, view: _View, leg: StartLeg) -> bool:
         """True if this leg fills its target: a replica in its ramp, or a prefill worker whose pool has no room for
