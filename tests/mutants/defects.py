@@ -249,7 +249,7 @@ def follows_past_everybody(
 @mutant(
     "what follows stored responses in the same words counts as read already",
     "placement.cost:Cost._bytes_to_read",
-    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
+    hunter=f"{_CORE_TESTS}/placement/test_cost.py::TestFollowingAStoredResponse",
 )
 def reads_the_same_words_once(original: Original, policy: Cost, profile: RequestProfile, slot: int) -> int:
     return policy._caches.uncached_bytes(profile, slot)

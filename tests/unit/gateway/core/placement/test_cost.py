@@ -754,3 +754,22 @@ def test_its_caches_forget_what_nobody_asks_for() -> None:
     told.send(prompt("a"), 0)
     told.policy.expire(6)
     assert told.policy._caches.uncached_bytes(prompt("a"), 0) == prompt("a").prompt_bytes
+
+
+class TestFollowingAStoredResponse:
+    def test_it_reads_all_of_its_prompt_though_the_replica_was_sent_the_same_words(self) -> None:
+        told = Told()
+        told.send(prompt("a"), 0)
+        follows = replace(prompt("a"), follows="key")
+        hold = told.policy.hold_pinned(follows, not_ready(0b11), 0)
+        assert hold is not None
+        assert hold.uncached_bytes == follows.prompt_bytes, "a response of its own stands between the words"
+        again = told.policy._caches.uncached_bytes(follows, 0)
+        assert again < follows.prompt_bytes
+
+
+def not_ready(mask: int) -> Offer:
+    """Offer of replicas none of which may be sent a request now."""
+    offer = Offer(mask)
+    offer.ready = 0
+    return offer
