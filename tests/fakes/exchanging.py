@@ -91,6 +91,12 @@ class ExchangeFake:
             await self.context.abort(*self._status)
 
     async def write(self, message: bytes) -> None:
+        """Write a message whole, even for a caller that is cancelled meanwhile: gRPC goes on with it, and would refuse
+        the next message until then.
+        """
+        await asyncio.shield(self._write(message))
+
+    async def _write(self, message: bytes) -> None:
         async with self._writing:
             await self.context.write(message)
 
