@@ -467,7 +467,7 @@ def learns_from_reading(original: Original, slots: EngineSlots, running: int, wa
     "placement.cost:Cost._distance_ns",
     hunter=f"{_CORE_TESTS}/placement/test_cost.py",
 )
-def goes_and_comes_once(original: Original, cost: Cost, slot: int) -> float:
+def goes_and_comes_once(original: Original, cost: Cost, slot: int, load: float) -> float:
     return 2 * cost._delay_weight * cost.fleet.peer_rtt_ns(slot)
 
 

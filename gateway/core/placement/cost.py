@@ -53,6 +53,17 @@ as large as itself, so a request is forwarded only if it gains more than that.""
 _WAYS_MORE_MAX: Final = 2.0
 """Largest number of later requests of the session that the round trip is counted for, since each of them takes it
 too."""
+_CROWDED: Final = 1.2
+_CROWDED_BY: Final = 4
+"""Ratio and number of requests by which the own replicas' mean load must exceed a peer's for the region to count as
+crowded against it: smaller differences come and go, and a long session is dear to move."""
+_CROWDED_WAYS: Final = 0.25
+"""Weight of the round trip to a peer while the own replicas are crowded against it: a session that stays slows all
+others for as long as it stays, by more than `explore_load_bytes` says."""
+_SMALL_LOAD: Final = 12
+"""Mean load up to which one more request on a replica weighs `explore_load_bytes`. Above, it weighs less in proportion:
+prefill delays all requests that run, so it weighs more and more against one of them, and the loads of large replicas
+differ by chance by more than a session is worth moving for."""
 _INTERVAL_KEEPS: Final = 0.95
 """Weight of the old average when one more interval comes; the last twenty make it."""
 
@@ -97,7 +108,11 @@ class Cost(Policy):
         self._caches = Caches(fleet, config)
         self._turn = 0
         self._load = 0.0
+        self._load_here = 0.0
+        """Mean load of the own replicas of the latest offer."""
         self._delay_weight = 1.0
+        self._crowding_bytes = 0.0
+        """Bytes of prompt whose prefill weighs as much as one more request on a replica, for the latest offer."""
         self._full_share = 0.0
         """Share of full caches among the own replicas compared last; peers' caches are taken to be full to the same
         degree."""
@@ -157,8 +172,11 @@ class Cost(Policy):
 
     def _look_around(self, profile: RequestProfile, offer: Offer) -> None:
         """Prepare the comparison of one request: loads and the targets allowed differ between requests."""
+        ours = offer.replicas.bit_count()
+        self._load_here = self.fleet.total_load(offer.replicas) / ours if ours else 0.0
         self._load = self._load_everywhere(profile, offer)
         self._delay_weight = self.config.delay_weight / (1 + self._load)
+        self._crowding_bytes = self.config.explore_load_bytes * min(1.0, _SMALL_LOAD / (1 + self._load))
         self._replicas, self._peers = [], []
 
     def _load_everywhere(self, profile: RequestProfile, offer: Offer) -> float:
@@ -226,7 +244,7 @@ class Cost(Policy):
     ) -> Weighed:
         load = self._books[slot].state.load
         reading_ns = self._reading_ns(profile.uncached_bytes(blocks), load, is_full)
-        crowding_ns = self._byte_ns * self.config.explore_load_bytes * load
+        crowding_ns = self._byte_ns * self._crowding_bytes * load
         waiting_ns = self._waiting_ns(profile, slot, blocks, held)
         return Weighed(slot, blocks, reading_ns=reading_ns, crowding_ns=crowding_ns, waiting_ns=waiting_ns)
 
@@ -367,7 +385,7 @@ class Cost(Policy):
         fleet, model = self.fleet, profile.model
         load = fleet.peer_load_per_replica(slot, model)
         reading_ns = self._reading_ns(profile.uncached_bytes(blocks), load, self._full_share)
-        crowding_ns = self._byte_ns * self.config.explore_load_bytes * load
+        crowding_ns = self._byte_ns * self._crowding_bytes * load
         waiting_ns = self._wait_cost_ns(
             self._byte_ns * fleet.peer_backlog(slot, model), fleet.peer_wait_ns(slot, model)
         )
@@ -377,13 +395,18 @@ class Cost(Policy):
             reading_ns=reading_ns,
             crowding_ns=crowding_ns,
             waiting_ns=waiting_ns,
-            distance_ns=self._distance_ns(slot),
+            distance_ns=self._distance_ns(slot, load),
         )
 
-    def _distance_ns(self, slot: int) -> float:
+    def _distance_ns(self, slot: int, load: float) -> float:
         """Cost of the round trip for this request and for those expected to follow it in its session; for this one
-        alone where requests rarely continue from others."""
-        ways = 1 + min(_WAYS_MORE_MAX, self._caches.follow_ups())
+        alone where requests rarely continue from others, and for a part of it where the own replicas are crowded
+        against the peer's `load` and their caches have room: a session that leaves full caches is prefilled again,
+        at the expense of others'."""
+        if not self._full_share and self._load_here > _CROWDED * (_CROWDED_BY + load):
+            ways = _CROWDED_WAYS
+        else:
+            ways = 1 + min(_WAYS_MORE_MAX, self._caches.follow_ups())
         return _DISTANCE_WEIGHT * ways * self._delay_weight * self.fleet.peer_rtt_ns(slot)
 
     # Events

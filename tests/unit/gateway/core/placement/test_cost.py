@@ -365,6 +365,29 @@ class TestAtAnotherGateway:
         assert costs.reading_ns == PRIOR_NS * prompt("a").prompt_bytes
         assert costs.waiting_ns == 0
 
+    @pytest.mark.parametrize(("running", "ways"), [(6, 1.0), (7, 0.25), (100, 0.25)])
+    def test_the_way_counts_for_a_quarter_where_ours_are_more_crowded_by_a_fifth_and_four(
+        self, running: int, ways: float
+    ) -> None:
+        told = Told(abroad=True)
+        for slot in (0, 1):
+            told.load(slot, running=running)
+        told.hear(load=1, rtt_ms=100)  # 1.2 × (4 + 1) = 6
+        told.weigh(prompt("a"), Offer(0b11, remotes=1))
+        costs = told.policy.costs_at_peer(prompt("a"), 0)
+        assert costs.distance_ns == pytest.approx(ways * WAY_WEIGHT * 100 * MS / (1 + (2 * running + 1) / 3))
+
+    @pytest.mark.parametrize(("running", "share"), [(1, 1.0), (11, 1.0), (23, 0.5), (119, 0.1)])
+    def test_one_more_request_weighs_less_among_many(self, running: int, share: float) -> None:
+        told = Told(abroad=True)
+        for slot in (0, 1):
+            told.load(slot, running=running)
+        told.hear(load=running)
+        told.weigh(prompt("a"), Offer(0b11, remotes=1))
+        each_ns = PRIOR_NS * REQUEST_BYTES * share
+        assert told.policy.costs_at_replica(prompt("a"), 0, None).crowding_ns == pytest.approx(each_ns * running)
+        assert told.policy.costs_at_peer(prompt("a"), 0).crowding_ns == pytest.approx(each_ns * running)
+
     def test_where_hardly_anybody_runs_reading_counts_for_less_there_too(self) -> None:
         told = Told(abroad=True)
         told.hear(replicas=2, load=2)
@@ -425,16 +448,16 @@ class TestAtAnotherGateway:
 
     def test_the_cheapest_of_all_is_taken_wherever_it_is(self) -> None:
         told = Told(abroad=True)
-        told.hear(rtt_ms=100)
+        told.hear(rtt_ms=10)
         asked = prompt("a", 80)
         offer = Offer(0b11, remotes=1)
         taken = []
 
         def is_cheaper_here(running: int) -> bool:
             here_ns = PRIOR_NS * (asked.prompt_bytes + REQUEST_BYTES * running)
-            return here_ns < (PRIOR_NS * asked.prompt_bytes + WAY_WEIGHT * 100 * MS) / (1 + 2 * running / 3)
+            return here_ns < (PRIOR_NS * asked.prompt_bytes + WAY_WEIGHT * 10 * MS) / (1 + 2 * running / 3)
 
-        worth = max(filter(is_cheaper_here, range(100)))
+        worth = max(filter(is_cheaper_here, range(5)))
         assert worth > 1
         for running in (worth, worth + 1):
             told.now_ns += 1
@@ -617,6 +640,13 @@ class TestUnderMemoryPressure:
         told.hear(replicas=1, load=4, rtt_ms=100)
         assert told.policy._caches.follow_ups() > 2
         assert told.costs_there(asked).distance_ns == pytest.approx(3 * WAY_WEIGHT * 100 * MS / (1 + 4))
+
+    def test_the_way_counts_for_as_many_where_ours_are_crowded_but_their_caches_are_full(self) -> None:
+        told, asked = self.told(abroad=True, running=100), prompt("n")
+        told.hear(replicas=1, load=0, rtt_ms=100)
+        told.weigh(asked, Offer(0b1, remotes=1))
+        costs = told.policy.costs_at_peer(asked, 0)
+        assert costs.distance_ns == pytest.approx(3 * WAY_WEIGHT * 100 * MS / (1 + 100 / 2))
 
     def test_as_many_of_another_gateway_s_caches_are_full_as_of_ours(self) -> None:
         told, asked = self.told(abroad=True, replicas=2), prompt("n")
