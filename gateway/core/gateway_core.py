@@ -12,9 +12,6 @@ from typing import Any, assert_never
 
 from gateway.core.attempts import RetryBudget
 from gateway.core.bits import next_slot_from, slots_of
-from gateway.core.decode.admissions import Admission
-from gateway.core.decode.predictors.history import History
-from gateway.core.decode_pools import DecodePool
 from gateway.core.effects import (
     AcceptForward,
     Effect,
@@ -22,15 +19,12 @@ from gateway.core.effects import (
     PublishLoad,
     RecordShadow,
     RefuseForward,
-    SampleProgress,
     StartLeg,
     StopLeg,
 )
 from gateway.core.events import (
-    ArtifactReady,
     AssignmentApplied,
     ConfigApplied,
-    DecodeHistoryRestored,
     DrainLifted,
     DrainRequested,
     Event,
@@ -38,12 +32,8 @@ from gateway.core.events import (
     ForwardArrived,
     LegAccepted,
     LegEnded,
-    LockdownChanged,
     PeersObserved,
     PolicyApplied,
-    PredictorFitted,
-    PricesChanged,
-    ProgressSampled,
     ReplicasObserved,
     RequestAbandoned,
     RequestArrived,
@@ -54,16 +44,16 @@ from gateway.core.events import (
     TokensSettled,
 )
 from gateway.core.fair_queue import charge_of, leaves_room
+from gateway.core.features.catalogue import features_of
+from gateway.core.features.feature import Feature, Features, Kernel
 from gateway.core.intake import Intake
 from gateway.core.lengths import Lengths, choice_of
 from gateway.core.limits import Exceeded
-from gateway.core.peers import PeerState
 from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PlugIns, no_plug_ins
 from gateway.core.pools import PoolFit
 from gateway.core.prospects import waits_for, why_never_again
 from gateway.core.publishing import Publisher
-from gateway.core.replicas import ReplicaState
 from gateway.core.requests import AttemptState, Hold, LegEnd, LegState, Phase, RequestClass, RequestState
 from gateway.core.residency import refusal_of
 from gateway.core.resume import (
@@ -75,7 +65,6 @@ from gateway.core.resume import (
     wait_max_ns_of,
     why_not_resumed,
 )
-from gateway.core.state import GatewayState
 from gateway.core.targets import Targets
 from gateway.core.tenant_meter import TenantMeter
 from gateway.core.threshold_tuning import ThresholdTuning
@@ -91,10 +80,8 @@ from gateway.core.vocabulary import (
     ModelName,
     Outcome,
     Place,
-    PlacementReason,
     PlaceRule,
     RefusalReason,
-    ReplicaRole,
     ReplicaSpec,
     RequestId,
     ResidencyStamp,
@@ -118,11 +105,20 @@ _RUN = frozenset({LegResult.COMPLETED, LegResult.CANCELLED, LegResult.FAILED})
 _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
 
 
-class GatewayCore(GatewayState):
+class GatewayCore(Kernel):
     """Queues, places and follows every request of one gateway, from its arrival to the end of its last leg."""
 
-    def __init__(self, gateway_id: GatewayId, place: Place, *, seed: int, plug_ins: PlugIns = no_plug_ins) -> None:
-        """`plug_ins` finds placement policies that are named in a config and not built in."""
+    def __init__(
+        self,
+        gateway_id: GatewayId,
+        place: Place,
+        *,
+        seed: int,
+        plug_ins: PlugIns = no_plug_ins,
+        features: Features = features_of,
+    ) -> None:
+        """`plug_ins` finds placement policies that are named in a config and not built in; `features` makes the
+        optional features."""
         super().__init__(gateway_id, place, seed=seed, plug_ins=plug_ins)
         self._intake = Intake(self)
         self._publisher = Publisher(self)
@@ -136,6 +132,9 @@ class GatewayCore(GatewayState):
         self._invited_slot = 0
         """Slot from which replicas without a change are looked at next for their held requests, in turn."""
         self._effects: list[Effect] = []
+        self._features = features(self)
+        self._on: tuple[Feature, ...] = ()
+        """Features that are on; the hooks of a request's steps are theirs alone."""
         self._newcomer: RequestState | None = None
         """Request that has just arrived while no other waits. It is placed without being queued, if it can be."""
 
@@ -155,8 +154,8 @@ class GatewayCore(GatewayState):
         if self.timers.may_be_due(now_ns):
             self._fire_timers(now_ns)
         self._take_in(event, now_ns)
-        if self.decode_pools:
-            self._decode_pooled(now_ns)
+        for feature in self._on:
+            feature.before_placing(now_ns)
         self._place_waiting(now_ns)
         if isinstance(event, (RequestArrived, ForwardArrived)):
             self._look_after_newcomer(event, now_ns)
@@ -212,8 +211,8 @@ class GatewayCore(GatewayState):
             case ReplicasObserved():
                 for observation in event.observations:
                     self.replicas.observe(observation, now_ns)
-                if self.decode_pools:
-                    self.decode_pools.observe(event.observations, now_ns)
+                for feature in self._on:
+                    feature.observe(event.observations, now_ns)
             case PeersObserved():
                 self._peers_observed(event, now_ns)
             case TargetLost():
@@ -226,22 +225,21 @@ class GatewayCore(GatewayState):
                 self._assignment_applied(event, now_ns)
             case DrainRequested() | DrainLifted():
                 self.draining = isinstance(event, DrainRequested)
-            case LockdownChanged():
-                self._lockdown_changed(event)
-            case (
-                ProgressSampled()
-                | DecodeHistoryRestored()
-                | PredictorFitted()
-                | TokenBudgetRestored()
-                | TokensSettled()
-                | ArtifactReady()
-                | PricesChanged()
-            ):
-                self._learnt(event, now_ns)
+            case TokenBudgetRestored():
+                self.token_budget.restore(event.snapshot)
+            case TokensSettled():
+                self.limits.settle(event.request_id, event.tokens, now_ns)
             case TimePassed():
                 pass  # due timers have fired already
-            case _ as never:
-                assert_never(never)
+            case _:
+                self._take_in_elsewhere(event, now_ns)
+
+    def _take_in_elsewhere(self, event: Event, now_ns: int) -> None:
+        """Pass an event to the feature whose own it is."""
+        for feature in self._features:
+            if feature.take_in(event, now_ns):
+                return
+        raise AssertionError(f"no feature takes in {event!r}")
 
     # Arrivals
 
@@ -356,7 +354,7 @@ class GatewayCore(GatewayState):
             return
         never = why_never_again(self, request)
         if never is not None:
-            self._end(request, *never)
+            self.end(request, *never)
             return
         request.move_to(Phase.WAITING)
         self._wait(request, now_ns)
@@ -520,13 +518,12 @@ class GatewayCore(GatewayState):
             request.timer,
             min(now_ns + self.config.attempt.first_token_deadline_ns, request.deadline_ns),
         )
-        pool = self._pool_of(placement.state)
-        if pool is None:
-            self._open_leg(request, attempt, LegRole.WHOLE, placement, now_ns)
-        else:
-            self._start_prefill(request, attempt, pool, placement, now_ns)
+        for feature in self._on:
+            if feature.plan_legs(request, attempt, placement, now_ns):
+                return
+        self.open_leg(request, attempt, LegRole.WHOLE, placement, now_ns)
 
-    def _open_leg(
+    def open_leg(
         self, request: RequestState, attempt: AttemptState, role: LegRole, placement: Placement, now_ns: int
     ) -> None:
         """Open one more leg of a living attempt, count it at its target, and order the driver to start it."""
@@ -555,9 +552,9 @@ class GatewayCore(GatewayState):
             extras = (*extras, Extra.USAGE) if asks_usage else extras
         connector = prefill = pool = hops = stamp = left = None
         yields = True
-        if attempt.pool is not None and attempt.prefill is not None:
-            connector, pool = attempt.pool.spec.connector, attempt.pool.spec.name
-            prefill = attempt.prefill.target if leg.role is LegRole.DECODE else None
+        if attempt.planner is not None:
+            part = attempt.planner.part_of(attempt, leg)
+            connector, pool, prefill = part.connector, part.pool, part.prefill
         elif leg.target.kind is TargetKind.PEER:
             hops = request.hops.after(crosses_regions=placement.state.spec.place.region != self.place.region)
             stamp = request.stamp
@@ -596,7 +593,10 @@ class GatewayCore(GatewayState):
         spec = leg.state.spec
         return not isinstance(spec, ReplicaSpec) or self.replicas.continues(spec)
 
-    def _stop_leg(self, request: RequestState, attempt: AttemptState, leg: LegState, detail: str) -> None:
+    def emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def stop_leg(self, request: RequestState, attempt: AttemptState, leg: LegState, detail: str) -> None:
         """Order one leg to stop, unless that was ordered before. It ends when its LegEnded comes."""
         if not leg.is_stopping:
             leg.is_stopping = True
@@ -605,7 +605,7 @@ class GatewayCore(GatewayState):
     def _stop_legs(self, request: RequestState, attempt: AttemptState, detail: str) -> None:
         """Order all living legs of an attempt to stop, without blame for their targets."""
         for leg in attempt.legs.values():
-            self._stop_leg(request, attempt, leg, detail)
+            self.stop_leg(request, attempt, leg, detail)
 
     def _look_after_newcomer(self, event: RequestArrived | ForwardArrived, now_ns: int) -> None:
         """Check a request that has just arrived and must wait. It ends at once if the queue is overfull, or, as a
@@ -619,11 +619,11 @@ class GatewayCore(GatewayState):
         overfull = self._intake.overfullness_for(event.profile)
         if overfull is not None:
             clears_ns = self.drains.clears_ns(self.waiting, request.profile.model, now_ns)
-            self._end(request, *overfull, retry_after_ns=clears_ns)
+            self.end(request, *overfull, retry_after_ns=clears_ns)
         elif isinstance(event, RequestArrived):
             late = self.drains.lateness(self.waiting, request, self._promised_ns(request), now_ns)
             if late is not None:
-                self._end(request, Outcome.REJECTED_DEADLINE, late.detail, retry_after_ns=late.retry_after_ns)
+                self.end(request, Outcome.REJECTED_DEADLINE, late.detail, retry_after_ns=late.retry_after_ns)
             else:
                 self._record_shadow(request, now_ns)
 
@@ -643,7 +643,7 @@ class GatewayCore(GatewayState):
 
     # Running legs
 
-    def _attempt_of(self, request_id: RequestId, number: int) -> AttemptState | None:
+    def attempt_of(self, request_id: RequestId, number: int) -> AttemptState | None:
         """Attempt of that number if it is the request's living one, else None: stale events of superseded attempts are
         ignored."""
         request = self.requests.get(request_id)
@@ -653,14 +653,15 @@ class GatewayCore(GatewayState):
 
     def _first_token(self, event: FirstToken, now_ns: int) -> None:
         """Take in a leg's first token: learn from the time it took, and let the request's deadline replace that of the
-        first token. The first token of a decode leg releases the KV cache at the prefill worker."""
-        attempt = self._attempt_of(event.request_id, event.attempt)
+        first token."""
+        attempt = self.attempt_of(event.request_id, event.attempt)
         leg = None if attempt is None else attempt.legs.get(event.leg)
-        if leg is None:
+        if attempt is None or leg is None:
             return
         request = self.requests[event.request_id]
-        if leg.role is LegRole.DECODE:
-            self._decode_began(request)
+        planner = attempt.planner
+        if planner is not None and planner.first_token(request, leg):
+            pass  # a leg that decodes: its time says nothing of prefill
         elif leg.target.kind is TargetKind.REPLICA:
             self.placer.learn_first_token(request, leg, now_ns)
         if request.first_token_ns is None:
@@ -676,7 +677,7 @@ class GatewayCore(GatewayState):
 
     def _response_stored(self, event: ResponseStored) -> None:
         """Remember which target stores a response, for the requests that refer to it."""
-        attempt = self._attempt_of(event.request_id, event.attempt)
+        attempt = self.attempt_of(event.request_id, event.attempt)
         leg = None if attempt is None else attempt.legs.get(event.leg)
         if leg is not None:
             self.stored_responses.put(event.key, leg.target)
@@ -685,7 +686,7 @@ class GatewayCore(GatewayState):
         """Take in the end of a leg: update its target, shares, indexes and pools, then conclude what it means for the
         request. After the attempt's last leg, the request is forgotten if it has ended, else tried again, resumed or
         failed."""
-        attempt = self._attempt_of(event.request_id, event.attempt)
+        attempt = self.attempt_of(event.request_id, event.attempt)
         leg = None if attempt is None else attempt.legs.pop(event.leg, None)
         if attempt is None or leg is None:
             return
@@ -706,8 +707,8 @@ class GatewayCore(GatewayState):
             is_news, was_cut = self.lengths.leg_ended(request, leg, event)
             if self.tuning.leg_ended(leg, event, now_ns, was_cut=was_cut) or is_news:
                 self._pools_changed()
-        if attempt.pool is not None:
-            self._part_ended(request, attempt, leg, event, now_ns)
+        if attempt.planner is not None:
+            attempt.planner.leg_ended(request, attempt, leg, event, now_ns)
         if request.phase is not Phase.ENDED:
             end = LegEnd(
                 leg,
@@ -740,19 +741,19 @@ class GatewayCore(GatewayState):
             self._stop_legs(request, attempt, f"leg {end.leg.number} has ended")
         match end.result:
             case LegResult.COMPLETED:
-                self._end(request, Outcome.COMPLETED, "")
+                self.end(request, Outcome.COMPLETED, "")
             case LegResult.CLIENT_ERROR if not request.resumes:
-                self._end(request, Outcome.CLIENT_ERROR, end.detail)
+                self.end(request, Outcome.CLIENT_ERROR, end.detail)
             case LegResult.CANCELLED:
-                self._end(request, Outcome.ABANDONED, end.detail)
+                self.end(request, Outcome.ABANDONED, end.detail)
             case LegResult.INTERNAL if end.leg.role is not LegRole.DECODE or request.phase is Phase.ANSWERING:
-                self._end(request, Outcome.FAILED_INTERNALLY, end.detail)
+                self.end(request, Outcome.FAILED_INTERNALLY, end.detail)
             case LegResult.FAILED | LegResult.BUSY | LegResult.REFUSED | LegResult.TOO_LONG if (
                 why := self._why_broken_for_good(request, end)
             ):
                 told = end.in_words if end.rest is None else f"{end.in_words}; {why}"
                 request.is_poison = end.is_final
-                self._end(request, Outcome.FAILED_MIDSTREAM, told)
+                self.end(request, Outcome.FAILED_MIDSTREAM, told)
             case (
                 LegResult.FAILED
                 | LegResult.BUSY
@@ -768,12 +769,12 @@ class GatewayCore(GatewayState):
     def _attempt_failed(self, request: RequestState, attempt: AttemptState, now_ns: int) -> None:
         """Decide what follows an attempt whose legs are all over without a complete answer: learn from the failures,
         then try again by the worst of them, resume a broken answer, or end the request."""
-        if not attempt.failures and attempt.pool is not None:
-            request.last_failure = f"pool {attempt.pool.spec.name} is not this gateway's any more"
+        if not attempt.failures and attempt.planner is not None:
+            request.last_failure = attempt.planner.why_it_stopped(attempt)
             self._try_again_after_failure(request, now_ns)
             return
         if not attempt.failures:
-            self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, "every leg ended, and none of them with an answer")
+            self.end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, "every leg ended, and none of them with an answer")
             return
         for end in attempt.failures:
             self._learn_from_failure(request, end)
@@ -805,7 +806,7 @@ class GatewayCore(GatewayState):
         left a rest (a leg that was being stopped may have begun the answer) the request ends."""
         broken = next((end for end in attempt.failures if end.rest is not None), None)
         if broken is None or broken.rest is None:
-            self._end(request, Outcome.FAILED_MIDSTREAM, request.last_failure)
+            self.end(request, Outcome.FAILED_MIDSTREAM, request.last_failure)
             return
         there = broken.resumes_used or _NO_RESUMES
         is_first = not (request.resumes or there.count or request.profile.goes_on)
@@ -815,7 +816,7 @@ class GatewayCore(GatewayState):
         request.failures = request.busy_answers = 0
         request.first_step_deaths = there.first_step_deaths
         if not (is_first or self._retry_budget.take()):  # the first takes no retry: the broken leg's load is gone
-            self._end(request, Outcome.FAILED_MIDSTREAM, f"{request.last_failure}; retry budget spent")
+            self.end(request, Outcome.FAILED_MIDSTREAM, f"{request.last_failure}; retry budget spent")
             return
         request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
         self._wait_again(request, now_ns)
@@ -833,7 +834,7 @@ class GatewayCore(GatewayState):
                 deaths = f"{request.first_step_deaths} in a row failed it before their first token"
                 told = f"{request.last_failure}; {deaths}: nobody goes on with it"
                 outcome = Outcome.FAILED_MIDSTREAM if request.resumes else Outcome.FAILED_BEFORE_FIRST_BYTE
-                self._end(request, outcome, told)
+                self.end(request, outcome, told)
 
     def _learn_from_failure(self, request: RequestState, end: LegEnd) -> None:
         """Keep the request away from a target that failed it or refused it for good. A refused forward is taken out of
@@ -857,9 +858,9 @@ class GatewayCore(GatewayState):
         """Queue the request again if its attempts and the retry budget allow it. `outcome`: how it ends otherwise."""
         request.failures += 1
         if request.failures >= self.config.attempt.attempts_max:
-            self._end(request, outcome, request.last_failure)
+            self.end(request, outcome, request.last_failure)
         elif not self._retry_budget.take():
-            self._end(request, outcome, f"{request.last_failure}; retry budget spent")
+            self.end(request, outcome, f"{request.last_failure}; retry budget spent")
         else:
             request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
             self._wait_again(request, now_ns)
@@ -872,15 +873,25 @@ class GatewayCore(GatewayState):
         """
         request.busy_answers += 1
         if request.busy_answers > self.config.attempt.refusals_max:
-            self._end(request, Outcome.REJECTED_QUEUE_FULL, f"engines were full {request.busy_answers} times in a row")
+            self.end(request, Outcome.REJECTED_QUEUE_FULL, f"engines were full {request.busy_answers} times in a row")
         else:
             self._wait_again(request, now_ns)
+
+    def lapse(self, request: RequestState, attempt: AttemptState, why: str, now_ns: int) -> None:
+        """End an attempt that waits between its legs and cannot go on, through no target's fault. Its request is queued
+        again, as often as after full engines."""
+        assert attempt.planner is not None, "its legs are planned"
+        attempt.planner.withdraw(request, attempt)
+        request.attempt = None
+        request.last_failure = why
+        request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
+        self._try_again_after_busy(request, now_ns)
 
     def _try_again_longer(self, request: RequestState, now_ns: int) -> None:
         """Queue the request again, once, after an engine refused it for its length: its budget is larger by then, so a
         longer pool is chosen."""
         if request.was_too_long_before:
-            self._end(request, Outcome.REJECTED_TOO_LONG, request.last_failure)
+            self.end(request, Outcome.REJECTED_TOO_LONG, request.last_failure)
             return
         request.was_too_long_before = True
         self._wait_again(request, now_ns)
@@ -889,7 +900,7 @@ class GatewayCore(GatewayState):
         """Queue the request again at its old place after a peer refused it; end it if the peer does not know the stored
         response."""
         if end.refusal is RefusalReason.UNKNOWN_RESPONSE:
-            self._end(request, Outcome.REJECTED_UNKNOWN_RESPONSE, request.last_failure)
+            self.end(request, Outcome.REJECTED_UNKNOWN_RESPONSE, request.last_failure)
             return
         request.refusals += 1
         self._wait_again(request, now_ns)
@@ -908,182 +919,15 @@ class GatewayCore(GatewayState):
             failed_peers=self.peers.mask_of(request.failed_at),
         )
 
-    # Disaggregated pools
-
-    def _pool_of(self, state: ReplicaState | PeerState) -> DecodePool | None:
-        """Disaggregated pool that this target prefills for, if any."""
-        if not self.decode_pools or state.target.kind is not TargetKind.REPLICA:
-            return None
-        spec = state.spec
-        assert isinstance(spec, ReplicaSpec), "a replica"
-        return self.decode_pools.get(spec.pool) if spec.role is ReplicaRole.PREFILL else None
-
-    def _start_prefill(
-        self, request: RequestState, attempt: AttemptState, pool: DecodePool, placement: Placement, now_ns: int
-    ) -> None:
-        """Open the prefill leg, and under a connector that starts both parts together the decode leg too."""
-        assert isinstance(placement.state, ReplicaState), "only replicas read prompts for others"
-        attempt.prefill, attempt.pool = placement.state, pool
-        self._open_leg(request, attempt, LegRole.PREFILL, placement, now_ns)
-        if pool.is_sequential:
-            pool.in_prefill += 1
-        else:
-            self._start_decode(request, attempt, self.decode_pools.commit(pool, request.profile, now_ns), now_ns)
-        self.decode_pools.look_again(now_ns)  # placing it may have filled the pool for the next request
-
-    def _start_decode(self, request: RequestState, attempt: AttemptState, admission: Admission, now_ns: int) -> None:
-        """Open the decode leg at the worker that the decode tier chose."""
-        attempt.is_pooled = False
-        state = self.replicas.get(admission.worker_id)
-        assert state is not None, "only workers that are ours are sent anything"
-        considered = self.decode_pools.considered(admission)
-        placement = Placement(state, PlacementReason.DECODE_POLICY, 0, len(considered), considered, uncached_bytes=0)
-        self._open_leg(request, attempt, LegRole.DECODE, placement, now_ns)
-
-    def _decode_pooled(self, now_ns: int) -> None:
-        """Send prefilled requests to decode workers in each pool whose tick is due. Requests whose lease has expired
-        are queued again for another prefill."""
-        for pool in self.decode_pools:
-            next_ns = pool.tier.next_ns()
-            if next_ns is None or now_ns < next_ns:
-                continue
-            self.decode_pools.look_again(now_ns)  # the event may have closed a worker
-            for request_id in pool.tier.expired(now_ns):
-                request = self.requests[request_id]
-                assert request.attempt is not None, "it stands in a pool"
-                self._attempt_lapsed(request, request.attempt, "no decode worker was free within its lease", now_ns)
-            if pool.tier.wants_progress(now_ns):
-                self._effects.append(SampleProgress(pool.spec.name))  # answered at once by an event that runs the tick
-                continue
-            for admission in pool.tier.tick(now_ns):
-                self._admit_to(pool, admission, now_ns)
-        self.decode_pools.look_again(now_ns)
-
-    def _admit_to(self, pool: DecodePool, admission: Admission, now_ns: int) -> None:
-        """Start decoding an admitted request. If its prefill worker is gone, so is the KV cache: the request is queued
-        again, without blame for the decode worker."""
-        request = self.requests[admission.key]
-        attempt = request.attempt
-        assert attempt is not None, "it stands in a pool"
-        prefill = attempt.prefill
-        if prefill is None or (prefill.listed and prefill.standing in _DEAD):
-            pool.tier.ended(admission.key, now_ns)
-            self._attempt_lapsed(request, attempt, "the prefill worker that has read it is gone", now_ns)
-        else:
-            self._start_decode(request, attempt, admission, now_ns)
-
-    def _learnt(
-        self,
-        event: ProgressSampled
-        | DecodeHistoryRestored
-        | PredictorFitted
-        | TokenBudgetRestored
-        | TokensSettled
-        | ArtifactReady
-        | PricesChanged,
-        now_ns: int,
-    ) -> None:
-        """Take in an event that only teaches: prices, estimates, token counts, decode history, predictors, artifacts
-        and progress."""
-        match event:
-            case PricesChanged():
-                self.placer.take_prices(event.prices)
-            case TokenBudgetRestored():
-                self.token_budget.restore(event.snapshot)
-            case TokensSettled():
-                self.limits.settle(event.request_id, event.tokens, now_ns)
-            case DecodeHistoryRestored():
-                self.decode_pools.restore(event.pool, History(event.ended_max, event.ended, event.added))
-            case PredictorFitted():
-                self.decode_pools.take(event.pool, event.arrays, event.until_ns)
-            case ArtifactReady():
-                self.decode_pools.take_artifact(event.pool, event.digest, event.clusters, now_ns)
-            case ProgressSampled():
-                pool = self.decode_pools.get(event.pool)
-                for each in event.progress:
-                    if pool is not None and self._attempt_of(each.request_id, each.attempt) is not None:
-                        pool.tier.progressed(each.request_id, each.output_tokens)
-                        charge = charge_of(self.requests[each.request_id])
-                        self.waiting.shares.progressed(charge, each.output_tokens)
-            case _ as never:
-                assert_never(never)
-
-    def _decode_began(self, request: RequestState) -> None:
-        """Note that decoding has begun: the KV cache has been fetched, and the prefill worker need not keep it."""
-        attempt = request.attempt
-        if attempt is not None and attempt.pool is not None:
-            attempt.pool.tier.running(request.request_id)
-            self._release(attempt)
-
-    def _release(self, attempt: AttemptState) -> None:
-        """Stop counting the KV cache that the attempt's prefill worker kept."""
-        if attempt.is_retained and attempt.prefill is not None:
-            attempt.is_retained = False
-            attempt.prefill.retained -= 1
-
-    def _part_ended(
-        self, request: RequestState, attempt: AttemptState, leg: LegState, event: LegEnded, now_ns: int
-    ) -> None:
-        """Take in the end of a prefill or decode leg. A prefilled request goes to its pool, unless it has ended or its
-        attempt has failed meanwhile."""
-        pool = attempt.pool
-        assert pool is not None, "it is in one"
-        if leg.role is LegRole.DECODE:
-            self._release(attempt)
-            is_whole = event.result is LegResult.COMPLETED
-            pool.tier.ended(request.request_id, now_ns, event.output_tokens if is_whole else None)
-            return
-        if event.result is LegResult.COMPLETED:
-            self.placer.learn_first_token(request, leg, now_ns)
-        if not pool.is_sequential:
-            return
-        pool.in_prefill -= 1
-        if event.result is LegResult.COMPLETED and leg.stop_detail:  # too late: the request is tried again elsewhere
-            attempt.failures.append(LegEnd(leg, LegResult.FAILED, leg.stop_detail, None))
-            return
-        is_wanted = request.phase is Phase.RUNNING and not attempt.failures
-        is_ours = self.decode_pools.get(pool.spec.name) is pool
-        if event.result is not LegResult.COMPLETED or not (is_wanted and is_ours):
-            return
-        assert attempt.prefill is not None, "it has read the prompt"
-        attempt.is_pooled = attempt.is_retained = True
-        attempt.prefill.retained += 1
-        admission = self.decode_pools.read(pool, request.profile, event, now_ns)
-        if admission is not None:
-            self._start_decode(request, attempt, admission, now_ns)
-
-    def _leave_pool(self, request: RequestState, attempt: AttemptState) -> None:
-        """Take a prefilled request out of its pool, and release its KV cache."""
-        assert attempt.pool is not None, "it is in one"
-        attempt.is_pooled = False
-        self._release(attempt)
-        attempt.pool.tier.withdraw(request.request_id)
-
-    def _attempt_lapsed(self, request: RequestState, attempt: AttemptState, why: str, now_ns: int) -> None:
-        """End an attempt that waited in a pool and can no longer decode there, through no target's fault. The request
-        is queued for another prefill, as often as after full engines."""
-        self._leave_pool(request, attempt)
-        request.attempt = None
-        request.last_failure = why
-        request.queue_deadline_ns = now_ns + wait_max_ns_of(self.config, request)
-        self._try_again_after_busy(request, now_ns)
-
-    def _pool_gone(self, pool: DecodePool, now_ns: int) -> None:
-        """Queue again the requests that waited in a disaggregated pool which this gateway has lost."""
-        for request in list(self.requests.values()):
-            attempt = request.attempt
-            if attempt is not None and attempt.is_pooled and attempt.pool is pool:
-                self._attempt_lapsed(request, attempt, f"pool {pool.spec.name} is not this gateway's any more", now_ns)
-
     # Ends of requests
 
     def _request_abandoned(self, event: RequestAbandoned) -> None:
         """End a request whose client, or the origin that forwarded it, has gone away."""
         request = self.requests.get(event.request_id)
         if request is not None and request.phase is not Phase.ENDED:
-            self._end(request, Outcome.ABANDONED, "the client went away")
+            self.end(request, Outcome.ABANDONED, "the client went away")
 
-    def _end(self, request: RequestState, outcome: Outcome, detail: str, *, retry_after_ns: int = 0) -> None:
+    def end(self, request: RequestState, outcome: Outcome, detail: str, *, retry_after_ns: int = 0) -> None:
         """End the request for its client. Its state stays until each living leg has reported its end."""
         if request in self.waiting:
             self._stop_waiting(request)
@@ -1095,8 +939,8 @@ class GatewayCore(GatewayState):
             request.meter.leave(self._now_ns, was_turned_away=was_turned_away)
         self.timers.cancel(request.timer)
         attempt = request.attempt
-        if attempt is not None and attempt.is_pooled:
-            self._leave_pool(request, attempt)
+        if attempt is not None and attempt.is_between_legs and attempt.planner is not None:
+            attempt.planner.withdraw(request, attempt)
         if attempt is None or attempt.is_over:
             self._forget(request)
         if request.resumes:
@@ -1131,16 +975,17 @@ class GatewayCore(GatewayState):
             waited_ms = (now_ns - request.arrived_ns) // 1_000_000
             because = f"; before that, {request.last_failure}" if request.last_failure else ""
             told = f"no replica was free for {waited_ms} ms: it waited for {waits_for(self, request)}{because}"
-            self._end(request, Outcome.EXPIRED_IN_QUEUE, told)
+            self.end(request, Outcome.EXPIRED_IN_QUEUE, told)
         elif now_ns >= request.deadline_ns:
             self._stop_legs(request, attempt, "deadline")
             where = ", ".join(f"running at {leg.target}" for leg in attempt.legs.values())
-            told = f"deadline passed while {where or 'no decode worker was free'}"
-            self._end(request, Outcome.EXPIRED_RUNNING, told)
-        elif attempt.is_pooled:
-            self._leave_pool(request, attempt)
+            lacks = "" if attempt.planner is None else attempt.planner.what_it_lacks()
+            told = f"deadline passed while {where or lacks}"
+            self.end(request, Outcome.EXPIRED_RUNNING, told)
+        elif attempt.is_between_legs and attempt.planner is not None:
+            attempt.planner.withdraw(request, attempt)
             request.attempt = None
-            request.last_failure = "no decode worker was free before the first token's deadline"
+            request.last_failure = f"{attempt.planner.what_it_lacks()} before the first token's deadline"
             self._try_again_after_failure(request, now_ns)
         elif request.phase is Phase.RUNNING:
             self._order_to_stop(request, attempt, "no first token before the deadline")
@@ -1151,7 +996,7 @@ class GatewayCore(GatewayState):
         for leg in attempt.legs.values():
             if not leg.is_stopping:
                 leg.stop_detail = why
-                self._stop_leg(request, attempt, leg, why)
+                self.stop_leg(request, attempt, leg, why)
 
     # Fleet, config and policy changes
 
@@ -1175,7 +1020,8 @@ class GatewayCore(GatewayState):
         self.config = event.config
         self.waiting.shares.configure(event.config.sharing, event.config.tenants)
         self.replicas.configure(event.config, now_ns)
-        self.decode_pools.configure(event.config.decode, now_ns)
+        for feature in self._features:
+            feature.configure(event.config, now_ns)
         self.peers.configure(event.config, now_ns)
         for request in [each for each in self.waiting if each.held is not None]:
             self._unhold(request)
@@ -1185,6 +1031,7 @@ class GatewayCore(GatewayState):
         self.token_budget.configure(event.config.token_budget)
         self.tuning.configured(now_ns)
         self.limits.configure(event.config, now_ns)
+        self._switch_features()
         self._refuse_hopeless()
 
     def _policy_applied(self, event: PolicyApplied) -> None:
@@ -1192,9 +1039,9 @@ class GatewayCore(GatewayState):
         assert event.policy.place == self.place, "a policy of another place"
         self.policy = self.limits.policy = event.policy
         self.rules_version += 1
-        self._judge_waiting_again()
+        self.judge_waiting_again()
 
-    def _judge_waiting_again(self) -> None:
+    def judge_waiting_again(self) -> None:
         """Judge all waiting requests by the policy in force. They end, or return to the queue in the class they have by
         then; those that no known target could ever serve end too."""
         for request in list(self.waiting):
@@ -1211,7 +1058,7 @@ class GatewayCore(GatewayState):
             hopeless: RequestState | None = request
             held = request.held
             while hopeless is not None and (never := why_never_again(self, hopeless)) is not None:
-                self._end(hopeless, *never)
+                self.end(hopeless, *never)
                 hopeless = (
                     self.waiting.head_of(request.request_class)
                     if held is None
@@ -1230,7 +1077,7 @@ class GatewayCore(GatewayState):
         tenant = request.profile.tenant
         ingress = self._intake.ingress_of(tenant, request.profile.process)
         if not ingress.allowed:
-            self._end(request, Outcome.REJECTED_RESIDENCY_INGRESS, ingress.why)
+            self.end(request, Outcome.REJECTED_RESIDENCY_INGRESS, ingress.why)
             return
         request.stamp = ResidencyStamp(self.place, tenant, self._intake.rule_of(request.profile), self.policy.digest)
         self._classify_again(request)
@@ -1241,7 +1088,7 @@ class GatewayCore(GatewayState):
         refusal = refusal_of(self.policy, request.stamp)
         if refusal is not None or self.locked_down:
             why = refusal[1] if refusal else "an operator has stopped all forwarding"
-            self._end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, f"no longer accepted here: {why}")
+            self.end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, f"no longer accepted here: {why}")
             return
         self._classify_again(request)
 
@@ -1265,38 +1112,6 @@ class GatewayCore(GatewayState):
             service_class=min(old.service_class, fresh.service_class, key=_rank),  # may have been promoted
         )
 
-    def _lockdown_changed(self, event: LockdownChanged) -> None:
-        """Start or end a lockdown. On start, forwards without a first token come back and wait here; with `cut`,
-        running streams that cross gateways end too."""
-        self.locked_down = event.active
-        self.rules_version += 1
-        self._judge_waiting_again()
-        if not event.active:
-            return
-        for request in list(self.requests.values()):
-            if request.phase is Phase.RUNNING or (event.cut and request.phase is Phase.ANSWERING):
-                self._withdraw(request)
-
-    def _withdraw(self, request: RequestState) -> None:
-        """Close the request's legs that cross gateways, in either direction, without blame for a target: a forward to a
-        peer is taken back, a request forwarded to this gateway ends."""
-        attempt = request.attempt
-        assert attempt is not None, "it runs"
-        detail = "an operator has stopped all forwarding"
-        legs = [leg for leg in attempt.legs.values() if not leg.is_stopping]
-        if request.origin_gateway_id is not None:
-            began = request.phase is Phase.ANSWERING
-            for leg in legs:
-                self._stop_leg(request, attempt, leg, detail)
-            if legs or attempt.is_pooled:
-                self._end(request, Outcome.FAILED_MIDSTREAM if began else Outcome.FAILED_BEFORE_FIRST_BYTE, detail)
-            return
-        for leg in legs:
-            if leg.target.kind is TargetKind.PEER:
-                leg.stop_detail = detail
-                leg.is_withdrawn = True
-                self._stop_leg(request, attempt, leg, detail)
-
     def _assignment_applied(self, event: AssignmentApplied, now_ns: int) -> None:
         """Own exactly the assigned replicas and know the assigned peers; an old version is ignored."""
         if event.version <= self.assignment_version:
@@ -1310,21 +1125,27 @@ class GatewayCore(GatewayState):
         for state in left_replicas:
             self.waiting.release(state.slot)  # the policy forgets these holds with the replica
         self.placer.replicas_changed(joined_replicas, left_replicas)
-        gone = self.decode_pools.assign(event.pools, joined_replicas, left_replicas, now_ns)
+        for feature in self._features:
+            feature.assign(event.pools, joined_replicas, left_replicas, now_ns)
         joined_peers, left_peers = self.peers.assign(event.peers)
         self.limits.assigned(now_ns)
         self.placer.peers_changed(joined_peers, left_peers)
-        for pool in gone:  # pooled requests may go to targets that have just joined
-            self._pool_gone(pool, now_ns)
+        self._switch_features()
+        for feature in self._features:
+            feature.assigned(now_ns)
         self._find_failures_again()
         self._pools_changed()
+
+    def _switch_features(self) -> None:
+        """Note which features are on."""
+        self._on = tuple([feature for feature in self._features if feature.is_on()])
 
     def _pools_changed(self) -> None:
         """Fit waiting requests to changed pools. Where budgets sort requests, all are judged again, since they may fit
         into other pools; else only those that no target could serve are ended."""
         if self.ladders.exist or self.lengths.sorted:
             self.lengths.sorted = self.ladders.exist
-            self._judge_waiting_again()
+            self.judge_waiting_again()
         else:
             self._refuse_hopeless()
 

@@ -361,7 +361,7 @@ class Checker:
         reading = legs.count(LegRole.PREFILL) if pool.is_sequential else 0
         figures = pool.tier.figures(0)
         counted = pool.in_prefill, figures.pooled, figures.dispatched + figures.running
-        alive = reading, sum(attempt.is_pooled for attempt in ours), legs.count(LegRole.DECODE)
+        alive = reading, sum(attempt.is_between_legs for attempt in ours), legs.count(LegRole.DECODE)
         self._expect(
             "a pool's books equal the attempts in it", counted == alive, f"{pool.spec.name}: {counted}, {alive}"
         )

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.core.decode_pools import DecodePool
+from gateway.core.events import LegEnded
 from gateway.core.fair_shares import Charge
 from gateway.core.peers import PeerState
 from gateway.core.pools import PoolFit
@@ -35,6 +36,7 @@ from gateway.core.vocabulary import (
     ModelName,
     Place,
     PlaceRule,
+    PoolName,
     RefusalReason,
     RequestProfile,
     ResidencyStamp,
@@ -237,10 +239,62 @@ class LegEnd:
         return f"{self.leg.target}: {self.detail or self.result}"
 
 
+class Part:
+    """Part of a request that one leg runs in a disaggregated pool."""
+
+    __slots__ = ("connector", "pool", "prefill")
+
+    def __init__(self, connector: Connector | None, pool: PoolName, prefill: Target | None) -> None:
+        self.connector = connector
+        self.pool = pool
+        self.prefill = prefill
+        """Prefill worker to fetch the KV cache from, for a leg that decodes."""
+
+
+class LegPlanner:
+    """Plans the legs of an attempt in place of the core, which would open one leg that runs the whole request. An
+    optional feature is one."""
+
+    def part_of(self, attempt: AttemptState, leg: LegState, /) -> Part:
+        """Part of the request that this leg runs, and what its engine needs for that."""
+        raise NotImplementedError
+
+    def first_token(self, request: RequestState, leg: LegState, /) -> bool:  # noqa: ARG002
+        """Take in the first token of a leg. Return true if its time says nothing of prefill."""
+        return False
+
+    def leg_ended(
+        self, request: RequestState, attempt: AttemptState, leg: LegState, event: LegEnded, now_ns: int, /
+    ) -> None:
+        """Take in the end of a leg, before the core concludes what it means for the request."""
+
+    def withdraw(self, request: RequestState, attempt: AttemptState, /) -> None:
+        """Stop planning an attempt that waits between its legs: its request ends, or is tried again."""
+        raise NotImplementedError
+
+    def what_it_lacks(self) -> str:
+        """Reason why an attempt waits between its legs, in words."""
+        raise NotImplementedError
+
+    def why_it_stopped(self, attempt: AttemptState, /) -> str:
+        """Reason why an attempt is over whose legs neither failed nor completed the request."""
+        raise NotImplementedError
+
+
 class AttemptState:
     """One numbered try of one request, alive until the last of its legs has ended."""
 
-    __slots__ = ("failures", "is_pooled", "is_retained", "legs", "legs_opened", "number", "pool", "prefill")
+    __slots__ = (
+        "failures",
+        "is_between_legs",
+        "is_retained",
+        "legs",
+        "legs_opened",
+        "number",
+        "planner",
+        "pool",
+        "prefill",
+    )
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -250,17 +304,19 @@ class AttemptState:
         self.failures: list[LegEnd] = []
         """Failed legs from before the client received anything. Once there is one, the remaining legs are being
         stopped."""
+        self.planner: LegPlanner | None = None
+        """Planner of the attempt's legs; None: its one leg runs the whole request."""
         self.prefill: ReplicaState | None = None
         """Prefill worker of the attempt, in a disaggregated pool."""
         self.pool: DecodePool | None = None
         self.is_retained = False
         """The prefill worker keeps the prompt's KV cache until the decode worker has begun."""
-        self.is_pooled = False
-        """The prompt is prefilled and no decode worker is chosen yet: the attempt is alive without a leg."""
+        self.is_between_legs = False
+        """The attempt is alive without a leg: the prompt is prefilled, and no decode worker is chosen yet."""
 
     @property
     def is_over(self) -> bool:
-        return not self.legs and not self.is_pooled
+        return not self.legs and not self.is_between_legs
 
 
 class RequestState:

@@ -299,7 +299,7 @@ def holds_without_limit(original: Original, intake: Intake, profile: RequestProf
 # Ends of attempts
 
 
-@mutant("a late answer from an old attempt counts", "gateway_core:GatewayCore._attempt_of")
+@mutant("a late answer from an old attempt counts", "gateway_core:GatewayCore.attempt_of")
 def any_attempt_will_do(
     original: Original, core: GatewayCore, request_id: RequestId, number: int
 ) -> AttemptState | None:
@@ -328,7 +328,7 @@ def one_leg_too_late(
     original(core, request, attempt, now_ns)
     if request.phase is Phase.WAITING and attempt.failures:
         there = Placement(attempt.failures[0].leg.state, PlacementReason.LOCAL_POLICY, 0, 1)
-        core._open_leg(request, attempt, LegRole.WHOLE, there, now_ns)
+        core.open_leg(request, attempt, LegRole.WHOLE, there, now_ns)
 
 
 @mutant(

@@ -1,0 +1,56 @@
+"""Lockdown: an operator stops all forwarding, in both directions, and may cut the streams that cross gateways."""
+
+from __future__ import annotations
+
+from gateway.core.events import Event, LockdownChanged
+from gateway.core.features.feature import Feature, Kernel
+from gateway.core.requests import Phase, RequestState
+from gateway.core.vocabulary import Outcome, TargetKind
+
+
+class Lockdown(Feature):
+    """Applies an order; `locked_down` of the state, which placement and admission read, says whether one is in
+    force."""
+
+    def __init__(self, core: Kernel) -> None:
+        self._core = core
+
+    def take_in(self, event: Event, now_ns: int, /) -> bool:  # noqa: ARG002
+        if not isinstance(event, LockdownChanged):
+            return False
+        self._changed(event)
+        return True
+
+    def _changed(self, event: LockdownChanged) -> None:
+        """Start or end a lockdown. On start, forwards without a first token come back and wait here; with `cut`,
+        running streams that cross gateways end too."""
+        core = self._core
+        core.locked_down = event.active
+        core.rules_version += 1
+        core.judge_waiting_again()
+        if not event.active:
+            return
+        for request in list(core.requests.values()):
+            if request.phase is Phase.RUNNING or (event.cut and request.phase is Phase.ANSWERING):
+                self._withdraw(request)
+
+    def _withdraw(self, request: RequestState) -> None:
+        """Close the request's legs that cross gateways, in either direction, without blame for a target: a forward to a
+        peer is taken back, a request forwarded to this gateway ends."""
+        attempt = request.attempt
+        assert attempt is not None, "it runs"
+        detail = "an operator has stopped all forwarding"
+        legs = [leg for leg in attempt.legs.values() if not leg.is_stopping]
+        if request.origin_gateway_id is not None:
+            began = request.phase is Phase.ANSWERING
+            for leg in legs:
+                self._core.stop_leg(request, attempt, leg, detail)
+            if legs or attempt.is_between_legs:
+                outcome = Outcome.FAILED_MIDSTREAM if began else Outcome.FAILED_BEFORE_FIRST_BYTE
+                self._core.end(request, outcome, detail)
+            return
+        for leg in legs:
+            if leg.target.kind is TargetKind.PEER:
+                leg.stop_detail = detail
+                leg.is_withdrawn = True
+                self._core.stop_leg(request, attempt, leg, detail)

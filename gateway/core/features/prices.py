@@ -1,0 +1,19 @@
+"""Prices: what is in force is told to the placement policies that ask for it."""
+
+from __future__ import annotations
+
+from gateway.core.events import Event, PricesChanged
+from gateway.core.features.feature import Feature, Kernel
+
+
+class PricesInForce(Feature):
+    """Takes in new prices when they come into force."""
+
+    def __init__(self, core: Kernel) -> None:
+        self._core = core
+
+    def take_in(self, event: Event, now_ns: int, /) -> bool:  # noqa: ARG002
+        if not isinstance(event, PricesChanged):
+            return False
+        self._core.placer.take_prices(event.prices)
+        return True
