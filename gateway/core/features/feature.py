@@ -1,8 +1,8 @@
 """Interface between the core and its optional features: hooks that the core calls, and steps that a feature may ask
 the core to take.
 
-A feature that is off is not called, but for its events and for changes of the config and the fleet, which may turn it
-on.
+A feature that is off is told its events and changes of the config and the fleet, which alone can turn it on, and is
+asked about the attempts that it still plans.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Kernel(GatewayState):
 
 
 class Feature(LegPlanner):
-    """Optional part of the core. Every hook does nothing unless a feature overrides it."""
+    """Optional part of the core. Every hook does nothing unless a feature overrides it; one that plans legs defines the
+    methods of `LegPlanner` that have no default, too."""
 
     def is_on(self) -> bool:
         """Return true if the config or the fleet asks for the feature at present."""

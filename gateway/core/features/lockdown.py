@@ -10,7 +10,7 @@ from gateway.core.vocabulary import Outcome, TargetKind
 
 class Lockdown(Feature):
     """Applies an order; `locked_down` of the state, which placement and admission read, says whether one is in
-    force."""
+    force. It has no steps of its own, so it never counts as on."""
 
     def __init__(self, core: Kernel) -> None:
         self._core = core
@@ -32,9 +32,9 @@ class Lockdown(Feature):
             return
         for request in list(core.requests.values()):
             if request.phase is Phase.RUNNING or (event.cut and request.phase is Phase.ANSWERING):
-                self._withdraw(request)
+                self._take_back(request)
 
-    def _withdraw(self, request: RequestState) -> None:
+    def _take_back(self, request: RequestState) -> None:
         """Close the request's legs that cross gateways, in either direction, without blame for a target: a forward to a
         peer is taken back, a request forwarded to this gateway ends."""
         attempt = request.attempt

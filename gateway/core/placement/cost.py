@@ -61,9 +61,9 @@ _CROWDED_WAYS: Final = 0.25
 """Weight of the round trip to a peer while the own replicas are crowded against it: a session that stays slows all
 others for as long as it stays, by more than `explore_load_bytes` says."""
 _SMALL_LOAD: Final = 12
-"""Mean load up to which one more request on a replica weighs `explore_load_bytes`. Above, it weighs less in proportion:
-prefill delays all requests that run, so it weighs more and more against one of them, and the loads of large replicas
-differ by chance by more than a session is worth moving for."""
+"""Mean load, plus one, up to which one more request on a replica weighs `explore_load_bytes`. Above, it weighs less in
+proportion: prefill delays all requests that run, so it weighs more and more against one of them, and the loads of large
+replicas differ by chance by more than a session is worth moving for."""
 _INTERVAL_KEEPS: Final = 0.95
 """Weight of the old average when one more interval comes; the last twenty make it."""
 
@@ -181,8 +181,8 @@ class Cost(Policy):
 
     def _load_everywhere(self, profile: RequestProfile, offer: Offer) -> float:
         """Mean number of requests per replica over all targets of the offer. A peer counts for at most as many replicas
-        as there are own ones, and none of them as busier than those: a peer's report never changes the ranking of own
-        replicas."""
+        as there are own ones, and none of them as busier than those: a peer's report can
+        lower the mean by half at most, and never raise it."""
         fleet = self.fleet
         ours = replicas = offer.replicas.bit_count()
         load = float(fleet.total_load(offer.replicas))

@@ -125,15 +125,18 @@ class Price(Cost):
     def _options_here(self, profile: RequestProfile, offer: Offer, table: PriceTable) -> list[_Option]:
         """Cheapest replica in time of each price: among equal prices, `cost` decides."""
         options: list[_Option] = []
+        full_share = 0.0
         for mask in self._alike.values():
             if not mask & offer.replicas:
                 continue
             part = offer if len(self._alike) == 1 else _part_of(offer, mask)
             slot, blocks, cost_ns = self._cheapest_replica(profile, part)
+            full_share = max(full_share, self._full_share)
             if slot >= 0:
                 first_token_ns = self._first_token_here_ns(profile, slot, blocks, offer.held)
                 micros = self._micros_here(profile, slot, blocks, table)
                 options.append(_Option(slot, blocks, cost_ns, first_token_ns, micros))
+        self._full_share = full_share
         return options
 
     def _first_token_here_ns(self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None) -> float:

@@ -24,9 +24,10 @@ _COPIES = (
 _CROWDED = (
     "The crowded region keeps more of its sessions than session-sticky does: with 64 slots 49 % of the requests leave"
     " it instead of 63 %, its replica runs 1.6 times the average instead of 1.3, and decodes slower for all. What one"
-    " more running request costs the others is a constant (`explore_load_bytes`), not learnt. Counting a region as"
-    " crowded from one request more on, instead of four, leaves 0.6 % at 64 slots, 0.8 % at 128 and 0.6 % at 256 (three"
-    " seeds), but takes long sessions away from a region at light load (8 agents: 75 ms to the first token, not 64)."
+    " more running request costs the others is a constant (`explore_load_bytes`, less in proportion above a mean load"
+    " of 11), not learnt. Counting a region as crowded from one request more on, instead of four, leaves 0.6 % at 64"
+    " slots, 0.8 % at 128 and 0.6 % at 256 (three seeds), but takes long sessions away from a region at light load (8"
+    " agents: 75 ms to the first token, not 64)."
 )
 _NOISE = "Seeds reach from no worse to much worse: they say no more than that it is as quick."
 
