@@ -301,8 +301,8 @@ class GatewayCore(Kernel):
         meter: TenantMeter | None = None,
         resumes_left: Resumes | None = None,
     ) -> None:
-        self._arrivals += 1
         """Open a request, and queue it; the only one that waits is kept aside, to be placed without being queued."""
+        self._arrivals += 1
         service_class, classes = request_class.service_class, self.config.classes
         request = RequestState(
             event.profile,
@@ -878,8 +878,6 @@ class GatewayCore(Kernel):
             self._wait_again(request, now_ns)
 
     def lapse(self, request: RequestState, attempt: AttemptState, why: str, now_ns: int) -> None:
-        """End an attempt that waits between its legs and cannot go on, through no target's fault. Its request is queued
-        again, as often as after full engines."""
         assert attempt.planner is not None, "its legs are planned"
         attempt.planner.withdraw(request, attempt)
         request.attempt = None
