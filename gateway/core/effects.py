@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gateway.core.value import value
 from gateway.core.vocabulary import (
+    NO_RESUMES,
     Connector,
     Decision,
     Extra,
@@ -20,11 +23,12 @@ from gateway.core.vocabulary import (
 )
 
 
-@value
+@dataclass(slots=True)
 class StartLeg:
     """Open one leg of an attempt at a target. The driver must answer it with exactly one LegEnded.
 
-    Legs of an attempt are numbered from 1.
+    Legs of an attempt are numbered from 1. The core completes the order before the driver sees it, and nothing changes
+    it afterwards.
     """
 
     request_id: RequestId
@@ -88,9 +92,10 @@ class RefuseForward:
     detail: str
 
 
-@value
+@dataclass(slots=True)
 class EndRequest:
-    """End a request. If the client has not been sent anything yet, the driver sends it the outcome's error."""
+    """End a request. If the client has not been sent anything yet, the driver sends it the outcome's error. The core
+    completes it before the driver sees it, and nothing changes it afterwards."""
 
     request_id: RequestId
     outcome: Outcome
@@ -98,7 +103,7 @@ class EndRequest:
     attempts: int
     is_final: bool = False
     """True for a broken answer that must not be resumed anywhere: the request itself may be what breaks engines."""
-    resumes_used: Resumes = Resumes(0)
+    resumes_used: Resumes = NO_RESUMES
     """Resumptions of the request, here and at the gateways it was forwarded to."""
     retry_after_ns: int = 0
     """Time after which a rejected request would be admitted, or could be served at the queue's present drain rate. 0:

@@ -18,6 +18,7 @@ from gateway.core.events import (
     RequestArrived,
 )
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.limits import meter_of_request
 from gateway.core.peers import PeerState
 from gateway.core.replicas import ReplicaState
 from gateway.core.requests import Hold, LegState, Phase, RequestClass, RequestState
@@ -547,8 +548,9 @@ class Checker:
     def _check_tenants(self) -> None:
         under_way: dict[int, int] = {}
         for request in self._core.requests.values():
-            if request.meter is not None and request.phase is not Phase.ENDED:
-                under_way[id(request.meter)] = under_way.get(id(request.meter), 0) + 1
+            meter = meter_of_request(request)
+            if meter is not None and request.phase is not Phase.ENDED:
+                under_way[id(meter)] = under_way.get(id(meter), 0) + 1
                 self._expect("a forward counts where it came in", request.origin_gateway_id is None, request.request_id)
         for meter in self._core.limits:
             counted = under_way.get(id(meter), 0)

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.core.config import CoreConfig
+from gateway.core.kernel.feature import Rejected
 from gateway.core.limits_config import LimitScope
 from gateway.core.peers import Peers, PeerState
+from gateway.core.requests import RequestState
 from gateway.core.residency import ResidencyPolicy, processing_rule
 from gateway.core.shares import floor_of
 from gateway.core.sharing_config import DEFAULT_TENANT, TenantConfig
@@ -39,6 +41,10 @@ _FORGOTTEN_NS: Final = 2 * _MINUTE_NS
 """Time after which an idle tenant without a debt is forgotten; its buckets are full by then anyway."""
 _ROUND_MAX: Final = 512
 """Tenants with demand per publish interval of a round's period: with more, rounds are that many times rarer."""
+METER: Final = "limits"
+"""Name of the part of a request that is its tenant's meter."""
+TIMER: Final = "limits"
+"""Name of the timer of rounds."""
 _NO_USES: Final[dict[TenantName, TenantUse]] = {}
 
 
@@ -54,15 +60,10 @@ class Room:
     """Time until this gateway's share of the limit is full again."""
 
 
-class Exceeded:
-    """Reason why a request is rejected, and the time after which another might be admitted."""
-
-    __slots__ = ("detail", "outcome", "retry_after_ns")
-
-    def __init__(self, outcome: Outcome, detail: str, retry_after_ns: int) -> None:
-        self.outcome = outcome
-        self.detail = detail
-        self.retry_after_ns = retry_after_ns
+def meter_of_request(request: RequestState) -> TenantMeter | None:
+    """Meter that counts a request as running; None: its tenant has no limits, or it is a forward."""
+    meter = None if request.parts is None else request.parts.get(METER)
+    return meter if isinstance(meter, TenantMeter) else None
 
 
 @dataclass(slots=True)
@@ -97,11 +98,12 @@ class Limits:
         self._place = place
         self._peers = peers
         self._timers = timers
-        self._timer = Timer(TimerKind.SHARES, "")
+        self._timer = Timer(TimerKind.FEATURE, TIMER)
         self._config = CoreConfig()
         self._tenants: dict[TenantName, TenantConfig] = {}
         self._default: TenantConfig | None = None
-        self._is_on = False
+        self.is_on = False
+        """Some tenant has limits."""
         self._meters: dict[TenantName, TenantMeter] = {}
         """Meters by tenant, the tenant that became active last at the end."""
         self._active: dict[TenantName, TenantMeter] = {}
@@ -119,7 +121,7 @@ class Limits:
         self._config = config
         self._tenants = {name: each for name, each in config.tenants.items() if name != DEFAULT_TENANT}
         self._default = config.tenants.get(DEFAULT_TENANT)
-        self._is_on = any(each.has_limits for each in config.tenants.values())
+        self.is_on = any(each.has_limits for each in config.tenants.values())
         for tenant, meter in list(self._meters.items()):
             followed = self._config_of(tenant)
             if followed is None:
@@ -139,10 +141,10 @@ class Limits:
             self._known_ns[gateway_id] = known.get(gateway_id, now_ns)
         self._heard = {each: heard for each, heard in self._heard.items() if each in self._known_ns}
 
-    def enter(self, profile: RequestProfile, now_ns: int) -> TenantMeter | Exceeded | None:
+    def enter(self, profile: RequestProfile, now_ns: int) -> TenantMeter | Rejected | None:
         """Admit a client's request and return its tenant's meter, which counts it as running and must be told of its
-        end. None: the tenant has no limits. Exceeded: the request is rejected."""
-        if not self._is_on or profile.is_control:
+        end. None: the tenant has no limits. Rejected: the request is rejected."""
+        if not self.is_on or profile.is_control:
             return None
         config = self._config_of(profile.tenant)
         if config is None:
@@ -216,7 +218,7 @@ class Limits:
 
     def rooms(self, tenant: TenantName, now_ns: int) -> list[Room]:
         """Remainders of the tenant's requests and tokens per minute at this gateway; empty without such limits."""
-        meter = self._meters.get(tenant) if self._is_on else None
+        meter = self._meters.get(tenant) if self.is_on else None
         if meter is None:
             return []
         pairs = (
@@ -251,7 +253,7 @@ class Limits:
         self._timers.set_earlier(self._timer, now_ns + self._config.observation.publish_interval_ns)
         return meter
 
-    def _exceeded(self, meter: TenantMeter, tokens: int, now_ns: int) -> Exceeded | None:
+    def _exceeded(self, meter: TenantMeter, tokens: int, now_ns: int) -> Rejected | None:
         """Reason to reject a request by its tenant's limits, or None. A rejected request counts as demand all the same,
         by which this gateway's share grows."""
         concurrency, requests, tokens_limit = meter.concurrency, meter.requests, meter.tokens
@@ -263,12 +265,12 @@ class Limits:
             meter.refused += 1
             concurrency.ask_at_least(meter.running + meter.refused)
             told = f"{meter.running} requests are under way{_of(concurrency)}"
-            return Exceeded(Outcome.REJECTED_TENANT_CONCURRENCY, told, self._growth_ns(concurrency))
+            return Rejected(Outcome.REJECTED_TENANT_CONCURRENCY, told, self._growth_ns(concurrency))
         if requests is not None and meter.request_bucket is not None:
             wait_ns = meter.request_bucket.wait_ns(1, now_ns)
             if wait_ns:
                 told = f"the requests of this minute are used up{_of(requests)}"
-                return Exceeded(Outcome.REJECTED_TENANT_REQUEST_RATE, told, self._until(wait_ns, requests))
+                return Rejected(Outcome.REJECTED_TENANT_REQUEST_RATE, told, self._until(wait_ns, requests))
         if tokens_limit is not None and meter.token_bucket is not None:
             wait_ns = meter.token_bucket.wait_ns(tokens, now_ns)
             if wait_ns:
@@ -276,7 +278,7 @@ class Limits:
                     at_best_ns = meter.token_bucket.wait_ns(tokens, now_ns, meter.set_aside)
                     wait_ns = min(wait_ns, max(TRY_AGAIN_NS, at_best_ns))
                 told = f"fewer than {tokens} tokens are left of this minute's{_of(tokens_limit)}"
-                return Exceeded(Outcome.REJECTED_TENANT_TOKEN_RATE, told, self._until(wait_ns, tokens_limit))
+                return Rejected(Outcome.REJECTED_TENANT_TOKEN_RATE, told, self._until(wait_ns, tokens_limit))
         return None
 
     def _until(self, wait_ns: int, limit: Divided) -> int:

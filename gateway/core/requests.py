@@ -23,7 +23,6 @@ from gateway.core.fair_shares import Charge
 from gateway.core.peers import PeerState
 from gateway.core.pools import PoolFit
 from gateway.core.replicas import ReplicaState
-from gateway.core.tenant_meter import TenantMeter
 from gateway.core.timers import Timer, TimerKind
 from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
@@ -37,10 +36,8 @@ from gateway.core.vocabulary import (
     Place,
     PlaceRule,
     PoolName,
-    RefusalReason,
     RequestProfile,
     ResidencyStamp,
-    Resumes,
     ServiceClass,
     Target,
     Word,
@@ -209,30 +206,14 @@ class LegState:
 class LegEnd:
     """End of a leg, interpreted in the light of what this gateway had ordered the leg to do."""
 
-    __slots__ = ("detail", "has_reached", "is_final", "leg", "refusal", "rest", "result", "resumes_used")
+    __slots__ = ("detail", "event", "leg", "result")
 
-    def __init__(
-        self,
-        leg: LegState,
-        result: LegResult,
-        detail: str,
-        refusal: RefusalReason | None,
-        *,
-        rest: RequestProfile | None = None,
-        is_final: bool = False,
-        has_reached: bool = True,
-        resumes_used: Resumes | None = None,
-    ) -> None:
+    def __init__(self, leg: LegState, result: LegResult, detail: str, event: LegEnded) -> None:
         self.leg = leg
         self.result = result
         self.detail = detail
-        self.refusal = refusal
-        self.rest = rest
-        """Remaining request of an answer that broke."""
-        self.is_final = is_final
-        self.has_reached = has_reached
-        self.resumes_used = resumes_used
-        """Resumes that the peer reports to have used; None: not reported."""
+        self.event = event
+        """End as the driver reported it."""
 
     @property
     def in_words(self) -> str:
@@ -334,17 +315,16 @@ class RequestState:
         "deadline_ns",
         "failed_at",
         "failures",
-        "first_step_deaths",
         "first_token_ns",
+        "has_begun",
         "held",
         "hops",
-        "is_poison",
         "is_queued",
         "is_too_long",
         "last_failure",
         "leaves_room",
-        "meter",
         "origin_gateway_id",
+        "parts",
         "phase",
         "profile",
         "promotion_ns",
@@ -353,12 +333,8 @@ class RequestState:
         "refused_tokens",
         "request_class",
         "request_id",
-        "resumes",
-        "resumes_begun",
-        "resumes_left",
         "stamp",
         "timer",
-        "was_shadowed",
         "was_too_long_before",
     )
 
@@ -375,9 +351,7 @@ class RequestState:
         hops: Hops,
         origin_gateway_id: GatewayId | None,
         budget: Estimate | None = None,
-        resumes_left: Resumes | None = None,
         promotion_ns: int | None = None,
-        meter: TenantMeter | None = None,
     ) -> None:
         self.profile, self.request_id, self.request_class = profile, profile.request_id, request_class
         self.arrival_number, self.arrived_ns = arrival_number, arrived_ns
@@ -406,24 +380,24 @@ class RequestState:
         """Fair-share charge on its tenant's counter; None until the request first waits."""
         self.budget = budget
         """Estimated token budget; None: not needed."""
-        self.meter = meter
-        """Meter of its tenant, if the tenant has limits. None for a forward, which counts at the gateway where it
-        arrived."""
+        self.parts: dict[str, object] | None = None
+        """State that optional features keep with the request, by name; None while there is none."""
+        self.has_begun = False
+        """The client has part of the answer of an earlier attempt, and this one continues it."""
         self.refused_tokens = 0
         """Context window of an engine that refused it for its length; 0: none has."""
         self.is_too_long = self.was_too_long_before = False
         """An engine or a peer refused it for its length; `was_too_long_before`: it was retried after such a refusal."""
         self.attempts = self.failures = self.refusals = self.busy_answers = 0
         self.last_failure = ""
-        self.was_shadowed = self.is_poison = self.leaves_room = False  # leaves_room: as of the last look
-        self.resumes = self.resumes_begun = 0
-        """Times that its answer broke and was to be resumed, here and at peers; above 0, the client has part of an
-        answer. `resumes_begun`: how many of these a target was asked to continue."""
-        self.resumes_left = resumes_left
-        """Resumes that the forwarding gateway still allows; None: it sets no limit, or the request is not a forward."""
-        self.first_step_deaths = 0 if resumes_left is None else resumes_left.first_step_deaths
-        """Engines that failed the rest of the answer before their first token since it last broke, here or before
-        forwarding."""
+        self.leaves_room = False
+        """Its tenant has more than its share and leaves room for others, as of the last look."""
+
+    def keep(self, feature: str, part: object) -> None:
+        """Keep a feature's state with the request."""
+        if self.parts is None:
+            self.parts = {}
+        self.parts[feature] = part
 
     def move_to(self, phase: Phase) -> None:
         assert phase in PHASES_AFTER[self.phase], f"{self.request_id} goes from {self.phase} to {phase}"

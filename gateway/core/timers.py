@@ -20,8 +20,8 @@ class TimerKind(Word):
     PUBLISH = "publish"
     DECODE = "decode"
     """Timer of a disaggregated pool: its next tick, or the end of a lease."""
-    SHARES = "shares"
-    """Time at which tenants' limits are next divided."""
+    FEATURE = "feature"
+    """Timer of an optional feature, by the name that it gives it."""
 
 
 class Timer:

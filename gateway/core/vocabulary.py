@@ -270,6 +270,9 @@ class Resumes:
     """Consecutive engines so far that failed the rest of the answer before its first token."""
 
 
+NO_RESUMES = Resumes(0)
+
+
 class Outcome(Word):
     """Outcome of a request; each request ends with exactly one."""
 

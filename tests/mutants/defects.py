@@ -15,6 +15,11 @@ from gateway.core.fair_queue import FairOrder, Line, Turn
 from gateway.core.fair_shares import Account, Charge, FairShares
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.intake import Intake
+from gateway.core.kernel.judging import Judging
+from gateway.core.kernel.kernel import Kernel
+from gateway.core.kernel.legs import Legs
+from gateway.core.kernel.placing import Placing
+from gateway.core.kernel.retries import Retries
 from gateway.core.peers import Peers, PeerState
 from gateway.core.placement.cost import Cost
 from gateway.core.placement.eligibility import Eligibility
@@ -188,17 +193,21 @@ def last_comes_first(original: Original, line: Line) -> RequestState:
     return last
 
 
-@mutant("a blocked class blocks those behind it", "gateway_core:GatewayCore._place_waiting")
-def one_blocks_all(original: Original, core: GatewayCore, now_ns: int) -> None:
+@mutant("a blocked class blocks those behind it", "kernel.placing:Placing.place_waiting")
+def one_blocks_all(original: Original, placing: Placing, now_ns: int) -> None:
+    core = placing._core
+    if placing.newcomer is not None:
+        placing._queue(placing.newcomer)
+        placing.newcomer = None
     while heads := core.waiting.heads():
         request = core.waiting.next_of(heads)
         placement = core.placer.place(request, now_ns)
         if placement is None or isinstance(placement, Hold):
             return
-        core._start(request, placement, now_ns)
+        placing._start(request, placement, now_ns)
 
 
-@mutant("those who wait have no deadline", "gateway_core:GatewayCore._wait")
+@mutant("those who wait have no deadline", "gateway_core:GatewayCore.wait")
 def waits_for_ever(original: Original, core: GatewayCore, request: RequestState, now_ns: int) -> None:
     original(core, request, now_ns)
     core.timers.cancel(request.timer)
@@ -207,9 +216,9 @@ def waits_for_ever(original: Original, core: GatewayCore, request: RequestState,
 # Requests held for a replica
 
 
-@mutant("whoever is held is never looked at again", "gateway_core:GatewayCore._place_held")
-def held_for_ever(original: Original, core: GatewayCore, now_ns: int) -> None:
-    core.replicas.changed = 0
+@mutant("whoever is held is never looked at again", "kernel.placing:Placing._place_held")
+def held_for_ever(original: Original, placing: Placing, now_ns: int) -> None:
+    placing._core.replicas.changed = 0
 
 
 @mutant("a request is held for a replica that has nothing to do", "placement.cost:Cost._waits_better_here")
@@ -299,57 +308,55 @@ def holds_without_limit(original: Original, intake: Intake, profile: RequestProf
 # Ends of attempts
 
 
-@mutant("a late answer from an old attempt counts", "gateway_core:GatewayCore.attempt_of")
-def any_attempt_will_do(
-    original: Original, core: GatewayCore, request_id: RequestId, number: int
-) -> AttemptState | None:
+@mutant("a late answer from an old attempt counts", "kernel.kernel:Kernel.attempt_of")
+def any_attempt_will_do(original: Original, core: Kernel, request_id: RequestId, number: int) -> AttemptState | None:
     request = core.requests.get(request_id)
     return None if request is None else request.attempt
 
 
-@mutant("a stream that broke off is started again", "gateway_core:GatewayCore._conclude")
+@mutant("a stream that broke off is started again", "kernel.legs:Legs._conclude")
 def starts_streams_again(
-    original: Original, core: GatewayCore, request: RequestState, attempt: AttemptState, end: LegEnd
+    original: Original, legs: Legs, request: RequestState, attempt: AttemptState, end: LegEnd
 ) -> None:
     if request.phase is Phase.ANSWERING and end.result is LegResult.FAILED:
         request.phase = Phase.RUNNING
-    original(core, request, attempt, end)
+    original(legs, request, attempt, end)
 
 
-@mutant("a refused forward is forgotten", "gateway_core:GatewayCore._try_again_after_refusal")
-def forgets_the_refused(original: Original, core: GatewayCore, request: RequestState, end: LegEnd, now_ns: int) -> None:
+@mutant("a refused forward is forgotten", "kernel.retries:Retries._try_again_after_refusal")
+def forgets_the_refused(original: Original, retries: Retries, request: RequestState, end: LegEnd, now_ns: int) -> None:
     return
 
 
-@mutant("a further leg is opened after its attempt is over", "gateway_core:GatewayCore._attempt_failed")
+@mutant("a further leg is opened after its attempt is over", "kernel.retries:Retries.attempt_failed")
 def one_leg_too_late(
-    original: Original, core: GatewayCore, request: RequestState, attempt: AttemptState, now_ns: int
+    original: Original, retries: Retries, request: RequestState, attempt: AttemptState, now_ns: int
 ) -> None:
-    original(core, request, attempt, now_ns)
+    original(retries, request, attempt, now_ns)
     if request.phase is Phase.WAITING and attempt.failures:
         there = Placement(attempt.failures[0].leg.state, PlacementReason.LOCAL_POLICY, 0, 1)
-        core.open_leg(request, attempt, LegRole.WHOLE, there, now_ns)
+        retries._core.open_leg(request, attempt, LegRole.WHOLE, there, now_ns)
 
 
 @mutant(
     "a leg that was stopped because its companion ended is held against its target",
-    "gateway_core:GatewayCore._conclude",
+    "kernel.legs:Legs._conclude",
     hunter=f"{_CORE_TESTS}/test_requests.py::test_whoever_fails_has_the_other_stopped_and_is_alone_to_blame",
 )
 def blames_the_companion(
-    original: Original, core: GatewayCore, request: RequestState, attempt: AttemptState, end: LegEnd
+    original: Original, legs: Legs, request: RequestState, attempt: AttemptState, end: LegEnd
 ) -> None:
     for leg in attempt.legs.values():
         leg.stop_detail = "its companion ended"
-    original(core, request, attempt, end)
+    original(legs, request, attempt, end)
 
 
 @mutant(
     "who takes over a slot is avoided for what failed there before",
-    "gateway_core:GatewayCore._find_failures_again",
+    "kernel.judging:Judging.find_failures_again",
     hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestChangesOfTheFleet",
 )
-def slots_keep_failures(original: Original, core: GatewayCore) -> None:
+def slots_keep_failures(original: Original, judging: Judging) -> None:
     return
 
 
@@ -382,10 +389,10 @@ def waits_for_the_free_alone(
 
 @mutant(
     "whoever waits is not told that nobody can come any more",
-    "gateway_core:GatewayCore._refuse_hopeless",
+    "kernel.judging:Judging.refuse_hopeless",
     hunter=f"{_CORE_TESTS}/test_prospects.py::TestJudgedAgain",
 )
-def never_judged_again(original: Original, core: GatewayCore) -> None:
+def never_judged_again(original: Original, judging: Judging) -> None:
     return
 
 

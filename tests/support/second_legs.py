@@ -18,7 +18,7 @@ def open_leg(core: GatewayCore, request_id: str, role: LegRole, replica: str, no
     assert request.attempt is not None
     assert state is not None
     core.open_leg(request, request.attempt, role, Placement(state, PlacementReason.LOCAL_POLICY, 0, 1), now_ns)
-    order = core._effects[-1]
+    order = core.effects[-1]
     assert isinstance(order, StartLeg)
     return order
 

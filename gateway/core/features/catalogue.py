@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from gateway.core.features.disaggregated import Disaggregated
-from gateway.core.features.feature import Feature, Kernel
+from gateway.core.features.limits import TenantLimits
 from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices import PricesInForce
+from gateway.core.features.resume import Resume
+from gateway.core.features.shadow import Shadow
+from gateway.core.features.stored_responses import FollowStoredResponses
+from gateway.core.kernel.feature import Feature
+from gateway.core.kernel.kernel import Kernel
 
 
 def features_of(core: Kernel) -> list[Feature]:
-    return [Disaggregated(core), Lockdown(core), PricesInForce(core)]
+    return [
+        Resume(core),
+        TenantLimits(core),
+        Shadow(core),
+        Disaggregated(core),
+        FollowStoredResponses(core),
+        Lockdown(core),
+        PricesInForce(core),
+    ]

@@ -20,7 +20,8 @@ from gateway.core.events import (
     ProgressSampled,
 )
 from gateway.core.fair_queue import charge_of
-from gateway.core.features.feature import Feature, Kernel
+from gateway.core.kernel.feature import Feature
+from gateway.core.kernel.kernel import Kernel
 from gateway.core.placement.placer import Placement
 from gateway.core.replicas import ReplicaState
 from gateway.core.requests import AttemptState, LegEnd, LegState, Part, Phase, RequestState
@@ -139,7 +140,8 @@ class Disaggregated(Feature):
                 assert request.attempt is not None, "it stands in a pool"
                 self._core.lapse(request, request.attempt, "no decode worker was free within its lease", now_ns)
             if pool.tier.wants_progress(now_ns):
-                self._core.emit(SampleProgress(pool.spec.name))  # answered at once by an event that runs the tick
+                # The event that answers it at once runs the tick.
+                self._core.effects.append(SampleProgress(pool.spec.name))
                 continue
             for admission in pool.tier.tick(now_ns):
                 self._admit_to(pool, admission, now_ns)
@@ -197,7 +199,7 @@ class Disaggregated(Feature):
             return
         pool.in_prefill -= 1
         if event.result is LegResult.COMPLETED and leg.stop_detail:  # too late: the request is tried again elsewhere
-            attempt.failures.append(LegEnd(leg, LegResult.FAILED, leg.stop_detail, None))
+            attempt.failures.append(LegEnd(leg, LegResult.FAILED, leg.stop_detail, event))
             return
         is_wanted = request.phase is Phase.RUNNING and not attempt.failures
         is_ours = self._pools.get(pool.spec.name) is pool

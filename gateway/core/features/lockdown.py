@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gateway.core.events import Event, LockdownChanged
-from gateway.core.features.feature import Feature, Kernel
+from gateway.core.kernel.feature import Feature
+from gateway.core.kernel.kernel import Kernel
 from gateway.core.requests import Phase, RequestState
 from gateway.core.vocabulary import Outcome, TargetKind
 

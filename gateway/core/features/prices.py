@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gateway.core.events import Event, PricesChanged
-from gateway.core.features.feature import Feature, Kernel
+from gateway.core.kernel.feature import Feature
+from gateway.core.kernel.kernel import Kernel
 
 
 class PricesInForce(Feature):

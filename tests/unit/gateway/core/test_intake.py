@@ -101,7 +101,7 @@ class TestClients:
 
     def test_equal_requests_share_a_class_and_a_hop_or_a_lockdown_makes_another(self) -> None:
         one = desk()
-        intake, asked = one.core._intake, profile("q")
+        intake, asked = one.core.intake, profile("q")
         own = intake.class_of(asked, intake.rule_of(asked), Hops())
         assert intake.class_of(profile("other"), intake.rule_of(asked), Hops()) is own
         assert (own.may_stay_in_region, own.may_cross_regions) == (True, True)
@@ -113,7 +113,7 @@ class TestClients:
 
     def test_what_was_judged_before_holds_until_the_rules_change(self) -> None:
         one = desk(peers=[EU_PEER])
-        intake, asked = one.core._intake, profile("q")
+        intake, asked = one.core.intake, profile("q")
         before = intake.admittance_of(asked, None)
         assert intake.admittance_of(profile("other"), None) is before
         assert before.ingress.allowed
@@ -136,7 +136,7 @@ class TestClients:
 
     def test_kinds_of_requests_are_judged_apart(self) -> None:
         one = desk()
-        intake, asked = one.core._intake, profile("q")
+        intake, asked = one.core.intake, profile("q")
         kinds = [
             asked,
             replace(asked, model=ModelName("other")),
@@ -153,9 +153,9 @@ class TestClients:
     def test_judgements_are_bounded(self) -> None:
         one = desk()
         for number in range(3_000):
-            one.core._intake.admittance_of(profile("q", tenant=TenantName(f"t{number}")), None)
-        assert len(one.core._intake._admittances) <= 1024
-        assert len(one.core._intake._ingress) <= 1024
+            one.core.intake.admittance_of(profile("q", tenant=TenantName(f"t{number}")), None)
+        assert len(one.core.intake._admittances) <= 1024
+        assert len(one.core.intake._ingress) <= 1024
 
     @under_both
     def test_one_tenant_cannot_fill_the_queue(self, placement: PlacementPolicy) -> None:
@@ -326,7 +326,7 @@ class TestAdoptedReplicas:
 
     def test_where_nothing_was_adopted_it_makes_no_class_of_its_own_where_a_request_arrived(self) -> None:
         one = desk(peers=[EU_PEER])
-        intake, asked = one.core._intake, profile("q")
+        intake, asked = one.core.intake, profile("q")
         assert intake.class_of(asked, rule(US), Hops(0, 1), EU) is intake.class_of(asked, rule(US), Hops(0, 1), AP)
         one.tell(AssignmentApplied(2, (adopted(rule(EU)),), (EU_PEER,)))
         assert intake.class_of(asked, rule(US), Hops(0, 1), EU) != intake.class_of(asked, rule(US), Hops(0, 1), AP)

@@ -246,7 +246,7 @@ class TestWhatMayCome:
         one = desk_with(PlacementPolicy.COST, replicas=1)
         one.ask("first", prompt="a" * 9000)
         one.ask("q", prompt="b" * 9000)
-        one.core._hold(one.core.requests[RequestId("q")], Hold(0, 9000, b"", is_cold=True))
+        one.core.hold(one.core.requests[RequestId("q")], Hold(0, 9000, b"", is_cold=True))
         assert one.core.why_it_waits(RequestId("q")) == (
             "replica:r0 (held for it: its cache is full of what is still wanted)"
         )

@@ -11,21 +11,30 @@ from gateway.core.config import CoreConfig
 from gateway.core.decode.predictors.arrays import SurvivalArrays
 from gateway.core.features.catalogue import features_of
 from gateway.core.features.disaggregated import Disaggregated
-from gateway.core.features.feature import Feature, Features, Kernel
+from gateway.core.features.limits import TenantLimits
 from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices import PricesInForce
+from gateway.core.features.resume import Resume
+from gateway.core.features.shadow import Shadow
+from gateway.core.features.stored_responses import FollowStoredResponses
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel.feature import Feature
+from gateway.core.kernel.kernel import Features, Kernel
 from gateway.core.prices import Prices
-from gateway.core.vocabulary import GatewayId, LegResult, PoolName
+from gateway.core.vocabulary import GatewayId, LegResult, PoolName, RequestId
 from tests.support.core import US, Desk, ended, policy, replica_spec, started
 
 OWN: dict[type[Feature], list[events.Event]] = {
+    Resume: [],
+    TenantLimits: [events.TokensSettled(RequestId("a"), 1)],
+    Shadow: [],
     Disaggregated: [
         events.ArtifactReady(PoolName("pd"), "", 0),
         events.DecodeHistoryRestored(PoolName("pd"), (), 0, 1),
         events.PredictorFitted(PoolName("pd"), 0, SurvivalArrays((5,))),
         events.ProgressSampled(PoolName("pd"), ()),
     ],
+    FollowStoredResponses: [events.ResponseStored(RequestId("a"), 1, 1, "key")],
     Lockdown: [events.LockdownChanged(active=True, cut=False)],
     PricesInForce: [events.PricesChanged(Prices("EUR", "digest", ()))],
 }
@@ -42,13 +51,11 @@ THE_CORES = {
     events.RequestAbandoned,
     events.LegAccepted,
     events.FirstToken,
-    events.ResponseStored,
     events.LegEnded,
     events.ReplicasObserved,
     events.PeersObserved,
     events.TargetLost,
     events.TokenBudgetRestored,
-    events.TokensSettled,
     events.TimePassed,
 }
 """Events that the core takes in itself."""

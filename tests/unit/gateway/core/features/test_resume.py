@@ -9,7 +9,7 @@ import pytest
 from gateway.core import events
 from gateway.core.config import AttemptConfig, CoreConfig, ResumeConfig
 from gateway.core.effects import Effect, EndRequest, StartLeg
-from gateway.core.resume import broken_outcome
+from gateway.core.features.resume import broken_outcome
 from gateway.core.vocabulary import DEFAULT_POOL, Extra, LegResult, Outcome, PoolSpec, RequestId, Resumes
 from tests.support.core import (
     EU,

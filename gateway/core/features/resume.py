@@ -1,0 +1,222 @@
+"""Resume: the rest of an answer that broke is placed at another target, as often as the config allows.
+
+The content of the answer is unknown here: the edge that has the transcript decides whether a rest can be requested at
+all, and reports it with the end of the leg.
+"""
+
+from __future__ import annotations
+
+from gateway.core.effects import EndRequest, StartLeg
+from gateway.core.events import ForwardArrived, RequestArrived
+from gateway.core.kernel.feature import Feature
+from gateway.core.kernel.kernel import Kernel
+from gateway.core.requests import AttemptState, LegEnd, LegState, RequestState
+from gateway.core.vocabulary import NO_RESUMES, Extra, LegRole, Outcome, ReplicaSpec, Resumes, TargetKind
+
+FIRST_STEP_DEATHS_MAX = 2
+"""Consecutive engine failures on a rest before its first token, after which the rest itself may be the cause and no
+further engine is tried."""
+
+_PART = "resume"
+_RECEIVERS_SHARE = 10
+"""Divisor of a rest's longest wait: a receiving gateway lets a forwarded rest wait for this part, then returns it to
+the origin."""
+_STAND = frozenset(
+    {
+        Outcome.COMPLETED,
+        Outcome.CLIENT_ERROR,
+        Outcome.ABANDONED,
+        Outcome.EXPIRED_RUNNING,
+        Outcome.FAILED_MIDSTREAM,
+        Outcome.FAILED_INTERNALLY,
+    }
+)
+
+
+class Resumption:
+    """Resumes of one request."""
+
+    __slots__ = ("begun", "count", "first_step_deaths", "is_poison", "left")
+
+    def __init__(self, left: Resumes | None) -> None:
+        self.left = left
+        """Resumes that the forwarding gateway still allows; None: it sets no limit, or the request is not a forward."""
+        self.count = 0
+        """Times that its answer broke and was to be resumed, here and at peers; above 0, the client has part of an
+        answer."""
+        self.begun = 0
+        """Resumes that a target was asked to make."""
+        self.first_step_deaths = 0 if left is None else left.first_step_deaths
+        """Engines that failed the rest of the answer before their first token since it last broke, here or before
+        forwarding."""
+        self.is_poison = False
+        """The request itself may be what breaks engines: nothing resumes it."""
+
+
+_UNBROKEN = Resumption(None)
+"""Stands for the resumes of a request that has none; never written to."""
+
+
+class Resume(Feature):
+    """Resumes broken answers. The feature is on whatever the config says: a peer may forward the rest of an answer at
+    any moment."""
+
+    def __init__(self, core: Kernel) -> None:
+        self._core = core
+
+    def is_on(self) -> bool:
+        return True
+
+    def admitted(self, request: RequestState, event: RequestArrived | ForwardArrived, now_ns: int, /) -> None:
+        if isinstance(event, ForwardArrived) and event.resumes_left is not None:
+            request.keep(_PART, Resumption(event.resumes_left))
+        if request.profile.goes_on:
+            request.queue_deadline_ns = now_ns + self._core.wait_max_ns(request)
+
+    def wait_max_ns(self, request: RequestState, /) -> int | None:
+        """Longest time that a rest may wait. A forwarded rest waits only briefly at the receiver: the origin can choose
+        among all other regions, and its client sees no progress meanwhile."""
+        if not _is_rest(request):
+            return None
+        whole_ns = self._core.config.resume.wait_max_ns
+        return whole_ns if request.origin_gateway_id is None else whole_ns // _RECEIVERS_SHARE
+
+    # Orders
+
+    def on_order(self, request: RequestState, leg: LegState, order: StartLeg, /) -> None:
+        """Tell the leg how often its answer broke, and whether it may be resumed if it breaks there."""
+        config, part = self._core.config.resume, _UNBROKEN
+        if request.parts is not None:
+            part = _part_of(request)
+            if part.count:
+                order.resume = part.begun = part.count
+        profile = request.profile
+        if not profile.stream or profile.follows or not config.enabled:
+            return
+        spec = leg.state.spec
+        if isinstance(spec, ReplicaSpec) and not self._core.replicas.continues(spec):
+            return
+        order.may_break = True
+        if config.token_ids and not part.count and leg.role is LegRole.WHOLE:
+            order.extras = (Extra.TOKEN_IDS, *order.extras)
+        if leg.target.kind is TargetKind.PEER:
+            order.resumes_left = Resumes(self._left(part), part.first_step_deaths)
+
+    def _left(self, part: Resumption) -> int:
+        """Resumes still allowed, by the stricter of this gateway's limit and that of the gateway that forwarded the
+        request."""
+        most = self._core.config.resume.resumes_max
+        if part.left is not None:
+            most = min(most, part.left.count)
+        return max(0, most - part.count)
+
+    # Broken answers
+
+    def why_broken(self, request: RequestState, end: LegEnd, /) -> str | None:
+        why = self._why_not_resumed(request, end)
+        if not why:
+            return ""
+        if end.event.is_final:
+            _part_to_change(request).is_poison = True
+        return end.in_words if end.event.rest is None else f"{end.in_words}; {why}"
+
+    def _why_not_resumed(self, request: RequestState, end: LegEnd) -> str:
+        """Reason why the answer that this leg's end broke is not resumed; empty if it may be."""
+        event, part = end.event, _part_of(request)
+        if not self._core.config.resume.enabled or event.rest is None:
+            return "it cannot go on elsewhere"
+        if event.is_final:
+            return "the gateway there says that nobody should go on with it"
+        used = 0 if event.resumes_used is None else event.resumes_used.count
+        if used >= self._left(part):
+            return f"it went on elsewhere {part.count + used} times already"
+        return ""
+
+    def go_on(self, request: RequestState, attempt: AttemptState, now_ns: int, /) -> bool:
+        """Queue the rest of a broken answer as a request under the old arrival number. Where no failed leg left a rest,
+        nothing can: a leg that was being stopped may have begun the answer."""
+        for end in attempt.failures:
+            if end.event.rest is not None:
+                self._queue_rest(request, end, now_ns)
+                return True
+        return False
+
+    def _queue_rest(self, request: RequestState, broken: LegEnd, now_ns: int) -> None:
+        rest = broken.event.rest
+        assert rest is not None, "its leg left one"
+        part = _part_to_change(request)
+        there = broken.event.resumes_used or NO_RESUMES
+        is_first = not (part.count or there.count or request.profile.goes_on)
+        part.begun = part.count + there.count
+        part.count = part.begun + 1
+        part.first_step_deaths = there.first_step_deaths
+        request.profile = rest
+        request.has_begun = True
+        request.failures = request.busy_answers = 0
+        if not (is_first or self._core.retry_budget.take()):  # the first takes no retry: the broken leg's load is gone
+            self._core.end(request, Outcome.FAILED_MIDSTREAM, f"{request.last_failure}; retry budget spent")
+            return
+        request.queue_deadline_ns = now_ns + self._core.wait_max_ns(request)
+        self._core.wait_again(request, now_ns)
+
+    def failed(self, request: RequestState, end: LegEnd, /) -> None:
+        """Count the engines that failed the rest of a broken answer before their first token. Two in a row, or a peer's
+        word that it must not be resumed, make the request poison: it ends rather than being carried to the next
+        engine."""
+        if not _is_rest(request):
+            return
+        part = _part_to_change(request)
+        part.first_step_deaths = _deaths_after(part, end)
+        if not end.event.is_final and part.first_step_deaths < FIRST_STEP_DEATHS_MAX:
+            return
+        part.is_poison = True
+        deaths = f"{part.first_step_deaths} in a row failed it before their first token"
+        outcome = Outcome.FAILED_MIDSTREAM if part.count else Outcome.FAILED_BEFORE_FIRST_BYTE
+        self._core.end(request, outcome, f"{request.last_failure}; {deaths}: nobody goes on with it")
+
+    def ends(self, request: RequestState, end: EndRequest, now_ns: int, /) -> None:  # noqa: ARG002
+        """Tell the end how often the answer was resumed. Any failure of a request whose client has part of its answer
+        is one in the middle of a stream."""
+        if request.parts is None:
+            return
+        part = _part_of(request)
+        if part.count:
+            end.outcome = broken_outcome(end.outcome)
+        end.is_final = part.is_poison
+        if part.begun or part.first_step_deaths:
+            end.resumes_used = Resumes(part.begun, part.first_step_deaths)
+
+
+def broken_outcome(outcome: Outcome) -> Outcome:
+    """Outcome of a request whose client has part of its answer: any failure to resume becomes FAILED_MIDSTREAM."""
+    return outcome if outcome in _STAND else Outcome.FAILED_MIDSTREAM
+
+
+def _is_rest(request: RequestState) -> bool:
+    """Return whether the request is the rest of an answer that broke here or before it was forwarded to this
+    gateway."""
+    return request.profile.goes_on or _part_of(request).count > 0
+
+
+def _deaths_after(part: Resumption, end: LegEnd) -> int:
+    """Consecutive engines that failed a rest before its first token, this end included. An engine that was never
+    reached does not count. A peer's own count includes those reported to it; a peer that reports none counts as one."""
+    there = end.event.resumes_used
+    if there is not None:
+        return max(part.first_step_deaths, there.first_step_deaths)
+    return part.first_step_deaths + end.event.has_reached
+
+
+def _part_of(request: RequestState) -> Resumption:
+    """Resumes of a request, to be read."""
+    part = None if request.parts is None else request.parts.get(_PART)
+    return part if isinstance(part, Resumption) else _UNBROKEN
+
+
+def _part_to_change(request: RequestState) -> Resumption:
+    """Resumes of a request, to be written to."""
+    part = _part_of(request)
+    if part is _UNBROKEN:
+        part = Resumption(None)
+        request.keep(_PART, part)
+    return part

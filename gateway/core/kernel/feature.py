@@ -1,0 +1,164 @@
+"""Interface of the core's optional features: hooks that the kernel calls.
+
+A feature that is off is told its events and changes of config, policy and fleet, which alone can turn it on, and is
+asked about the attempts that it still plans. All other hooks are called only while a feature is on, and only for the
+features that define them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gateway.core.config import CoreConfig
+from gateway.core.effects import EndRequest, StartLeg
+from gateway.core.events import Event, ForwardArrived, RequestArrived
+from gateway.core.placement.placer import Placement
+from gateway.core.replicas import ReplicaState
+from gateway.core.requests import AttemptState, LegEnd, LegPlanner, LegState, RequestState
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.vocabulary import Outcome, PoolSpec, ReplicaObservation, RequestProfile
+
+
+class Rejected:
+    """Rejection of a client's request by a feature."""
+
+    __slots__ = ("detail", "outcome", "retry_after_ns")
+
+    def __init__(self, outcome: Outcome, detail: str, retry_after_ns: int) -> None:
+        self.outcome = outcome
+        self.detail = detail
+        self.retry_after_ns = retry_after_ns
+        """Time after which the request would be admitted; 0: not known."""
+
+
+class Feature(LegPlanner):
+    """Optional part of the core. Every hook does nothing unless a feature overrides it; one that plans legs defines the
+    methods of `LegPlanner` that have no default, too."""
+
+    def is_on(self) -> bool:
+        """Return true if the config or the fleet asks for the feature at present."""
+        return False
+
+    # Inputs, whether or not it is on
+
+    def take_in(self, event: Event, now_ns: int, /) -> bool:  # noqa: ARG002
+        """Take in an event that is this feature's own. Return false for all others."""
+        return False
+
+    def configure(self, config: CoreConfig, now_ns: int, /) -> None:
+        """Take in new settings."""
+
+    def apply_policy(self, policy: ResidencyPolicy, /) -> None:
+        """Take in a new residency policy, before waiting requests are judged by it."""
+
+    def assign(
+        self, pools: Iterable[PoolSpec], joined: list[ReplicaState], left: list[ReplicaState], now_ns: int, /
+    ) -> None:
+        """Take in an assignment of own replicas, before that of peers."""
+
+    def assigned(self, now_ns: int, /) -> None:
+        """Take care of requests that an assignment has left without what they waited for; all targets are known."""
+
+    def wake(self, timer: str, now_ns: int, /) -> None:
+        """Act on a timer that is due; its name tells whose it is."""
+
+    # Steps, while it is on
+
+    def observe(self, observations: Sequence[ReplicaObservation], now_ns: int, /) -> None:
+        """Take in probes of own replicas."""
+
+    def reject(self, profile: RequestProfile, now_ns: int, /) -> Rejected | None:  # noqa: ARG002
+        """Reject a client's request that the core would admit, or return None."""
+        return None
+
+    def admitted(self, request: RequestState, event: RequestArrived | ForwardArrived, now_ns: int, /) -> None:
+        """Take in a request that was admitted, before it waits."""
+
+    def before_placing(self, now_ns: int, /) -> None:
+        """Act after an event, before waiting requests are placed."""
+
+    def before_choice(self, request: RequestState, now_ns: int, /) -> None:
+        """Act before a target is chosen for a waiting request."""
+
+    def must_wait(self, request: RequestState, now_ns: int, /) -> None:
+        """Act on a waiting request for which no target was found."""
+
+    def newcomer_waits(self, request: RequestState, now_ns: int, /) -> None:
+        """Act on a client's request that has just arrived and waits."""
+
+    def wait_max_ns(self, request: RequestState, /) -> int | None:  # noqa: ARG002
+        """Longest time that a request may wait for its next attempt; None: as its service class says."""
+        return None
+
+    def plan_legs(
+        self,
+        request: RequestState,  # noqa: ARG002
+        attempt: AttemptState,  # noqa: ARG002
+        placement: Placement,  # noqa: ARG002
+        now_ns: int,  # noqa: ARG002
+        /,
+    ) -> bool:
+        """Open the first legs of an attempt at the placed target and become its planner, or return false."""
+        return False
+
+    def on_order(self, request: RequestState, leg: LegState, order: StartLeg, /) -> None:
+        """Complete the order that starts a leg, before the driver sees it."""
+
+    def failed(self, request: RequestState, end: LegEnd, /) -> None:
+        """Take in the failure of an attempt whose answer had not begun; the request may be ended here."""
+
+    def why_broken(self, request: RequestState, end: LegEnd, /) -> str | None:  # noqa: ARG002
+        """Reason, in words, why an answer that the end of this leg broke is not continued; empty if this feature will
+        continue it, None if it says nothing."""
+        return None
+
+    def go_on(self, request: RequestState, attempt: AttemptState, now_ns: int, /) -> bool:  # noqa: ARG002
+        """Continue a broken answer after its attempt's last leg, or end the request. Return false if neither is this
+        feature's task."""
+        return False
+
+    def ends(self, request: RequestState, end: EndRequest, now_ns: int, /) -> None:
+        """Take in the end of a request, and complete the effect that tells of it, before the driver sees it."""
+
+
+class Hooks:
+    """Features that are on, by the hooks that they define."""
+
+    __slots__ = (
+        "admitted",
+        "before_choice",
+        "before_placing",
+        "ends",
+        "failed",
+        "go_on",
+        "must_wait",
+        "newcomer_waits",
+        "observe",
+        "on_order",
+        "plan_legs",
+        "reject",
+        "wait_max_ns",
+        "why_broken",
+    )
+
+    def __init__(self, on: Sequence[Feature]) -> None:
+        self.observe = _that_define("observe", on)
+        self.reject = _that_define("reject", on)
+        self.admitted = _that_define("admitted", on)
+        self.before_placing = _that_define("before_placing", on)
+        self.before_choice = _that_define("before_choice", on)
+        self.must_wait = _that_define("must_wait", on)
+        self.newcomer_waits = _that_define("newcomer_waits", on)
+        self.wait_max_ns = _that_define("wait_max_ns", on)
+        self.plan_legs = _that_define("plan_legs", on)
+        self.on_order = _that_define("on_order", on)
+        self.failed = _that_define("failed", on)
+        self.why_broken = _that_define("why_broken", on)
+        self.go_on = _that_define("go_on", on)
+        self.ends = _that_define("ends", on)
+
+
+def _that_define(hook: str, features: Sequence[Feature]) -> tuple[Feature, ...]:
+    """Features whose class overrides a hook."""
+    own = getattr(Feature, hook)
+    return tuple([each for each in features if getattr(type(each), hook) is not own])

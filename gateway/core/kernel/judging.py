@@ -1,0 +1,124 @@
+"""Judgement of requests under changed rules and fleets: waiting ones get the class they have by then, or end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.core.kernel.kernel import Kernel
+from gateway.core.kernel.retries import class_with_failures
+from gateway.core.prospects import why_never_again
+from gateway.core.requests import Phase, RequestState
+from gateway.core.residency import refusal_of
+from gateway.core.vocabulary import Outcome, ResidencyStamp, ServiceClass
+
+
+class Judging:
+    """Judges requests again by the policy, the config and the fleet in force."""
+
+    def __init__(self, core: Kernel) -> None:
+        self._core = core
+
+    def judge_waiting_again(self) -> None:
+        """Judge all waiting requests by the policy in force. They end, or return to the queue in the class they have by
+        then; those that no known target could ever serve end too."""
+        for request in list(self._core.waiting):
+            self._core.stop_waiting(request)
+            self.judge_again(request)
+            if request.phase is not Phase.ENDED:
+                self._core.waiting.join(request)
+        self.refuse_hopeless()
+
+    def refuse_hopeless(self) -> None:
+        """End each waiting request that no known target could ever serve. All requests of a class are alike in this, so
+        that it costs O(classes) where none is ended."""
+        for request in self._core.waiting.all_heads():
+            hopeless: RequestState | None = request
+            held = request.held
+            while hopeless is not None and (never := why_never_again(self._core, hopeless)) is not None:
+                self._core.end(hopeless, *never)
+                hopeless = (
+                    self._core.waiting.head_of(request.request_class)
+                    if held is None
+                    else self._core.waiting.held_head_of(held.slot, request.request_class, is_cold=held.is_cold)
+                )
+
+    def judge_again(self, request: RequestState) -> None:
+        """Judge a request that is out of the queue by the policy in force; it may end here."""
+        if request.origin_gateway_id is None:
+            self._judge_own(request)
+        else:
+            self._judge_forwarded(request)
+
+    def _judge_own(self, request: RequestState) -> None:
+        """Judge a client's own request by the residency policy: it ends, or gets a new stamp and class."""
+        tenant = request.profile.tenant
+        ingress = self._core.intake.ingress_of(tenant, request.profile.process)
+        if not ingress.allowed:
+            self._core.end(request, Outcome.REJECTED_RESIDENCY_INGRESS, ingress.why)
+            return
+        request.stamp = ResidencyStamp(
+            self._core.place, tenant, self._core.intake.rule_of(request.profile), self._core.policy.digest
+        )
+        self._classify_again(request)
+
+    def _judge_forwarded(self, request: RequestState) -> None:
+        """Judge a request that was forwarded to this gateway: it fails if its stamp is not accepted or forwarding is
+        stopped, else it gets a new class."""
+        refusal = refusal_of(self._core.policy, request.stamp)
+        if refusal is not None or self._core.locked_down:
+            why = refusal[1] if refusal else "an operator has stopped all forwarding"
+            self._core.end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, f"no longer accepted here: {why}")
+            return
+        self._classify_again(request)
+
+    def _classify_again(self, request: RequestState) -> None:
+        """Give the request the class that the present policy, fleet and lockdown make of it, keeping its failed
+        targets, its pinned target and a promotion."""
+        old = request.request_class
+        if request.budget is None:
+            request.budget = self._core.intake.budget_of(request.profile)
+        stamp = request.stamp
+        fresh = self._core.intake.class_of(
+            request.profile, stamp.rule, request.hops, stamp.origin, budget=request.budget
+        )
+        gave_up_peers = request.refusals >= max(self._core.config.attempt.refusals_max, 1)
+        request.request_class = replace(
+            fresh,
+            may_stay_in_region=fresh.may_stay_in_region and not gave_up_peers,
+            may_cross_regions=fresh.may_cross_regions and not gave_up_peers,
+            failed_replicas=old.failed_replicas,
+            failed_peers=old.failed_peers,
+            pinned=old.pinned,
+            fit=None if old.pinned is not None else fresh.fit,
+            service_class=min(old.service_class, fresh.service_class, key=_rank),  # may have been promoted
+        )
+
+    def pools_changed(self) -> None:
+        """Fit waiting requests to changed pools. Where budgets sort requests, all are judged again, since they may fit
+        into other pools; else only those that no target could serve are ended."""
+        if self._core.ladders.exist or self._core.lengths.sorted:
+            self._core.lengths.sorted = self._core.ladders.exist
+            self.judge_waiting_again()
+        else:
+            self.refuse_hopeless()
+
+    def find_failures_again(self) -> None:
+        """Update request classes after slots changed hands: failed targets may have moved or gone, and the place where
+        a request arrived may count for its replicas or no longer do so."""
+        for request in self._core.requests.values():
+            request_class = class_with_failures(self._core, request) if request.failed_at else request.request_class
+            origin = self._core.intake.origin_that_counts(request.stamp.origin)
+            if origin != request_class.origin:
+                request_class = replace(request_class, origin=origin)
+            if request_class == request.request_class:
+                continue
+            waits = request in self._core.waiting
+            if waits:
+                self._core.stop_waiting(request)
+            request.request_class = request_class
+            if waits:
+                self._core.waiting.join(request)
+
+
+def _rank(service_class: ServiceClass) -> int:
+    return service_class.rank

@@ -1,0 +1,194 @@
+"""Steps that the parts of the core, and its optional features, may ask each other to take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.core.attempts import RetryBudget
+from gateway.core.effects import Effect, StartLeg, StopLeg
+from gateway.core.intake import Intake
+from gateway.core.kernel.feature import Feature, Hooks
+from gateway.core.lengths import Lengths, choice_of
+from gateway.core.placement.placer import Placement
+from gateway.core.placement.policy import PlugIns
+from gateway.core.requests import AttemptState, Hold, LegState, RequestState
+from gateway.core.state import GatewayState
+from gateway.core.threshold_tuning import ThresholdTuning
+from gateway.core.vocabulary import (
+    Decision,
+    Extra,
+    GatewayId,
+    LegRole,
+    Outcome,
+    Place,
+    RequestId,
+    ServiceClass,
+    TargetKind,
+)
+
+_INTERACTIVE = ServiceClass.INTERACTIVE
+
+
+class Kernel(GatewayState):
+    """State of the core, the effects of the event that is handled, and the steps of a request that several parts
+    take."""
+
+    def __init__(self, gateway_id: GatewayId, place: Place, *, seed: int, plug_ins: PlugIns) -> None:
+        super().__init__(gateway_id, place, seed=seed, plug_ins=plug_ins)
+        self.effects: list[Effect] = []
+        self.features: tuple[Feature, ...] = ()
+        self.hooks = Hooks(())
+        self.intake = Intake(self)
+        self.retry_budget = RetryBudget(self.config.attempt)
+        self.lengths = Lengths(self)
+        self.tuning = ThresholdTuning(self)
+
+    def attempt_of(self, request_id: RequestId, number: int) -> AttemptState | None:
+        """Attempt of that number if it is the request's living one, else None: stale events of superseded attempts are
+        ignored."""
+        request = self.requests.get(request_id)
+        if request is None or request.attempt is None or request.attempt.number != number:
+            return None
+        return request.attempt
+
+    def wait_max_ns(self, request: RequestState) -> int:
+        """Longest time that the request may wait for its next attempt."""
+        for feature in self.hooks.wait_max_ns:
+            wait_max_ns = feature.wait_max_ns(request)
+            if wait_max_ns is not None:
+                return wait_max_ns
+        return self.config.classes.wait_max_ns(request.request_class.service_class, self.config.queue.wait_max_ns)
+
+    def hold(self, request: RequestState, hold: Hold) -> None:
+        """Hold a waiting request for one replica, and tell the policy."""
+        if request.held is not None:
+            self.placer.unheld(request.held)
+        self.waiting.hold(request, hold)
+        self.placer.held(hold)
+
+    def unhold(self, request: RequestState) -> None:
+        """Release a held request: it goes on waiting, for any target."""
+        assert request.held is not None, "it is held for a replica"
+        self.placer.unheld(request.held)
+        self.waiting.unhold(request)
+
+    def stop_waiting(self, request: RequestState) -> None:
+        """Take a waiting request out of the queues, and release its hold."""
+        if request.held is not None:
+            self.placer.unheld(request.held)
+        self.waiting.leave(request)
+
+    # Legs
+
+    def open_leg(
+        self, request: RequestState, attempt: AttemptState, role: LegRole, placement: Placement, now_ns: int
+    ) -> None:
+        """Open one more leg of a living attempt, count it at its target, and order the driver to start it."""
+        attempt.legs_opened += 1
+        leg = LegState(attempt.legs_opened, role, placement.state, now_ns, placement.matched_blocks)
+        attempt.legs[leg.number] = leg
+        leg.uncached_bytes = placement.uncached_bytes
+        if leg.uncached_bytes < 0:
+            leg.uncached_bytes = request.profile.uncached_bytes(leg.kept_blocks)
+        key = (request.request_id, attempt.number, leg.number)
+        leg.state.home.started(leg.state, key, now_ns, leg.uncached_bytes)
+        order = self._order(request, attempt, leg, decision_of(request, placement, now_ns))
+        for feature in self.hooks.on_order:
+            feature.on_order(request, leg, order)
+        self.effects.append(order)
+
+    def _order(self, request: RequestState, attempt: AttemptState, leg: LegState, decision: Decision) -> StartLeg:
+        """Order that starts a leg, with what its kind of target needs: the connector and pool for a part, hops and
+        stamp for a peer, and budgets."""
+        connector = prefill = pool = hops = stamp = None
+        yields = True
+        if attempt.planner is not None:
+            part = attempt.planner.part_of(attempt, leg)
+            connector, pool, prefill = part.connector, part.pool, part.prefill
+        elif leg.target.kind is TargetKind.PEER:
+            hops = request.hops.after(crosses_regions=leg.state.spec.place.region != self.place.region)
+            stamp = request.stamp
+            yields = request.request_class.service_class is not _INTERACTIVE or (
+                request.profile.service_class is _INTERACTIVE
+            )
+        order = StartLeg(
+            request.request_id,
+            attempt.number,
+            leg.number,
+            leg.role,
+            leg.target,
+            decision,
+            request.deadline_ns,
+            hops,
+            stamp,
+            connector,
+            prefill,
+            pool,
+            yields=yields,
+        )
+        if request.budget is not None:
+            order.budget_tokens, order.may_be_longer, asks_usage = self.lengths.on_order(request, leg, decision)
+            if asks_usage:
+                order.extras = (Extra.USAGE,)
+        return order
+
+    def stop_leg(self, request: RequestState, attempt: AttemptState, leg: LegState, detail: str) -> None:
+        """Order one leg to stop, unless that was ordered before. It ends when its LegEnded comes."""
+        if not leg.is_stopping:
+            leg.is_stopping = True
+            self.effects.append(StopLeg(request.request_id, attempt.number, leg.number, detail))
+
+    def stop_legs(self, request: RequestState, attempt: AttemptState, detail: str) -> None:
+        """Order all living legs of an attempt to stop, without blame for their targets."""
+        for leg in attempt.legs.values():
+            self.stop_leg(request, attempt, leg, detail)
+
+    # Steps of other parts
+
+    def lapse(self, request: RequestState, attempt: AttemptState, why: str, now_ns: int) -> None:
+        """End an attempt that waits between its legs and cannot go on, through no target's fault. Its request is queued
+        again, as often as after full engines."""
+        raise NotImplementedError
+
+    def wait(self, request: RequestState, now_ns: int) -> None:
+        """Queue a request and set its timer. One whose deadline has come already ends."""
+        raise NotImplementedError
+
+    def wait_again(self, request: RequestState, now_ns: int) -> None:
+        """Queue a request again after a failed attempt, at its old place, under the policy in force rather than that of
+        its last attempt. It ends instead if no known target could ever serve it."""
+        raise NotImplementedError
+
+    def end(self, request: RequestState, outcome: Outcome, detail: str, *, retry_after_ns: int = 0) -> None:
+        """End the request for its client. Its state stays until each living leg has reported its end."""
+        raise NotImplementedError
+
+    def forget(self, request: RequestState) -> None:
+        """Drop the state of a request that has ended with all its legs."""
+        raise NotImplementedError
+
+    def judge_waiting_again(self) -> None:
+        """Judge all waiting requests by the rules in force. They end, or return to the queue in the class they have by
+        then; those that no known target could ever serve end too."""
+        raise NotImplementedError
+
+    def pools_changed(self) -> None:
+        """Fit waiting requests to changed pools."""
+        raise NotImplementedError
+
+
+Features = Callable[[Kernel], list[Feature]]
+"""Makes the optional features of a core."""
+
+
+def decision_of(request: RequestState, placement: Placement, now_ns: int) -> Decision:
+    """Record of a placement."""
+    return Decision(
+        placement.reason,
+        placement.matched_blocks,
+        request.profile.prefix_blocks,
+        placement.candidates,
+        waited_ns=now_ns - request.arrived_ns,
+        considered=placement.considered,
+        pool=None if request.budget is None else choice_of(request, placement),
+    )
