@@ -23,7 +23,7 @@ from gateway.core.vocabulary import (
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class StartLeg:
     """Open one leg of an attempt at a target. The driver must answer it with exactly one LegEnded.
 
@@ -92,7 +92,7 @@ class RefuseForward:
     detail: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class EndRequest:
     """End a request. If the client has not been sent anything yet, the driver sends it the outcome's error. The core
     completes it before the driver sees it, and nothing changes it afterwards."""

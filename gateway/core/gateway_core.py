@@ -55,33 +55,19 @@ from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
     GatewayId,
     Hops,
-    LegResult,
     ModelName,
     Outcome,
     Place,
     PlaceRule,
-    RefusalReason,
     RequestId,
     RequestProfile,
     ResidencyStamp,
-    Resumes,
-    ServiceClass,
-    Standing,
     TargetKind,
     TenantName,
 )
 
 _NO_HOPS = Hops()
-_NO_RESUMES = Resumes(0)
-_INVITED_MAX = 4
-"""Replicas looked at by each event, besides those that changed, for held requests that other targets may suit better by
-then."""
-_DEAD = frozenset({Standing.UNHEALTHY, Standing.STALE})
 _FULL = frozenset({Outcome.REJECTED_QUEUE_FULL, Outcome.REJECTED_TENANT_LIMIT})
-_INTERACTIVE = ServiceClass.INTERACTIVE
-_RUN = frozenset({LegResult.COMPLETED, LegResult.CANCELLED, LegResult.FAILED})
-"""Results of legs for which an engine may have done some work."""
-_RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalReason.RESIDENCY_STAMP})
 
 
 class GatewayCore(Kernel):
@@ -212,8 +198,8 @@ class GatewayCore(Kernel):
     # Arrivals
 
     def _request_arrived(self, event: RequestArrived, now_ns: int) -> None:
-        """Admit a client's request, or end it at once: by residency, drain, unknown model, full queue or its tenant's
-        limits."""
+        """Admit a client's request, or end it at once: by residency, drain, unknown model, full queue, or a
+        feature."""
         profile = event.profile
         assert profile.request_id not in self.requests, f"{profile.request_id} arrived twice"
         budget = self.intake.budget_of(profile)
@@ -449,7 +435,7 @@ class GatewayCore(Kernel):
 
     def _switch_features(self) -> None:
         """Note which features are on."""
-        self.hooks = Hooks([feature for feature in self.features if feature.is_on()])
+        self.hooks = Hooks(self.features)
 
     # Timers
 

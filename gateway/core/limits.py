@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.core.config import CoreConfig
-from gateway.core.kernel.feature import Rejected
 from gateway.core.limits_config import LimitScope
 from gateway.core.peers import Peers, PeerState
-from gateway.core.requests import RequestState
+from gateway.core.requests import Rejected, RequestState
 from gateway.core.residency import ResidencyPolicy, processing_rule
 from gateway.core.shares import floor_of
 from gateway.core.sharing_config import DEFAULT_TENANT, TenantConfig
@@ -103,7 +102,7 @@ class Limits:
         self._tenants: dict[TenantName, TenantConfig] = {}
         self._default: TenantConfig | None = None
         self.is_on = False
-        """Some tenant has limits."""
+        """True if some tenant has limits."""
         self._meters: dict[TenantName, TenantMeter] = {}
         """Meters by tenant, the tenant that became active last at the end."""
         self._active: dict[TenantName, TenantMeter] = {}

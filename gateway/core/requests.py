@@ -33,6 +33,7 @@ from gateway.core.vocabulary import (
     LegResult,
     LegRole,
     ModelName,
+    Outcome,
     Place,
     PlaceRule,
     PoolName,
@@ -220,6 +221,18 @@ class LegEnd:
         return f"{self.leg.target}: {self.detail or self.result}"
 
 
+class Rejected:
+    """Rejection of a client's request by a feature."""
+
+    __slots__ = ("detail", "outcome", "retry_after_ns")
+
+    def __init__(self, outcome: Outcome, detail: str, retry_after_ns: int) -> None:
+        self.outcome = outcome
+        self.detail = detail
+        self.retry_after_ns = retry_after_ns
+        """Time after which the request would be admitted; 0: not known."""
+
+
 class Part:
     """Part of a request that one leg runs in a disaggregated pool."""
 
@@ -383,7 +396,8 @@ class RequestState:
         self.parts: dict[str, object] | None = None
         """State that optional features keep with the request, by name; None while there is none."""
         self.has_begun = False
-        """The client has part of the answer of an earlier attempt, and this one continues it."""
+        """True if the client has part of the answer of an attempt that was made here, and what follows continues it.
+        The rest of an answer that began at another gateway is a request like any other."""
         self.refused_tokens = 0
         """Context window of an engine that refused it for its length; 0: none has."""
         self.is_too_long = self.was_too_long_before = False
@@ -391,7 +405,7 @@ class RequestState:
         self.attempts = self.failures = self.refusals = self.busy_answers = 0
         self.last_failure = ""
         self.leaves_room = False
-        """Its tenant has more than its share and leaves room for others, as of the last look."""
+        """True if the request leaves room for others, since its tenant has more than its share, as of the last look."""
 
     def keep(self, feature: str, part: object) -> None:
         """Keep a feature's state with the request."""

@@ -267,7 +267,7 @@ def reads_the_same_words_once(original: Original, policy: Cost, profile: Request
 @mutant(
     "shadow overflow tells of whoever is cheapest abroad, be it dearer than at home",
     "placement.placer:Placer._offer",
-    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestShadowByCost",
+    hunter=f"{_CORE_TESTS}/features/test_shadow.py::TestShadowByCost",
 )
 def shadows_the_cheapest_abroad(original: Original, placer: Placer, request: RequestState, remotes: int) -> Offer:
     offer: Offer = original(placer, request, remotes)

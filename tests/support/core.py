@@ -305,3 +305,36 @@ def no_leg_beside(leg: Coroutine[None, None, None]) -> asyncio.Task[None]:
     """Leg starter for an owner whose core orders one leg at a time."""
     leg.close()
     raise AssertionError("a leg was ordered beside another one")
+
+
+EU_PEER = peer_spec("gw-eu", EU)
+
+
+def busy_desk(placement: PlacementPolicy, **more: object) -> Desk:
+    """Gateway in the US with two replicas that take no request, and an idle peer in the EU."""
+    made = desk(replicas=2, peers=[EU_PEER], placement=placement, **more)  # type: ignore[arg-type]
+    occupy(made)
+    made.hear("gw-eu", EU)
+    return made
+
+
+LONG = 1_000
+"""Words of a prompt that a replica needs a hundred milliseconds to read at the rate assumed at first."""
+
+
+def words(name: str, count: int = LONG) -> str:
+    """Prompt that shares its beginning with no other prompt."""
+    return f"{name:9} " * count
+
+
+def reading(**more: object) -> Desk:
+    """One replica that reads `first`; `waits` is as long and waits."""
+    one = desk(replicas=1, **more)  # type: ignore[arg-type]
+    assert started(one.ask("first", prompt=words("first"))) == ["r0"]
+    one.ask("waits", prompt=words("waits"))
+    return one
+
+
+def home_of(one: Desk, name: str = "waits") -> str | None:
+    held = one.core.requests[RequestId(name)].held
+    return None if held is None else one.core.replicas.at(held.slot).spec.replica_id

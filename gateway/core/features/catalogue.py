@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.features.disaggregated import Disaggregated
-from gateway.core.features.limits import TenantLimits
+from gateway.core.features.limits import LimitTenants
 from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices import PricesInForce
 from gateway.core.features.resume import Resume
@@ -14,9 +14,10 @@ from gateway.core.kernel.kernel import Kernel
 
 
 def features_of(core: Kernel) -> list[Feature]:
+    """Make the optional features of a core, in the order in which their hooks are called."""
     return [
         Resume(core),
-        TenantLimits(core),
+        LimitTenants(core),
         Shadow(core),
         Disaggregated(core),
         FollowStoredResponses(core),

@@ -5,16 +5,16 @@ from __future__ import annotations
 from gateway.core.config import CoreConfig
 from gateway.core.effects import EndRequest
 from gateway.core.events import Event, ForwardArrived, RequestArrived, TokensSettled
-from gateway.core.kernel.feature import Feature, Rejected
+from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.limits import METER, TIMER, meter_of_request
-from gateway.core.requests import RequestState
+from gateway.core.requests import Rejected, RequestState
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.tenant_meter import TenantMeter
 from gateway.core.vocabulary import RequestProfile
 
 
-class TenantLimits(Feature):
+class LimitTenants(Feature):
     """Applies limits to clients' requests. A forward counts at the gateway where it arrived first."""
 
     def __init__(self, core: Kernel) -> None:
@@ -46,6 +46,7 @@ class TenantLimits(Feature):
 
     def reject(self, profile: RequestProfile, now_ns: int, /) -> Rejected | None:
         """Reject a request beyond its tenant's limits; any other is counted from here on."""
+        assert self._entered is None, "the request before was admitted or rejected"
         meter = self._limits.enter(profile, now_ns)
         if isinstance(meter, Rejected):
             return meter
@@ -58,6 +59,8 @@ class TenantLimits(Feature):
             request.keep(METER, meter)
 
     def ends(self, request: RequestState, end: EndRequest, now_ns: int, /) -> None:
+        if request.parts is None:
+            return
         meter = meter_of_request(request)
         if meter is not None:
             was_turned_away = not request.attempts and end.outcome.startswith("rejected_")

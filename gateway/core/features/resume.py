@@ -142,6 +142,7 @@ class Resume(Feature):
         return False
 
     def _queue_rest(self, request: RequestState, broken: LegEnd, now_ns: int) -> None:
+        """Queue the rest that a leg left, if the retry budget allows it."""
         rest = broken.event.rest
         assert rest is not None, "its leg left one"
         part = _part_to_change(request)

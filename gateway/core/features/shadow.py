@@ -35,6 +35,7 @@ class Shadow(Feature):
         self._record(request, now_ns)
 
     def _record(self, request: RequestState, now_ns: int) -> None:
+        """Record the forward that overflow would make at this moment, unless one was recorded before."""
         if request.parts is not None and _PART in request.parts:
             return
         placement = self._core.placer.shadow(request, now_ns)

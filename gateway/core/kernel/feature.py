@@ -1,8 +1,8 @@
 """Interface of the core's optional features: hooks that the kernel calls.
 
 A feature that is off is told its events and changes of config, policy and fleet, which alone can turn it on, and is
-asked about the attempts that it still plans. All other hooks are called only while a feature is on, and only for the
-features that define them.
+asked about the attempts that it still plans and told of the ends of requests. All other hooks are called only while a
+feature is on, and only for the features that define them.
 """
 
 from __future__ import annotations
@@ -14,21 +14,9 @@ from gateway.core.effects import EndRequest, StartLeg
 from gateway.core.events import Event, ForwardArrived, RequestArrived
 from gateway.core.placement.placer import Placement
 from gateway.core.replicas import ReplicaState
-from gateway.core.requests import AttemptState, LegEnd, LegPlanner, LegState, RequestState
+from gateway.core.requests import AttemptState, LegEnd, LegPlanner, LegState, Rejected, RequestState
 from gateway.core.residency import ResidencyPolicy
-from gateway.core.vocabulary import Outcome, PoolSpec, ReplicaObservation, RequestProfile
-
-
-class Rejected:
-    """Rejection of a client's request by a feature."""
-
-    __slots__ = ("detail", "outcome", "retry_after_ns")
-
-    def __init__(self, outcome: Outcome, detail: str, retry_after_ns: int) -> None:
-        self.outcome = outcome
-        self.detail = detail
-        self.retry_after_ns = retry_after_ns
-        """Time after which the request would be admitted; 0: not known."""
+from gateway.core.vocabulary import PoolSpec, ReplicaObservation, RequestProfile
 
 
 class Feature(LegPlanner):
@@ -68,7 +56,8 @@ class Feature(LegPlanner):
         """Take in probes of own replicas."""
 
     def reject(self, profile: RequestProfile, now_ns: int, /) -> Rejected | None:  # noqa: ARG002
-        """Reject a client's request that the core would admit, or return None."""
+        """Reject a client's request that the core would admit, or return None. A feature that counts the request from
+        here on must be the last in the list that defines this hook, since a later one might reject the request."""
         return None
 
     def admitted(self, request: RequestState, event: RequestArrived | ForwardArrived, now_ns: int, /) -> None:
@@ -105,11 +94,13 @@ class Feature(LegPlanner):
         """Complete the order that starts a leg, before the driver sees it."""
 
     def failed(self, request: RequestState, end: LegEnd, /) -> None:
-        """Take in the failure of an attempt whose answer had not begun; the request may be ended here."""
+        """Take in the failure of an attempt whose answer had not begun. The request may be ended here; then no further
+        feature is told."""
 
     def why_broken(self, request: RequestState, end: LegEnd, /) -> str | None:  # noqa: ARG002
         """Reason, in words, why an answer that the end of this leg broke is not continued; empty if this feature will
-        continue it, None if it says nothing."""
+        continue it, None if it says nothing. The first feature that gives an answer decides: at a reason, the request
+        ends, and the feature may note that."""
         return None
 
     def go_on(self, request: RequestState, attempt: AttemptState, now_ns: int, /) -> bool:  # noqa: ARG002
@@ -118,11 +109,12 @@ class Feature(LegPlanner):
         return False
 
     def ends(self, request: RequestState, end: EndRequest, now_ns: int, /) -> None:
-        """Take in the end of a request, and complete the effect that tells of it, before the driver sees it."""
+        """Take in the end of a request, and complete the effect that tells of it, before the driver sees it. The hook
+        is called whether or not the feature is on: requests outlive the settings under which they arrived."""
 
 
 class Hooks:
-    """Features that are on, by the hooks that they define."""
+    """Features that are on, by the hooks that they define; for `ends`, all features."""
 
     __slots__ = (
         "admitted",
@@ -141,7 +133,8 @@ class Hooks:
         "why_broken",
     )
 
-    def __init__(self, on: Sequence[Feature]) -> None:
+    def __init__(self, features: Sequence[Feature]) -> None:
+        on = [feature for feature in features if feature.is_on()]
         self.observe = _that_define("observe", on)
         self.reject = _that_define("reject", on)
         self.admitted = _that_define("admitted", on)
@@ -155,7 +148,7 @@ class Hooks:
         self.failed = _that_define("failed", on)
         self.why_broken = _that_define("why_broken", on)
         self.go_on = _that_define("go_on", on)
-        self.ends = _that_define("ends", on)
+        self.ends = _that_define("ends", features)
 
 
 def _that_define(hook: str, features: Sequence[Feature]) -> tuple[Feature, ...]:

@@ -19,7 +19,7 @@ class Judging:
         self._core = core
 
     def judge_waiting_again(self) -> None:
-        """Judge all waiting requests by the policy in force. They end, or return to the queue in the class they have by
+        """Judge all waiting requests by the rules in force. They end, or return to the queue in the class they have by
         then; those that no known target could ever serve end too."""
         for request in list(self._core.waiting):
             self._core.stop_waiting(request)

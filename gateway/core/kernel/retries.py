@@ -62,7 +62,8 @@ class Retries:
             self._avoid(request, end.leg)
             return
         for feature in self._core.hooks.failed:
-            feature.failed(request, end)
+            if request.phase is not Phase.ENDED:
+                feature.failed(request, end)
 
     def _learn_from_failure(self, request: RequestState, end: LegEnd) -> None:
         """Keep the request away from a target that failed it or refused it for good. A refused forward is taken out of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -17,7 +16,6 @@ from gateway.core.config import (
     PlacementConfig,
     PlacementPolicy,
     PushingConfig,
-    PushingMode,
     QueueConfig,
 )
 from gateway.core.description import describe
@@ -46,38 +44,33 @@ from tests.support.core import (
     AP,
     BOTH,
     EU,
+    EU_PEER,
     LAYERED,
+    LONG,
     MODEL,
     MS,
     SECOND,
     US,
     Desk,
+    busy_desk,
     desk,
     ended,
     forward,
+    home_of,
     occupy,
     of_kind,
     peer_spec,
     policy,
     profile,
+    reading,
     replica_spec,
     rule,
     started,
     under,
+    words,
 )
 
-EU_PEER = peer_spec("gw-eu", EU)
-
-
 under_both = pytest.mark.parametrize("placement", BOTH)
-
-
-def busy_desk(placement: PlacementPolicy, **more: object) -> Desk:
-    """Gateway in the US with two replicas that take no request, and an idle peer in the EU."""
-    made = desk(replicas=2, peers=[EU_PEER], placement=placement, **more)  # type: ignore[arg-type]
-    occupy(made)
-    made.hear("gw-eu", EU)
-    return made
 
 
 @under_both
@@ -543,6 +536,12 @@ class TestOverflow:
         assert started(one.ask("second", prompt="session " * 300)) == ["gw-us-2"]
         assert started(one.ask("other", prompt="quite another text " * 10)) == ["r0"]
 
+    def test_one_model_may_overflow_while_others_stay(self, placement: PlacementPolicy) -> None:
+        one_goes = PlacementConfig(overflow=OverflowMode.OFF, overflow_by_model={MODEL: OverflowMode.ON})
+        assert started(busy_desk(placement, config=CoreConfig(placement=one_goes)).ask("q")) == ["gw-eu"]
+        reverse = PlacementConfig(overflow_by_model={MODEL: OverflowMode.OFF})
+        assert started(busy_desk(placement, config=CoreConfig(placement=reverse)).ask("q")) == []
+
 
 @under_both
 class TestForwardsIn:
@@ -599,301 +598,6 @@ class TestResidency:
         one.wait(10 * MS)
         assert started(one.hear("gw-eu", EU)) == []
         assert started(one.probe("r0")) == ["r0"]
-
-
-@under_both
-class TestShadow:
-    CONFIG = CoreConfig(placement=PlacementConfig(overflow=OverflowMode.SHADOW))
-
-    def shadows(self, effects: list[Effect]) -> list[str]:
-        return [effect.target.id for effect in of_kind(ordered.RecordShadow, effects)]
-
-    def test_it_records_what_it_would_have_forwarded_once_and_keeps_the_request(
-        self, placement: PlacementPolicy
-    ) -> None:
-        one = busy_desk(placement, config=self.CONFIG)
-        effects = one.ask("q")
-        assert (started(effects), self.shadows(effects)) == ([], ["gw-eu"])
-        one.wait(50 * MS)
-        assert self.shadows(one.hear("gw-eu", EU)) == []
-        assert started(one.probe("r0")) == ["r0"]
-
-    def test_who_arrives_behind_others_is_recorded_as_well(self, placement: PlacementPolicy) -> None:
-        one = busy_desk(placement, config=self.CONFIG)
-        assert [self.shadows(one.ask(f"q{i}")) for i in range(3)] == [["gw-eu"]] * 3
-
-    def test_what_runs_at_home_casts_no_shadow(self, placement: PlacementPolicy) -> None:
-        one = desk(replicas=1, peers=[EU_PEER], config=self.CONFIG, placement=placement)
-        one.hear("gw-eu", EU)
-        assert self.shadows(one.ask("q")) == []
-
-    def test_one_model_may_overflow_while_others_stay(self, placement: PlacementPolicy) -> None:
-        one_goes = PlacementConfig(overflow=OverflowMode.OFF, overflow_by_model={MODEL: OverflowMode.ON})
-        assert started(busy_desk(placement, config=CoreConfig(placement=one_goes)).ask("q")) == ["gw-eu"]
-        reverse = PlacementConfig(overflow_by_model={MODEL: OverflowMode.OFF})
-        assert started(busy_desk(placement, config=CoreConfig(placement=reverse)).ask("q")) == []
-
-
-class _Region:
-    """Gateway with one or two replicas and a peer abroad, under one overflow mode. Events are drawn at random; they are
-    the same for every mode for as long as the modes give the same orders."""
-
-    def __init__(self, seed: int, mode: OverflowMode) -> None:
-        self._rng = random.Random(seed)
-        config = CoreConfig(placement=PlacementConfig(overflow=mode))
-        self.one = desk(replicas=1 + seed % 2, peers=[EU_PEER], config=config)
-        self.running: dict[str, str] = {}
-        """Running requests and their targets."""
-        self._asked = 0
-
-    def step(self) -> list[Effect]:
-        self.one.wait(self._rng.randrange(1, 20) * MS)
-        effects = self._rng.choice((self._ask, self._ask, self._probe, self._hear, self._answer, self._finish))()
-        self.running |= {leg.request_id: leg.target.id for leg in of_kind(ordered.StartLeg, effects)}
-        return effects
-
-    def _ask(self) -> list[Effect]:
-        self._asked += 1
-        prompt = words(f"s{self._rng.randrange(6)}", self._rng.choice((3, 100, LONG)))
-        return self.one.ask(f"q{self._asked}", prompt=prompt)
-
-    def _probe(self) -> list[Effect]:
-        return self.one.probe(running=self._rng.randrange(40))
-
-    def _hear(self) -> list[Effect]:
-        return self.one.hear("gw-eu", EU, available=8, rtt_ms=self._rng.choice((1, 30, 300, 3_000)))
-
-    def _answer(self) -> list[Effect]:
-        return self.one.first_token(self._rng.choice(list(self.running))) if self.running else []
-
-    def _finish(self) -> list[Effect]:
-        if not self.running:
-            return []
-        request_id = self._rng.choice(list(self.running))
-        del self.running[request_id]
-        return self.one.finish(request_id)
-
-
-class TestShadowByCost:
-    """Placement by cost weighs all targets at once: the shadow is the choice of the same rule with targets abroad
-    included."""
-
-    CONFIG = TestShadow.CONFIG
-
-    def shadows(self, effects: list[Effect]) -> list[tuple[str, str]]:
-        return [(effect.request_id, effect.target.id) for effect in of_kind(ordered.RecordShadow, effects)]
-
-    def beside(self, rtt_ms: int) -> Desk:
-        """One replica, and an idle peer at this round-trip time."""
-        one = desk(replicas=1, peers=[EU_PEER], config=self.CONFIG)
-        one.hear("gw-eu", EU, rtt_ms=rtt_ms)
-        return one
-
-    def test_what_is_held_where_abroad_is_dearer_casts_none(self) -> None:
-        one = self.beside(rtt_ms=10_000)
-        one.ask("first", prompt=words("first"))
-        assert self.shadows(one.ask("waits", prompt=words("waits"))) == []
-        assert one.core.requests[RequestId("waits")].held is not None
-
-    def test_what_is_held_where_abroad_is_cheaper_casts_one(self) -> None:
-        one = self.beside(rtt_ms=10)
-        one.ask("first", prompt=words("first"))
-        assert self.shadows(one.ask("waits", prompt=words("waits"))) == [("waits", "gw-eu")]
-        assert one.core.requests[RequestId("waits")].held is not None
-
-    def test_what_is_held_casts_one_once_abroad_becomes_cheaper(self) -> None:
-        one = self.beside(rtt_ms=10_000)
-        one.ask("first", prompt=words("first"))
-        one.ask("waits", prompt=words("waits"))
-        one.wait(10 * MS)
-        one.hear("gw-eu", EU, rtt_ms=10)
-        assert self.shadows(one.probe(running=1)) == [("waits", "gw-eu")]
-        assert self.shadows(one.probe(running=1)) == []
-
-    def test_what_is_sent_to_a_busy_replica_at_once_casts_one(self) -> None:
-        one = self.beside(rtt_ms=10)
-        one.probe(running=300)
-        effects = one.ask("q")
-        assert (started(effects), self.shadows(effects)) == (["r0"], [("q", "gw-eu")])
-        (shadow,) = of_kind(ordered.RecordShadow, effects)
-        costs = [each.costs.total_ns for each in shadow.decision.considered if each.costs is not None]
-        assert len(costs) == 2, "each that was compared, with what it would have cost"
-        assert costs[0] < costs[1], "first whom the rule would have chosen"
-        assert effects.index(shadow) == 0, "told before what was done instead"
-
-    @pytest.mark.parametrize("seed", range(10))
-    def test_it_changes_nothing_of_what_is_done(self, seed: int) -> None:
-        off, shadow = _Region(seed, OverflowMode.OFF), _Region(seed, OverflowMode.SHADOW)
-        recorded: list[tuple[str, str]] = []
-        for _ in range(400):
-            told = shadow.step()
-            recorded += self.shadows(told)
-            assert off.step() == [effect for effect in told if not isinstance(effect, ordered.RecordShadow)]
-        assert recorded
-        assert len(recorded) == len(set(recorded)), "once for each request"
-
-    def test_it_tells_what_overflow_would_have_done(self) -> None:
-        """The modes agree until the first forward, after which their runs differ."""
-        seen = []
-        for seed in range(30):
-            on, shadow = _Region(seed, OverflowMode.ON), _Region(seed, OverflowMode.SHADOW)
-            for _ in range(400):
-                abroad = [(leg.request_id, leg.target.id) for leg in of_kind(ordered.StartLeg, on.step())]
-                abroad = [each for each in abroad if each[1] == "gw-eu"]
-                told = self.shadows(shadow.step())
-                assert told[:1] == abroad[:1]
-                if abroad:
-                    seen.append(shadow.one.core.requests[RequestId(abroad[0][0])].held is not None)
-                    break
-        assert set(seen) == {True, False}, "of those that were held here, and of those that were sent at once"
-
-
-@under_both
-class TestLockdown:
-    def test_nothing_leaves_and_nothing_comes_in(self, placement: PlacementPolicy) -> None:
-        one = busy_desk(placement)
-        one.tell(events.LockdownChanged(active=True))
-        assert started(one.ask("q")) == []
-        (refusal,) = one.tell(forward("f"))[:1]
-        assert isinstance(refusal, ordered.RefuseForward)
-        assert refusal.reason is RefusalReason.LOCKDOWN
-
-    def test_a_forward_without_a_token_comes_home(self, placement: PlacementPolicy) -> None:
-        one = busy_desk(placement)
-        one.ask("q")
-        (stop,) = of_kind(ordered.StopLeg, one.tell(events.LockdownChanged(active=True)))
-        assert stop.request_id == "q"
-        one.finish("q", LegResult.CANCELLED)
-        assert ended(one.effects) == []
-        one.wait(1 * MS)
-        assert started(one.probe("r0")) == ["r0"]
-
-    def test_a_stream_goes_on_unless_cut(self, placement: PlacementPolicy) -> None:
-        one = busy_desk(placement)
-        one.ask("q")
-        one.first_token("q")
-        assert not of_kind(ordered.StopLeg, one.tell(events.LockdownChanged(active=True)))
-        assert [
-            effect
-            for effect in one.tell(events.LockdownChanged(active=True, cut=True))
-            if isinstance(effect, ordered.StopLeg)
-        ]
-        assert ended(one.finish("q", LegResult.CANCELLED)) == [("q", "failed_midstream")]
-
-    def test_a_request_from_outside_is_stopped_without_blaming_the_replica(self, placement: PlacementPolicy) -> None:
-        config = CoreConfig(attempt=AttemptConfig(breaker_failures_in_row=1))
-        one = desk(replicas=1, peers=[EU_PEER], config=config, placement=placement)
-        one.tell(forward("f"))
-        assert ended(one.tell(events.LockdownChanged(active=True))) == [("f", "failed_before_first_byte")]
-        one.finish("f", LegResult.CANCELLED)
-        assert started(one.ask("own")) == ["r0"]
-
-    def test_own_work_at_home_is_untouched_and_the_release_opens_again(self, placement: PlacementPolicy) -> None:
-        one = busy_desk(placement)
-        one.tell(events.LockdownChanged(active=True))
-        one.ask("q")
-        assert started(one.tell(events.LockdownChanged(active=False))) == ["gw-eu"]
-
-
-@under_both
-class TestStoredResponses:
-    def stored(self, one: Desk, request_id: str = "first", key: str = "key") -> str:
-        (home,) = started(one.ask(request_id))
-        one.tell(events.ResponseStored(RequestId(request_id), 1, 1, key))
-        one.finish(request_id)
-        return home
-
-    def follow(self, one: Desk, request_id: str, *, key: str = "key", is_control: bool = False) -> list[Effect]:
-        asked = replace(profile(request_id), follows=key, is_control=is_control)
-        return one.tell(events.RequestArrived(asked, one.now_ns + 60 * SECOND))
-
-    def test_what_follows_goes_to_the_replica_that_made_it(self, placement: PlacementPolicy) -> None:
-        one = desk(replicas=4, placement=placement)
-        home = self.stored(one)
-        for i in range(5):
-            assert started(self.follow(one, f"next{i}")) == [home]
-            one.finish(f"next{i}")
-
-    def test_it_waits_for_that_replica(self, placement: PlacementPolicy) -> None:
-        one = desk(replicas=2, placement=placement)
-        home = self.stored(one)
-        one.wait(1 * MS)
-        occupy(one, home)
-        assert started(self.follow(one, "next")) == []
-        one.wait(1 * MS)
-        assert started(one.probe(home)) == [home]
-
-    def test_while_it_waits_it_casts_no_shadow(self, placement: PlacementPolicy) -> None:
-        config = CoreConfig(placement=PlacementConfig(overflow=OverflowMode.SHADOW))
-        one = desk(replicas=2, peers=[EU_PEER], config=config, placement=placement)
-        one.hear("gw-eu", EU)
-        home = self.stored(one)
-        one.wait(1 * MS)
-        occupy(one, home)
-        assert of_kind(ordered.RecordShadow, self.follow(one, "next")) == []
-
-    def test_a_control_request_needs_no_free_replica(self, placement: PlacementPolicy) -> None:
-        one = desk(replicas=2, placement=placement)
-        home = self.stored(one)
-        one.wait(1 * MS)
-        one.probe(waiting=9)
-        assert started(self.follow(one, "cancel", is_control=True)) == [home]
-
-    def test_it_follows_across_a_forward(self, placement: PlacementPolicy) -> None:
-        one = busy_desk(placement)
-        assert self.stored(one) == "gw-eu"
-        one.wait(1 * MS)
-        one.probe()
-        one.hear("gw-eu", EU)
-        assert started(self.follow(one, "next")) == ["gw-eu"]
-
-    def test_what_nobody_remembers_is_refused(self, placement: PlacementPolicy) -> None:
-        assert ended(self.follow(desk(placement=placement), "next")) == [("next", "rejected_unknown_response")]
-
-    def test_only_so_many_are_remembered(self, placement: PlacementPolicy) -> None:
-        one = desk(config=CoreConfig(placement=PlacementConfig(stored_responses_max=2)), placement=placement)
-        for i in range(3):
-            self.stored(one, f"q{i}", f"key{i}")
-        assert ended(self.follow(one, "old", key="key0")) == [("old", "rejected_unknown_response")]
-        assert len(started(self.follow(one, "new", key="key2"))) == 1
-
-    def test_a_policy_that_no_longer_allows_the_place_wins(self, placement: PlacementPolicy) -> None:
-        one = busy_desk(placement)
-        self.stored(one)
-        one.tell(events.PolicyApplied(policy(US, process=rule(US))))
-        assert ended(self.follow(one, "next")) == [("next", "rejected_unknown_response")]
-
-    def test_it_stays_pinned_though_the_memory_of_it_is_gone_meanwhile(self, placement: PlacementPolicy) -> None:
-        one = desk(
-            replicas=4, config=CoreConfig(placement=PlacementConfig(stored_responses_max=1)), placement=placement
-        )
-        home = self.stored(one)
-        one.wait(1 * MS)
-        occupy(one, home)
-        self.follow(one, "next")
-        self.stored(one, "other", "another-key")
-        one.tell(events.PolicyApplied(policy(US)))
-        assert "next" in one.core.requests
-        one.wait(1 * MS)
-        assert started(one.probe(home)) == [home]
-
-    def test_it_waits_for_no_replica_that_left(self, placement: PlacementPolicy) -> None:
-        one = desk(replicas=2, placement=placement)
-        home = self.stored(one)
-        one.wait(1 * MS)
-        occupy(one, home)
-        self.follow(one, "next")
-        left = tuple(replica_spec(name) for name in ("r0", "r1") if name != home)
-        assert ended(one.tell(events.AssignmentApplied(2, left, ()))) == [("next", "rejected_unknown_response")]
-
-    def test_a_peer_that_does_not_know_it_ends_the_search(self, placement: PlacementPolicy) -> None:
-        one = busy_desk(placement)
-        self.stored(one)
-        one.wait(1 * MS)
-        one.hear("gw-eu", EU)
-        self.follow(one, "next")
-        effects = one.finish("next", LegResult.REFUSED, refusal=RefusalReason.UNKNOWN_RESPONSE)
-        assert ended(effects) == [("next", "rejected_unknown_response")]
 
 
 class TestTheRecord:
@@ -1066,33 +770,13 @@ class TestKeysThatNarrow:
         assert started(self.ask(one, ANYWHERE)) == []
 
 
-LONG = 1_000
-"""Words of a prompt that a replica needs a hundred milliseconds to read at the rate assumed at first."""
-
-
-def words(name: str, count: int = LONG) -> str:
-    """Prompt that shares its beginning with no other prompt."""
-    return f"{name:9} " * count
-
-
 class TestHolding:
     """Default placement: while a replica reads, a request that it would take long to read waits here, where it can be
     placed anew."""
 
-    def reading(self, **more: object) -> Desk:
-        """One replica that reads `first`; `waits` is as long and waits."""
-        one = desk(replicas=1, **more)  # type: ignore[arg-type]
-        assert started(one.ask("first", prompt=words("first"))) == ["r0"]
-        one.ask("waits", prompt=words("waits"))
-        return one
-
-    def home_of(self, one: Desk, name: str = "waits") -> str | None:
-        held = one.core.requests[RequestId(name)].held
-        return None if held is None else one.core.replicas.at(held.slot).spec.replica_id
-
     def test_it_waits_while_its_home_reads_and_goes_when_that_is_over(self) -> None:
-        one = self.reading()
-        assert (started(one.effects), self.home_of(one)) == (["r0"], "r0")
+        one = reading()
+        assert (started(one.effects), home_of(one)) == (["r0"], "r0")
         assert one.core.why_it_waits(RequestId("waits"))
         one.wait(50 * MS)
         assert started(one.probe(running=1)) == [], "it reads on"
@@ -1100,13 +784,13 @@ class TestHolding:
 
     @pytest.mark.parametrize("result", [LegResult.COMPLETED, LegResult.CLIENT_ERROR, LegResult.CANCELLED])
     def test_it_goes_when_what_was_read_has_ended_without_a_token(self, result: LegResult) -> None:
-        one = self.reading()
+        one = reading()
         assert started(one.finish("first", result)) == ["r0"]
 
     def test_what_is_short_passes(self) -> None:
-        one = self.reading()
+        one = reading()
         assert started(one.ask("short", prompt="hi")) == ["r0"]
-        assert self.home_of(one) == "r0"
+        assert home_of(one) == "r0"
 
     def test_a_replica_that_reads_nothing_is_waited_for_by_nobody(self) -> None:
         one = desk(replicas=2)
@@ -1119,7 +803,7 @@ class TestHolding:
     def test_it_is_overtaken_by_no_more_than_was_before_it_and_than_it_brings(self, tenant: str) -> None:
         """The bound holds for requests of any tenant, also in another queue, and for requests that are looked at
         repeatedly."""
-        one = self.reading(own_policy=policy(US, tenants={TenantName("home"): TenantPolicy(rule(US))}))
+        one = reading(own_policy=policy(US, tenants={TenantName("home"): TenantPolicy(rule(US))}))
         passed: list[RequestId] = []
         for i in range(100):
             one.wait(MS)
@@ -1129,11 +813,11 @@ class TestHolding:
                 told = [effect for name in begun for effect in one.first_token(name)]
         assert "waits" not in passed, "what was read before it is read on"
         bound = 2 * profile("waits", prompt=words("waits")).prompt_bytes
-        assert self.home_of(one) == "r0"
+        assert home_of(one) == "r0"
         assert 0 < len(passed) <= bound // profile("q", prompt=words("q", 100)).prompt_bytes + 1
 
     def test_whoever_is_held_first_is_the_first_to_go(self) -> None:
-        one = self.reading()
+        one = reading()
         for name in ("second", "third"):
             assert started(one.ask(name, prompt=words(name))) == []
         begun: list[str] = []
@@ -1150,7 +834,7 @@ class TestHolding:
         (home,) = started(one.ask("first", prompt=words("first")))
         (other,) = started(one.ask("second", prompt=words("second", 2 * LONG)))
         one.ask("waits", prompt=words("first") + words("waits"))
-        assert (self.home_of(one), {home, other}) == (home, {"r0", "r1"})
+        assert (home_of(one), {home, other}) == (home, {"r0", "r1"})
         return one, home, other
 
     @pytest.mark.parametrize("event", ["lost", "sick", "stale", "unassigned", "taken over", "changed"])
@@ -1171,27 +855,27 @@ class TestHolding:
         else:
             serves_another = replica_spec(home, models=["mistral"])  # type: ignore[list-item]
             one.tell(events.AssignmentApplied(2, (replica_spec(other), serves_another), ()))
-        assert self.home_of(one) == other
+        assert home_of(one) == other
         assert started(one.first_token("second")) == [other]
 
     def test_with_nobody_left_it_waits_for_anybody(self) -> None:
-        one = self.reading()
+        one = reading()
         one.tell(events.TargetLost(replica_target(ReplicaId("r0")), "reset"))
-        assert self.home_of(one) is None
+        assert home_of(one) is None
         assert one.core.waiting.homes == 0
         one.finish("first", LegResult.COMPLETED)
         one.wait(10 * MS)
         assert started(one.probe()) == ["r0"]
 
     def test_who_was_held_for_a_home_that_is_lost_chooses_before_those_who_came_later(self) -> None:
-        one = self.reading(peers=[EU_PEER])
+        one = reading(peers=[EU_PEER])
         one.ask("later", prompt="hi")
         one.hear("gw-eu", EU, rtt_ms=2_000)
         effects = one.finish("later", LegResult.BUSY)
         assert [(leg.request_id, leg.target.id) for leg in of_kind(ordered.StartLeg, effects)] == [("waits", "gw-eu")]
 
     def test_it_goes_elsewhere_once_that_is_cheaper(self) -> None:
-        one = self.reading(peers=[EU_PEER])
+        one = reading(peers=[EU_PEER])
         one.hear("gw-eu", EU, rtt_ms=200)
         assert started(one.effects) == ["r0"]
         one.wait(10 * MS)
@@ -1199,26 +883,26 @@ class TestHolding:
         assert started(one.probe(running=300)) == ["gw-eu"]
 
     def test_a_gateway_that_drains_serves_whom_it_holds(self) -> None:
-        one = self.reading()
+        one = reading()
         one.tell(events.DrainRequested())
-        assert self.home_of(one) == "r0"
+        assert home_of(one) == "r0"
         assert started(one.first_token("first")) == ["r0"]
 
     # Other settings
 
     def test_a_new_config_decides_again_at_once(self) -> None:
-        one = self.reading()
+        one = reading()
         patient = CoreConfig(placement=PlacementConfig(hold_ns=10 * SECOND))
         assert started(one.tell(events.ConfigApplied(patient))) == ["r0"]
 
     def test_under_another_policy_nobody_is_held(self) -> None:
-        one = self.reading()
+        one = reading()
         one.ask("too", prompt=words("too"))
         assert started(one.tell(events.ConfigApplied(under(LAYERED)))) == ["r0", "r0"]
         assert one.core.waiting.homes == 0
 
     def test_and_back_again(self) -> None:
-        one = self.reading()
+        one = reading()
         one.tell(events.ConfigApplied(under(LAYERED)))
         one.tell(events.ConfigApplied(CoreConfig()))
         assert started(one.ask("too", prompt=words("too"))) == []
@@ -1235,25 +919,25 @@ class TestHolding:
         ],
     )
     def test_limits_hold_for_those_who_are_held(self, queue: QueueConfig, outcome: str) -> None:
-        one = self.reading(config=CoreConfig(queue=queue))
+        one = reading(config=CoreConfig(queue=queue))
         assert ended(one.ask("late", prompt=words("late"))) == [("late", outcome)]
         assert started(one.ask("short", prompt="hi")) == ["r0"], "it need not wait"
         assert len(one.core.waiting) == 1
         assert started(one.first_token("first")) == ["r0"]
 
     def test_a_forward_that_would_be_held_in_a_full_queue_goes_back(self) -> None:
-        one = self.reading(peers=[EU_PEER], config=CoreConfig(queue=QueueConfig(length_max=1)))
+        one = reading(peers=[EU_PEER], config=CoreConfig(queue=QueueConfig(length_max=1)))
         effects = one.tell(self.long_forward("f"))
         assert ended(effects) == [("f", "rejected_queue_full")]
         assert leg_end_of(of_kind(ordered.EndRequest, effects)[0].outcome, "")[0] is LegResult.REFUSED
 
     def test_patience_ends_while_it_is_held(self) -> None:
-        one = self.reading(config=CoreConfig(queue=QueueConfig(wait_max_ns=SECOND)))
+        one = reading(config=CoreConfig(queue=QueueConfig(wait_max_ns=SECOND)))
         assert ended(one.wait(SECOND)) == [("waits", "expired_in_queue")]
         assert (len(one.core.waiting), one.core.waiting.homes) == (0, 0)
 
     def test_a_client_that_leaves_while_it_is_held_is_gone(self) -> None:
-        one = self.reading()
+        one = reading()
         assert ended(one.tell(events.RequestAbandoned(RequestId("waits")))) == [("waits", "abandoned")]
         assert (len(one.core.waiting), one.core.waiting.homes) == (0, 0)
         assert started(one.first_token("first")) == []
@@ -1263,7 +947,7 @@ class TestHolding:
         one.ask("q", prompt=words("q"))
         (other,) = started(one.ask("other", prompt=words("other")))
         assert started(one.finish("q", LegResult.FAILED)) == []
-        assert self.home_of(one, "q") == other
+        assert home_of(one, "q") == other
         assert started(one.first_token("other")) == [other]
 
     # Other gateways
@@ -1272,20 +956,12 @@ class TestHolding:
         return replace(forward(request_id), profile=profile(request_id, prompt=words(request_id)))
 
     def test_a_forward_is_held_at_the_peer_as_its_own_are(self) -> None:
-        one = self.reading(peers=[EU_PEER])
+        one = reading(peers=[EU_PEER])
         effects = one.tell(self.long_forward("f"))
         assert [type(effect) for effect in effects] == [ordered.AcceptForward]
-        assert self.home_of(one, "f") == "r0"
+        assert home_of(one, "f") == "r0"
         one.first_token("first")
         assert started(one.first_token("waits")) == ["r0"]
-
-    def test_a_lockdown_ends_forwards_that_are_held_and_nothing_else(self) -> None:
-        one = self.reading(peers=[EU_PEER])
-        one.tell(self.long_forward("f"))
-        told = one.tell(events.LockdownChanged(active=True))
-        assert (ended(told), started(told)) == ([("f", "failed_before_first_byte")], [])
-        assert self.home_of(one) == "r0"
-        assert started(one.first_token("first")) == ["r0"]
 
     def test_what_is_held_is_judged_again_when_the_policy_changes(self) -> None:
         abroad = replica_spec("abroad", EU)
@@ -1293,118 +969,15 @@ class TestHolding:
         one.probe("r0", running=400)
         assert started(one.ask("first", prompt=words("first"))) == ["abroad"]
         one.ask("waits", prompt=words("first") + words("waits"))
-        assert self.home_of(one) == "abroad"
+        assert home_of(one) == "abroad"
         assert started(one.tell(events.PolicyApplied(policy(US, process=rule(US))))) == ["r0"]
 
     def test_who_may_not_enter_any_more_is_not_held(self) -> None:
-        one = self.reading()
+        one = reading()
         away = {TenantName("default"): TenantPolicy(rule(EU))}
         told = one.tell(events.PolicyApplied(policy(US, tenants=away)))
         assert ended(told) == [("waits", "rejected_residency_ingress")]
         assert one.core.waiting.homes == 0
-
-    def test_what_is_held_casts_a_shadow_once(self) -> None:
-        config = CoreConfig(placement=PlacementConfig(overflow=OverflowMode.SHADOW))
-        one = desk(replicas=1, peers=[EU_PEER], config=config)
-        one.hear("gw-eu", EU)
-        one.ask("first", prompt=words("first"))
-        assert len(of_kind(ordered.RecordShadow, one.ask("waits", prompt=words("waits")))) == 1
-        one.wait(10 * MS)
-        assert of_kind(ordered.RecordShadow, one.probe(running=1)) == []
-
-    def test_a_stored_response_is_followed_at_its_own_time(self) -> None:
-        """The books on caches were updated later than the time of the last request that was weighed."""
-        one = desk(replicas=1)
-        one.ask("first")
-        one.tell(events.ResponseStored(RequestId("first"), 1, 1, "key"))
-        one.finish("first")
-        for _ in range(30):
-            one.wait(SECOND)
-            one.probe()
-        follows = replace(profile("next"), follows="key")
-        assert started(one.tell(events.RequestArrived(follows, one.now_ns + 60 * SECOND))) == ["r0"]
-
-    def test_a_stored_response_is_followed_past_those_who_are_held(self) -> None:
-        one = self.reading()
-        one.tell(events.ResponseStored(RequestId("first"), 1, 1, "key"))
-        one.probe(running=1, waiting=3)
-        follows = replace(profile("next"), follows="key")
-        assert started(one.tell(events.RequestArrived(follows, 60 * SECOND))) == ["r0"], "it could go nowhere else"
-
-    def follow(self, one: Desk, request_id: str, prompt: str, *, is_control: bool = False) -> list[Effect]:
-        """Request that follows the response to `first` at the replica that made it."""
-        asked = replace(profile(request_id, prompt=prompt), follows="key", is_control=is_control)
-        return one.tell(events.RequestArrived(asked, one.now_ns + 60 * SECOND))
-
-    def followed(self, **more: object) -> Desk:
-        """`waits` waits while `first` is read; other requests will follow the response to `first`."""
-        one = self.reading(**more)
-        one.tell(events.ResponseStored(RequestId("first"), 1, 1, "key"))
-        return one
-
-    def test_what_follows_a_stored_response_overtakes_by_no_more_than_others(self) -> None:
-        """All of them have the same text, but it continues a stored response and begins no prompt: it is read each
-        time."""
-        one, text = self.followed(), words("go on", 100)
-        passed: list[str] = []
-        for i in range(100):
-            one.wait(MS)
-            passed += started(self.follow(one, f"next{i}", text))
-        assert self.home_of(one) == "r0"
-        assert {self.home_of(one, f"next{i}") for i in range(len(passed), 100)} == {"r0"}, "they take turns behind it"
-        bound = 2 * profile("waits", prompt=words("waits")).prompt_bytes
-        assert 0 < len(passed) <= bound // profile("q", prompt=text).prompt_bytes + 1
-
-    def test_whoever_is_held_goes_though_one_after_another_follows_a_stored_response(self) -> None:
-        """The replica always has something to read, and never less than a request is held for."""
-        one, text = self.followed(), words("go on", 700)
-        unread = [leg.request_id for leg in of_kind(ordered.StartLeg, one.effects)]
-        for i in range(20):
-            one.wait(50 * MS)
-            told = self.follow(one, f"next{i}", text) + self.follow(one, f"more{i}", text)
-            told += one.first_token(unread.pop(0))
-            unread += [leg.request_id for leg in of_kind(ordered.StartLeg, told)]
-            assert unread, "it reads all the time"
-            if "waits" in unread:
-                break
-        assert "waits" in unread
-
-    def test_what_follows_a_stored_response_and_is_held_goes_in_its_turn(self) -> None:
-        one = self.followed()
-        assert started(self.follow(one, "next", words("next"))) == []
-        assert self.home_of(one, "next") == "r0"
-        assert "held for it: it reads what was sent before" in one.core.why_it_waits(RequestId("next"))
-        assert [leg.request_id for leg in of_kind(ordered.StartLeg, one.first_token("first"))] == ["waits"]
-        assert [leg.request_id for leg in of_kind(ordered.StartLeg, one.first_token("waits"))] == ["next"]
-        (leg,) = [leg for leg in of_kind(ordered.StartLeg, one.effects) if leg.request_id == "next"]
-        assert leg.decision.reason == "stored_response"
-
-    def test_what_follows_a_stored_response_may_be_left_alone_by_its_replica_while_held(self) -> None:
-        one = self.followed()
-        self.follow(one, "next", words("next"))
-        assert ended(one.tell(events.AssignmentApplied(2, (replica_spec("other"),), ()))) == [
-            ("next", "rejected_unknown_response")
-        ]
-        assert started(one.probe()) == ["other"]
-
-    def test_what_only_asks_of_a_stored_response_waits_for_no_turn(self) -> None:
-        one = self.followed()
-        for i in range(40):
-            assert started(self.follow(one, f"cancel{i}", "", is_control=True)) == ["r0"]
-
-    def test_where_only_our_own_legs_count_those_who_follow_take_turns_for_a_place_as_well(self) -> None:
-        places = PushingConfig(mode=PushingMode.OUTSTANDING, outstanding_max=2)
-        one = self.followed(config=CoreConfig(pushing=places))
-        one.first_token("first")
-        one.first_token("waits")
-        one.ask("third", prompt=words("third"))
-        for i in range(3):
-            assert started(self.follow(one, f"next{i}", "hi")) == []
-        begun: list[str] = []
-        for name in ("first", "waits", "third"):
-            told = one.finish(name) + [effect for each in begun[-1:] for effect in one.first_token(each)]
-            begun += [leg.request_id for leg in of_kind(ordered.StartLeg, told)]
-        assert begun == ["third", "next0", "next1"]
 
 
 class TestHoldingForACache:

@@ -226,6 +226,16 @@ class TestWithoutOthers:
         assert one.core.limits.meter_of(TENANT) is None
         assert [asked(one) is None for _ in range(2)] == [True, False]
 
+    def test_a_request_that_ends_after_its_limits_were_lifted_is_counted_out(self) -> None:
+        one = alone(limited(concurrency_max=2))
+        one.tell(events.RequestArrived(profile("q", tenant=TENANT), one.now_ns + 60 * SECOND))
+        meter = one.core.limits.meter_of(TENANT)
+        assert meter is not None
+        assert meter.running == 1
+        one.tell(events.ConfigApplied(CoreConfig()))
+        one.tell(events.RequestAbandoned(RequestId("q")))
+        assert meter.running == 0
+
     def test_new_limits_hold_for_what_comes_next(self) -> None:
         one = alone(limited(concurrency_max=1))
         asked(one, request_id="a")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -11,7 +14,7 @@ from gateway.core.config import CoreConfig
 from gateway.core.decode.predictors.arrays import SurvivalArrays
 from gateway.core.features.catalogue import features_of
 from gateway.core.features.disaggregated import Disaggregated
-from gateway.core.features.limits import TenantLimits
+from gateway.core.features.limits import LimitTenants
 from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices import PricesInForce
 from gateway.core.features.resume import Resume
@@ -24,9 +27,10 @@ from gateway.core.prices import Prices
 from gateway.core.vocabulary import GatewayId, LegResult, PoolName, RequestId
 from tests.support.core import US, Desk, ended, policy, replica_spec, started
 
+ROOT = Path(__file__).parents[5]
 OWN: dict[type[Feature], list[events.Event]] = {
     Resume: [],
-    TenantLimits: [events.TokensSettled(RequestId("a"), 1)],
+    LimitTenants: [events.TokensSettled(RequestId("a"), 1)],
     Shadow: [],
     Disaggregated: [
         events.ArtifactReady(PoolName("pd"), "", 0),
@@ -96,3 +100,41 @@ def test_an_event_of_a_feature_that_is_not_there_is_an_error_of_whoever_sent_it(
     desk_with(features_of).tell(event)
     with pytest.raises(AssertionError, match="no feature takes in"):
         desk_with(none_of).tell(event)
+
+
+WORDS_OF_FEATURES = {
+    "resume": r"resum|poison|first_step",
+    "limits": r"meter|limits|exceeded",
+    "shadow": r"shadow",
+    "stored_responses": r"stored_response|ResponseStored",
+    "prices": r"price|carbon|currency",
+}
+"""Words by which a feature would be named, for those whose core half is whole."""
+KERNEL = [*sorted((ROOT / "gateway/core/kernel").glob("*.py")), ROOT / "gateway/core/gateway_core.py"]
+
+
+@pytest.mark.parametrize("feature", WORDS_OF_FEATURES)
+def test_the_kernel_names_no_feature(feature: str) -> None:
+    word = re.compile(WORDS_OF_FEATURES[feature], re.IGNORECASE)
+    assert len(KERNEL) > 7
+    named = [(path.name, name) for path in KERNEL for name in names_in(path) if word.search(name)]
+    assert named == []
+
+
+def names_in(path: Path) -> set[str]:
+    """Identifiers of a file."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.alias(name=name):
+                names.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.keyword(arg=str(name)):
+                names.add(name)
+            case _:
+                pass  # has no name
+    return names
+
+
+@pytest.mark.parametrize("path", KERNEL, ids=lambda path: path.name)
+def test_no_file_of_the_kernel_is_long(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 500
