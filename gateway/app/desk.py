@@ -114,8 +114,7 @@ class Desk:
         self.trust = Trust(self.driver.submit, log, *alarms)
 
     def place(self, orders: Orders) -> None:
-        """Record the sources of stated places, and log each refused place once per reason."""
-        self.ledger.words = orders.words
+        """Log each refused place once per reason."""
         for name, why in orders.misplaced.items():
             if self._misplaced.get(name) != why:
                 self.log.error("place_refused", target=name, reason=why)

@@ -54,7 +54,16 @@ from gateway.core.placement.policy import PlugIns, no_plug_ins
 from gateway.core.pools import PoolFit
 from gateway.core.prospects import waits_for, why_never_again
 from gateway.core.publishing import Publisher
-from gateway.core.requests import AttemptState, Hold, LegEnd, LegState, Phase, RequestClass, RequestState
+from gateway.core.requests import (
+    AttemptState,
+    Hold,
+    LegEnd,
+    LegState,
+    Phase,
+    RequestClass,
+    RequestRecord,
+    RequestState,
+)
 from gateway.core.residency import refusal_of
 from gateway.core.resume import (
     FIRST_STEP_DEATHS_MAX,
@@ -126,6 +135,8 @@ class GatewayCore(Kernel):
         self.tuning = ThresholdTuning(self)
         self._retry_budget = RetryBudget(self.config.attempt)
         self._now_ns: int | None = None
+        self.arrived: RequestRecord | None = None
+        """Record of the request that arrived last, for its owner."""
         self._arrivals = 0
         self._peers_version = 0
         """Version of the peers when held requests were last looked at."""
@@ -248,37 +259,46 @@ class GatewayCore(Kernel):
         limits."""
         profile = event.profile
         assert profile.request_id not in self.requests, f"{profile.request_id} arrived twice"
+        self.arrived = record = RequestRecord(event, self.policy, now_ns)
         budget = self._intake.budget_of(profile)
         admittance = self._intake.admittance_of(profile, budget)
         rejection = self._intake.rejection_of(profile, admittance)
         if rejection is not None:
             outcome, detail = rejection
             after_ns = self.drains.clears_ns(self.waiting, profile.model, now_ns) if outcome in _FULL else 0
-            self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0, retry_after_ns=after_ns))
+            self._reject(record, outcome, detail, after_ns)
             self.goodput.refused(profile)
             return
         meter = self.limits.enter(profile, now_ns)
         if isinstance(meter, Exceeded):
-            outcome, detail, wait_ns = meter.outcome, meter.detail, meter.retry_after_ns
-            self._effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0, retry_after_ns=wait_ns))
+            self._reject(record, meter.outcome, meter.detail, meter.retry_after_ns)
             self.goodput.refused(profile)
             return
         stamp = ResidencyStamp(self.place, profile.tenant, admittance.rule, self.policy.digest)
-        self._admit(event, admittance.request_class, stamp, now_ns, budget=budget, meter=meter)
+        self._admit(event, record, admittance.request_class, stamp, now_ns, budget=budget, meter=meter)
+
+    def _reject(self, record: RequestRecord, outcome: Outcome, detail: str, retry_after_ns: int) -> None:
+        """End a request on arrival."""
+        end = EndRequest(record.request_id, outcome, detail, attempts=0, retry_after_ns=retry_after_ns)
+        record.end = end
+        self._effects.append(end)
 
     def _forward_arrived(self, event: ForwardArrived, now_ns: int) -> None:
         """Accept or refuse a request that another gateway forwarded; an accepted one is admitted like a client's."""
         request_id = event.profile.request_id
+        self.arrived = record = RequestRecord(event, self.policy, now_ns)
         budget, stamp = self._intake.budget_of(event.profile), event.stamp
         request_class = self._intake.class_of(event.profile, stamp.rule, event.hops, stamp.origin, budget=budget)
         refusal = self._intake.refusal_of(event, request_class, now_ns)
         if refusal is not None:
             reason, detail = refusal
-            self._effects.append(RefuseForward(request_id, reason, detail))
+            record.refusal = refused = RefuseForward(request_id, reason, detail)
+            self._effects.append(refused)
             return
         self._effects.append(AcceptForward(request_id))
         self._admit(
             event,
+            record,
             request_class,
             stamp,
             now_ns,
@@ -291,6 +311,7 @@ class GatewayCore(Kernel):
     def _admit(
         self,
         event: RequestArrived | ForwardArrived,
+        record: RequestRecord,
         request_class: RequestClass,
         stamp: ResidencyStamp,
         now_ns: int,
@@ -307,6 +328,7 @@ class GatewayCore(Kernel):
         request = RequestState(
             event.profile,
             request_class,
+            record=record,
             arrival_number=self._arrivals,
             arrived_ns=now_ns,
             deadline_ns=event.deadline_ns,
@@ -528,21 +550,31 @@ class GatewayCore(Kernel):
     ) -> None:
         """Open one more leg of a living attempt, count it at its target, and order the driver to start it."""
         attempt.legs_opened += 1
-        leg = LegState(attempt.legs_opened, role, placement.state, now_ns, placement.matched_blocks)
+        leg = LegState(
+            attempt.number,
+            attempt.legs_opened,
+            role,
+            placement.state,
+            _decision(request, placement, now_ns),
+            policy=self.policy,
+            started_ns=now_ns,
+            kept_blocks=placement.matched_blocks,
+            replicas_here=self.replicas.counts.get(request.profile.model, 0),
+            resume=request.resumes,
+        )
         attempt.legs[leg.number] = leg
+        request.record.legs.append(leg)
         leg.uncached_bytes = placement.uncached_bytes
         if leg.uncached_bytes < 0:
             leg.uncached_bytes = request.profile.uncached_bytes(leg.kept_blocks)
         key = (request.request_id, attempt.number, leg.number)
         leg.state.home.started(leg.state, key, now_ns, leg.uncached_bytes)
-        self._effects.append(self._start_leg(request, attempt, leg, placement, now_ns))
+        self._effects.append(self._start_leg(request, attempt, leg, placement))
 
-    def _start_leg(
-        self, request: RequestState, attempt: AttemptState, leg: LegState, placement: Placement, now_ns: int
-    ) -> StartLeg:
+    def _start_leg(self, request: RequestState, attempt: AttemptState, leg: LegState, placement: Placement) -> StartLeg:
         """Effect that starts a leg, with what its kind of target needs: the connector and pool for a part, extras and
         budgets for a replica, hops, stamp and resumptions left for a peer."""
-        decision = _decision(request, placement, now_ns)
+        decision = leg.decision
         may_break = self._may_break(request, leg)
         asks_ids = may_break and self.config.resume.token_ids and not request.resumes and leg.role is LegRole.WHOLE
         extras: tuple[Extra, ...] = (Extra.TOKEN_IDS,) if asks_ids else ()
@@ -633,13 +665,14 @@ class GatewayCore(Kernel):
 
     def _record_shadow(self, request: RequestState, now_ns: int) -> None:
         """Record, once per request, the forward that overflow would have made."""
-        if request.was_shadowed:
+        if request.record.shadow is not None:
             return
         placement = self.placer.shadow(request, now_ns)
         if placement is not None:
-            request.was_shadowed = True
             decision = _decision(request, placement, now_ns)
-            self._effects.append(RecordShadow(request.request_id, placement.state.target, decision))
+            shadow = RecordShadow(request.request_id, placement.state.target, decision)
+            request.record.shadow = shadow
+            self._effects.append(shadow)
 
     # Running legs
 
@@ -659,7 +692,11 @@ class GatewayCore(Kernel):
         if attempt is None or leg is None:
             return
         request = self.requests[event.request_id]
-        planner = attempt.planner
+        if leg.first_token_ns is None:
+            leg.first_token_ns = now_ns
+        record, planner = request.record, attempt.planner
+        if event.is_sent and record.first_leg is None:
+            record.first_leg, record.first_token_ns = leg, now_ns
         if planner is not None and planner.first_token(request, leg):
             pass  # a leg that decodes: its time says nothing of prefill
         elif leg.target.kind is TargetKind.REPLICA:
@@ -691,6 +728,7 @@ class GatewayCore(Kernel):
         if attempt is None or leg is None:
             return
         request = self.requests[event.request_id]
+        leg.ended, leg.ended_ns = event, now_ns
         result, detail = event.result, event.detail
         if result is LegResult.CANCELLED and leg.stop_detail:
             result = LegResult.REFUSED if leg.is_withdrawn else LegResult.FAILED
@@ -955,6 +993,7 @@ class GatewayCore(Kernel):
             used,
             retry_after_ns=retry_after_ns,
         )
+        request.record.end = end
         self._effects.append(end)
         self.goodput.ended(request, outcome, self._promised_ns(request), self._now_ns)
 

@@ -295,6 +295,8 @@ class Ledger:
     def _assigned(self, event: events.AssignmentApplied, _effects: list[Effect], _now_ns: int) -> None:
         self.places = {replica_target(each.replica_id): each.place for each in event.replicas}
         self.places |= {peer_target(each.gateway_id): each.place for each in event.peers}
+        self.words = {replica_target(each.replica_id): each.place_by for each in event.replicas}
+        self.words |= {peer_target(each.gateway_id): each.place_by for each in event.peers}
         self.replicas_of = {}
         placed_at = (each for each in event.replicas if each.role is not ReplicaRole.DECODE)
         for model in (model for replica in placed_at for model in replica.models):
