@@ -310,14 +310,13 @@ def test_on_whose_word_a_place_is_believed_is_kept(local: GatewayConfig) -> None
     own = ReplicaGrant(local.replica_documents[0], OURS, US)
     ranks = adopted(document(data_parallel_ranks=2))
     read = orders(local, replicas=(own, ranks), peers=(PeerGrant(GatewayId("ap-1"), AP, "127.0.0.1:8"),))
-    specs = [each.spec for each in (*read.replicas, *read.peers)]
-    sources = {str(getattr(each, "replica_id", None) or each.gateway_id): each.place_by for each in specs}
-    own_ids = [each.spec.replica_id for each in local.replicas]
-    assert sources == {
-        **dict.fromkeys(own_ids, "region_file"),
-        **{each.spec.gateway_id: "region_file" for each in local.peers},
+    assert {str(each.spec.replica_id): each.spec.place_by for each in read.replicas} == {
+        **{str(each.spec.replica_id): "region_file" for each in local.replicas},
         "r9@0": "announced_by:eu-1",
         "r9@1": "announced_by:eu-1",
+    }
+    assert {str(each.spec.gateway_id): each.spec.place_by for each in read.peers} == {
+        **{str(each.spec.gateway_id): "region_file" for each in local.peers},
         "ap-1": "controller",
     }
 

@@ -20,9 +20,11 @@ from gateway.core.events import (
     RequestArrived,
     TimePassed,
 )
+from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, LegResult, LoadReport, Outcome, PoolName, ReplicaId, replica_target
 from gateway.ground.clock import Clock
-from gateway.request.driver import Driver
+from gateway.ground.pump import Step
+from gateway.request.driver import Driver, GatewaySubscriptions
 from tests.support.core import US, profile
 from tests.support.orders import R1, end, start
 
@@ -52,6 +54,8 @@ class ScriptedCore:
 
     def next_wakeup_ns(self) -> int | None:
         return self.wakeup_ns
+
+    arrived: RequestRecord | None = None
 
     def told_of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.told if isinstance(event, kind)]
@@ -98,8 +102,7 @@ async def test_an_owner_acts_on_a_step_before_anybody_is_told_of_it() -> None:
     seen: list[Event] = []
 
     class Watcher:
-        def on_step(self, _now_ns: int, event: Event, _effects: list[Effect]) -> None:
-            seen.append(event)
+        subscriptions: GatewaySubscriptions = {Step: lambda step, _: seen.append(step.event)}  # noqa: RUF012 - a test's
 
     core = ScriptedCore(RequestArrived=lambda _: [start()], LegEnded=lambda _: [end()])
     driver = Driver(core, Clock(), observers=[Watcher()])
