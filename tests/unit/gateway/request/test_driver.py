@@ -25,7 +25,7 @@ from gateway.core.vocabulary import GatewayId, LegResult, LoadReport, Outcome, P
 from gateway.ground.clock import Clock
 from gateway.ground.pump import Step
 from gateway.request.driver import Driver, GatewaySubscriptions
-from tests.support.core import US, profile
+from tests.support.core import US, policy, profile
 from tests.support.orders import R1, end, start
 
 REPORT = LoadReport(GatewayId("gw"), US, 1, accepting=True, assignment_version=1, policy_digest="")
@@ -128,6 +128,22 @@ async def test_the_core_asks_for_the_time_by_its_own_event() -> None:
     driver.submit(DrainRequested())
     await passed.wait()
     assert core.told == [DrainRequested(), TimePassed()]
+
+
+async def test_of_two_records_with_one_id_the_later_is_kept_until_its_owner_is_done() -> None:
+    core, driver = make()
+    arrivals = [RequestArrived(profile(R1), 10**18) for _ in range(2)]
+    records: list[RequestRecord | None] = []
+    for arrival in arrivals:
+        core.arrived = RequestRecord(arrival, policy(US), 0)
+        records.append(driver.begin(arrival))
+    first, second = records
+    assert first is not None
+    assert second is not None
+    driver.done(first)
+    assert driver.requests == {R1: second}
+    driver.done(second)
+    assert driver.requests == {}
 
 
 class TestMailboxes:
