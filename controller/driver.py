@@ -22,11 +22,12 @@ from controller.core.effects import (
 from controller.core.events import Event, TimePassed
 from gateway.ground.clock import Clock
 from gateway.ground.naming.tree import RecordTree
-from gateway.ground.pump import TAIL_STEPS_DEFAULT, Core, Crash, Observer, Pump, Step
+from gateway.ground.pump import TAIL_STEPS_DEFAULT, Core, Crash, Observer, Pump, Step, Subscriptions
 
 ControllerStep: TypeAlias = Step[Event, Effect]
 ControllerCrash: TypeAlias = Crash[Event, Effect]
 ControllerObserver: TypeAlias = Observer[Event, Effect]
+ControllerSubscriptions: TypeAlias = Subscriptions[Event, Effect]
 
 
 class Driver(Pump[Event, Effect]):

@@ -13,7 +13,7 @@ import msgspec
 from controller.core.controller_core import ControllerCore
 from controller.core.effects import Effect
 from controller.core.events import Event
-from controller.driver import ControllerCrash
+from controller.driver import ControllerCrash, ControllerStep, ControllerSubscriptions
 from gateway.ground.journal import JournalFiles, JournalSettings, code_version
 from gateway.ground.pump import Step
 from gateway.ground.story import ReplayReport, StoryReader, encode_header, encode_step, tell_again, write_tail
@@ -41,10 +41,11 @@ class Journal(JournalFiles):
     def __init__(self, settings: JournalSettings, header: Header, on_stopped: Callable[[str], None]) -> None:
         """Open the journal. Raises OSError when the folder cannot be written."""
         self.header = header
+        self.subscriptions: ControllerSubscriptions = {Step: self._step_taken}
         super().__init__(settings, header.story, self._begin_part, on_stopped)
 
-    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        self.keep(encode_step(Step(now_ns, event, effects)))
+    def _step_taken(self, step: ControllerStep, _told: ControllerStep) -> None:
+        self.keep(encode_step(step))
 
     def on_crash(self, crash: ControllerCrash) -> Path:
         """Keep the step that failed, over which a replay is expected to fail too, and write the steps before it to a

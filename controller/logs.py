@@ -5,25 +5,23 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, assert_never
 
 from structlog.typing import FilteringBoundLogger
 
 from controller.core.effects import (
-    Assign,
     Effect,
     KeepOwners,
     KeepPolicy,
     PublishRecords,
-    StartRecovery,
     TellCondition,
     TellFrozen,
     TellOrphans,
 )
-from controller.core.events import Event
 from controller.core.vocabulary import Condition
+from controller.driver import ControllerStep, ControllerSubscriptions
 from controller.log_events import EVENTS
 from gateway.ground.clock import Clock
 
@@ -49,34 +47,31 @@ class Telling:
         return _BY_NAME[self.event].meaning
 
 
-def tellings_of(effects: list[Effect]) -> Iterator[Telling]:
-    details: dict[str, object]
-    for effect in effects:
-        match effect:
-            case TellCondition():
-                yield _of_condition(effect)
-            case TellFrozen() if effect.reason:
-                yield Telling("failover_frozen", {"reason": effect.reason})
-            case TellFrozen():
-                yield Telling("failover_unfrozen", {})
-            case TellOrphans() if effect.replicas:
-                details = {"home_gateway": effect.gateway_id, "replicas": effect.replicas, "reason": effect.why}
-                yield Telling("no_eligible_gateway_for_replicas", details)
-            case TellOrphans():
-                yield Telling("orphaned_replicas_assigned", {"home_gateway": effect.gateway_id})
-            case KeepOwners():
-                gained = Counter(owner for _, owner in effect.owners)
-                details = {"assigned": dict(sorted(gained.items())), "unassigned": len(effect.orphans)}
-                yield Telling("replicas_reassigned", details)
-            case PublishRecords():
-                records = {area.region: list(area.gateways) for area in effect.tree.areas}
-                yield Telling("dns_records_updated", {"records": records})
-            case KeepPolicy():
-                policy = effect.policy
-                details = {"region": policy.place.region, "digest": policy.digest, "closed": bool(policy.closed_reason)}
-                yield Telling("region_policy_recorded", details)
-            case Assign() | StartRecovery():
-                pass  # logged where a snapshot is sent, and where a recovery begins
+def _of_frozen(effect: TellFrozen) -> Telling:
+    return Telling("failover_frozen", {"reason": effect.reason}) if effect.reason else Telling("failover_unfrozen", {})
+
+
+def _of_orphans(effect: TellOrphans) -> Telling:
+    if not effect.replicas:
+        return Telling("orphaned_replicas_assigned", {"home_gateway": effect.gateway_id})
+    details: dict[str, object] = {"home_gateway": effect.gateway_id, "replicas": effect.replicas, "reason": effect.why}
+    return Telling("no_eligible_gateway_for_replicas", details)
+
+
+def _of_owners(effect: KeepOwners) -> Telling:
+    gained = Counter(owner for _, owner in effect.owners)
+    return Telling("replicas_reassigned", {"assigned": dict(sorted(gained.items())), "unassigned": len(effect.orphans)})
+
+
+def _of_records(effect: PublishRecords) -> Telling:
+    records = {area.region: list(area.gateways) for area in effect.tree.areas}
+    return Telling("dns_records_updated", {"records": records})
+
+
+def _of_policy(effect: KeepPolicy) -> Telling:
+    policy = effect.policy
+    details: dict[str, object] = {"region": policy.place.region, "digest": policy.digest}
+    return Telling("region_policy_recorded", {**details, "closed": bool(policy.closed_reason)})
 
 
 def _of_condition(effect: TellCondition) -> Telling:
@@ -94,13 +89,26 @@ def _of_condition(effect: TellCondition) -> Telling:
             assert_never(effect.condition)
 
 
+TELLINGS: dict[type, Callable[[Any], Telling]] = {
+    TellCondition: _of_condition,
+    TellFrozen: _of_frozen,
+    TellOrphans: _of_orphans,
+    KeepOwners: _of_owners,
+    PublishRecords: _of_records,
+    KeepPolicy: _of_policy,
+}
+"""Wording of each type of effect that is logged here. Snapshots are logged where they are sent, and recoveries where
+they begin."""
+
+
 class CoreLog:
     def __init__(self, log: FilteringBoundLogger) -> None:
         self._log = log
+        self.subscriptions: ControllerSubscriptions = dict.fromkeys(TELLINGS, self._take)
 
-    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:  # noqa: ARG002 - as observers have it
-        for each in tellings_of(effects):
-            self._log.log(logging.getLevelNamesMapping()[each.level.upper()], each.event, **each.details)
+    def _take(self, _step: ControllerStep, effect: Effect) -> None:
+        told = TELLINGS[type(effect)](effect)
+        self._log.log(logging.getLevelNamesMapping()[told.level.upper()], told.event, **told.details)
 
 
 class Recent:
@@ -109,10 +117,10 @@ class Recent:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last: deque[tuple[str, Telling]] = deque(maxlen=RECENT_MAX)
+        self.subscriptions: ControllerSubscriptions = dict.fromkeys(TELLINGS, self._take)
 
-    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:  # noqa: ARG002 - as observers have it
-        for each in tellings_of(effects):
-            self._last.append((self._clock.wall_time(), each))
+    def _take(self, _step: ControllerStep, effect: Effect) -> None:
+        self._last.append((self._clock.wall_time(), TELLINGS[type(effect)](effect)))
 
     def newest(self) -> list[tuple[str, Telling]]:
         """Return the events, the newest first."""

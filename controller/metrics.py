@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.registry import Collector
 
-from controller.core.effects import Effect, KeepOwners, TellCondition
-from controller.core.events import Event
+from controller.core.effects import KeepOwners, TellCondition
 from controller.core.vocabulary import Condition
 from controller.desk import Desk
+from controller.driver import ControllerStep, ControllerSubscriptions
 from controller.server import ServerWatch
 from gateway.ground.series import Described, Distribution, Level, Tally, described
 
@@ -93,12 +93,16 @@ class Metrics(ServerWatch):
         for each in collectors:
             self.registry.register(each)
 
-    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:  # noqa: ARG002 - as observers have it
-        for effect in effects:
-            if isinstance(effect, TellCondition):
-                self._conditions.add(effect.condition)
-            elif isinstance(effect, KeepOwners) and effect.owners:
-                self._moved.add(amount=len(effect.owners))
+    @property
+    def subscriptions(self) -> ControllerSubscriptions:
+        return {TellCondition: self._condition_told, KeepOwners: self._owners_kept}
+
+    def _condition_told(self, _step: ControllerStep, effect: TellCondition) -> None:
+        self._conditions.add(effect.condition)
+
+    def _owners_kept(self, _step: ControllerStep, effect: KeepOwners) -> None:
+        if effect.owners:
+            self._moved.add(amount=len(effect.owners))
 
     def follow_records(self, published: Callable[[], int], is_failing: Callable[[], bool]) -> None:
         """Add the metrics of a controller that publishes records."""

@@ -19,6 +19,7 @@ from gateway.core.description import decode_figures_of, describe, gauges_of, sha
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, PolicyApplied, PricesChanged, TokensSettled
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
 from gateway.ground.clock import Clock
 from gateway.ground.descriptors import DescriptorWatch
@@ -29,9 +30,9 @@ from gateway.peers.trust import Tell, Trust
 from gateway.records.audit import Audit, AuditLevels
 from gateway.records.decisions import DecisionLog, ExplainedRequest
 from gateway.records.decode_metrics import DecodeLevels
+from gateway.records.finished import FinishedRequests, ServesModel
 from gateway.records.forward_rates import ForwardRates
 from gateway.records.journal import Header, Journal, new_header
-from gateway.records.ledger import Ledger, ServesModel
 from gateway.records.limit_metrics import LimitLevels
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
@@ -71,33 +72,37 @@ class Desk:
         self.board = LoadBoard()
         seed = secrets.randbits(63) if config.seed is None else config.seed
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
-        self.ledger = Ledger(config.place, open_max=config.limits.requests_max + config.peering.forwards_max)
-        self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.ledger)
+        self.finished = FinishedRequests()
+        self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.core)
         self.forward_rates = ForwardRates(self.metrics.forwards_so_far, clock.now_ns())
         self._journal_fault = ""
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
         self.decisions = DecisionLog(
-            config.gateway_id, config.place, config.decisions, self.ledger, log, why_it_waits=self.core.why_it_waits
+            config.gateway_id, config.place, config.decisions, self.core, log, unfinished=self._unfinished
         )
         self.refusals = Refusals(
-            config.gateway_id, config.place, self.ledger, count=self.metrics.refused, clock=clock, log=log
+            config.gateway_id, config.place, self.core, count=self.metrics.refused, clock=clock, log=log
         )
-        self.audit = _audit(config, clock, log, self.ledger, self.serves)
+        self.audit = _audit(config, clock, log, self.serves)
         self._descriptors = DescriptorWatch(clock, log, self.metrics.descriptors_exhausted)
         self._misplaced: Mapping[str, str] = {}
         self._misplaced_found: Mapping[str, str] = {}
         self._idle = asyncio.Event()
-        self.ledger.hand_to(RequestLog(log, config.gateway_id, self.ledger, self.serves).on_finished)
         counted = self.metrics
-        for taker in (counted.usage.on_finished, counted.resumes.on_finished, counted.money.on_finished):
-            self.ledger.hand_to(taker)
-        self.ledger.hand_to(self.decisions.on_finished)
+        for taker in (
+            RequestLog(log, config.gateway_id, self.core, self.serves).on_finished,
+            counted.on_finished,
+            counted.usage.on_finished,
+            counted.resumes.on_finished,
+            counted.money.on_finished,
+            self.decisions.on_finished,
+        ):
+            self.finished.hand_to(taker)
+        if self.audit is not None:
+            self.finished.hand_to(self.audit.on_finished)
         self._readiness = Readiness(self.core, config.readiness.unserved_max_ns, clock.now_ns())
         replica_log = ReplicaLog(self.core.replicas, log)
-        observers: list[GatewayObserver] = [self.ledger, self.metrics, self.decisions, replica_log]
-        if self.audit is not None:
-            self.ledger.hand_to(self.audit.on_finished)
-            observers.append(self.audit)
+        observers: list[GatewayObserver] = [self.metrics, self.decisions, replica_log]
         self._show_levels()
         if self._journal is not None:
             observers.append(self._journal)
@@ -114,8 +119,7 @@ class Desk:
         self.trust = Trust(self.driver.submit, log, *alarms)
 
     def place(self, orders: Orders) -> None:
-        """Record the sources of stated places, and log each refused place once per reason."""
-        self.ledger.words = orders.words
+        """Log each refused place once per reason."""
         for name, why in orders.misplaced.items():
             if self._misplaced.get(name) != why:
                 self.log.error("place_refused", target=name, reason=why)
@@ -215,11 +219,28 @@ class Desk:
         self.driver.tell_observers()
         return self.decisions.explain_to(peer, request_id, self.clock.now_ns())
 
-    def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
+    def _unfinished(self, request_id: RequestId) -> RequestRecord | None:
+        record = self.driver.requests.get(request_id)
+        if record is None and (request := self.core.requests.get(request_id)) is not None:
+            record = request.record  # it has arrived in the step that observers are being told
+        return record
+
+    def on_refused(self, profile: RequestProfile, record: RequestRecord) -> None:
+        """Hand a refused forward to those that keep it. One that fails stops the gateway."""
+        try:
+            self.decisions.on_refused(profile, record)
+            if self.audit is not None:
+                self.audit.on_refused(profile, record)
+        except Exception as error:  # noqa: BLE001 - any fault here stops this gateway
+            self.driver.fail(error)
+
+    def on_finished(
+        self, profile: RequestProfile, end: EndRequest, summary: RequestSummary, record: RequestRecord | None
+    ) -> None:
         """Hand a finished request to its consumers. A consumer that fails stops the gateway, since its records cannot
         be trusted afterwards."""
         try:
-            self.ledger.on_finished(profile, end, summary)
+            self.finished.on_finished(profile, end, summary, record)
             if self.core.limits.is_charged(profile.request_id):
                 self.driver.submit(TokensSettled(profile.request_id, tokens_used(profile, summary).total))
         except Exception as error:  # noqa: BLE001 - any fault here stops this gateway
@@ -312,9 +333,7 @@ def _journal(config: GatewayConfig, header: Header, on_stopped: Callable[[str], 
     return Journal(settings, header, on_stopped=on_stopped)
 
 
-def _audit(
-    config: GatewayConfig, clock: Clock, log: FilteringBoundLogger, ledger: Ledger, serves: ServesModel
-) -> Audit | None:
+def _audit(config: GatewayConfig, clock: Clock, log: FilteringBoundLogger, serves: ServesModel) -> Audit | None:
     if config.audit.folder is None:
         return None
-    return Audit(config.audit, config.gateway_id, config.place, ledger, serves=serves, clock=clock, log=log)
+    return Audit(config.audit, config.gateway_id, config.place, serves=serves, clock=clock, log=log)

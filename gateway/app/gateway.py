@@ -359,6 +359,7 @@ def _owners(
         loops.start,
         RelaySettings(engine_stall_s=config.limits.engine_stall_ns / _SECOND_NS),
         on_finished=desk.on_finished,
+        on_refused=desk.on_refused,
         prompt_key=PromptKeys(config, desk.log).of if _keeps_histories(config) else None,
         compare=locality.compare if config.locality.pools else None,
         on_stray=StrayHosts(desk.log).take,

@@ -12,6 +12,7 @@ from typing import Never
 from gateway.app.desk import Desk
 from gateway.config.sections import GatewayConfig
 from gateway.core.effects import EndRequest
+from gateway.core.requests import RequestRecord
 from gateway.core.scaling.demand import would_have_run
 from gateway.core.scaling.sampling import accepts_of, key_by_model, key_by_replica, samples_of, ways_of
 from gateway.core.scaling.scaler import Scaler
@@ -19,7 +20,6 @@ from gateway.core.scaling.vocabulary import WHOLE, Heard, PoolKey, ScalingReport
 from gateway.core.vocabulary import ModelName, PeerSpec, RequestProfile
 from gateway.ground.control.vocabulary import Wanted
 from gateway.ground.supervisor import Tenure
-from gateway.records.ledger import RequestRecord
 from gateway.records.scaling_metrics import ScalingMetrics
 from gateway.request.legs import RequestSummary
 from gateway.scaling.webhook import Webhook
@@ -50,7 +50,7 @@ class Scaling:
         self._metrics = ScalingMetrics(desk.metrics.registry, self.wants)
         self._webhook = self._make_webhook()
         if self.is_on:
-            desk.ledger.hand_to(self._on_finished)
+            desk.finished.hand_to(self._on_finished)
 
     @property
     def is_on(self) -> bool:

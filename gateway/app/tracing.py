@@ -56,14 +56,14 @@ async def requests_traced(
 
     tracing = Tracing(
         config,
-        desk.ledger,
+        desk.core,
         desk.metrics.traces,
         serves=desk.serves,
         server_of=server_of,
         clock=desk.clock,
         log=desk.log,
     )
-    desk.ledger.hand_to(tracing.on_finished)
+    desk.finished.hand_to(tracing.on_finished)
     tracing.start()
     try:
         yield TracedGateway(tracing)

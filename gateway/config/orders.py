@@ -41,9 +41,6 @@ from gateway.core.vocabulary import (
     RegionName,
     ReplicaRole,
     ReplicaSpec,
-    Target,
-    peer_target,
-    replica_target,
 )
 from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
 from gateway.ground.environment import PROCESS_ENVIRONMENT
@@ -53,6 +50,9 @@ from gateway.ground.regions import announcement_fault
 from gateway.ground.settings import settings_as_file
 from gateway.ground.values import CERTIFICATE_NAME_PATTERN, ID_PATTERN, Surroundings, parse_address
 from gateway.ground.yaml_file import faults_in
+
+BY_CONTROLLER = "controller"
+"""Source of a place that the region file does not state and a controller does."""
 
 _CREDENTIAL_KEYS = ("api_key_env", "api_key_file")
 _RANKS_PER_ADOPTED = 4
@@ -74,9 +74,6 @@ class Orders:
     """Reasons, by id, why granted replicas cannot be served here."""
     misplaced: Mapping[str, str] = field(default_factory=dict)
     """Reasons, by replica or peer, why the operators' table does not allow the place stated for it."""
-    words: Mapping[Target, str] = field(default_factory=dict)
-    """Source of the stated place, for each target that the own region file does not name: `controller`, or
-    `announced_by:GATEWAY`."""
     away: frozenset[str] = frozenset()
     """Ids of replicas that another gateway serves, or no gateway by an operator's order."""
     adopted: frozenset[str] = frozenset()
@@ -134,7 +131,6 @@ def read_orders(
         away=away_from(local, snapshot.away),
         adopted=adopted,
         misplaced=misplaced,
-        words=_words(snapshot.replicas, [each for each in replicas if each not in local.replicas], further),
         peers=_placed((*local.peers, *further), misplaced),
         core=core,
         narrowing=snapshot.narrowing,
@@ -192,8 +188,13 @@ def _replicas(
                 pool = PoolName(f"{pool}@{grant.home}") if name in adopted else pool
             if not isinstance(file.pool, str):
                 pools[pool] = replace(file.pool.as_spec(), name=pool)
+            place_by = f"announced_by:{grant.home}"
             served[name] = tuple(
-                replace(each, spec=replace(each.spec, accepts=grant.accepts, pool=pool), is_adopted=name in adopted)
+                replace(
+                    each,
+                    spec=replace(each.spec, accepts=grant.accepts, pool=pool, place_by=place_by),
+                    is_adopted=name in adopted,
+                )
                 for each in configs
             )
     for name in _with_too_many_ranks(served, local):
@@ -261,16 +262,6 @@ def _with_too_many_ranks(served: Mapping[str, tuple[ReplicaConfig, ...]], local:
         else:
             ranks += count
     return found
-
-
-def _words(
-    grants: Iterable[ReplicaGrant], replicas: Iterable[ReplicaConfig], further: Iterable[PeerConfig]
-) -> dict[Target, str]:
-    homes = {str(document.get("id", "")): each.home for each in grants if (document := _object_or_none(each.document))}
-    words = {peer_target(each.spec.gateway_id): "controller" for each in further}
-    for each in replicas:
-        words[replica_target(each.spec.replica_id)] = f"announced_by:{homes[_described_id(each)]}"
-    return words
 
 
 def _check_own_pools(local: GatewayConfig, core: CoreConfig) -> None:
@@ -358,7 +349,7 @@ def _peer(grant: PeerGrant, local: GatewayConfig, what: str) -> PeerConfig:
         for name in (grant.gateway_id, grant.place.region):
             if CERTIFICATE_NAME_PATTERN.fullmatch(name) is None:
                 raise OrdersRefused(f"{what}: {name!r} cannot be part of a host name in certificates")
-    return PeerConfig(PeerSpec(grant.gateway_id, grant.place), address)
+    return PeerConfig(PeerSpec(grant.gateway_id, grant.place, place_by=BY_CONTROLLER), address)
 
 
 # Parameters
@@ -490,13 +481,6 @@ def _placed(peers: Iterable[PeerConfig], misplaced: Mapping[str, str]) -> tuple[
 
 def _peer_name(peer: PeerConfig) -> str:
     return f"peer {peer.spec.gateway_id}"
-
-
-def _object_or_none(text: str) -> dict[str, Any] | None:
-    try:
-        return _json_object(text, "replica")
-    except OrdersRefused:
-        return None
 
 
 def _json_object(text: str, what: str) -> dict[str, Any]:

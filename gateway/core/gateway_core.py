@@ -48,7 +48,7 @@ from gateway.core.kernel.retries import Retries
 from gateway.core.placement.policy import PlugIns, no_plug_ins
 from gateway.core.prospects import waits_for, why_never_again
 from gateway.core.publishing import Publisher
-from gateway.core.requests import AttemptState, Phase, RequestClass, RequestState
+from gateway.core.requests import AttemptState, Phase, RequestClass, RequestRecord, RequestState
 from gateway.core.targets import Targets
 from gateway.core.timers import TimerKind
 from gateway.core.token_budget import Estimate
@@ -92,6 +92,8 @@ class GatewayCore(Kernel):
         self._legs = Legs(self, self._retries)
         self._placing = Placing(self)
         self._now_ns: int | None = None
+        self.arrived: RequestRecord | None = None
+        """Record of the request that arrived last, for its owner."""
         self._arrivals = 0
         self.features = tuple(features(self))
         self._switch_features()
@@ -202,40 +204,47 @@ class GatewayCore(Kernel):
         feature."""
         profile = event.profile
         assert profile.request_id not in self.requests, f"{profile.request_id} arrived twice"
+        self.arrived = record = RequestRecord(event, self.policy, now_ns)
         budget = self.intake.budget_of(profile)
         admittance = self.intake.admittance_of(profile, budget)
         rejection = self.intake.rejection_of(profile, admittance)
         if rejection is not None:
             outcome, detail = rejection
             after_ns = self.drains.clears_ns(self.waiting, profile.model, now_ns) if outcome in _FULL else 0
-            self._reject(profile, outcome, detail, after_ns)
+            self._reject(profile, record, outcome, detail, after_ns)
             return
         for feature in self.hooks.reject:
             rejected = feature.reject(profile, now_ns)
             if rejected is not None:
-                self._reject(profile, rejected.outcome, rejected.detail, rejected.retry_after_ns)
+                self._reject(profile, record, rejected.outcome, rejected.detail, rejected.retry_after_ns)
                 return
         stamp = ResidencyStamp(self.place, profile.tenant, admittance.rule, self.policy.digest)
-        self._admit(event, admittance.request_class, stamp, now_ns, budget=budget)
+        self._admit(event, record, admittance.request_class, stamp, now_ns, budget=budget)
 
-    def _reject(self, profile: RequestProfile, outcome: Outcome, detail: str, retry_after_ns: int) -> None:
+    def _reject(
+        self, profile: RequestProfile, record: RequestRecord, outcome: Outcome, detail: str, retry_after_ns: int
+    ) -> None:
         """End a client's request that is not admitted."""
-        self.effects.append(EndRequest(profile.request_id, outcome, detail, attempts=0, retry_after_ns=retry_after_ns))
+        record.end = EndRequest(profile.request_id, outcome, detail, attempts=0, retry_after_ns=retry_after_ns)
+        self.effects.append(record.end)
         self.goodput.refused(profile)
 
     def _forward_arrived(self, event: ForwardArrived, now_ns: int) -> None:
         """Accept or refuse a request that another gateway forwarded; an accepted one is admitted like a client's."""
         request_id = event.profile.request_id
+        self.arrived = record = RequestRecord(event, self.policy, now_ns)
         budget, stamp = self.intake.budget_of(event.profile), event.stamp
         request_class = self.intake.class_of(event.profile, stamp.rule, event.hops, stamp.origin, budget=budget)
         refusal = self.intake.refusal_of(event, request_class, now_ns)
         if refusal is not None:
             reason, detail = refusal
-            self.effects.append(RefuseForward(request_id, reason, detail))
+            record.refusal = refused = RefuseForward(request_id, reason, detail)
+            self.effects.append(refused)
             return
         self.effects.append(AcceptForward(request_id))
         self._admit(
             event,
+            record,
             request_class,
             stamp,
             now_ns,
@@ -247,6 +256,7 @@ class GatewayCore(Kernel):
     def _admit(
         self,
         event: RequestArrived | ForwardArrived,
+        record: RequestRecord,
         request_class: RequestClass,
         stamp: ResidencyStamp,
         now_ns: int,
@@ -261,6 +271,7 @@ class GatewayCore(Kernel):
         request = RequestState(
             event.profile,
             request_class,
+            record=record,
             arrival_number=self._arrivals,
             arrived_ns=now_ns,
             deadline_ns=event.deadline_ns,
@@ -350,6 +361,7 @@ class GatewayCore(Kernel):
         end = EndRequest(request.request_id, outcome, detail, request.attempts, retry_after_ns=retry_after_ns)
         for feature in self.hooks.ends:
             feature.ends(request, end, self._now_ns)
+        request.record.end = end
         self.effects.append(end)
         self.goodput.ended(request, end.outcome, self._promised_ns(request), self._now_ns)
 

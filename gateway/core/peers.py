@@ -99,8 +99,13 @@ class Peers(Targets[PeerState, PeerSpec]):
 
     def assign(self, specs: Iterable[PeerSpec]) -> tuple[list[PeerState], list[PeerState]]:
         """Replace the known peers. Returns those that joined and those that left; a peer with a changed specification
-        does both."""
-        changed = self._own({spec.gateway_id: spec for spec in specs})
+        does both, unless only the source of its place changed."""
+        wanted: dict[str, PeerSpec] = {spec.gateway_id: spec for spec in specs}
+        for state in self:
+            spec = wanted.get(state.spec.gateway_id)
+            if spec is not None and spec.place == state.spec.place:
+                state.spec = spec
+        changed = self._own(wanted)
         self._forget_answers()
         self._served_changed()
         return changed

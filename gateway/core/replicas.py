@@ -180,6 +180,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Mask of the replicas that can continue an answer that another replica began."""
         self._full_pools: set[PoolName] = set()
         """Disaggregated pools without a free decode slot for further prefilled prompts."""
+        self.counts: dict[ModelName, int] = {}
+        """Replicas that serve each model, without decode workers."""
         self._models: dict[ModelName, None] = {}
         """Models that the groups serve, in order; a dict used as an ordered set."""
         self.ask_origins = False
@@ -210,7 +212,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self, specs: Iterable[ReplicaSpec], now_ns: int, pools: Iterable[PoolSpec] = ()
     ) -> tuple[list[ReplicaState], list[ReplicaState]]:
         """Own exactly these replicas. Return those that joined and those that left; a replica whose spec changed does
-        both, unless only its models or its `accepts` rule changed: then it keeps its slot and state."""
+        both, unless only its models, its `accepts` rule or the source of its place changed: then it keeps its slot
+        and state."""
         wanted: dict[str, ReplicaSpec] = {spec.replica_id: spec for spec in specs}
         pools = list(pools)
         self._connectors = {pool.name: pool.connector for pool in pools if pool.connector is not None}
@@ -225,7 +228,9 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         self._unresumed = frozenset(pool.name for pool in pools if not pool.resumes)
         for state in self:
             spec = wanted.get(state.spec.replica_id)
-            if spec is not None and spec == replace(state.spec, models=spec.models, accepts=spec.accepts):
+            if spec is not None and spec == replace(
+                state.spec, models=spec.models, accepts=spec.accepts, place_by=spec.place_by
+            ):
                 self.changed |= 1 << state.slot if spec != state.spec else 0
                 state.spec = spec
         is_first_assignment = self.version == 0
@@ -589,9 +594,13 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         group."""
         self._groups = {}
         self._decoding = {}
+        self.counts = {}
         for state in self:
             if state.spec.role is ReplicaRole.DECODE:
                 self._decoding[state.spec.pool] = self._decoding.get(state.spec.pool, 0) | 1 << state.slot
+                continue
+            for model in state.spec.models:
+                self.counts[model] = self.counts.get(model, 0) + 1
         for state in self:
             spec = state.spec
             connector = None

@@ -18,25 +18,31 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.core.decode_pools import DecodePool
-from gateway.core.events import LegEnded
+from gateway.core.effects import EndRequest, RecordShadow, RefuseForward
+from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
 from gateway.core.fair_shares import Charge
 from gateway.core.peers import PeerState
 from gateway.core.pools import PoolFit
 from gateway.core.replicas import ReplicaState
+from gateway.core.residency import ResidencyPolicy
 from gateway.core.timers import Timer, TimerKind
 from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     Connector,
+    Decision,
     GatewayId,
     Hops,
     LegResult,
     LegRole,
     ModelName,
     Outcome,
+    PeerSpec,
     Place,
     PlaceRule,
     PoolName,
+    ReplicaSpec,
+    RequestId,
     RequestProfile,
     ResidencyStamp,
     ServiceClass,
@@ -166,15 +172,23 @@ class Hold:
 
 
 class LegState:
-    """One connection to one target, alive until its LegEnded event."""
+    """One connection to one target, alive until its LegEnded event; afterwards, the record of it."""
 
     __slots__ = (
+        "attempt",
+        "decision",
+        "ended",
+        "ended_ns",
         "first_token_ns",
         "is_stopping",
         "is_withdrawn",
         "kept_blocks",
         "number",
+        "policy",
+        "replicas_here",
+        "resume",
         "role",
+        "spec",
         "started_ns",
         "state",
         "stop_detail",
@@ -183,15 +197,37 @@ class LegState:
     )
 
     def __init__(
-        self, number: int, role: LegRole, state: ReplicaState | PeerState, started_ns: int, kept_blocks: int
+        self,
+        attempt: int,
+        number: int,
+        role: LegRole,
+        state: ReplicaState | PeerState,
+        decision: Decision,
+        *,
+        policy: ResidencyPolicy,
+        started_ns: int,
+        kept_blocks: int,
+        replicas_here: int,
     ) -> None:
+        self.attempt = attempt
         self.number = number
         self.role = role
         self.state = state
         self.target = state.target
+        self.spec: ReplicaSpec | PeerSpec = state.spec
+        """Description of the target, with its place, when the leg started."""
+        self.decision = decision
+        self.policy = policy
+        """Policy of this gateway when the leg started."""
+        self.replicas_here = replicas_here
+        """Replicas of this gateway for the model when the leg started."""
+        self.resume = 0
+        """Number of the resume, counted from 1, where the leg continues a broken answer; else 0."""
         self.started_ns = started_ns
         self.first_token_ns: int | None = None
-        """Time of the first token, if a replica of this gateway gave it."""
+        self.ended: LegEnded | None = None
+        """Event that ended it, with result, refusal, detail and tokens."""
+        self.ended_ns: int | None = None
         self.kept_blocks = kept_blocks
         """Prefix blocks that the index already had for this target; a refusal removes only the blocks added since."""
         self.uncached_bytes = 0
@@ -202,6 +238,16 @@ class LegState:
         target's failure."""
         self.is_withdrawn = False
         """Withdrawn by this gateway through no fault of the peer."""
+
+    @property
+    def place(self) -> Place:
+        """Place of the target, as assigned when the leg started."""
+        return self.spec.place
+
+    @property
+    def result(self) -> LegResult | None:
+        """Result that the target or its edge reported; None while the leg runs."""
+        return None if self.ended is None else self.ended.result
 
 
 class LegEnd:
@@ -313,6 +359,84 @@ class AttemptState:
         return not self.legs and not self.is_between_legs
 
 
+class Origin:
+    """Gateway that forwarded a request here, as the forward states it."""
+
+    __slots__ = ("gateway_id", "hops", "stamp")
+
+    def __init__(self, gateway_id: GatewayId, hops: Hops, stamp: ResidencyStamp) -> None:
+        self.gateway_id = gateway_id
+        self.hops = hops
+        self.stamp = stamp
+
+    @property
+    def place(self) -> Place:
+        return self.stamp.origin
+
+    @property
+    def policy(self) -> ResidencyPolicy:
+        """Policy of the origin, as far as the stamp states it."""
+        stamp = self.stamp
+        return ResidencyPolicy(stamp.origin, stamp.rule, PlaceRule(), digest=stamp.policy_digest)
+
+
+class RequestRecord:
+    """Part of a request's state that outlives it: what the log, metrics, decisions, audit and spans read. Only the core
+    writes it. It names neither tenant nor text, so every observer may keep it.
+
+    A request that is rejected on arrival and a forward that is refused have a record and no other state.
+    """
+
+    __slots__ = (
+        "arrived_ns",
+        "end",
+        "first_leg",
+        "first_token_ns",
+        "is_control",
+        "legs",
+        "model",
+        "origin",
+        "policy",
+        "refusal",
+        "request_id",
+        "shadow",
+    )
+
+    def __init__(self, event: RequestArrived | ForwardArrived, policy: ResidencyPolicy, now_ns: int) -> None:
+        profile = event.profile
+        self.request_id: RequestId = profile.request_id
+        self.model: ModelName = profile.model
+        self.is_control: bool = profile.is_control
+        """A call about a stored response, which has no model."""
+        self.arrived_ns = now_ns
+        self.policy = policy
+        """Policy of this gateway when the request arrived."""
+        self.origin: Origin | None = None
+        """Unset for a client's request."""
+        if isinstance(event, ForwardArrived):
+            self.origin = Origin(event.origin_gateway_id, event.hops, event.stamp)
+        self.legs: list[LegState] = []
+        """Legs of all attempts in the order of their start."""
+        self.first_leg: LegState | None = None
+        """Leg that brought the first token that the client was sent."""
+        self.first_token_ns: int | None = None
+        self.shadow: RecordShadow | None = None
+        """Forward that overflow in shadow mode would have made."""
+        self.refusal: RefuseForward | None = None
+        self.end: EndRequest | None = None
+
+    def number_of(self, leg: LegState) -> int | None:
+        """Number of a leg where its attempt has more than one leg; None where it is the only one."""
+        is_alone = len(self.legs) == 1 or not any(each.attempt == leg.attempt and each is not leg for each in self.legs)
+        return None if is_alone else leg.number
+
+    def ended_by(self, attempt: int) -> LegResult | None:
+        """Result that ended an attempt: of several legs, the one because of which the others were cancelled."""
+        results = [leg.result for leg in self.legs if leg.attempt == attempt]
+        others = (LegResult.COMPLETED, LegResult.CANCELLED, None)
+        return next((each for each in results if each not in others), results[-1] if results else None)
+
+
 class RequestState:
     """A request from its arrival to the end of its last attempt."""
 
@@ -342,6 +466,7 @@ class RequestState:
         "profile",
         "promotion_ns",
         "queue_deadline_ns",
+        "record",
         "refusals",
         "refused_tokens",
         "request_class",
@@ -356,6 +481,7 @@ class RequestState:
         profile: RequestProfile,
         request_class: RequestClass,
         *,
+        record: RequestRecord,
         arrival_number: int,
         arrived_ns: int,
         deadline_ns: int,
@@ -367,7 +493,7 @@ class RequestState:
         promotion_ns: int | None = None,
     ) -> None:
         self.profile, self.request_id, self.request_class = profile, profile.request_id, request_class
-        self.arrival_number, self.arrived_ns = arrival_number, arrived_ns
+        self.record, self.arrival_number, self.arrived_ns = record, arrival_number, arrived_ns
         self.deadline_ns = deadline_ns
         self.queue_deadline_ns = queue_deadline_ns
         self.promotion_ns = promotion_ns

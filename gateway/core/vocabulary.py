@@ -566,6 +566,10 @@ class PoolSpec:
     """Broken answers of this pool are resumed elsewhere, and those of other pools here, where the engines allow it."""
 
 
+REGION_FILE: Final = "region_file"
+"""Source of a place that the operator's own region file states."""
+
+
 @value
 class ReplicaSpec:
     """One replica assigned to this gateway, as configuration or the controller describes it."""
@@ -589,6 +593,8 @@ class ReplicaSpec:
     """The engine is known to be able to continue a text that another one began."""
     slots: int = 0
     """Requests that the engine runs at once, as declared by the operator; 0: not declared."""
+    place_by: str = REGION_FILE
+    """Source of the stated place: `region_file`, or `announced_by:GATEWAY`. No decision depends on it."""
 
 
 @value
@@ -597,6 +603,8 @@ class PeerSpec:
 
     gateway_id: GatewayId
     place: Place
+    place_by: str = REGION_FILE
+    """Source of the stated place: `region_file` or `controller`. No decision depends on it."""
 
 
 @value

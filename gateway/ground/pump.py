@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from gateway.core.value import value
 from gateway.ground.clock import Clock
@@ -36,16 +36,6 @@ class Core(Protocol[_EventT_contra, _EffectOf]):
     def next_wakeup_ns(self) -> int | None: ...
 
 
-class Observer(Protocol[_EventT_contra, _EffectOf]):
-    """Observer such as metrics, the log or the journal. It sees its steps once and in order, soon after the effects
-    were performed, and must not block.
-
-    An observer that has an attribute `watches`, a frozenset of types of events and effects, is told the steps that hold
-    one of them; any other observer is told every step."""
-
-    def on_step(self, now_ns: int, event: _EventT_contra, effects: list[_EffectOf]) -> None: ...
-
-
 @value
 class Step(Generic[EventT, EffectT]):
     """Event and the core's effects; `effects` is None for the step in which the core failed."""
@@ -53,6 +43,22 @@ class Step(Generic[EventT, EffectT]):
     now_ns: int
     event: EventT
     effects: list[EffectT] | None
+
+
+Subscriptions: TypeAlias = Mapping[type, Callable[[Step[EventT, EffectT], Any], None]]
+"""Handlers by the type of event or effect that each is told of, with its step. The handler of `Step` is told of every
+step, before its event."""
+
+
+class Observer(Protocol[EventT, EffectT]):
+    """Observer such as metrics, the log or the journal. It is told each event, and then each effect, of the types that
+    it subscribes to, once and in order, soon after the effects were performed. It must not block."""
+
+    @property
+    def subscriptions(self) -> Subscriptions[EventT, EffectT]: ...
+
+
+_Handler: TypeAlias = tuple[Observer[EventT, EffectT], Callable[[Step[EventT, EffectT], Any], None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +91,8 @@ class Pump(ABC, Generic[EventT, EffectT]):
         self._core = core
         self._clock = clock
         self._time_passed = time_passed
-        self._audiences: dict[tuple[type, frozenset[type]], tuple[Observer[EventT, EffectT], ...]] = {}
-        """Observers that are told a step, by the type of its event and the types of its effects."""
+        self._handlers: dict[type, tuple[_Handler[EventT, EffectT], ...]] = {}
+        """Handlers by type of event or effect, each with its observer."""
         self.observers = tuple(observers)
         self._on_crash = on_crash
         self._inbox: deque[EventT] = deque()
@@ -106,7 +112,7 @@ class Pump(ABC, Generic[EventT, EffectT]):
     @observers.setter
     def observers(self, observers: tuple[Observer[EventT, EffectT], ...]) -> None:
         self._observers = observers
-        self._audiences.clear()
+        self._handlers.clear()
 
     @abstractmethod
     def perform(self, effect: EffectT) -> None:
@@ -132,20 +138,19 @@ class Pump(ABC, Generic[EventT, EffectT]):
             step = self._untold.popleft()
             self._tail.append(step)
             assert step.effects is not None, "a step that failed is not told"
-            kinds = (type(step.event), frozenset(map(type, step.effects)))
-            audience = self._audiences.get(kinds)
-            if audience is None:
-                audience = self._audiences[kinds] = self._audience_of({kinds[0], *kinds[1]})
-            for observer in audience:
-                try:
-                    observer.on_step(step.now_ns, step.event, step.effects)
-                except Exception as error:  # noqa: BLE001 - any error of an observer stops this program
-                    self._drop(observer, error)
+            for told in (step, step.event, *step.effects):
+                handlers = self._handlers.get(type(told))
+                if handlers is None:
+                    handlers = self._handlers[type(told)] = self._handlers_of(type(told))
+                for observer, handle in handlers:
+                    try:
+                        handle(step, told)
+                    except Exception as error:  # noqa: BLE001 - any error of an observer stops this program
+                        self._drop(observer, error)
 
-    def _audience_of(self, kinds: set[type]) -> tuple[Observer[EventT, EffectT], ...]:
-        """Observers of a step that holds an event and effects of these types, in their order."""
-        wanted = [(each, getattr(each, "watches", None)) for each in self._observers]
-        return tuple([each for each, watches in wanted if watches is None or not watches.isdisjoint(kinds)])
+    def _handlers_of(self, kind: type) -> tuple[_Handler[EventT, EffectT], ...]:
+        """Handlers of a type of event or effect, in the order of the observers."""
+        return tuple([(each, each.subscriptions[kind]) for each in self._observers if kind in each.subscriptions])
 
     def _drop(self, observer: Observer[EventT, EffectT], error: Exception) -> None:
         """Drop an observer that failed and stop the pump, since its counts or records cannot be trusted; the others are

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import accumulate, takewhile
 from pathlib import Path
-from typing import Final
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,23 +19,15 @@ from prometheus_client.registry import Collector
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import AuditConfig, AuditSync
-from gateway.core.effects import Effect, EndRequest
-from gateway.core.events import Event, ForwardArrived
+from gateway.core.effects import EndRequest
+from gateway.core.requests import LegState, RequestRecord
 from gateway.core.residency import may_accept, may_enter
 from gateway.core.vocabulary import GatewayId, Place, RequestId, RequestProfile
 from gateway.ground.clock import Clock
 from gateway.ground.threads import finish_in_thread
 from gateway.records.audit_files import ChainedFiles, ChainSettings
 from gateway.records.audit_heads import Head, HeadSigner
-from gateway.records.ledger import (
-    Ledger,
-    LegRecord,
-    RequestRecord,
-    ServesModel,
-    names_served_model,
-    refusal_in,
-    rule_applied,
-)
+from gateway.records.finished import ServesModel, names_served_model, rule_applied
 from gateway.request.legs import RanAt, RequestSummary
 from gateway.request.usage import tokens_used
 
@@ -146,15 +137,13 @@ AuditRecord = AuditLine | ForbiddenPlace | LostLines
 
 
 class Audit:
-    """Observer of the driver, called after the ledger, which hands it each finished request. `run` writes the lines in
-    a thread."""
+    """Consumer of finished requests and refused forwards. `run` writes the lines in a thread."""
 
     def __init__(
         self,
         config: AuditConfig,
         gateway_id: GatewayId,
         place: Place,
-        ledger: Ledger,
         *,
         serves: ServesModel,
         clock: Clock,
@@ -173,7 +162,6 @@ class Audit:
         self._serves = serves
         self._clock = clock
         self._log = log
-        self._ledger = ledger
         self._fresh: list[bytes] = []
         self._fresh_bytes = 0
         self._lost_untold = 0
@@ -303,25 +291,20 @@ class Audit:
         """Reason why new requests are refused; empty while they are not."""
         return UNAVAILABLE if self.is_failing and self._config.required else ""
 
-    # Observing
+    # Requests
 
-    watches: Final = frozenset[type]([ForwardArrived])
-
-    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
+    def on_refused(self, profile: RequestProfile, record: RequestRecord) -> None:
         """Write the line of a forward that was refused: this gateway saw it too, and it ends at once."""
-        if isinstance(event, ForwardArrived) and (refusal := refusal_in(effects)) is not None:
-            record = self._ledger.record_of(event, now_ns)
-            self._keep(self._line(event.profile, record, f"{REFUSED_PREFIX}{refusal.reason}", None))
+        if record.refusal is not None:
+            self._keep(self._line(profile, record, f"{REFUSED_PREFIX}{record.refusal.reason}", None))
 
     def on_finished(
         self, profile: RequestProfile, end: EndRequest, summary: RequestSummary, record: RequestRecord | None
     ) -> None:
-        """Write the line of a finished request. A request without a record was either dropped from the ledger, which
-        counts as a lost line, or came after a crash of the core and was sent nowhere."""
+        """Write the line of a finished request. A request without a record came after a crash of the core, and was sent
+        nowhere."""
         if record is not None:
             self._keep(self._line(profile, record, end.outcome, summary))
-        elif self._ledger.has_forgotten(profile):
-            self._lose("more requests were open than are followed")
 
     def on_violation(self, peer: GatewayId, request_id: RequestId, ran_at: RanAt) -> None:
         """Write a line about the violation, however the request ends."""
@@ -336,7 +319,7 @@ class Audit:
         if origin is None:
             place, rule = self._place, may_enter(policy, profile.tenant, profile.process).why
         else:
-            place, rule = origin.policy.place, may_accept(policy, origin.policy.place).why
+            place, rule = origin.place, may_accept(policy, origin.place).why
         return AuditLine(
             time=self._clock.wall_time(),
             gateway=self._gateway_id,
@@ -352,7 +335,7 @@ class Audit:
             hops_cross_region=0 if origin is None else origin.hops.cross_region,
             tenant=profile.tenant if policy.logging.tenant else None,
             model=profile.model if names_served_model(profile, record, self._serves) else "",
-            attempts=tuple([_attempt(profile, record, leg, leg.place) for leg in record.legs if leg.place is not None]),
+            attempts=tuple([_attempt(profile, record, leg) for leg in record.legs]),
             processed=None if ran_at is None else _processed(ran_at),
             prompt_bytes=profile.bytes_to_send if used is not None else 0,
             prompt_tokens=None if used is None else used.prompt,
@@ -507,18 +490,19 @@ def _count_within(lines: list[bytes], bytes_max: int) -> int:
     return max(1, sum(1 for _ in takewhile(lambda size: size <= bytes_max, sizes)))
 
 
-def _attempt(profile: RequestProfile, record: RequestRecord, leg: LegRecord, place: Place) -> AuditAttempt:
-    policy, why = rule_applied(profile, record, leg, place)
+def _attempt(profile: RequestProfile, record: RequestRecord, leg: LegState) -> AuditAttempt:
+    policy, why = rule_applied(profile, record, leg)
+    place, result = leg.place, leg.result
     return AuditAttempt(
         target=str(leg.target),
         region=place.region,
         jurisdiction=place.jurisdiction,
         policy=policy.digest,
         rule=why,
-        result="open" if leg.result is None else str(leg.result),
+        result="open" if result is None else str(result),
         leg=record.number_of(leg),
         resume=leg.resume or None,
-        place_by=leg.place_by,
+        place_by=leg.spec.place_by,
         ran_ms=None if leg.ended_ns is None else (leg.ended_ns - leg.started_ns) // _MILLISECOND_NS,
     )
 

@@ -15,7 +15,6 @@ from gateway.ground.tokens.counters import TokenCounters
 from gateway.records.audit import AuditLevels
 from gateway.records.control_metrics import ControlLevels
 from gateway.records.decode_metrics import DecodeLevels
-from gateway.records.ledger import Ledger
 from gateway.records.limit_metrics import BudgetLevels, LimitLevels
 from gateway.records.metrics import Metrics
 from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
@@ -28,7 +27,7 @@ _PLACE = Place(RegionName("nowhere"), Jurisdiction("none"))
 def catalogue() -> list[Described]:
     """Descriptions in the order of the page."""
     core = GatewayCore(GatewayId("nobody"), _PLACE, seed=0)
-    metrics = Metrics(lambda: gauges_of(core, 0), Ledger(_PLACE, open_max=1))
+    metrics = Metrics(lambda: gauges_of(core, 0), core)
     metrics.registry.register(AuditLevels(None))
     metrics.registry.register(ControlLevels(None))
     metrics.registry.register(DecodeLevels(dict))

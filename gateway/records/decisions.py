@@ -7,15 +7,15 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final
 
 from msgspec import UNSET, UnsetType
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import DecisionsConfig
-from gateway.core.effects import Effect, EndRequest, RecordShadow, RefuseForward, StartLeg
-from gateway.core.events import Event, ForwardArrived
+from gateway.core.effects import EndRequest, RecordShadow, RefuseForward
+from gateway.core.gateway_core import GatewayCore
 from gateway.core.prices import MICROS
+from gateway.core.requests import LegState, RequestRecord
 from gateway.core.vocabulary import (
     Candidate,
     Costs,
@@ -26,14 +26,15 @@ from gateway.core.vocabulary import (
     Place,
     PoolChoice,
     RegionName,
+    ReplicaId,
     RequestId,
     RequestProfile,
     Target,
     TargetKind,
 )
 from gateway.ground.values import ID_PATTERN
-from gateway.records.ledger import Ledger, LegRecord, RequestRecord
-from gateway.request.legs import RequestSummary
+from gateway.request.driver import GatewayStep, GatewaySubscriptions
+from gateway.request.legs import RanAt, RequestSummary
 
 REFUSED = "refused"
 """Value in place of an outcome: the request was refused before it reached this gateway's core."""
@@ -227,9 +228,19 @@ class _ShadowCount:
     waited_on_ns: int = 0
 
 
+@dataclass(slots=True)
+class _Remembered:
+    """One request with what became of it beyond its record."""
+
+    record: RequestRecord
+    ran_at: RanAt | None = None
+    refusals: tuple[RefuseForward, ...] = ()
+    """Refusals of this forward by this gateway, the earlier ones too, as far as they are remembered."""
+
+
 class DecisionLog:
-    """Latest finished requests of this gateway by request id; of two with the same id, the later one. Unfinished
-    requests are looked up in the ledger. It observes the driver for shadow decisions and for forwards that are refused.
+    """Latest finished requests and refused forwards of this gateway by request id; of two with the same id, the later
+    one. Requests that are not finished are looked up among the driver's. It observes the driver for shadow decisions.
     """
 
     def __init__(
@@ -237,61 +248,60 @@ class DecisionLog:
         gateway_id: GatewayId,
         place: Place,
         config: DecisionsConfig,
-        ledger: Ledger,
+        core: GatewayCore,
         log: FilteringBoundLogger | None = None,
         *,
-        why_it_waits: Callable[[RequestId], str] = lambda _: "",
+        unfinished: Callable[[RequestId], RequestRecord | None],
     ) -> None:
-        """`why_it_waits` names what a request waits for, or is empty if it does not wait."""
+        """`unfinished` finds the record of a request whose owner is not done."""
         self.size_bytes = 0
         """Estimated size of the records, rather too high."""
         self._gateway_id = gateway_id
         self._place = place
         self._config = config
-        self._ledger = ledger
-        self._records: dict[RequestId, RequestRecord] = {}
+        self._core = core
+        self._unfinished = unfinished
+        self._remembered: dict[RequestId, _Remembered] = {}
         self._shadows = ShadowReport(log)
-        self._why_it_waits = why_it_waits
+        self.subscriptions: GatewaySubscriptions = {RecordShadow: self._shadowed}
 
     def __len__(self) -> int:
-        return len(self._records)
-
-    watches: Final = frozenset[type]([StartLeg, RecordShadow, RefuseForward])
-
-    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        """Observe a step, after the ledger."""
-        for effect in effects:
-            if isinstance(effect, StartLeg):
-                self._started(effect)
-            elif isinstance(effect, RecordShadow):
-                self._shadowed(effect, now_ns)
-            elif isinstance(effect, RefuseForward) and isinstance(event, ForwardArrived):
-                self._turned_away(event, effect, now_ns)
+        return len(self._remembered)
 
     def on_finished(
-        self, _profile: RequestProfile, _end: EndRequest, _summary: RequestSummary, record: RequestRecord | None
+        self, _profile: RequestProfile, end: EndRequest, summary: RequestSummary, record: RequestRecord | None
     ) -> None:
         """Keep the record of a finished request, unless a later request of the same id has finished already."""
         if record is None:
             return
-        before = self._records.get(record.request_id)
-        if before is None or before.arrived_ns <= record.arrived_ns:
-            self._remember(record)
+        shadow = record.shadow
+        if shadow is not None and record.legs:
+            self._shadows.placed(record.model, shadow, record.legs[0].decision)
+        before = self._remembered.get(record.request_id)
+        if before is None or before.record.arrived_ns <= record.arrived_ns:
+            self._remember(_Remembered(record, summary.ran_at if end is record.end else None))
+
+    def on_refused(self, _profile: RequestProfile, record: RequestRecord) -> None:
+        """Keep a refused forward, with the earlier refusals of the same request. The refusal of a duplicate leaves the
+        running request's record alone."""
+        running = self._unfinished(record.request_id)
+        if record.refusal is not None and (running is None or running.end is not None):
+            self._remember(_Remembered(record, refusals=(record.refusal,)))
 
     def explain(self, wanted: str, now_ns: int) -> ExplainedRequest | None:
         """Explanation by the id of a request or of one of its decisions; None if it is unknown or forgotten."""
-        record = self._find(RequestId(wanted)) or self._find(self._request_id_of(wanted))
-        return None if record is None else self._explained(record, now_ns)
+        found = self._find(RequestId(wanted)) or self._find(self._request_id_of(wanted))
+        return None if found is None else self._explained(found, now_ns)
 
     def latest(self, count: int, now_ns: int) -> list[tuple[int, ExplainedRequest]]:
         """Latest finished requests, newest first, each with its time of arrival."""
-        records = islice(reversed(self._records.values()), count)
-        return [(each.arrived_ns, self._explained(each, now_ns)) for each in records]
+        latest = islice(reversed(self._remembered.values()), count)
+        return [(each.record.arrived_ns, self._explained(each, now_ns)) for each in latest]
 
     def explain_to(self, peer: GatewayId, request_id: RequestId, now_ns: int) -> ExplainedRequest | None:
         """Explanation for a peer, only of a request that this peer forwarded here; else None."""
-        record = self._find(request_id)
-        return self._explained(record, now_ns) if record is not None and _origin_of(record) == peer else None
+        found = self._find(request_id)
+        return self._explained(found, now_ns) if found is not None and _origin_of(found.record) == peer else None
 
     def describe(self) -> dict[str, object]:
         return {
@@ -301,50 +311,35 @@ class DecisionLog:
 
     # Keeping and forgetting records
 
-    def _find(self, request_id: RequestId) -> RequestRecord | None:
-        unfinished, finished = self._ledger.get(request_id), self._records.get(request_id)
-        if unfinished is None or (finished is not None and finished.arrived_ns > unfinished.arrived_ns):
-            return finished
-        return unfinished
+    def _find(self, request_id: RequestId) -> _Remembered | None:
+        unfinished, remembered = self._unfinished(request_id), self._remembered.get(request_id)
+        if unfinished is None or (remembered is not None and remembered.record.arrived_ns > unfinished.arrived_ns):
+            return remembered
+        return _Remembered(unfinished, refusals=self._refusals_before(unfinished))
 
-    def _turned_away(self, event: ForwardArrived, refusal: RefuseForward, now_ns: int) -> None:
-        """Keep a refused forward, with the earlier refusals of the same request. The refusal of a duplicate leaves the
-        running request's record alone."""
-        running = self._ledger.get(refusal.request_id)
-        if running is None or running.end is not None:
-            record = self._ledger.record_of(event, now_ns)
-            record.refusals = (refusal,)
-            self._remember(record)
-
-    def _remember(self, record: RequestRecord) -> None:
-        if record.request_id in self._records:
-            record.refusals = (*self._refusals_before(record), *record.refusals)[-REFUSALS_MAX:]
-            self._forget(record.request_id)
-        self._records[record.request_id] = record
-        self.size_bytes += _size_of(record)
-        while len(self._records) > self._config.requests_max or self.size_bytes > self._config.held_max_bytes:
-            self._forget(next(iter(self._records)))
+    def _remember(self, entry: _Remembered) -> None:
+        request_id = entry.record.request_id
+        if request_id in self._remembered:
+            entry.refusals = (*self._refusals_before(entry.record), *entry.refusals)[-REFUSALS_MAX:]
+            self._forget(request_id)
+        self._remembered[request_id] = entry
+        self.size_bytes += _size_of(entry.record)
+        while len(self._remembered) > self._config.requests_max or self.size_bytes > self._config.held_max_bytes:
+            self._forget(next(iter(self._remembered)))
 
     def _refusals_before(self, record: RequestRecord) -> tuple[RefuseForward, ...]:
-        before = self._records.get(record.request_id)
-        if before is None or before is record or _origin_of(before) != _origin_of(record):
-            return ()
-        return before.refusals
+        before = self._remembered.get(record.request_id)
+        return () if before is None or _origin_of(before.record) != _origin_of(record) else before.refusals
 
-    def _started(self, order: StartLeg) -> None:
-        record = self._ledger.get(order.request_id)
-        if record is not None and record.shadow is not None and record.legs[0].decision is order.decision:
-            self._shadows.placed(record.model, record.shadow, order)
-
-    def _shadowed(self, effect: RecordShadow, now_ns: int) -> None:
-        record = self._ledger.get(effect.request_id)
+    def _shadowed(self, step: GatewayStep, shadow: RecordShadow) -> None:
+        record = self._unfinished(shadow.request_id)
         if record is not None:
-            self._shadows.recorded(record.model, effect, now_ns)
+            self._shadows.recorded(record.model, shadow, step.now_ns)
 
     def _forget(self, request_id: RequestId) -> None:
-        forgotten = self._records.pop(request_id, None)
+        forgotten = self._remembered.pop(request_id, None)
         if forgotten is not None:
-            self.size_bytes -= _size_of(forgotten)
+            self.size_bytes -= _size_of(forgotten.record)
 
     # Explaining
 
@@ -354,9 +349,9 @@ class DecisionLog:
             return RequestId(wanted)
         return RequestId(named["request"])
 
-    def _explained(self, record: RequestRecord, now_ns: int) -> ExplainedRequest:
+    def _explained(self, entry: _Remembered, now_ns: int) -> ExplainedRequest:
+        record, ran_at = entry.record, entry.ran_at
         first_token_ns = record.first_token_ns
-        refusals = (*self._refusals_before(record), *record.refusals)
         return ExplainedRequest(
             gateway=self._gateway_id,
             region=self._place.region,
@@ -367,19 +362,20 @@ class DecisionLog:
             age_ms=_in_ms(now_ns - record.arrived_ns),
             placements=tuple(self._placement(record, leg) for leg in record.legs),
             shadow=None if record.shadow is None else self._shadow(record.model, record.shadow),
-            refusals=tuple(ExplainedRefusal(each.reason, each.detail) for each in refusals),
+            refusals=tuple(ExplainedRefusal(each.reason, each.detail) for each in entry.refusals),
             first_token_ms=None if first_token_ns is None else _in_ms(first_token_ns - record.arrived_ns),
             outcome="" if record.end is None else record.end.outcome,
-            detail=self._why_it_waits(record.request_id) if record.end is None else record.end.detail,
-            replica="" if record.ran_at is None else record.ran_at.replica_id,
-            ran_in="" if record.ran_at is None else record.ran_at.place.region,
+            detail=self._core.why_it_waits(record.request_id) if record.end is None else record.end.detail,
+            replica="" if ran_at is None else ran_at.replica_id,
+            ran_in="" if ran_at is None else ran_at.place.region,
         )
 
-    def _placement(self, record: RequestRecord, leg: LegRecord) -> ExplainedPlacement:
+    def _placement(self, record: RequestRecord, leg: LegState) -> ExplainedPlacement:
         ended, number = leg.ended, record.number_of(leg)
         return self._decided(
             leg,
             leg.attempt,
+            leg.place.region,
             leg.replicas_here,
             leg=UNSET if number is None else number,
             resume=leg.resume or UNSET,
@@ -389,12 +385,13 @@ class DecisionLog:
         )
 
     def _shadow(self, model: ModelName, shadow: RecordShadow) -> ExplainedPlacement:
-        return self._decided(shadow, 0, self._ledger.replicas_of.get(model, 0))
+        return self._decided(shadow, 0, self._region_of(shadow.target), self._core.replicas.counts.get(model, 0))
 
     def _decided(
         self,
-        made: LegRecord | RecordShadow,
+        made: LegState | RecordShadow,
         attempt: int,
+        region: str,
         replicas_here: int,
         *,
         leg: int | UnsetType = UNSET,
@@ -407,7 +404,7 @@ class DecisionLog:
             resume=resume,
             kind=made.target.kind,
             target=made.target.id,
-            region=self._region_of(made.target),
+            region=region,
             reason=decision.reason,
             matched_blocks=decision.matched_blocks,
             prompt_blocks=decision.prompt_blocks,
@@ -434,8 +431,12 @@ class DecisionLog:
         )
 
     def _region_of(self, target: Target) -> RegionName | str:
-        place = self._ledger.places.get(target)
-        return "" if place is None else place.region
+        """Region of a target that this gateway knows at present; else empty."""
+        if target.kind is TargetKind.REPLICA:
+            replica = self._core.replicas.get(ReplicaId(target.id))
+            return "" if replica is None else replica.spec.place.region
+        peer = self._core.peers.get(GatewayId(target.id))
+        return "" if peer is None else peer.spec.place.region
 
 
 AskPeer = Callable[[GatewayId, RequestId], Awaitable[OtherSide]]
@@ -476,12 +477,14 @@ class ShadowReport:
         )
         self._line_due_ns, self._unlogged = now_ns + _SHADOW_LINE_EVERY_NS, 0
 
-    def placed(self, model: ModelName, shadow: RecordShadow, order: StartLeg) -> None:
-        """Count the placement of a request that shadow overflow would have forwarded. The time it waited on is what
-        forwarding would have saved, less the round trip."""
-        count = self._count(model, shadow.target)
-        count.placed += 1
-        count.waited_on_ns += order.decision.waited_ns - shadow.decision.waited_ns
+    def placed(self, model: ModelName, shadow: RecordShadow, first: Decision) -> None:
+        """Count the first placement of a request that shadow overflow would have forwarded before. The time it waited
+        on is what forwarding would have saved, less the round trip."""
+        waited_on_ns = first.waited_ns - shadow.decision.waited_ns
+        if waited_on_ns >= 0:  # else it was placed first, and waited again
+            count = self._count(model, shadow.target)
+            count.placed += 1
+            count.waited_on_ns += waited_on_ns
 
     def describe(self) -> list[dict[str, object]]:
         return [_shadow_row(peer, model, count) for (peer, model), count in self._counts.items()]
@@ -517,10 +520,10 @@ def _size_of(record: RequestRecord) -> int:
 
 
 def _size_of_placement(decision: Decision) -> int:
-    considered = decision.considered
-    size = _PLACEMENT_BYTES + _CANDIDATE_BYTES * len(considered)
-    parts = sum((each.costs is not None) + (each.decode is not None) for each in considered)
-    return size + _COSTS_BYTES * parts
+    size = _PLACEMENT_BYTES
+    for each in decision.considered:
+        size += _CANDIDATE_BYTES + _COSTS_BYTES * ((each.costs is not None) + (each.decode is not None))
+    return size
 
 
 def _in_ms(duration_ns: int) -> float:

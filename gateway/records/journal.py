@@ -21,7 +21,7 @@ from gateway.ground.journal import JournalFiles, JournalSettings, JournalUnreada
 from gateway.ground.pump import Step
 from gateway.ground.story import ReplayReport, StoryReader, encode_header, encode_step, tell_again
 from gateway.records.pseudonyms import Pseudonyms
-from gateway.request.driver import GatewayStep
+from gateway.request.driver import GatewayStep, GatewaySubscriptions
 
 FORMAT = 2
 
@@ -62,12 +62,13 @@ class Journal(JournalFiles):
         self._pseudonyms = pseudonyms or Pseudonyms()
         self._keeps_sessions = places_by_session(header.policy)
         self._has_hidden_sessions = False
+        self.subscriptions: GatewaySubscriptions = {Step: self._step_taken}
         super().__init__(settings, header.story, self._begin_part, on_stopped)
 
-    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        if isinstance(event, ConfigApplied):
-            self._follow_policy(event.config.placement)
-        self.keep(encode_step(self.told(Step(now_ns, event, effects))))
+    def _step_taken(self, step: GatewayStep, _told: GatewayStep) -> None:
+        if isinstance(step.event, ConfigApplied):
+            self._follow_policy(step.event.config.placement)
+        self.keep(encode_step(self.told(step)))
 
     def on_crash(self, now_ns: int, event: Event) -> None:
         """Write the event over which the core failed; a replay is expected to fail there too."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.effects import EndRequest
+from gateway.core.requests import RequestRecord
 from gateway.core.residency import LoggingRule
+from gateway.core.state import GatewayState
 from gateway.core.vocabulary import GatewayId, ModelName, Outcome, RequestProfile
 from gateway.records.decisions import decision_id
-from gateway.records.ledger import Ledger, RequestRecord, ServesModel, names_served_model
+from gateway.records.finished import ServesModel, names_served_model
 from gateway.request.legs import RequestSummary
 
 _MILLISECOND_NS = 1_000_000
@@ -25,17 +27,19 @@ _WARNED_OUTCOMES = frozenset(
 class RequestLog:
     """Consumer of finished requests that writes the line of each."""
 
-    def __init__(self, log: FilteringBoundLogger, gateway_id: GatewayId, ledger: Ledger, serves: ServesModel) -> None:
+    def __init__(
+        self, log: FilteringBoundLogger, gateway_id: GatewayId, core: GatewayState, serves: ServesModel
+    ) -> None:
         self._serves = serves
         self._log = log
         self._gateway_id = gateway_id
-        self._ledger = ledger
+        self._core = core
 
     def on_finished(
         self, profile: RequestProfile, end: EndRequest, summary: RequestSummary, record: RequestRecord | None
     ) -> None:
         """Write the line. It names no tenant before a policy is applied, and no decision where there is no record."""
-        line = request_line(profile, end, summary, self._ledger.policy.logging)
+        line = request_line(profile, end, summary, self._core.policy.logging)
         if not names_served_model(profile, record, self._serves):
             line = without_model(line, profile.model)
         line |= _decision_line(self._gateway_id, record)
@@ -87,7 +91,7 @@ def _decision_line(gateway_id: GatewayId, record: RequestRecord | None) -> dict[
     leg = record.legs[-1]
     decision = leg.decision
     line: dict[str, object] = {
-        "decision": decision_id(gateway_id, record.request_id, leg.attempt, leg.leg),
+        "decision": decision_id(gateway_id, record.request_id, leg.attempt, leg.number),
         "placed_by": str(decision.reason),
         "candidates": decision.candidates,
         "matched_share": round(decision.matched_blocks / max(decision.prompt_blocks, 1), 3),

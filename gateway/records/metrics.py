@@ -11,7 +11,6 @@ gateway that ran it for another gateway counts it separately, in series that beg
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -20,20 +19,20 @@ from prometheus_client.registry import Collector
 from gateway.core import effects as ordered
 from gateway.core import events
 from gateway.core.description import CoreGauges, ReplicaCondition, SharingFigures
-from gateway.core.effects import Effect
-from gateway.core.events import Event
+from gateway.core.requests import LegState, RequestRecord
+from gateway.core.state import GatewayState
 from gateway.core.vocabulary import (
     Decision,
     GatewayId,
     LegRole,
     ModelName,
     ReplicaId,
+    RequestProfile,
     TargetKind,
     TenantName,
 )
 from gateway.ground.series import Described, Distribution, Level, Tally, described
 from gateway.records.forward_rates import Way
-from gateway.records.ledger import Ledger, refusal_in
 from gateway.records.model_labels import OTHER, ModelLabels
 from gateway.records.price_metrics import MoneyTally
 from gateway.records.resume_metrics import ResumeMetrics
@@ -41,6 +40,8 @@ from gateway.records.sharing_metrics import SharingLevels
 from gateway.records.tenant_labels import TenantLabels
 from gateway.records.trace_metrics import TraceMetrics
 from gateway.records.usage_metrics import FIRST_TOKEN_S, SHARE, UsageMetrics, ran
+from gateway.request.driver import GatewayStep, GatewaySubscriptions
+from gateway.request.legs import RequestSummary
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -50,12 +51,12 @@ _DELAY_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
 
 class Metrics:
-    """Metrics of one gateway in a registry of their own. It observes the driver, after the ledger, which hands each
-    finished request to `usage`."""
+    """Metrics of one gateway in a registry of their own. A request is counted when it is finished, with its legs; the
+    driver tells what else happens."""
 
-    def __init__(self, gauges: Callable[[], CoreGauges], ledger: Ledger) -> None:
+    def __init__(self, gauges: Callable[[], CoreGauges], core: GatewayState) -> None:
         self.registry = CollectorRegistry()
-        self._ledger = ledger
+        self._core = core
         self._models = ModelLabels()
         self._tenants = TenantLabels()
         self._peers: set[GatewayId] = set()
@@ -67,7 +68,7 @@ class Metrics:
         self.money = MoneyTally(self.registry)
         self.traces = TraceMetrics(self.registry)
         self._define_levels()
-        self._subscribe()
+        self.subscriptions: GatewaySubscriptions = self._subscribe()
         self.registry.register(_Levels(gauges, self._rtt_ns, self._models))
         ProcessCollector(registry=self.registry)
 
@@ -78,16 +79,6 @@ class Metrics:
     def catalogue(self) -> list[Described]:
         """Descriptions of every series that the page can have, with or without traffic, in the order of the page."""
         return [described(family) for family in self.registry.collect()]
-
-    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        """Count one step: its event, and then its effects."""
-        take = self._on_event.get(type(event))
-        if take is not None:
-            take(event, effects, now_ns)
-        for effect in effects:
-            take_effect = self._on_effect.get(type(effect))
-            if take_effect is not None:
-                take_effect(effect)
 
     def refused(self, reason: str, tenant: TenantName | None) -> None:
         """Count a request that was refused before it reached the core. `reason` is one of a closed set; `tenant` is
@@ -272,94 +263,78 @@ class Metrics:
         self.registry.register(level)
         return level
 
-    def _subscribe(self) -> None:
-        """Register handlers by type; events and effects of other types are not delivered."""
-        self._on_event: dict[type, Callable[[Any, list[Effect], int], None]] = {
-            events.RequestArrived: self._request_arrived,
+    def _subscribe(self) -> GatewaySubscriptions:
+        return {
             events.ForwardArrived: self._forward_arrived,
-            events.FirstToken: self._first_token_came,
-            events.LegEnded: self._leg_ended,
             events.PeersObserved: self._peers_observed,
             events.AssignmentApplied: self._assigned,
-            events.PolicyApplied: lambda event, *_: self._closed.set(bool(event.policy.closed_reason)),
-            events.LockdownChanged: lambda event, *_: self._locked_down.set(event.active),
-            events.TargetLost: lambda event, *_: self._lost.add(event.target.kind),
+            events.PolicyApplied: lambda _, event: self._closed.set(bool(event.policy.closed_reason)),
+            events.LockdownChanged: lambda _, event: self._locked_down.set(event.active),
+            events.TargetLost: lambda _, event: self._lost.add(event.target.kind),
             events.DrainRequested: lambda *_: self._draining.set(1),
             events.DrainLifted: lambda *_: self._draining.set(0),
-        }
-        self._on_effect: dict[type, Callable[[Any], None]] = {
             ordered.StartLeg: self._leg_started,
-            ordered.EndRequest: self._request_ended,
-            ordered.RecordShadow: lambda effect: self._shadows.add(self._peer(GatewayId(effect.target.id))),
+            ordered.RecordShadow: lambda _, effect: self._shadows.add(self._peer(GatewayId(effect.target.id))),
         }
-        self.watches = frozenset[type]([*self._on_event, *self._on_effect])
 
-    def _request_arrived(self, event: events.RequestArrived, _effects: list[Effect], _now_ns: int) -> None:
-        self._models.of(event.profile.model)  # A name is made a label by the first request for it.
+    def _forward_arrived(self, step: GatewayStep, event: events.ForwardArrived) -> None:
+        refused = [each.reason for each in step.effects or () if isinstance(each, ordered.RefuseForward)]
+        self._received.add(self._peer(event.origin_gateway_id), refused[0] if refused else "accepted")
 
-    def _forward_arrived(self, event: events.ForwardArrived, effects: list[Effect], _now_ns: int) -> None:
-        refusal = refusal_in(effects)
-        self._received.add(self._peer(event.origin_gateway_id), "accepted" if refusal is None else refusal.reason)
-
-    def _leg_started(self, order: ordered.StartLeg) -> None:
-        """Count a started leg. Further legs of an attempt did not wait and are no retry, so they count as placements
-        only."""
+    def _leg_started(self, _step: GatewayStep, order: ordered.StartLeg) -> None:
         self._placements.add(order.decision.reason)
         if order.target.kind is TargetKind.PEER:
             self._sent.add(self._peer(GatewayId(order.target.id)))
-        record = self._ledger.get(order.request_id)
-        if record is None or order.leg > 1:
-            return
-        if order.resume:
-            self.resumes.leg_started(record, order)
-        if order.attempt == 1:
-            if record.is_control:
-                return
-            model, source = self._models.of(record.model), "client" if record.origin is None else "peer"
-            self._waited.observe(order.decision.waited_ns / _SECOND_NS, model, source)
-            self._matched.observe(matched_share(order.decision), model, ran(order.target))
-        elif (after := record.ended_by(order.attempt - 1)) is not None:
-            self._retries.add(after)
 
-    def _first_token_came(self, event: events.FirstToken, _effects: list[Effect], now_ns: int) -> None:
-        record = self._ledger.get(event.request_id)
-        leg = None if record is None else record.leg(event.attempt, event.leg)
-        if record is None or record.origin is not None or record.is_control:
+    def on_finished(
+        self,
+        _profile: RequestProfile,
+        _end: ordered.EndRequest,
+        _summary: RequestSummary,
+        record: RequestRecord | None,
+    ) -> None:
+        """Count a finished request with its legs. After a crash of the core, it is not counted as ended."""
+        if record is None:
             return
-        if leg is not None and leg is record.first_leg:
-            after_s = (now_ns - record.arrived_ns) / _SECOND_NS
-            self._first_token.observe(after_s, self._models.of(record.model), ran(leg.target))
-
-    def _leg_ended(self, event: events.LegEnded, _effects: list[Effect], _now_ns: int) -> None:
-        record = self._ledger.get(event.request_id)
-        leg = None if record is None else record.leg(event.attempt, event.leg)
-        if leg is None or leg.ended is not event:
-            return
-        self._attempts.add(leg.target.kind, event.result)
-        self.resumes.leg_ended(leg, event)
-        if leg.role is not LegRole.WHOLE:
-            self._parts.add(leg.role, event.result)
-        if event.refusal is not None:
-            self._refused.add(self._peer(GatewayId(leg.target.id)), event.refusal)
-
-    def _request_ended(self, end: ordered.EndRequest) -> None:
-        record = self._ledger.get(end.request_id)
-        if record is None or record.end is not end:
-            return
+        for leg in record.legs:
+            self._count_leg(record, leg)
+        is_own, end = record.origin is None, record.end
         if record.is_control:
-            self._stored.add("client" if record.origin is None else "peer", end.outcome)
-        else:
-            ended = self._ended if record.origin is None else self._forwards_ended
-            ended.add(self._models.of(record.model), end.outcome)
-            self.resumes.request_ended(record, end)
+            if end is not None:
+                self._stored.add("client" if is_own else "peer", end.outcome)
+            return
+        model = self._models.of(record.model)
+        if end is not None:
+            (self._ended if is_own else self._forwards_ended).add(model, end.outcome)
+        if record.legs:
+            decision, where = record.legs[0].decision, ran(record.legs[0].target)
+            self._waited.observe(decision.waited_ns / _SECOND_NS, model, "client" if is_own else "peer")
+            self._matched.observe(matched_share(decision), model, where)
+        first_leg, first_token_ns = record.first_leg, record.first_token_ns
+        if is_own and first_leg is not None and first_token_ns is not None:
+            after_s = (first_token_ns - record.arrived_ns) / _SECOND_NS
+            self._first_token.observe(after_s, model, ran(first_leg.target))
 
-    def _assigned(self, event: events.AssignmentApplied, _effects: list[Effect], _now_ns: int) -> None:
+    def _count_leg(self, record: RequestRecord, leg: LegState) -> None:
+        """Count a leg. Further legs of an attempt did not wait and are no retry."""
+        if leg.number == 1 and leg.attempt > 1 and (after := record.ended_by(leg.attempt - 1)) is not None:
+            self._retries.add(after)
+        ended = leg.ended
+        if ended is None:
+            return
+        self._attempts.add(leg.target.kind, ended.result)
+        if leg.role is not LegRole.WHOLE:
+            self._parts.add(leg.role, ended.result)
+        if ended.refusal is not None:
+            self._refused.add(self._peer(GatewayId(leg.target.id)), ended.refusal)
+
+    def _assigned(self, _step: GatewayStep, event: events.AssignmentApplied) -> None:
         self._peers = {peer.gateway_id for peer in event.peers}
         for gone in self._rtt_ns.keys() - self._peers:
             del self._rtt_ns[gone]
         self._models.assign((model for replica in event.replicas for model in replica.models), self._peers)
 
-    def _peers_observed(self, event: events.PeersObserved, _effects: list[Effect], _now_ns: int) -> None:
+    def _peers_observed(self, _step: GatewayStep, event: events.PeersObserved) -> None:
         for observation in event.observations:
             report = observation.report
             if report.gateway_id in self._peers:
@@ -370,7 +345,7 @@ class Metrics:
         return gateway_id if gateway_id in self._peers else OTHER
 
     def tenant_label(self, tenant: TenantName) -> str:
-        return self._tenants.of(tenant, may_be_named=self._ledger.policy.logging.tenant)
+        return self._tenants.of(tenant, may_be_named=self._core.policy.logging.tenant)
 
 
 class _Levels(Collector):

@@ -12,9 +12,9 @@ from prometheus_client.registry import Collector
 
 from gateway.core.effects import EndRequest
 from gateway.core.prices import MICROS, Prices
+from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import RequestProfile
 from gateway.ground.series import Tally
-from gateway.records.ledger import RequestRecord
 from gateway.request.legs import RequestSummary
 
 NOBODY, FILE, CONTROLLER = "nobody", "file", "controller"
@@ -80,7 +80,7 @@ class PriceLevels(Collector):
 
 
 class MoneyTally:
-    """Sum of the costs that were estimated when requests were placed. The ledger hands over each finished request."""
+    """Sum of the costs that were estimated when requests were placed: a consumer of finished requests."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._money = Tally(
@@ -99,5 +99,5 @@ class MoneyTally:
         for leg in record.legs:
             considered = leg.decision.considered
             costs = considered[0].costs if considered else None
-            if costs is not None and costs.money_micros is not None and leg.place is not None:
+            if costs is not None and costs.money_micros is not None:
                 self._money.add(leg.place.region, costs.currency, amount=costs.money_micros / MICROS)

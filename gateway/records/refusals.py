@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.core.state import GatewayState
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, Place, RequestId, TenantName
 from gateway.ground.clock import Clock
 from gateway.records.decisions import REFUSED, ExplainedRefusal, ExplainedRequest
-from gateway.records.ledger import Ledger
 from gateway.request.callers import KeyId
 
 REMEMBERED_MAX = 1024
@@ -47,7 +47,7 @@ class Refusals:
         self,
         gateway_id: GatewayId,
         place: Place,
-        ledger: Ledger,
+        core: GatewayState,
         *,
         count: Callable[[str, TenantName | None], None],
         clock: Clock,
@@ -55,7 +55,7 @@ class Refusals:
     ) -> None:
         self._gateway_id = gateway_id
         self._place = place
-        self._ledger = ledger
+        self._core = core
         self._count = count
         self._clock = clock
         self._lines = _Lines(log)
@@ -68,7 +68,7 @@ class Refusals:
     def take(self, refusal: Refusal) -> None:
         now_ns = self._clock.now_ns()
         self._count(refusal.reason, refusal.tenant)
-        self._lines.write(refusal, now_ns, names_tenant=self._ledger.policy.logging.tenant)
+        self._lines.write(refusal, now_ns, names_tenant=self._core.policy.logging.tenant)
         if refusal.request_id is not None:
             self._latest.pop(refusal.request_id, None)
             self._latest[refusal.request_id] = refusal, now_ns

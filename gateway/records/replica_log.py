@@ -3,14 +3,12 @@ replicas' state from the core, and decides nothing."""
 
 from __future__ import annotations
 
-from typing import Final
-
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.effects import Effect
-from gateway.core.events import AssignmentApplied, Event, ReplicasObserved, TimePassed
+from gateway.core.events import AssignmentApplied, ReplicasObserved, TimePassed
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.vocabulary import ReplicaId, Standing
+from gateway.request.driver import GatewayStep, GatewaySubscriptions
 
 LINE_EVERY_NS = 1_000_000_000
 """Minimum distance of two lines on one replica and one direction, so that a flapping replica does not flood the log."""
@@ -29,22 +27,25 @@ class ReplicaLog:
         """Times of the last `up` and the last `down` line of each replica."""
         self._reachable = 0
         """Bits of reachable replicas at the last look after which no line was still due."""
+        self.subscriptions: GatewaySubscriptions = {
+            ReplicasObserved: self._observed,
+            TimePassed: self._time_passed,
+            AssignmentApplied: self._assigned,
+        }
 
-    watches: Final = frozenset[type]([ReplicasObserved, TimePassed, AssignmentApplied])
+    def _observed(self, step: GatewayStep, event: ReplicasObserved) -> None:
+        is_up = self._is_up
+        if any(is_up.get(each.replica_id) is not each.healthy for each in event.observations):
+            self._look(step.now_ns)
 
-    def on_step(self, now_ns: int, event: Event, _effects: list[Effect]) -> None:
-        """Look for changes after events that may bring some; most events are dismissed by one comparison."""
-        if isinstance(event, ReplicasObserved):
-            is_up = self._is_up
-            if any(is_up.get(each.replica_id) is not each.healthy for each in event.observations):
-                self._look(now_ns)
-        elif isinstance(event, TimePassed):
-            if self._replicas.reachable != self._reachable:
-                self._look(now_ns)
-        elif isinstance(event, AssignmentApplied):
-            ours = {each.replica_id for each in event.replicas}
-            for gone in self._is_up.keys() - ours:
-                del self._is_up[gone], self._told_ns[gone]
+    def _time_passed(self, step: GatewayStep, _event: TimePassed) -> None:
+        if self._replicas.reachable != self._reachable:
+            self._look(step.now_ns)
+
+    def _assigned(self, _step: GatewayStep, event: AssignmentApplied) -> None:
+        ours = {each.replica_id for each in event.replicas}
+        for gone in self._is_up.keys() - ours:
+            del self._is_up[gone], self._told_ns[gone]
 
     def _look(self, now_ns: int) -> None:
         is_all_told = True

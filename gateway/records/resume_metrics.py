@@ -5,18 +5,17 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from gateway.core.effects import EndRequest, StartLeg
-from gateway.core.events import LegEnded
+from gateway.core.effects import EndRequest
+from gateway.core.requests import LegState, RequestRecord
 from gateway.core.vocabulary import LegResult, RequestProfile
 from gateway.ground.series import Tally
-from gateway.records.ledger import LegRecord, RequestRecord
 from gateway.request.legs import RequestSummary
 
 _BREAKS = frozenset({LegResult.FAILED, LegResult.BUSY, LegResult.REFUSED})
 
 
 class ResumeMetrics:
-    """Counters of broken and resumed answers. The gateway's metrics pass on legs and ends with their records."""
+    """Counters of broken and resumed answers: a consumer of finished requests."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._broken = Tally(
@@ -46,26 +45,28 @@ class ResumeMetrics:
         for each in (self._broken, self._resumes, self._ended, self._tokens, self._dropped):
             registry.register(each)
 
-    def leg_ended(self, leg: LegRecord, event: LegEnded) -> None:
-        if leg.first_token_ns is not None and event.result in _BREAKS:
-            self._broken.add(leg.target.kind, event.result, "no" if event.rest is None else "yes")
-
-    def leg_started(self, record: RequestRecord, order: StartLeg) -> None:
-        """Count a resume, unless the leg is another try with the same rest of the answer."""
-        before = [leg for leg in record.legs if leg.attempt < order.attempt]
-        if order.leg > 1 or not before or before[-1].resume == order.resume:
-            return
-        self._resumes.add(order.target.kind)
-        said = (leg.ended.output_tokens for leg in reversed(before) if leg.ended is not None and leg.ended.rest)
-        self._tokens.add(amount=next(said, None) or 0)
-
-    def request_ended(self, record: RequestRecord, end: EndRequest) -> None:
-        if record.legs and record.legs[-1].resume:
-            self._ended.add(end.outcome)
-
     def on_finished(
-        self, _profile: RequestProfile, _end: EndRequest, summary: RequestSummary, _record: RequestRecord | None
+        self, _profile: RequestProfile, _end: EndRequest, summary: RequestSummary, record: RequestRecord | None
     ) -> None:
-        """Count a dropped transcript; the ledger calls this for each finished request."""
+        """Count a finished request's broken and resumed legs, and a dropped transcript."""
         if summary.transcript_dropped:
             self._dropped.add()
+        if record is None:
+            return
+        for leg in record.legs:
+            ended = leg.ended
+            if leg.first_token_ns is not None and ended is not None and ended.result in _BREAKS:
+                self._broken.add(leg.target.kind, ended.result, "no" if ended.rest is None else "yes")
+            if leg.resume and leg.number == 1:
+                self._count_resume(record, leg)
+        if record.legs and record.legs[-1].resume and record.end is not None and not record.is_control:
+            self._ended.add(record.end.outcome)
+
+    def _count_resume(self, record: RequestRecord, leg: LegState) -> None:
+        """Count a resume, unless the leg is another try with the same rest of the answer."""
+        before = [each for each in record.legs if each.attempt < leg.attempt]
+        if not before or before[-1].resume == leg.resume:
+            return
+        self._resumes.add(leg.target.kind)
+        said = (each.ended.output_tokens for each in reversed(before) if each.ended is not None and each.ended.rest)
+        self._tokens.add(amount=next(said, None) or 0)

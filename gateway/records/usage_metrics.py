@@ -11,9 +11,9 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from gateway.core.effects import EndRequest
+from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import Outcome, RequestProfile, Target, TargetKind, TenantName
 from gateway.ground.series import Distribution, Tally
-from gateway.records.ledger import RequestRecord
 from gateway.records.model_labels import ModelLabels
 from gateway.request.legs import RequestSummary
 from gateway.request.usage import Counted, TokensUsed, tokens_used
@@ -27,7 +27,7 @@ _SECOND_NS = 1_000_000_000
 
 
 class UsageMetrics:
-    """Consumer of the ledger's finished requests."""
+    """Consumer of finished requests."""
 
     def __init__(
         self, registry: CollectorRegistry, models: ModelLabels, tenant_label: Callable[[TenantName], str]

@@ -1,24 +1,36 @@
 """Driver of a live gateway's core: performs its effects in real time and holds a mailbox for each open request.
 
-It decides nothing, and it starts a leg before observers see the step.
+It decides nothing, and it starts a leg before observers see the step. It has the record of each request until the
+request's owner is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from gateway.core.effects import Effect, EndRequest, PublishLoad, RecordShadow, SampleProgress, StartLeg
-from gateway.core.events import Event, ProgressSampled, TimePassed
+from gateway.core.events import Event, ForwardArrived, ProgressSampled, RequestArrived, TimePassed
+from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import LoadReport, Outcome, RequestId
 from gateway.ground.clock import Clock
-from gateway.ground.pump import TAIL_STEPS_DEFAULT, Core, Crash, Observer, Pump, Step
+from gateway.ground.pump import TAIL_STEPS_DEFAULT, Core, Crash, Observer, Pump, Step, Subscriptions
 from gateway.request.mailbox import Mailbox, cancelled
 from gateway.request.progress import ProgressBoard
 
 GatewayStep: TypeAlias = Step[Event, Effect]
 GatewayCrash: TypeAlias = Crash[Event, Effect]
 GatewayObserver: TypeAlias = Observer[Event, Effect]
+GatewaySubscriptions: TypeAlias = Subscriptions[Event, Effect]
+
+
+class RecordingCore(Core[Event, Effect], Protocol):
+    """Core that the driver runs."""
+
+    @property
+    def arrived(self) -> RequestRecord | None:
+        """Record of the request that arrived last."""
+        ...
 
 
 class Driver(Pump[Event, Effect]):
@@ -26,7 +38,7 @@ class Driver(Pump[Event, Effect]):
 
     def __init__(
         self,
-        core: Core[Event, Effect],
+        core: RecordingCore,
         clock: Clock,
         *,
         observers: Iterable[GatewayObserver] = (),
@@ -34,6 +46,9 @@ class Driver(Pump[Event, Effect]):
         tail_steps: int = TAIL_STEPS_DEFAULT,
     ) -> None:
         super().__init__(core, clock, TimePassed(), observers=observers, on_crash=on_crash, tail_steps=tail_steps)
+        self._arrivals = core
+        self.requests: dict[RequestId, RequestRecord] = {}
+        """Records of the requests whose owners are not done; of two with the same id, the later one."""
         self._publish: Callable[[LoadReport], None] | None = None
         self._mailboxes: dict[RequestId, Mailbox] = {}
         self.progress = ProgressBoard()
@@ -58,6 +73,19 @@ class Driver(Pump[Event, Effect]):
         if self.crash is not None:
             mailbox.deliver(_end_after_crash(request_id))
         return mailbox
+
+    def begin(self, arrival: RequestArrived | ForwardArrived) -> RequestRecord | None:
+        """Submit a request's arrival. Return the record that the core keeps of it; None after a crash."""
+        self.submit(arrival)
+        record = None if self.crash is not None else self._arrivals.arrived
+        if record is not None and record.refusal is None:
+            self.requests[record.request_id] = record
+        return record
+
+    def done(self, record: RequestRecord) -> None:
+        """Let go of the record of a request whose owner is done."""
+        if self.requests.get(record.request_id) is record:
+            del self.requests[record.request_id]
 
     def perform(self, effect: Effect) -> None:
         if isinstance(effect, PublishLoad):

@@ -15,6 +15,7 @@ from typing import assert_never
 
 from gateway.core.effects import AcceptForward, EndRequest, RefuseForward, StartLeg
 from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
+from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import LegResult, LegRole, Outcome, RefusalReason, RequestProfile, TargetKind
 from gateway.ground.clock import Clock
 from gateway.request.driver import Driver
@@ -49,8 +50,11 @@ class OwnerContext:
     start_task: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
     """Starts the task of a leg that runs beside another leg of its request."""
     settings: RelaySettings = field(default_factory=RelaySettings)
-    on_finished: Callable[[RequestProfile, EndRequest, RequestSummary], None] | None = None
-    """Called once for each request that this gateway took, however it ended."""
+    on_finished: Callable[[RequestProfile, EndRequest, RequestSummary, RequestRecord | None], None] | None = None
+    """Called once for each request that this gateway took, however it ended. The record is None if the request came
+    after a crash of the core."""
+    on_refused: Callable[[RequestProfile, RequestRecord], None] | None = None
+    """Called once for each forward that the core refused."""
     prompt_key: Callable[[RequestProfile], bytes] | None = None
     """Key of a prompt for output-length histories; None where no history is kept."""
     compare: Compare | None = None
@@ -74,6 +78,7 @@ class RequestOwner:
         "_driver",
         "_mailbox",
         "_nonce",
+        "_record",
         "_relay",
         "_sink",
         "_summary",
@@ -104,6 +109,7 @@ class RequestOwner:
         self._arrived_ns = context.clock.now_ns()
         self._beside: list[asyncio.Task[None]] = []
         """Tasks of the legs that run beside the first one."""
+        self._record: RequestRecord | None = None
         self._nonce = b""
         """Random bytes drawn with the first leg that runs only a part."""
         self._relay = Relay(
@@ -140,7 +146,7 @@ class RequestOwner:
         try:
             with self._mailbox:
                 try:
-                    self._driver.submit(self._arrival)
+                    self._record = self._driver.begin(self._arrival)
                     end = await self._follow_orders()
                 finally:
                     if self._beside:
@@ -166,13 +172,18 @@ class RequestOwner:
                     assert_never(order)
 
     def _report(self) -> None:
-        """Report the end of the request, if it has one: each request but a refused forward does once the mailbox is
+        """Hand over the request with its record: each request but a refused forward has ended once the mailbox is
         closed. Observers are told first, so that they have seen the request up to its end."""
         self._summary.transcript_dropped = self._relay.transcript_dropped
         self._summary.duration_ns = self._context.clock.now_ns() - self._arrived_ns
-        if self._mailbox.end is not None and self._context.on_finished is not None:
-            self._driver.tell_observers()
-            self._context.on_finished(self._arrival.profile, self._mailbox.end, self._summary)
+        context, profile, record = self._context, self._arrival.profile, self._record
+        self._driver.tell_observers()
+        if record is not None:
+            self._driver.done(record)
+        if self._mailbox.end is not None and context.on_finished is not None:
+            context.on_finished(profile, self._mailbox.end, self._summary, record)
+        elif record is not None and record.refusal is not None and context.on_refused is not None:
+            context.on_refused(profile, record)
 
     def _run_beside(self, order: StartLeg) -> None:
         """Start a task for a further leg. The callback ends the leg even if the task is cancelled before its first

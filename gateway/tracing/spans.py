@@ -1,5 +1,5 @@
 """Spans of a finished request: the request itself, each wait and placement, each leg, its first token, and each resume.
-They are made afterwards from the ledger's record; pure, and without OpenTelemetry.
+They are made afterwards from the record that the core has kept; pure, and without OpenTelemetry.
 
 No span holds text of a request or an answer, a key or a client's address; a tenant only where the policy lets logs name
 it. Text from other programs stays out: a failure is named by its class, never by its detail.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gateway.core.effects import EndRequest
+from gateway.core.requests import LegState, RequestRecord
 from gateway.core.residency import LoggingRule
 from gateway.core.vocabulary import (
     Candidate,
@@ -24,7 +25,7 @@ from gateway.core.vocabulary import (
 )
 from gateway.ground.values import MILLISECOND_NS, SECOND_NS
 from gateway.records.decisions import decision_id
-from gateway.records.ledger import LegRecord, RequestRecord, rule_applied
+from gateway.records.finished import rule_applied
 from gateway.request.engine_api import (
     CHAT_PATH,
     COMPLETIONS_PATH,
@@ -190,7 +191,7 @@ def _came(record: RequestRecord) -> Mapping[str, Attribute | None]:
     return {
         "nightside.residency.policy": record.policy.digest,
         "nightside.origin.gateway": None if origin is None else origin.gateway_id,
-        "nightside.origin.region": None if origin is None else origin.policy.place.region,
+        "nightside.origin.region": None if origin is None else origin.place.region,
         "nightside.hops.in_region": 0 if origin is None else origin.hops.in_region,
         "nightside.hops.cross_region": 0 if origin is None else origin.hops.cross_region,
         "nightside.shadow.target": None if record.shadow is None else str(record.shadow.target),
@@ -219,9 +220,9 @@ class _Teller:
         if not self._record.legs and self._request.ended_ns > since_ns:
             yield self._inner("wait", since_ns, self._request.ended_ns, {})
 
-    def leg(self, leg: LegRecord) -> Iterator[Span]:
+    def leg(self, leg: LegState) -> Iterator[Span]:
         """Spans of a leg: its placement, its resume, the leg itself, and its first token."""
-        leg_id = self._request.trace.leg_id(leg.attempt, leg.leg)
+        leg_id = self._request.trace.leg_id(leg.attempt, leg.number)
         yield self._placement(leg)
         if leg.resume:
             yield self._resume(leg)
@@ -229,12 +230,10 @@ class _Teller:
         if leg.first_token_ns is not None:
             yield Span("first_token", fresh_span_id(), leg_id, leg.started_ns, leg.first_token_ns, self._number(leg))
 
-    def _placement(self, leg: LegRecord) -> Span:
+    def _placement(self, leg: LegState) -> Span:
         """Placement as a span of no duration: the wait before it has a span of its own."""
         decision, pool = leg.decision, leg.decision.pool
-        policy, why = None, None
-        if leg.place is not None:
-            policy, why = rule_applied(self._request.profile, self._record, leg, leg.place)
+        policy, why = rule_applied(self._request.profile, self._record, leg)
         attributes: Mapping[str, Attribute | None] = {
             **self._number(leg),
             **_about(leg),
@@ -243,7 +242,7 @@ class _Teller:
             "nightside.placement.waited_ms": decision.waited_ns // MILLISECOND_NS,
             "nightside.prefix.matched_blocks": decision.matched_blocks,
             "nightside.prefix.prompt_blocks": decision.prompt_blocks,
-            "nightside.residency.policy": None if policy is None else policy.digest,
+            "nightside.residency.policy": policy.digest,
             "nightside.residency.rule": why,
             "nightside.pool": None if pool is None else pool.pool,
             "nightside.pool.step": None if pool is None else str(pool.step),
@@ -252,7 +251,7 @@ class _Teller:
         at_ns = leg.started_ns
         return Span("placement", fresh_span_id(), self._own_id, at_ns, at_ns, _said(attributes), happenings=candidates)
 
-    def _resume(self, leg: LegRecord) -> Span:
+    def _resume(self, leg: LegState) -> Span:
         """Pause that the client saw, from the break to the next token."""
         earlier = [each.ended_ns for each in self._record.legs if each.attempt < leg.attempt and each.ended_ns]
         since_ns = max(earlier, default=leg.started_ns)
@@ -260,7 +259,7 @@ class _Teller:
         attributes = {**self._number(leg), "nightside.resume": leg.resume}
         return self._inner("resume", min(since_ns, until_ns), until_ns, attributes)
 
-    def _run(self, leg: LegRecord, leg_id: str) -> Span:
+    def _run(self, leg: LegState, leg_id: str) -> Span:
         request, ended, server = self._request, leg.ended, self._server_of(leg.target)
         is_peer, is_error = leg.target.kind is TargetKind.PEER, leg.result not in _NO_FAULT
         first_ns = None if leg.first_token_ns is None else leg.first_token_ns - leg.started_ns
@@ -297,11 +296,11 @@ class _Teller:
     def _inner(self, name: str, start_ns: int, end_ns: int, attributes: Attributes) -> Span:
         return Span(name, fresh_span_id(), self._own_id, start_ns, end_ns, attributes)
 
-    def _number(self, leg: LegRecord) -> Attributes:
-        named = decision_id(self._gateway_id, self._record.request_id, leg.attempt, leg.leg)
-        return {"nightside.decision.id": named, "nightside.attempt": leg.attempt, "nightside.leg": leg.leg}
+    def _number(self, leg: LegState) -> Attributes:
+        named = decision_id(self._gateway_id, self._record.request_id, leg.attempt, leg.number)
+        return {"nightside.decision.id": named, "nightside.attempt": leg.attempt, "nightside.leg": leg.number}
 
-    def _ended_ns(self, leg: LegRecord) -> int:
+    def _ended_ns(self, leg: LegState) -> int:
         return self._request.ended_ns if leg.ended_ns is None else leg.ended_ns
 
 
@@ -319,13 +318,13 @@ def _name(request: FinishedRequest, role: LegRole = LegRole.WHOLE) -> str:
     return f"{operation} {request.model}".rstrip()
 
 
-def _about(leg: LegRecord) -> Mapping[str, Attribute | None]:
+def _about(leg: LegState) -> Mapping[str, Attribute | None]:
     place = leg.place
     return {
         "nightside.target.kind": str(leg.target.kind),
         "nightside.target.id": leg.target.id,
-        "nightside.target.region": None if place is None else place.region,
-        "nightside.target.jurisdiction": None if place is None else place.jurisdiction,
+        "nightside.target.region": place.region,
+        "nightside.target.jurisdiction": place.jurisdiction,
     }
 
 

@@ -12,11 +12,13 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import GatewayConfig
 from gateway.core.effects import EndRequest
+from gateway.core.requests import RequestRecord
+from gateway.core.state import GatewayState
 from gateway.core.vocabulary import RequestProfile
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
 from gateway.ground.values import SECOND_NS
-from gateway.records.ledger import Ledger, RequestRecord, ServesModel, names_served_model
+from gateway.records.finished import ServesModel, names_served_model
 from gateway.records.trace_metrics import NOT_KEPT, TraceMetrics
 from gateway.request.legs import OutboundRequest, RequestSummary
 from gateway.request.trace_context import RequestTrace
@@ -31,7 +33,7 @@ class Tracing:
     def __init__(
         self,
         config: GatewayConfig,
-        ledger: Ledger,
+        core: GatewayState,
         metrics: TraceMetrics,
         *,
         serves: ServesModel,
@@ -54,7 +56,7 @@ class Tracing:
             batch_max=settings.batch_max,
             interval_s=settings.interval_ns / SECOND_NS,
         )
-        self._ledger = ledger
+        self._core = core
         self._metrics = metrics
         self._serves = serves
         self._clock = clock
@@ -71,7 +73,7 @@ class Tracing:
     def on_finished(
         self, profile: RequestProfile, end: EndRequest, summary: RequestSummary, record: RequestRecord | None
     ) -> None:
-        """Sample a finished request, which the ledger hands over."""
+        """Sample a finished request."""
         trace = summary.trace
         if trace is None:
             return
@@ -90,7 +92,7 @@ class Tracing:
                 kept,
                 ended_ns=now_ns,
                 wall_offset_ns=self._clock.wall_ns() - now_ns,
-                logging=self._ledger.policy.logging,
+                logging=self._core.policy.logging,
                 is_model_known=names_served_model(profile, record, self._serves),
             )
         )

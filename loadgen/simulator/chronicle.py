@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import assert_never
+from typing import Any, assert_never
 
 from gateway.core import effects as ordered
 from gateway.core import events
@@ -65,50 +65,60 @@ class Chronicle:
         self._lines.clear()
 
 
-def _event_in_words(event: Event) -> str:  # noqa: PLR0911 - one line for each event
-    match event:
-        case events.ReplicasObserved():
-            seen = (f"{o.replica_id}:{o.healthy:d}/{o.running}/{o.waiting}" for o in event.observations)
-            return f"replicas {' '.join(seen)}"
-        case events.PeersObserved():
-            heard = (f"{o.report.gateway_id}#{o.report.sequence}@{o.generated_ns}" for o in event.observations)
-            return f"peers {' '.join(heard)}"
-        case events.RequestArrived():
-            return f"arrived {_profile_in_words(event.profile)} by {event.deadline_ns}"
-        case events.ForwardArrived():
-            return f"forward {_profile_in_words(event.profile)} of {event.origin_gateway_id} by {event.deadline_ns}"
-        case events.LegEnded():
-            return f"ended {_leg_in_words(event)} {event.result} {event.refusal or ''} {event.detail}"
-        case events.FirstToken() | events.LegAccepted() | events.ResponseStored():
-            return f"{type(event).__name__} {_leg_in_words(event)}"
-        case events.RequestAbandoned():
-            return f"abandoned {event.request_id}"
-        case events.TargetLost():
-            return f"lost {event.target} {event.detail}"
-        case events.PolicyApplied():
-            return f"policy {event.policy.digest}"
-        case events.AssignmentApplied():
-            return f"assignment {event.version}"
-        case events.ProgressSampled():
-            return f"progress {event.pool} {sum(each.output_tokens for each in event.progress)}"
-        case events.DecodeHistoryRestored() | events.PredictorFitted() | events.ArtifactReady():
-            return f"{type(event).__name__} {event.pool}"
-        case events.TokensSettled():
-            return f"settled {event.request_id} {event.tokens}"
-        case events.TokenBudgetRestored():
-            return f"{type(event).__name__} {len(event.snapshot.ratios)}"
-        case events.PricesChanged():
-            return f"prices {'none' if event.prices is None else event.prices.digest}"
-        case (
-            events.TimePassed()
-            | events.ConfigApplied()
-            | events.DrainRequested()
-            | events.DrainLifted()
-            | events.LockdownChanged()
-        ):
-            return type(event).__name__
-        case _ as never:
-            assert_never(never)
+def _event_in_words(event: Event) -> str:
+    """Line for an event: its own wording, or else the name of its type."""
+    words = _WORDS.get(type(event))
+    return type(event).__name__ if words is None else words(event)
+
+
+def _replicas_in_words(event: events.ReplicasObserved) -> str:
+    seen = (f"{o.replica_id}:{o.healthy:d}/{o.running}/{o.waiting}" for o in event.observations)
+    return f"replicas {' '.join(seen)}"
+
+
+def _peers_in_words(event: events.PeersObserved) -> str:
+    heard = (f"{o.report.gateway_id}#{o.report.sequence}@{o.generated_ns}" for o in event.observations)
+    return f"peers {' '.join(heard)}"
+
+
+def _forward_in_words(event: events.ForwardArrived) -> str:
+    return f"forward {_profile_in_words(event.profile)} of {event.origin_gateway_id} by {event.deadline_ns}"
+
+
+def _prices_in_words(event: events.PricesChanged) -> str:
+    return f"prices {'none' if event.prices is None else event.prices.digest}"
+
+
+def _named_with_leg(event: events.FirstToken | events.LegAccepted | events.ResponseStored) -> str:
+    return f"{type(event).__name__} {_leg_in_words(event)}"
+
+
+def _named_with_pool(event: events.DecodeHistoryRestored | events.PredictorFitted | events.ArtifactReady) -> str:
+    return f"{type(event).__name__} {event.pool}"
+
+
+_WORDS: dict[type, Callable[[Any], str]] = {
+    events.ReplicasObserved: _replicas_in_words,
+    events.PeersObserved: _peers_in_words,
+    events.RequestArrived: lambda event: f"arrived {_profile_in_words(event.profile)} by {event.deadline_ns}",
+    events.ForwardArrived: _forward_in_words,
+    events.LegEnded: lambda event: f"ended {_leg_in_words(event)} {event.result} {event.refusal or ''} {event.detail}",
+    events.FirstToken: _named_with_leg,
+    events.LegAccepted: _named_with_leg,
+    events.ResponseStored: _named_with_leg,
+    events.RequestAbandoned: lambda event: f"abandoned {event.request_id}",
+    events.TargetLost: lambda event: f"lost {event.target} {event.detail}",
+    events.PolicyApplied: lambda event: f"policy {event.policy.digest}",
+    events.AssignmentApplied: lambda event: f"assignment {event.version}",
+    events.ProgressSampled: lambda event: f"progress {event.pool} {sum(each.output_tokens for each in event.progress)}",
+    events.DecodeHistoryRestored: _named_with_pool,
+    events.PredictorFitted: _named_with_pool,
+    events.ArtifactReady: _named_with_pool,
+    events.TokensSettled: lambda event: f"settled {event.request_id} {event.tokens}",
+    events.TokenBudgetRestored: lambda event: f"{type(event).__name__} {len(event.snapshot.ratios)}",
+    events.PricesChanged: _prices_in_words,
+}
+"""Wording by type of event, where the line says more than the type's name."""
 
 
 def _leg_in_words(of: _OfALeg) -> str:

@@ -13,10 +13,10 @@ import pydantic
 import pytest
 import pytest_asyncio
 
-from gateway.core.effects import Effect
-from gateway.core.events import Event, RequestArrived
+from gateway.core.events import RequestArrived
 from gateway.core.vocabulary import RequestProfile
 from gateway.request.bodies import RESERVED_FIELDS
+from gateway.request.driver import GatewaySubscriptions
 from tests.fakes.engine import GOOD_ANSWER, GOOD_STREAM, Exchange, answer, stream
 from tests.hostile.json_bodies import JSON_CASES, RESPONSES, JsonCase
 from tests.support.hostile import Besieged, besieged, sent
@@ -53,10 +53,9 @@ class Decisions:
 
     def __init__(self) -> None:
         self.profiles: list[RequestProfile] = []
-
-    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        if isinstance(event, RequestArrived):
-            self.profiles.append(event.profile)
+        self.subscriptions: GatewaySubscriptions = {
+            RequestArrived: lambda _, event: self.profiles.append(event.profile)
+        }
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -26,7 +26,7 @@ from gateway.core.config import (
     ResumeConfig,
 )
 from gateway.core.description import describe, gauges_of
-from gateway.core.effects import Effect, EndRequest
+from gateway.core.effects import EndRequest
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import (
@@ -42,11 +42,12 @@ from gateway.core.vocabulary import (
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.ground.clock import Clock
+from gateway.ground.pump import Step
 from gateway.http.admin import AdminSources, make_admin_app
 from gateway.http.app import Api, make_runner
 from gateway.http.settings import HttpSettings
 from gateway.http.sink import HttpSink
-from gateway.request.driver import Driver
+from gateway.request.driver import Driver, GatewayStep, GatewaySubscriptions
 from gateway.request.event_scanner import EventScanner
 from gateway.request.legs import RequestSummary
 from gateway.request.owner import OwnerContext
@@ -104,15 +105,16 @@ class Edge:
         self.has_finished = Tally()
         self.clock = Clock()
         self.core = GatewayCore(GatewayId("us-1"), US, seed=1)
+        self.subscriptions: GatewaySubscriptions = {Step: self._step_taken}
         self.driver = Driver(self.core, self.clock, observers=[self])
         self.url = ""
 
-    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        self.events.append(event)
-        if isinstance(event, events.RequestArrived):
+    def _step_taken(self, step: GatewayStep, _told: GatewayStep) -> None:
+        self.events.append(step.event)
+        if isinstance(step.event, events.RequestArrived):
             self.arrived.add()
 
-    def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
+    def on_finished(self, _profile: RequestProfile, end: EndRequest, summary: RequestSummary, _record: object) -> None:
         self.finished.append((end, summary))
         self.has_finished.add()
 

@@ -1,44 +1,48 @@
-"""A core whose steps are reported to a ledger and other observers, with the part of an owner that ends a request."""
+"""A core whose steps are reported to observers, with the part of an owner that hands a finished request over."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from gateway.core import events
-from gateway.core.effects import Effect, EndRequest
+from gateway.core.effects import Effect
 from gateway.core.events import Event
+from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import (
     LegResult,
-    Outcome,
+    LegRole,
     RefusalReason,
-    ReplicaId,
     RequestId,
     RequestProfile,
-    replica_target,
 )
-from gateway.records.ledger import Ledger
+from gateway.records.finished import FinishedRequests
 from gateway.request.driver import GatewayObserver
 from gateway.request.legs import RanAt, RequestSummary
-from tests.support.core import MS, SECOND, US, Desk, profile
-from tests.support.orders import forward_from_eu, leg_order
+from tests.support.core import MS, SECOND, Desk, profile
+from tests.support.orders import forward_from_eu
+from tests.support.second_legs import open_leg
+from tests.support.steps import tell_step
 
 FAILS = {1: (LegResult.FAILED, LegResult.CANCELLED), 2: (LegResult.CANCELLED, LegResult.FAILED)}
 """Results of both legs, by the leg that fails."""
 
 
 class Followed:
-    """Core and ledger at the gateway us-1."""
+    """Core at the gateway us-1, its observers, and the consumers of its finished requests."""
 
-    def __init__(self, core: Desk, *, open_max: int = 100) -> None:
+    def __init__(self, core: Desk) -> None:
         self.desk = core
-        self.ledger = Ledger(US, open_max=open_max)
+        self.finished = FinishedRequests()
+        self.refused: list[Callable[[RequestProfile, RequestRecord], None]] = []
+        """Consumers of refused forwards."""
         self.profiles: dict[str, RequestProfile] = {}
-        self.ends: dict[str, EndRequest] = {}
-        self._observers: list[GatewayObserver] = [self.ledger]
+        self.requests: dict[str, RequestRecord] = {}
+        """Records of the requests that are not finished; of two with the same id, the later one."""
+        self._observers: list[GatewayObserver] = []
 
     def watch(self, observers: Iterable[GatewayObserver] = ()) -> None:
-        """Add observers after the ledger, and report the core's assignment and policy to all."""
+        """Add observers, and report the core's assignment and policy to them."""
         self._observers += observers
         replicas = tuple(state.spec for state in self.desk.core.replicas)
         peers = tuple(state.spec for state in self.desk.core.peers)
@@ -49,8 +53,7 @@ class Followed:
         """Report a step that the core has not taken."""
         told = list(effects)
         for observer in self._observers:
-            observer.on_step(self.desk.now_ns, event, told)
-        self.ends |= {each.request_id: each for each in told if isinstance(each, EndRequest)}
+            tell_step(observer, self.desk.now_ns, event, told)
 
     def tell(self, event: Event) -> None:
         self.step(event, self.desk.tell(event))
@@ -60,16 +63,16 @@ class Followed:
         self.step(events.TimePassed(), self.desk.probe())
 
     def ask(self, request_id: str, **changes: object) -> None:
-        self.tell(self._arrival(request_id, **changes))
+        made = self.profiles[request_id] = replace(profile(request_id), **changes)  # type: ignore[arg-type]
+        self._begin(events.RequestArrived(made, self.desk.now_ns + 60 * SECOND))
 
     def forward(self, request_id: str, **changes: object) -> None:
         made = self.profiles[request_id] = profile(request_id)
         arrival = forward_from_eu(made, self.desk.now_ns + 60 * SECOND)
-        self.tell(replace(arrival, **changes))  # type: ignore[arg-type]
+        self._begin(replace(arrival, **changes))  # type: ignore[arg-type]
 
     def first_token(self, request_id: str, attempt: int = 1, leg: int = 1) -> None:
-        event = events.FirstToken(RequestId(request_id), attempt, leg)
-        self.step(event, self.desk.tell(event) if leg == 1 else ())
+        self.tell(events.FirstToken(RequestId(request_id), attempt, leg))
 
     def end(
         self, request_id: str, result: LegResult = LegResult.COMPLETED, attempt: int = 1, **more: int | str
@@ -78,9 +81,11 @@ class Followed:
         self.tell(events.LegEnded(RequestId(request_id), attempt, 1, result, refusal, **more))  # type: ignore[arg-type]
 
     def finish(self, request_id: str, ran_at: RanAt | None = None, **more: object) -> None:
-        """Report the end of a request as its owner does, after the core's last effect."""
+        """Hand over an ended request as its owner does, after the core's last effect."""
+        record = self.requests.pop(request_id)
+        assert record.end is not None, "it has ended"
         summary = RequestSummary(ran_at=ran_at, **more)  # type: ignore[arg-type]
-        self.ledger.on_finished(self.profiles.pop(request_id), self.ends.pop(request_id), summary)
+        self.finished.on_finished(self.profiles.pop(request_id), record.end, summary, record)
 
     def serve(self, *request_ids: str) -> None:
         for request_id in request_ids:
@@ -89,18 +94,26 @@ class Followed:
             self.finish(request_id)
 
     def two_legs(self, request_id: str) -> None:
-        """Report one attempt with two legs, at r0 and r1, that the core has not made."""
-        started = [leg_order(request_id, leg, replica_target(ReplicaId(f"r{leg - 1}"))) for leg in (1, 2)]
-        self.step(self._arrival(request_id), started)
+        """Ask for a request that runs at r0, and open a second leg of its attempt at r1."""
+        self.ask(request_id)
+        order = open_leg(self.desk.core, request_id, LegRole.WHOLE, "r1", self.desk.now_ns)
+        self.desk.checker.after(events.TimePassed(), [order], self.desk.now_ns)
+        self.step(events.TimePassed(), [order])
 
-    def two_ends(self, request_id: str, results: Iterable[LegResult], outcome: Outcome | None = None) -> None:
-        """Report the end of both legs, a millisecond apart, and that of the request if an outcome is given."""
-        for leg, result in enumerate(results, start=1):
-            end = EndRequest(RequestId(request_id), outcome, "", 1) if outcome and leg == 2 else None
+    def two_ends(self, request_id: str, results: tuple[LegResult, LegResult]) -> None:
+        """End both legs, a millisecond apart; the one that is cancelled, because of the other, ends last."""
+        legs = sorted(enumerate(results, start=1), key=lambda each: each[1] is LegResult.CANCELLED)
+        for leg, result in legs:
             self.desk.now_ns += MS
-            ended = events.LegEnded(RequestId(request_id), 1, leg, result, None, 7, 11)
-            self.step(ended, () if end is None else (end,))
+            self.tell(events.LegEnded(RequestId(request_id), 1, leg, result, None, 7, 11))
 
-    def _arrival(self, request_id: str, **changes: object) -> events.RequestArrived:
-        made = self.profiles[request_id] = replace(profile(request_id), **changes)  # type: ignore[arg-type]
-        return events.RequestArrived(made, self.desk.now_ns + 60 * SECOND)
+    def _begin(self, arrival: events.RequestArrived | events.ForwardArrived) -> None:
+        effects = self.desk.tell(arrival)
+        record = self.desk.core.arrived
+        assert record is not None, "the core has begun it"
+        if record.refusal is None:
+            self.requests[record.request_id] = record
+        self.step(arrival, effects)
+        if record.refusal is not None:
+            for take in self.refused:
+                take(arrival.profile, record)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from gateway.core import events
 from gateway.core.config import AttemptConfig, CoreConfig, ObservationConfig
 from gateway.core.description import gauges_of
-from gateway.core.effects import Effect, EndRequest, RefuseForward, StartLeg
+from gateway.core.effects import EndRequest, RefuseForward, StartLeg
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import (
     Extra,
     GatewayId,
@@ -26,8 +27,9 @@ from gateway.core.vocabulary import (
     TargetKind,
 )
 from gateway.ground.clock import Clock
+from gateway.ground.pump import Step
 from gateway.request.answers import TokenUsage
-from gateway.request.driver import Driver
+from gateway.request.driver import Driver, GatewayStep, GatewaySubscriptions
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
 from gateway.request.owner import OwnerContext, RequestOwner
 from gateway.request.relay import RelaySettings
@@ -170,6 +172,9 @@ class Scene:
         self.events: list[Event] = []
         self.has_arrived = asyncio.Event()
         self.finished: list[tuple[RequestProfile, EndRequest, RequestSummary]] = []
+        self.records: list[RequestRecord | None] = []
+        """Records that were handed over with finished requests."""
+        self.refused: list[RequestRecord] = []
         self.seen_at_end: list[Event] = []
         """Events that the driver's observers had been told when the request was finished."""
         self.opened_at_arrival: int | None = None
@@ -182,6 +187,7 @@ class Scene:
         self.sink = RecordingSink()
         self.clock = Clock()
         self.core = GatewayCore(GatewayId("us-1"), US, seed=1)
+        self.subscriptions: GatewaySubscriptions = {Step: self._step_taken}
         self.driver = Driver(self.core, self.clock, observers=[self])
         config = CoreConfig(attempt=self.attempts, observation=NEVER_STALE)
         self.driver.submit(events.ConfigApplied(under(LAYERED, config)))
@@ -202,9 +208,9 @@ class Scene:
         now_ns = self.clock.now_ns()
         self.driver.submit(events.PeersObserved((PeerObservation(idle_report(1), now_ns, now_ns, 0, 0),)))
 
-    def on_step(self, now_ns: int, event: Event, effects: list[Effect]) -> None:
-        self.events.append(event)
-        if isinstance(event, events.RequestArrived):
+    def _step_taken(self, step: GatewayStep, _told: GatewayStep) -> None:
+        self.events.append(step.event)
+        if isinstance(step.event, events.RequestArrived):
             self.opened_at_arrival = self.opener.opened
             self.has_arrived.set()
 
@@ -213,8 +219,14 @@ class Scene:
         self.tasks.append(task)
         return task
 
-    def on_finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary) -> None:
+    def on_refused(self, _profile: RequestProfile, record: RequestRecord) -> None:
+        self.refused.append(record)
+
+    def on_finished(
+        self, profile: RequestProfile, end: EndRequest, summary: RequestSummary, record: RequestRecord | None
+    ) -> None:
         self.finished.append((profile, end, summary))
+        self.records.append(record)
         self.seen_at_end = list(self.events)
 
     def owner(
@@ -232,6 +244,7 @@ class Scene:
             self.start_task,
             self.settings,
             self.on_finished,
+            self.on_refused,
             on_fault=self.faults.append,
         )
         asked = replace(profile("r1"), is_control=is_control)

@@ -8,6 +8,7 @@ from gateway.core.effects import Effect, StartLeg
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.placement.placer import Placement
+from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import LegRole, PlacementReason, ReplicaId, RequestId
 
 
@@ -54,3 +55,7 @@ class OpensLegs:
 
     def next_wakeup_ns(self) -> int | None:
         return self.core.next_wakeup_ns()
+
+    @property
+    def arrived(self) -> RequestRecord | None:
+        return self.core.arrived

@@ -1,14 +1,14 @@
-"""Requests that a ledger followed to their end, as input for spans."""
+"""Finished requests, as input for spans."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from gateway.core.effects import EndRequest
+from gateway.core.requests import RequestRecord
 from gateway.core.residency import LoggingRule
 from gateway.core.vocabulary import GatewayId, RequestProfile, Target
 from gateway.ground.values import Address
-from gateway.records.ledger import RequestRecord
 from gateway.request.engine_api import CHAT_PATH
 from gateway.request.legs import RequestSummary
 from gateway.request.trace_context import RequestTrace, SpanName
@@ -33,14 +33,14 @@ def server_of(target: Target) -> Server | None:
 
 
 class Traced(Followed):
-    """Core and ledger at the gateway us-1; each finished request is kept."""
+    """Core at the gateway us-1; each finished request is kept."""
 
     def __init__(self, core: Desk | None = None, *, logging: LoggingRule | None = None, is_known: bool = True) -> None:
         super().__init__(core or desk())
-        self.finished: list[FinishedRequest] = []
+        self.kept: list[FinishedRequest] = []
         self._logging = logging or LoggingRule()
         self._is_known = is_known
-        self.ledger.hand_to(self._take)
+        self.finished.hand_to(self._take)
         self.watch()
 
     def _take(
@@ -49,14 +49,14 @@ class Traced(Followed):
         now_ns, made = self.desk.now_ns, summary.trace
         assert made is not None
         offset_ns = WALL_NS - now_ns
-        self.finished.append(
+        self.kept.append(
             FinishedRequest(
                 profile, end, summary, record, made, Kept.HEAD, now_ns, offset_ns, self._logging, self._is_known
             )
         )
 
     def spans(self) -> list[Span]:
-        (finished,) = self.finished
+        (finished,) = self.kept
         return spans_of(finished, GatewayId("us-1"), server_of)
 
 

@@ -89,7 +89,7 @@ class Resume(Feature):
         if request.parts is not None:
             part = _part_of(request)
             if part.count:
-                order.resume = part.begun = part.count
+                order.resume = leg.resume = part.begun = part.count
         profile = request.profile
         if not profile.stream or profile.follows or not config.enabled:
             return

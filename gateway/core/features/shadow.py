@@ -7,8 +7,6 @@ from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel, decision_of
 from gateway.core.requests import RequestState
 
-_PART = "shadow"
-
 
 class Shadow(Feature):
     """Records, once per request, the forward that overflow would have made. Shadow forwards use no capacity, so bursts
@@ -36,10 +34,11 @@ class Shadow(Feature):
 
     def _record(self, request: RequestState, now_ns: int) -> None:
         """Record the forward that overflow would make at this moment, unless one was recorded before."""
-        if request.parts is not None and _PART in request.parts:
+        if request.record.shadow is not None:
             return
         placement = self._core.placer.shadow(request, now_ns)
         if placement is not None:
-            request.keep(_PART, placement.state.target)
             decision = decision_of(request, placement, now_ns)
-            self._core.effects.append(RecordShadow(request.request_id, placement.state.target, decision))
+            shadow = RecordShadow(request.request_id, placement.state.target, decision)
+            request.record.shadow = shadow
+            self._core.effects.append(shadow)

@@ -85,19 +85,30 @@ class Kernel(GatewayState):
     ) -> None:
         """Open one more leg of a living attempt, count it at its target, and order the driver to start it."""
         attempt.legs_opened += 1
-        leg = LegState(attempt.legs_opened, role, placement.state, now_ns, placement.matched_blocks)
+        leg = LegState(
+            attempt.number,
+            attempt.legs_opened,
+            role,
+            placement.state,
+            decision_of(request, placement, now_ns),
+            policy=self.policy,
+            started_ns=now_ns,
+            kept_blocks=placement.matched_blocks,
+            replicas_here=self.replicas.counts.get(request.profile.model, 0),
+        )
         attempt.legs[leg.number] = leg
+        request.record.legs.append(leg)
         leg.uncached_bytes = placement.uncached_bytes
         if leg.uncached_bytes < 0:
             leg.uncached_bytes = request.profile.uncached_bytes(leg.kept_blocks)
         key = (request.request_id, attempt.number, leg.number)
         leg.state.home.started(leg.state, key, now_ns, leg.uncached_bytes)
-        order = self._order(request, attempt, leg, decision_of(request, placement, now_ns))
+        order = self._order(request, attempt, leg)
         for feature in self.hooks.on_order:
             feature.on_order(request, leg, order)
         self.effects.append(order)
 
-    def _order(self, request: RequestState, attempt: AttemptState, leg: LegState, decision: Decision) -> StartLeg:
+    def _order(self, request: RequestState, attempt: AttemptState, leg: LegState) -> StartLeg:
         """Order that starts a leg, with what its kind of target needs: the connector and pool for a part, hops and
         stamp for a peer, and budgets."""
         connector = prefill = pool = hops = stamp = None
@@ -117,7 +128,7 @@ class Kernel(GatewayState):
             leg.number,
             leg.role,
             leg.target,
-            decision,
+            leg.decision,
             request.deadline_ns,
             hops,
             stamp,
@@ -127,7 +138,7 @@ class Kernel(GatewayState):
             yields=yields,
         )
         if request.budget is not None:
-            order.budget_tokens, order.may_be_longer, asks_usage = self.lengths.on_order(request, leg, decision)
+            order.budget_tokens, order.may_be_longer, asks_usage = self.lengths.on_order(request, leg, leg.decision)
             if asks_usage:
                 order.extras = (Extra.USAGE,)
         return order

@@ -30,7 +30,11 @@ class Legs:
         if attempt is None or leg is None:
             return
         request = self._core.requests[event.request_id]
-        planner = attempt.planner
+        if leg.first_token_ns is None:
+            leg.first_token_ns = now_ns
+        record, planner = request.record, attempt.planner
+        if event.is_sent and record.first_leg is None:
+            record.first_leg, record.first_token_ns = leg, now_ns
         if planner is not None and planner.first_token(request, leg):
             pass  # a leg that decodes: its time says nothing of prefill
         elif leg.target.kind is TargetKind.REPLICA:
@@ -55,6 +59,7 @@ class Legs:
         if attempt is None or leg is None:
             return
         request = self._core.requests[event.request_id]
+        leg.ended, leg.ended_ns = event, now_ns
         result, detail = event.result, event.detail
         if result is LegResult.CANCELLED and leg.stop_detail:
             result = LegResult.REFUSED if leg.is_withdrawn else LegResult.FAILED

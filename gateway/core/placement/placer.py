@@ -38,6 +38,7 @@ from gateway.core.vocabulary import (
     Candidate,
     GatewayId,
     LegResult,
+    LegRole,
     PlacementReason,
     PoolStep,
     RegionName,
@@ -178,7 +179,6 @@ class Placer:
 
     def learn_first_token(self, request: RequestState, leg: LegState, now_ns: int) -> None:
         """Note the first token of an own replica."""
-        leg.first_token_ns = now_ns
         self._policy.first_token(request.profile, leg.kept_blocks, now_ns - leg.started_ns)
         if leg.state.listed:
             self._policy.prefilled(leg.state.slot, leg.uncached_bytes, leg.started_ns, now_ns)
@@ -189,7 +189,8 @@ class Placer:
         if leg.target.kind is not TargetKind.REPLICA or not leg.state.listed:
             return
         self._policy.ended(leg.state.slot, now_ns)
-        if request.profile.stream and leg.first_token_ns is not None and event.result is LegResult.COMPLETED:
+        is_whole_answer = request.profile.stream and leg.role is not LegRole.DECODE
+        if is_whole_answer and leg.first_token_ns is not None and event.result is LegResult.COMPLETED:
             self._policy.written(now_ns - leg.first_token_ns)
         if event.prompt_tokens and event.output_tokens is not None:
             self._policy.answered(request.profile, event.prompt_tokens, event.output_tokens)

@@ -25,12 +25,11 @@ import pytest
 
 from gateway.core import effects, events, vocabulary
 from gateway.core.prefix_index import _NODE_BYTES, _Node
-from gateway.core.requests import AttemptState, LegState, RequestState
+from gateway.core.requests import AttemptState, LegState, RequestRecord, RequestState
 from gateway.ground.pump import TAIL_STEPS_DEFAULT, Step
 from gateway.http.sink import HttpSink
 from gateway.peers.client import PeerLeg
 from gateway.peers.server import ForwardSink
-from gateway.records.ledger import RequestRecord
 from gateway.request.event_scanner import EventScanner
 from gateway.request.mailbox import Mailbox
 from gateway.request.owner import RequestOwner
@@ -60,6 +59,8 @@ def name_of(kind: type) -> str:
 ROUNDS = 8
 CLIENTS = 24
 RECORDS_MAX = 60
+LEGS_MAX = 4
+"""Legs of a record on average, at most."""
 PREFIX_INDEX_KIB = 16
 PREFIX_INDEXES = 3
 """Prefix indexes of a gateway: prompts sent to replicas, prompts sent to peers, and contents of replicas' caches."""
@@ -86,7 +87,6 @@ GONE_AT_REST = tuple(
         Mailbox,
         RequestState,
         AttemptState,
-        LegState,
         HttpSink,
         PeerLeg,
         ForwardSink,
@@ -104,7 +104,8 @@ OBJECTS_LEFT_SHARE_MAX = 0.005
 among thousands. A leaked object of GONE_AT_REST shows singly.
 """
 BOUNDED = {
-    name_of(RequestRecord): RECORDS_MAX,
+    name_of(RequestRecord): RECORDS_MAX + 1,  # the core has that of the last arrival, too
+    name_of(LegState): RECORDS_MAX * LEGS_MAX,
     name_of(_Node): PREFIX_INDEXES * (PREFIX_INDEX_KIB * 1024 // _NODE_BYTES),
 }
 """Largest number of each bounded type, which is nearly reached at all times."""

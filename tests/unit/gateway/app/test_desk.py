@@ -64,14 +64,15 @@ async def test_whoever_fails_over_a_finished_request_stops_the_gateway_and_nobod
 
     stream = io.StringIO()
     desk = desk_in(tmp_path, stream)
-    desk.ledger.hand_to(fail)
+    desk.finished.hand_to(fail)
     request_id = RequestId("r-1")
     async with asyncio.TaskGroup() as tasks:
         with desk.driver.open_mailbox(request_id):
             idle = tasks.create_task(desk.until_idle())
             await asyncio.sleep(0)
             desk.driver.submit(TimePassed())
-        desk.on_finished(profile(request_id), EndRequest(request_id, Outcome.COMPLETED, "", 1), RequestSummary())
+        end = EndRequest(request_id, Outcome.COMPLETED, "", 1)
+        desk.on_finished(profile(request_id), end, RequestSummary(), None)
         await idle
     assert desk.driver.failed.is_set()
     assert desk.driver.crash is not None

@@ -25,8 +25,6 @@ from gateway.core.vocabulary import (
     RegionName,
     ReplicaId,
     ReplicaRole,
-    peer_target,
-    replica_target,
 )
 from gateway.ground.config import MeshTlsConfig
 from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
@@ -312,10 +310,14 @@ def test_on_whose_word_a_place_is_believed_is_kept(local: GatewayConfig) -> None
     own = ReplicaGrant(local.replica_documents[0], OURS, US)
     ranks = adopted(document(data_parallel_ranks=2))
     read = orders(local, replicas=(own, ranks), peers=(PeerGrant(GatewayId("ap-1"), AP, "127.0.0.1:8"),))
-    assert read.words == {
-        replica_target(ReplicaId("r9@0")): "announced_by:eu-1",
-        replica_target(ReplicaId("r9@1")): "announced_by:eu-1",
-        peer_target(GatewayId("ap-1")): "controller",
+    assert {str(each.spec.replica_id): each.spec.place_by for each in read.replicas} == {
+        **{str(each.spec.replica_id): "region_file" for each in local.replicas},
+        "r9@0": "announced_by:eu-1",
+        "r9@1": "announced_by:eu-1",
+    }
+    assert {str(each.spec.gateway_id): each.spec.place_by for each in read.peers} == {
+        **{str(each.spec.gateway_id): "region_file" for each in local.peers},
+        "ap-1": "controller",
     }
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from gateway.core.admission import WaitingRoom
+from gateway.core.events import RequestArrived
 from gateway.core.fair_queue import Turn, charge_of
-from gateway.core.requests import Hold, RequestClass, RequestState
+from gateway.core.requests import Hold, RequestClass, RequestRecord, RequestState
 from gateway.core.vocabulary import Hops, ModelName, ResidencyStamp, TenantName
-from tests.support.core import ANYWHERE, MODEL, SECOND, TENANT, US, profile
+from tests.support.core import ANYWHERE, MODEL, SECOND, TENANT, US, policy, profile
 
 LLAMA = RequestClass(MODEL, ANYWHERE, True, True)
 MISTRAL = RequestClass(ModelName("mistral"), ANYWHERE, True, True)
 
 
 def request(number: int, request_class: RequestClass = LLAMA, tenant: str = TENANT) -> RequestState:
+    asked = profile(f"q{number}", model=request_class.model, tenant=TenantName(tenant))
     return RequestState(
-        profile(f"q{number}", model=request_class.model, tenant=TenantName(tenant)),
+        asked,
         request_class,
+        record=RequestRecord(RequestArrived(asked, SECOND), policy(US), 0),
         arrival_number=number,
         arrived_ns=0,
         deadline_ns=SECOND,

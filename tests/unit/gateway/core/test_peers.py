@@ -162,3 +162,13 @@ def test_answers_are_kept_for_so_many_rules_and_no_more() -> None:
     for number in range(3 * _ANSWERS_MAX):
         fleet.peers.available(MODELS[0], PlaceRule(jurisdictions=frozenset({Jurisdiction(f"{number}")})))
     assert len(fleet.peers._answers) <= _ANSWERS_MAX
+
+
+def test_a_peer_stays_who_it_is_when_only_the_source_of_its_place_changes() -> None:
+    peers = Peers(CONFIG, Timers())
+    peers.assign(SPECS)
+    states = list(peers)
+    told = [replace(spec, place_by="controller") for spec in SPECS]
+    assert peers.assign(told) == ([], [])
+    assert list(peers) == states
+    assert [state.spec.place_by for state in states] == ["controller"] * len(SPECS)

@@ -199,3 +199,11 @@ def test_what_a_probe_changes_is_what_a_look_at_the_replica_would(
 def found(some: Replicas, timers: Timers) -> tuple[object, ...]:
     """State that a refresh of the first replica may change."""
     return some.at(0).standing, some.available, some.reachable, timers.next_ns(), dict(some._levels._load_of)
+
+
+def test_a_replica_stays_who_it_is_when_only_the_source_of_its_place_changes() -> None:
+    some = replicas()
+    state = some.at(0)
+    assert some.assign([replace(replica_spec("r0"), place_by="announced_by:eu-1")], 5) == ([], [])
+    assert some.at(0) is state
+    assert state.spec.place_by == "announced_by:eu-1"

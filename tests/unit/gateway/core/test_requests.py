@@ -1,16 +1,34 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core import events
+from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig
 from gateway.core.effects import Effect, EndRequest, StartLeg, StopLeg
 from gateway.core.events import FirstToken, LegEnded, RequestAbandoned
-from gateway.core.requests import PHASES_AFTER, Phase, RequestState
-from gateway.core.vocabulary import LegResult, LegRole, Outcome, RequestId, Standing
-from tests.support.core import SECOND, Desk, desk
+from gateway.core.requests import PHASES_AFTER, LegState, Phase, RequestRecord, RequestState
+from gateway.core.vocabulary import (
+    Hops,
+    LegResult,
+    LegRole,
+    ModelName,
+    Outcome,
+    RefusalReason,
+    ReplicaId,
+    ReplicaRole,
+    RequestId,
+    RequestProfile,
+    Standing,
+    TenantName,
+    replica_target,
+)
+from tests.support.core import EU, MODEL, MS, SECOND, US, Desk, desk, occupy, peer_spec, profile, replica_spec
+from tests.support.orders import forward_from_eu
 from tests.support.second_legs import open_leg
 
 ASKED = RequestId("q")
@@ -219,3 +237,139 @@ def test_a_request_goes_no_way_that_the_table_does_not_name(before: Phase, after
     request.phase = before
     with pytest.raises(AssertionError):
         request.move_to(after)
+
+
+def ask(at: Desk, request_id: str, **changes: Any) -> RequestRecord:
+    """Record of a client's request."""
+    at.tell(events.RequestArrived(replace(profile(request_id), **changes), at.now_ns + 60 * SECOND))
+    assert at.core.arrived is not None
+    assert at.core.arrived.request_id == request_id
+    return at.core.arrived
+
+
+def forward(at: Desk, request_id: str, **changes: Any) -> RequestRecord:
+    """Record of a forward from eu-1."""
+    at.tell(replace(forward_from_eu(profile(request_id), at.now_ns + 60 * SECOND), **changes))
+    assert at.core.arrived is not None
+    return at.core.arrived
+
+
+class TestRecord:
+    def test_it_has_each_leg_from_its_start_to_its_end(self) -> None:
+        at = desk()
+        record = ask(at, "q")
+        at.now_ns += 20 * MS
+        at.tell(FirstToken(ASKED, 1, 1))
+        at.now_ns += 10 * MS
+        ended = LegEnded(ASKED, 1, 1, LegResult.COMPLETED, output_tokens=9)
+        (end,) = at.tell(ended)
+        (leg,) = record.legs
+        assert (leg.attempt, leg.number, leg.target, leg.place) == (1, 1, replica_target(ReplicaId("r0")), US)
+        assert (leg.started_ns, leg.first_token_ns, leg.ended_ns) == (0, 20 * MS, 30 * MS)
+        assert (leg.result, leg.replicas_here, leg.policy) == (LegResult.COMPLETED, 2, at.core.policy)
+        assert leg.ended is ended
+        assert (record.model, record.arrived_ns, record.origin, record.policy) == (MODEL, 0, None, at.core.policy)
+        assert (record.first_leg, record.first_token_ns, record.number_of(leg)) == (leg, 20 * MS, None)
+        assert record.end is end
+
+    def test_what_is_rejected_on_arrival_has_one(self) -> None:
+        record = ask(desk(), "q", model=ModelName("nobody's"))
+        assert record.end is not None
+        assert (record.end.outcome, record.legs) == (Outcome.REJECTED_UNKNOWN_MODEL, [])
+
+    def test_a_forward_s_has_its_origin_and_its_refusal(self) -> None:
+        at = desk(peers=[peer_spec("eu-1", EU)])
+        record = forward(at, "f")
+        assert record.origin is not None
+        assert (record.origin.gateway_id, record.origin.hops, record.origin.place) == ("eu-1", Hops(0, 1), EU)
+        assert record.origin.policy.digest == "digest-of-eu"
+        assert record.refusal is None
+        refused = forward(at, "g", hops=Hops(0, 2))
+        assert refused.refusal is not None
+        assert (refused.refusal.reason, refused.legs, refused.end) == (RefusalReason.HOP_LIMIT, [], None)
+
+    def test_the_refusal_of_a_duplicate_does_not_touch_that_of_the_request_that_runs(self) -> None:
+        at = desk(peers=[peer_spec("eu-1", EU)])
+        record = ask(at, "q")
+        assert forward(at, "q") is not record
+        assert at.core.requests[ASKED].record is record
+        assert record.refusal is None
+
+    def test_late_and_repeated_events_change_nothing(self) -> None:
+        at = desk()
+        record = ask(at, "q")
+        at.tell(FirstToken(ASKED, 1, 1))
+        at.now_ns += 10 * MS
+        at.tell(FirstToken(ASKED, 1, 1))
+        at.tell(LegEnded(ASKED, 1, 1, LegResult.COMPLETED))
+        end = record.end
+        at.tell(LegEnded(ASKED, 1, 1, LegResult.FAILED))
+        assert (record.first_token_ns, record.legs[0].first_token_ns) == (0, 0)
+        assert record.legs[0].result is LegResult.COMPLETED
+        assert record.end is end
+
+    def test_the_first_token_of_a_resumed_answer_stays_the_first(self) -> None:
+        at = desk()
+        record = ask(at, "q")
+        at.now_ns += 10 * MS
+        at.tell(FirstToken(ASKED, 1, 1))
+        at.tell(LegEnded(ASKED, 1, 1, LegResult.FAILED, rest=replace(profile("q"), goes_on=True)))
+        at.now_ns += 10 * MS
+        at.tell(FirstToken(ASKED, 2, 1))
+        assert [(leg.attempt, leg.resume, leg.first_token_ns) for leg in record.legs] == [
+            (1, 0, 10 * MS),
+            (2, 1, 20 * MS),
+        ]
+        assert (record.first_leg, record.first_token_ns) == (record.legs[0], 10 * MS)
+
+    def test_a_token_that_was_not_sent_is_not_the_request_s_first(self) -> None:
+        at = desk()
+        record = ask(at, "q")
+        at.core.handle(FirstToken(ASKED, 1, 1, is_sent=False), at.now_ns)
+        assert record.legs[0].first_token_ns == 0
+        assert (record.first_leg, record.first_token_ns) == (None, None)
+
+    @pytest.mark.parametrize("failing", [1, 2])
+    def test_of_two_legs_either_may_end_the_attempt(self, failing: int) -> None:
+        legs = Legs((LegRole.WHOLE, LegRole.WHOLE))
+        record = legs.desk.core.requests[ASKED].record
+        legs.end(failing, LegResult.FAILED)
+        legs.end(3 - failing, LegResult.CANCELLED)
+        first, second = record.legs[:2]
+        assert (first if failing == 1 else second).result is LegResult.FAILED
+        assert [record.number_of(leg) for leg in record.legs] == [1, 2, None]
+        assert (record.ended_by(1), record.ended_by(2), record.ended_by(3)) == (LegResult.FAILED, None, None)
+        assert record.end is None, "it is tried again"
+
+    def test_a_leg_has_the_policy_and_place_of_its_start(self) -> None:
+        at = desk()
+        record = ask(at, "q")
+        policy = at.core.policy
+        at.tell(events.PolicyApplied(replace(policy, digest="the next")))
+        at.tell(events.AssignmentApplied(9, (), ()))
+        assert (record.legs[0].policy, record.legs[0].place) == (policy, US)
+
+    def test_a_decode_worker_is_not_counted_among_the_replicas_for_a_model(self) -> None:
+        at = desk()
+        specs = [replica_spec("r0"), replica_spec("r1"), replace(replica_spec("r2"), role=ReplicaRole.DECODE)]
+        at.tell(events.AssignmentApplied(9, tuple(specs), ()))
+        assert ask(at, "q").legs[0].replicas_here == 2
+
+    def test_a_forward_in_shadow_mode_is_in_it(self) -> None:
+        at = desk(peers=[peer_spec("eu-1", EU)], config=SHADOWED)
+        occupy(at)
+        at.hear("eu-1", EU)
+        shadow = ask(at, "q").shadow
+        assert shadow is not None
+        assert shadow in at.effects
+
+    def test_it_names_neither_tenant_nor_text(self) -> None:
+        record = ask(desk(), "q", tenant=TenantName("acme"), session_key="a secret")
+        (leg,) = record.legs
+        kept = [getattr(record, name) for name in RequestRecord.__slots__]
+        kept += [getattr(leg, name) for name in LegState.__slots__]
+        assert not any(isinstance(each, RequestProfile) for each in kept)
+        assert not [each for each in kept if "acme" in str(each) or "secret" in str(each)]
+
+
+SHADOWED = CoreConfig(placement=PlacementConfig(overflow=OverflowMode.SHADOW))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from gateway.ground.clock import Clock
-from gateway.ground.pump import Crash, Observer, Pump
+from gateway.ground.pump import Crash, Observer, Pump, Step, Subscriptions
 
 
 class StillClock(Clock):
@@ -68,11 +68,13 @@ class Watcher:
     def __init__(self, fails_over: str = "") -> None:
         self.seen: list[tuple[int, str, list[str]]] = []
         self._fails_over = fails_over
+        self.subscriptions: Subscriptions[str, str] = {Step: self._step_taken}
 
-    def on_step(self, now_ns: int, event: str, effects: list[str]) -> None:
-        if event == self._fails_over:
+    def _step_taken(self, step: Step[str, str], told: Step[str, str]) -> None:
+        assert told is step
+        if step.event == self._fails_over:
             raise ValueError("no such label")
-        self.seen.append((now_ns, event, effects))
+        self.seen.append((step.now_ns, step.event, list(step.effects or ())))
 
     @property
     def events(self) -> list[str]:
@@ -99,7 +101,7 @@ class TestObserving:
         await asyncio.sleep(0)
         assert first.seen == second.seen == [(1_000, each, [each]) for each in ("twice", "again", "b", "c")]
 
-    async def test_an_observer_is_told_the_steps_that_hold_a_type_it_watches(self) -> None:
+    async def test_an_observer_is_told_what_is_of_the_types_that_it_subscribes_to(self) -> None:
         class Loud(str):
             """A word of another type."""
 
@@ -110,14 +112,15 @@ class TestObserving:
                 return [Loud("LOUD")] if event == "louder" else super().handle(event, now_ns)
 
         everything, loud, other = Watcher(), Watcher(), Watcher()
-        loud.watches, other.watches = frozenset({Loud}), frozenset({int})  # type: ignore[attr-defined]
+        heard: list[tuple[str, str]] = []
+        loud.subscriptions = {Loud: lambda step, told: heard.append((step.event, told))}
+        other.subscriptions = {int: lambda *_: heard.append(("none", "is a number"))}
         line = Line(Shouting(), [other, loud, everything])
         for word in ("a", Loud("b"), "louder", "c"):
             line.submit(word)
         line.tell_observers()
         assert everything.events == ["a", "b", "louder", "c"]
-        assert loud.events == ["b", "louder"], "by the event's type, and by that of an effect"
-        assert other.events == []
+        assert heard == [("b", "b"), ("b", "b"), ("louder", "LOUD")], "an event, its effect, and an effect alone"
 
     async def test_they_are_told_before_whatever_comes_in_after_the_step(self) -> None:
         """A page of metrics that is requested after a step counts that step."""

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.config.sections import AuditConfig, AuditSync
 from gateway.core.effects import EndRequest
-from gateway.core.events import PolicyApplied
+from gateway.core.events import AssignmentApplied, PolicyApplied
 from gateway.core.residency import LoggingRule, closed_policy
 from gateway.core.vocabulary import (
     GatewayId,
@@ -34,7 +34,21 @@ from gateway.records.audit import UNAVAILABLE, Audit, AuditLevels
 from gateway.records.audit_heads import Witness, read_noted
 from gateway.records.audit_verify import gaps_between, verify_file
 from gateway.request.legs import RanAt, RequestSummary
-from tests.support.core import AP, EU, MS, SECOND, US, Desk, desk, occupy, peer_spec, policy, profile, rule
+from tests.support.core import (
+    AP,
+    EU,
+    MS,
+    SECOND,
+    US,
+    Desk,
+    desk,
+    occupy,
+    peer_spec,
+    policy,
+    profile,
+    replica_spec,
+    rule,
+)
 from tests.support.followed import FAILS, Followed
 from tests.support.threads import threads_taken
 
@@ -50,17 +64,18 @@ class Still(Clock):
 class Office(Followed):
     """A core and its audit log."""
 
-    def __init__(self, core: Desk, folder: Path, *, open_max: int = 100, **settings: object) -> None:
-        super().__init__(core, open_max=open_max)
+    def __init__(self, core: Desk, folder: Path, **settings: object) -> None:
+        super().__init__(core)
         self.folder = folder
         self.stream = io.StringIO()
         log = make_logger(LoggingConfig(format=LogFormat.JSON), GATEWAY, self.stream)
         config = replace(AuditConfig(folder=folder), **settings)  # type: ignore[arg-type]
         serves = self.desk.core.replicas.serves
-        self.audit = Audit(config, GATEWAY, US, self.ledger, serves=serves, clock=Still(), log=log)
+        self.audit = Audit(config, GATEWAY, US, serves=serves, clock=Still(), log=log)
         self.audit.begin()
-        self.ledger.hand_to(self.audit.on_finished)
-        self.watch([self.audit])
+        self.finished.hand_to(self.audit.on_finished)
+        self.refused.append(self.audit.on_refused)
+        self.watch()
 
     def lines(self) -> list[dict[str, Any]]:
         """All lines written, after closing."""
@@ -201,31 +216,41 @@ async def test_a_policy_that_changes_meanwhile_is_told_apart(tmp_path: Path) -> 
 async def test_what_came_after_a_crash_of_the_core_is_not_made_up(tmp_path: Path) -> None:
     office = Office(desk(), tmp_path)
     end = EndRequest(RequestId("r-1"), Outcome.FAILED_BEFORE_FIRST_BYTE, "crash", 0)
-    office.ledger.on_finished(profile("r-1"), end, RequestSummary())
+    office.finished.on_finished(profile("r-1"), end, RequestSummary(), None)
     assert office.lines() == []
 
 
-async def test_what_too_many_open_requests_cost_is_counted(tmp_path: Path) -> None:
-    """No other loss is counted: a request that ended after a crash of the core has no record either."""
-    office = Office(desk(), tmp_path, open_max=1)
-    for name in ("a", "b"):
-        office.ask(name)
-        office.end(name)
-    unseen = EndRequest(RequestId("c"), Outcome.FAILED_BEFORE_FIRST_BYTE, "crash", 0)
-    office.ledger.on_finished(profile("c"), unseen, RequestSummary())
-    assert office.audit.lines_lost == 0
-    for name in ("a", "b"):
-        office.finish(name)
-    await office.audit.flush()
-    assert [line.get("request", line["kind"]) for line in office.lines()] == ["b", "lost"]
-    assert office.audit.lines_lost == 1
+async def test_one_that_a_crash_of_the_core_ended_is_recorded_with_where_it_was_sent(tmp_path: Path) -> None:
+    office = Office(desk(), tmp_path)
+    office.ask("r-1")
+    end = EndRequest(RequestId("r-1"), Outcome.FAILED_BEFORE_FIRST_BYTE, "crash", 0)
+    office.finished.on_finished(office.profiles["r-1"], end, RequestSummary(), office.requests["r-1"])
+    (line,) = office.lines()
+    (attempt,) = line["attempts"]
+    assert (line["outcome"], attempt["result"]) == ("failed_before_first_byte", "open")
+    assert "ran_ms" not in attempt
+
+
+async def test_a_place_is_recorded_with_its_source_when_the_leg_started(tmp_path: Path) -> None:
+    spec = replace(replica_spec("r9"), place_by="announced_by:eu-1")
+    core = desk(replicas=0)
+    office = Office(core, tmp_path)
+    office.tell(AssignmentApplied(9, (spec,), ()))
+    core.probe()
+    office.ask("r-1")
+    office.tell(AssignmentApplied(10, (), ()))
+    office.end("r-1")
+    office.finish("r-1")
+    (line,) = office.lines()
+    assert [each["place_by"] for each in line["attempts"]] == ["announced_by:eu-1"]
 
 
 @pytest.mark.parametrize("failing", [1, 2])
 async def test_of_two_legs_each_is_named_with_its_number(tmp_path: Path, failing: int) -> None:
     office = Office(desk(), tmp_path)
     office.two_legs("r-1")
-    office.two_ends("r-1", FAILS[failing], Outcome.FAILED_MIDSTREAM)
+    office.first_token("r-1")
+    office.two_ends("r-1", FAILS[failing])
     office.finish("r-1")
     (line,) = office.lines()
     told = [(each["target"], each["leg"], each["result"]) for each in line["attempts"]]

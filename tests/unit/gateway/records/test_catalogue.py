@@ -25,8 +25,9 @@ def test_every_series_is_told_with_its_labels_and_its_meaning() -> None:
 def test_traffic_brings_no_name_and_no_label_that_is_not_in_it() -> None:
     one = desk(peers=(peer_spec("eu-1", EU),))
     followed = Followed(one)
-    metrics = Metrics(lambda: gauges_of(one.core, one.now_ns), followed.ledger)
-    followed.ledger.hand_to(metrics.usage.on_finished)
+    metrics = Metrics(lambda: gauges_of(one.core, one.now_ns), one.core)
+    followed.finished.hand_to(metrics.on_finished)
+    followed.finished.hand_to(metrics.usage.on_finished)
     followed.watch([metrics])
     for ask in (followed.ask, followed.forward):
         ask("a")

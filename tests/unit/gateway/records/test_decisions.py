@@ -11,7 +11,7 @@ from gateway.config.sections import DecisionsConfig
 from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig, PlacementPolicy
 from gateway.core.effects import RecordShadow, RefuseForward
 from gateway.core.events import LegEnded
-from gateway.core.vocabulary import GatewayId, Hops, LegResult, ModelName, Outcome, ReplicaId, RequestId
+from gateway.core.vocabulary import GatewayId, Hops, LegResult, ModelName, ReplicaId, RequestId
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from gateway.records.decisions import (
@@ -40,9 +40,10 @@ class Watched(Followed):
         self.stream = io.StringIO()
         logger = make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("us-1"), self.stream)
         self.log = DecisionLog(
-            GatewayId("us-1"), US, config or DecisionsConfig(), self.ledger, logger, why_it_waits=core.core.why_it_waits
+            GatewayId("us-1"), US, config or DecisionsConfig(), core.core, logger, unfinished=self.requests.get
         )
-        self.ledger.hand_to(self.log.on_finished)
+        self.finished.hand_to(self.log.on_finished)
+        self.refused.append(self.log.on_refused)
         self.watch([self.log])
 
     def explain(self, wanted: str) -> ExplainedRequest:
@@ -118,12 +119,13 @@ def test_of_two_requests_with_one_id_the_later_is_told_whichever_is_finished_fir
     watched.ask("r-1")
     assert watched.explain("r-1").outcome == "", "the one that runs"
     watched.end("r-1")
-    first, end = watched.profiles["r-1"], watched.ends["r-1"]
+    first, record = watched.profiles["r-1"], watched.requests["r-1"]
+    assert record.end is not None
     watched.desk.now_ns += 1
     watched.ask("r-1")
     watched.end("r-1")
     watched.finish("r-1", RanAt(ReplicaId("r1"), EU))
-    watched.ledger.on_finished(first, end, RequestSummary(ran_at=RanAt(ReplicaId("r0"), US)))
+    watched.finished.on_finished(first, record.end, RequestSummary(ran_at=RanAt(ReplicaId("r0"), US)), record)
     assert (watched.explain("r-1").ran_in, watched.explain("r-1").replica) == (EU.region, "r1")
 
 
@@ -131,7 +133,8 @@ def test_of_two_requests_with_one_id_the_later_is_told_whichever_is_finished_fir
 def test_of_two_legs_each_is_a_placement_of_its_own_with_its_number(failing: int) -> None:
     watched = Watched(desk())
     watched.two_legs("r-1")
-    watched.two_ends("r-1", FAILS[failing], Outcome.FAILED_MIDSTREAM)
+    watched.first_token("r-1")
+    watched.two_ends("r-1", FAILS[failing])
     watched.finish("r-1")
     name = decision_id(GatewayId("us-1"), RequestId("r-1"), 1, 2)
     assert name == "us-1:r-1.1-2"
@@ -229,7 +232,7 @@ def test_the_oldest_is_forgotten_when_they_are_too_large_and_the_count_of_bytes_
     watched.serve(*(f"r-{number}" for number in range(50)))
     assert 1 < len(watched.log) < 10
     assert watched.log.size_bytes <= 10_000
-    assert watched.log.size_bytes == sum(map(_size_of, watched.log._records.values()))
+    assert watched.log.size_bytes == sum(_size_of(each.record) for each in watched.log._remembered.values())
     assert watched.explain("r-49").outcome == "completed"
 
 
@@ -262,6 +265,8 @@ def test_shadow_overflow_is_remembered_counted_and_logged(placement: PlacementPo
     assert (line["event"], line["peer"], line["model"]) == ("shadow_forward", "eu-1", MODEL)
     watched.desk.now_ns += 250 * MS
     watched.probe()
+    watched.end("r-1")
+    watched.finish("r-1")
     assert watched.log.describe()["shadow_overflow"] == [
         {
             "peer": "eu-1",

@@ -40,6 +40,7 @@ from gateway.request.driver import GatewayStep
 from tests.support.core import ANYWHERE, EU, SECOND, TENANT, US, of_kind, peer_spec, policy, profile, replica_spec, rule
 from tests.support.orders import forward_from_eu
 from tests.support.plug_ins import put
+from tests.support.steps import tell_step
 
 GATEWAY = GatewayId("us-1")
 HEADER = new_header(GATEWAY, US, PlacementConfig(), seed=7, story="story")
@@ -91,7 +92,7 @@ def settings(folder: Path, *, file_bytes_max: int = 1 << 20, files_max: int = 4)
 def keep(journal: Journal, steps: list[GatewayStep]) -> None:
     for step in steps:
         assert step.effects is not None
-        journal.on_step(step.now_ns, step.event, step.effects)
+        tell_step(journal, step.now_ns, step.event, step.effects)
 
 
 class TestPolicyFromOutside:

@@ -9,13 +9,13 @@ import pytest
 
 from gateway.core.effects import EndRequest
 from gateway.core.events import AssignmentApplied, DrainRequested, TimePassed
-from gateway.core.residency import LoggingRule
+from gateway.core.residency import LoggingRule, closed_policy
 from gateway.core.vocabulary import GatewayId, ModelName, Outcome, ReplicaId, RequestId
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.gateway_log_events import GATEWAY
 from gateway.ground.logs import make_logger
 from gateway.records.logs import RequestLog
-from gateway.request.legs import RanAt
+from gateway.request.legs import RanAt, RequestSummary
 from tests.support.core import EU, MS, SECOND, US, desk, policy, profile
 from tests.support.followed import FAILS, Followed
 from tests.support.log_calls import fields_of, registered_fields
@@ -31,10 +31,11 @@ class Logged(Followed):
         super().__init__(desk(own_policy=replace(policy(US), logging=rule or LoggingRule())))
         self.stream = io.StringIO()
         logger = make_logger(JSON, GatewayId("us-1"), self.stream)
-        log = RequestLog(logger, GatewayId("us-1"), self.ledger, self.desk.core.replicas.serves)
-        self.ledger.hand_to(log.on_finished)
-        if has_policy:
-            self.watch()
+        if not has_policy:
+            self.desk.core.policy = closed_policy(US, "no policy applied yet")
+        log = RequestLog(logger, GatewayId("us-1"), self.desk.core, self.desk.core.replicas.serves)
+        self.finished.hand_to(log.on_finished)
+        self.watch()
 
     def line(self) -> dict[str, Any]:
         (line,) = map(json.loads, self.stream.getvalue().splitlines())
@@ -86,8 +87,7 @@ def test_a_line_has_every_registered_field_and_no_other() -> None:
     logged = Logged(rule=LoggingRule(session_key=True))
     logged.two_legs("r-1")
     logged.first_token("r-1")
-    logged.two_ends("r-1", FAILS[2], Outcome.FAILED_MIDSTREAM)
-    logged.ends["r-1"] = replace(logged.ends["r-1"], detail="the engine is gone")
+    logged.two_ends("r-1", FAILS[2])
     logged.finish(
         "r-1",
         RanAt(ReplicaId("r1"), US),
@@ -131,10 +131,10 @@ def test_a_request_that_was_never_placed_has_its_line_too() -> None:
     assert "region" not in line
 
 
-def test_what_the_ledger_has_no_record_of_has_its_line_too() -> None:
+def test_what_came_after_a_crash_of_the_core_has_its_line_too() -> None:
     logged = Logged()
-    logged.profiles["q"], logged.ends["q"] = profile("q"), EndRequest(RequestId("q"), Outcome.COMPLETED, "", 0)
-    logged.finish("q")
+    end = EndRequest(RequestId("q"), Outcome.FAILED_BEFORE_FIRST_BYTE, "crash", 0)
+    logged.finished.on_finished(profile("q"), end, RequestSummary(), None)
     assert "decision" not in logged.line()
 
 
@@ -144,7 +144,7 @@ def test_of_two_legs_the_last_that_was_started_is_named(failing: int) -> None:
     logged.two_legs("r-1")
     logged.desk.now_ns += 250 * MS
     logged.first_token("r-1")
-    logged.two_ends("r-1", FAILS[failing], Outcome.FAILED_MIDSTREAM)
+    logged.two_ends("r-1", FAILS[failing])
     logged.finish("r-1")
     line = logged.line()
     assert (line["decision"], line["first_token_ms"]) == ("us-1:r-1.1-2", 250)

@@ -14,21 +14,18 @@ from gateway.core.vocabulary import (
     LoadReport,
     ModelCapacity,
     ModelName,
-    Outcome,
     PeerObservation,
     ReplicaId,
     ReplicaObservation,
     RequestId,
     TenantName,
     peer_target,
-    replica_target,
 )
 from gateway.records.metrics import Metrics
 from gateway.records.model_labels import MODELS_MAX
 from tests.support.core import EU, LAYERED, MODEL, MS, US, desk, peer_spec, policy, profile, replica_spec, under
 from tests.support.followed import FAILS, Followed
 from tests.support.metrics_pages import sums_by_name
-from tests.support.orders import leg_order
 
 
 class Watched(Followed):
@@ -36,7 +33,8 @@ class Watched(Followed):
 
     def __init__(self, replicas: int = 2) -> None:
         super().__init__(desk(replicas=replicas, peers=(peer_spec("eu-1", EU),)))
-        self.metrics = Metrics(lambda: gauges_of(self.desk.core, self.desk.now_ns), self.ledger)
+        self.metrics = Metrics(lambda: gauges_of(self.desk.core, self.desk.now_ns), self.desk.core)
+        self.finished.hand_to(self.metrics.on_finished)
         self.watch([self.metrics])
 
     def hear(self, available: int = 1, model: str = MODEL) -> None:
@@ -61,6 +59,8 @@ def test_a_completed_request_counts_where_it_ran_and_how_fast() -> None:
     watched.first_token("a")
     watched.desk.now_ns += 1000 * MS
     watched.end("a")
+    assert watched.total("requests_total") == 0, "its answer is still being sent"
+    watched.finish("a")
     assert watched.value("requests_total", model="llama", outcome="completed") == 1
     assert watched.value("attempts_total", target="replica", result="completed") == 1
     assert watched.value("first_token_seconds_sum", model="llama", ran="local") == pytest.approx(0.2)
@@ -74,6 +74,7 @@ def test_a_look_at_a_stored_response_is_no_request_of_a_model() -> None:
     watched.ask("look", model="", is_control=True)
     watched.first_token("look")
     watched.end("look")
+    watched.finish("look")
     assert watched.total("stored_response_calls_total") == 1
     assert watched.total("requests_total") == 0
     assert watched.total("queue_wait_seconds_count") == 0
@@ -85,13 +86,14 @@ def test_a_forward_counts_by_peer_and_a_refusal_by_reason() -> None:
     watched.hear()
     watched.ask("a")
     watched.end("a", LegResult.REFUSED)
-    assert watched.value("forwards_sent_total", peer="eu-1") == 1
-    assert watched.value("forwards_refused_total", peer="eu-1", reason="busy") == 1
+    assert watched.value("forwards_sent_total", peer="eu-1") == 1, "counted when it is sent"
     watched.desk.now_ns += 200 * MS
     watched.hear()
-    assert watched.value("retries_total", after="refused") == 1
     watched.first_token("a", attempt=2)
     watched.end("a", attempt=2)
+    watched.finish("a")
+    assert watched.value("forwards_refused_total", peer="eu-1", reason="busy") == 1
+    assert watched.value("retries_total", after="refused") == 1
     assert watched.value("first_token_seconds_count", model="llama", ran="forward") == 1
     assert watched.value("attempts_total", target="peer", result="completed") == 1
 
@@ -106,6 +108,7 @@ def test_a_forward_from_a_peer_counts_as_received_with_our_answer() -> None:
     assert watched.value("forwards_received_total", peer="other", answer="residency_not_accepted") == 1
     watched.first_token("a")
     watched.end("a")
+    watched.finish("a")
     assert watched.value("forwards_ended_total", model="llama", outcome="completed") == 1
     assert watched.value("queue_wait_seconds_count", model="llama", source="peer") == 1
     for mine in ("requests_total", "first_token_seconds_count", "output_tokens_total"):
@@ -117,10 +120,11 @@ def test_of_two_legs_each_counts_and_the_attempt_is_tried_again_for_the_one_that
     watched = Watched()
     watched.two_legs("a")
     watched.two_ends("a", FAILS[failing])
-    watched.step(events.TimePassed(), [leg_order("a", 1, replica_target(ReplicaId("r1")), attempt=2)])
+    watched.end("a", attempt=2)
+    watched.finish("a")
     assert watched.value("attempts_total", target="replica", result="failed") == 1
     assert watched.value("attempts_total", target="replica", result="cancelled") == 1
-    assert watched.value("placements_total", reason="local_explore") == 3
+    assert watched.total("placements_total") == 3
     assert watched.value("queue_wait_seconds_count", model="llama", source="client") == 1
     assert watched.value("prefix_matched_share_count", model="llama", ran="local") == 1
     assert watched.value("retries_total", after="failed") == 1
@@ -132,7 +136,8 @@ def test_two_legs_that_complete_count_one_first_token() -> None:
     watched.two_legs("a")
     watched.first_token("a", leg=2)
     watched.first_token("a", leg=1)
-    watched.two_ends("a", [LegResult.COMPLETED] * 2, Outcome.COMPLETED)
+    watched.two_ends("a", (LegResult.COMPLETED, LegResult.COMPLETED))
+    watched.finish("a")
     assert watched.value("first_token_seconds_count", model="llama", ran="local") == 1
     assert watched.value("requests_total", model="llama", outcome="completed") == 1
 
@@ -141,6 +146,7 @@ def test_names_that_nobody_configured_share_one_label() -> None:
     watched = Watched()
     for index in range(50):
         watched.ask(f"x{index}", model=ModelName(f"made-up-{index}"))
+        watched.finish(f"x{index}")
     assert watched.value("requests_total", model="other", outcome="rejected_unknown_model") == 50
     assert b"made-up" not in watched.metrics.render()
 
@@ -154,6 +160,7 @@ def test_a_peer_that_makes_up_models_takes_no_label_from_ours() -> None:
     )
     watched.ask("a", model="ours")
     watched.tell(events.RequestAbandoned(RequestId("a")))
+    watched.finish("a")
     assert watched.value("requests_total", model="ours", outcome="abandoned") == 1
     assert b"rotated" not in watched.metrics.render()
 
@@ -163,7 +170,8 @@ def test_a_request_that_is_left_counts_with_what_ran_for_it() -> None:
     watched.ask("left")
     watched.tell(events.RequestAbandoned(RequestId("left")))
     watched.end("left", LegResult.CANCELLED)
-    watched.step(events.LegEnded(RequestId("left"), 1, 1, LegResult.FAILED))
+    watched.tell(events.LegEnded(RequestId("left"), 1, 1, LegResult.FAILED))
+    watched.finish("left")
     assert watched.value("requests_total", model="llama", outcome="abandoned") == 1
     assert watched.value("attempts_total", target="replica", result="cancelled") == 1
     assert watched.value("attempts_total", target="replica", result="failed") == 0, "that word came late"

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from gateway.core.events import RequestArrived
 from gateway.core.prices import Prices, ReplicaPrice
+from gateway.core.requests import LegState, RequestRecord
 from gateway.core.vocabulary import (
     Candidate,
     Costs,
@@ -19,9 +21,8 @@ from gateway.core.vocabulary import (
     Target,
 )
 from gateway.core.vocabulary import peer_target as peer
-from gateway.records.ledger import LegRecord, RequestRecord
 from gateway.records.price_metrics import FILE, MoneyTally, PriceLevels
-from tests.support.core import EU, US, policy
+from tests.support.core import EU, SECOND, US, desk, peer_spec, policy, profile
 
 LIST = Prices("EUR", "digest", (ReplicaPrice(EU.region, PoolName(""), 4_400_000, True, 16),))
 
@@ -55,10 +56,12 @@ def test_without_prices_there_is_only_whether_some_were_refused() -> None:
     assert samples(None) == {}
 
 
-def leg(target: Target, costs: Costs | None) -> LegRecord:
+def leg(target: Target, costs: Costs | None) -> LegState:
     considered = (Candidate(target, Standing.AVAILABLE, 0, 0, costs=costs),)
     decision = Decision(PlacementReason.REMOTE_PRICE, 0, 0, 1, 0, considered)
-    return LegRecord(1, 1, LegRole.WHOLE, target, decision, 0, EU, policy(US), 1)
+    core = desk(peers=[peer_spec(target.id, EU)]).core
+    (at,) = core.peers
+    return LegState(1, 1, LegRole.WHOLE, at, decision, policy=core.policy, started_ns=0, kept_blocks=0, replicas_here=1)
 
 
 def test_money_is_counted_by_where_it_was_sent_once_a_request_is_over() -> None:
@@ -66,7 +69,8 @@ def test_money_is_counted_by_where_it_was_sent_once_a_request_is_over() -> None:
     tally = MoneyTally(registry)
     known, unknown = Costs(money_micros=250_000.0, currency="EUR"), Costs(currency="EUR")
     legs = [leg(peer(GatewayId("eu-1")), each) for each in (known, known, unknown, None)]
-    record = RequestRecord("r", "m", 0, None, policy(US), 0, legs)  # type: ignore[arg-type]
+    record = RequestRecord(RequestArrived(profile("r"), SECOND), policy(US), 0)
+    record.legs += legs
     tally.on_finished(None, None, None, record)  # type: ignore[arg-type]
     tally.on_finished(None, None, None, None)  # type: ignore[arg-type]
     labels = {"region": EU.region, "currency": "EUR"}

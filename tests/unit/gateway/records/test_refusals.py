@@ -11,12 +11,11 @@ from gateway.core.vocabulary import GatewayId, RequestId, TenantName
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.gateway_log_events import GATEWAY
 from gateway.ground.logs import make_logger
-from gateway.records.ledger import Ledger
 from gateway.records.refusals import REMEMBERED_MAX, Refusal, Refusals
 from gateway.records.wording import headline, sentence
 from gateway.request.callers import KeyId
 from tests.support.clock import StillClock
-from tests.support.core import MS, SECOND, US, policy
+from tests.support.core import MS, SECOND, US, desk, policy
 from tests.support.log_calls import fields_of, registered_fields
 
 NOBODY = Refusal("invalid_api_key", 401, "The API key is missing or not valid.", RequestId("r1"))
@@ -28,12 +27,11 @@ class Door:
         self.clock = StillClock()
         self.counts: list[tuple[str, str | None]] = []
         self.stream = io.StringIO()
-        self.ledger = Ledger(US, open_max=1)
-        self.ledger.on_step(0, events.PolicyApplied(policy(US)), [])
+        self.core = desk().core
         self.refusals = Refusals(
             GatewayId("us-1"),
             US,
-            self.ledger,
+            self.core,
             count=lambda reason, tenant: self.counts.append((reason, tenant)),
             clock=self.clock,
             log=make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("us-1"), self.stream),
@@ -72,8 +70,7 @@ def test_what_is_not_the_client_s_fault_warns() -> None:
 
 def test_neither_tenant_nor_key_is_told_where_the_policy_keeps_tenants_out_of_logs() -> None:
     door = Door()
-    quiet = replace(policy(US), logging=LoggingRule(tenant=False))
-    door.ledger.on_step(0, events.PolicyApplied(quiet), [])
+    door.core.handle(events.PolicyApplied(replace(policy(US), logging=LoggingRule(tenant=False))), 0)
     door.refusals.take(KNOWN)
     assert not {"tenant", "key"} & door.lines[0].keys()
 

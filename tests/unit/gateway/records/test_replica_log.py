@@ -12,6 +12,7 @@ from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.logs import make_logger
 from gateway.records.replica_log import LINE_EVERY_NS, ReplicaLog
 from tests.support.core import MS, SECOND, Desk, desk, replica_spec
+from tests.support.steps import tell_step
 
 
 class Told:
@@ -24,7 +25,7 @@ class Told:
         self.log = ReplicaLog(self.desk.core.replicas, logger)
 
     def tell(self, event: Event) -> None:
-        self.log.on_step(self.desk.now_ns, event, self.desk.tell(event))
+        tell_step(self.log, self.desk.now_ns, event, self.desk.tell(event))
 
     def probe(self, name: str, detail: str = "") -> None:
         self.desk.now_ns += 100 * MS

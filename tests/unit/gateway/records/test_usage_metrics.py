@@ -42,8 +42,9 @@ class Used(Followed):
 
     def __init__(self, replicas: int = 2) -> None:
         super().__init__(desk(replicas=replicas, peers=(peer_spec("eu-1", EU),)))
-        self.metrics = Metrics(lambda: gauges_of(self.desk.core, self.desk.now_ns), self.ledger)
-        self.ledger.hand_to(self.metrics.usage.on_finished)
+        self.metrics = Metrics(lambda: gauges_of(self.desk.core, self.desk.now_ns), core=self.desk.core)
+        self.finished.hand_to(self.metrics.on_finished)
+        self.finished.hand_to(self.metrics.usage.on_finished)
         self.watch([self.metrics])
 
     def stream(self, request_id: str, result: LegResult = LegResult.COMPLETED, **told: Any) -> None:
@@ -138,6 +139,7 @@ def test_a_stream_that_was_left_counts_what_came_of_it_and_not_how_fast() -> Non
     used.ask("a", prompt_bytes=40)
     used.first_token("a")
     used.tell(events.RequestAbandoned(RequestId("a")))
+    used.end("a", LegResult.CANCELLED)
     used.finish("a", **UNTOLD)
     assert used.value("output_tokens_total", model="llama", ran="local", counted="events") == 11
     assert used.total("output_token_seconds_count") == 0
@@ -162,7 +164,7 @@ def test_a_tenant_s_tokens_are_those_that_its_key_is_charged(told: dict[str, Any
     used.ask("a", tenant=TenantName("acme"), prompt_bytes=400)
     asked = used.profiles["a"]
     summaries = []
-    used.ledger.hand_to(lambda profile, end, summary, record: summaries.append(summary))
+    used.finished.hand_to(lambda profile, end, summary, record: summaries.append(summary))
     used.stream("a", **told)
     meter = KeyMeter()
     meter.follow(KeyLimits(tokens_per_minute=60_000))
@@ -184,7 +186,7 @@ def test_tenants_beyond_the_first_share_one_label() -> None:
     assert used.value("tenant_requests_total", tenant="other", outcome="abandoned") == 5
 
 
-def test_a_request_that_nobody_followed_counts_for_its_tenant() -> None:
+def test_a_request_after_a_crash_of_the_core_counts_for_its_tenant() -> None:
     used = Used()
     end = EndRequest(RequestId("a"), Outcome.COMPLETED, "", 1)
     used.metrics.usage.on_finished(profile("a"), end, RequestSummary(first_token_ns=1, output_tokens=5), None)

@@ -20,10 +20,12 @@ from gateway.core.events import (
     RequestArrived,
     TimePassed,
 )
+from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, LegResult, LoadReport, Outcome, PoolName, ReplicaId, replica_target
 from gateway.ground.clock import Clock
-from gateway.request.driver import Driver
-from tests.support.core import US, profile
+from gateway.ground.pump import Step
+from gateway.request.driver import Driver, GatewaySubscriptions
+from tests.support.core import US, policy, profile
 from tests.support.orders import R1, end, start
 
 REPORT = LoadReport(GatewayId("gw"), US, 1, accepting=True, assignment_version=1, policy_digest="")
@@ -52,6 +54,8 @@ class ScriptedCore:
 
     def next_wakeup_ns(self) -> int | None:
         return self.wakeup_ns
+
+    arrived: RequestRecord | None = None
 
     def told_of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.told if isinstance(event, kind)]
@@ -98,8 +102,7 @@ async def test_an_owner_acts_on_a_step_before_anybody_is_told_of_it() -> None:
     seen: list[Event] = []
 
     class Watcher:
-        def on_step(self, _now_ns: int, event: Event, _effects: list[Effect]) -> None:
-            seen.append(event)
+        subscriptions: GatewaySubscriptions = {Step: lambda step, _: seen.append(step.event)}  # noqa: RUF012 - a test's
 
     core = ScriptedCore(RequestArrived=lambda _: [start()], LegEnded=lambda _: [end()])
     driver = Driver(core, Clock(), observers=[Watcher()])
@@ -125,6 +128,22 @@ async def test_the_core_asks_for_the_time_by_its_own_event() -> None:
     driver.submit(DrainRequested())
     await passed.wait()
     assert core.told == [DrainRequested(), TimePassed()]
+
+
+async def test_of_two_records_with_one_id_the_later_is_kept_until_its_owner_is_done() -> None:
+    core, driver = make()
+    arrivals = [RequestArrived(profile(R1), 10**18) for _ in range(2)]
+    records: list[RequestRecord | None] = []
+    for arrival in arrivals:
+        core.arrived = RequestRecord(arrival, policy(US), 0)
+        records.append(driver.begin(arrival))
+    first, second = records
+    assert first is not None
+    assert second is not None
+    driver.done(first)
+    assert driver.requests == {R1: second}
+    driver.done(second)
+    assert driver.requests == {}
 
 
 class TestMailboxes:

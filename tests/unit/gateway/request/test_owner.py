@@ -632,6 +632,9 @@ class TestOrders:
         assert not scene.sink.is_accepted
         assert scene.sink.ends == []
         assert scene.finished == []
+        (record,) = scene.refused
+        assert record.refusal is refusal
+        assert scene.driver.requests == {}
         assert scene.count(events.RequestAbandoned) == 0
         scene.driver.close()
 
@@ -646,6 +649,36 @@ class TestOrders:
             refusal = await scene.owner(forwarded=True).run()
         assert isinstance(refusal, RefuseForward)
         assert refusal.reason is RefusalReason.DUPLICATE
+        scene.driver.close()
+
+    async def test_it_hands_over_the_record_that_the_core_has_kept(self) -> None:
+        scene = Scene()
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(scene.run(scene.owner(Reply())))
+            await scene.has_arrived.wait()
+            known = scene.driver.requests[RequestId("r1")]
+        end = running.result()
+        (record,) = scene.records
+        assert record is known
+        assert record.end is end
+        assert [leg.result for leg in record.legs] == [LegResult.COMPLETED]
+        assert scene.driver.requests == {}
+        scene.driver.close()
+
+    async def test_a_rejected_request_has_its_record_too(self) -> None:
+        scene = Scene()
+        scene.driver.submit(events.DrainRequested())
+        assert await scene.play() is Outcome.REJECTED_DRAINING
+        (record,) = scene.records
+        assert record is not None
+        assert record.end is scene.finished[0][1]
+
+    async def test_a_request_after_a_crash_of_the_core_has_no_record(self) -> None:
+        scene = Scene()
+        await scene.play(Reply())
+        scene.driver.fail(RuntimeError("boom"))
+        assert isinstance(await scene.owner().run(), EndRequest)
+        assert scene.records[1] is None
         scene.driver.close()
 
     async def test_a_rejected_request_ends_without_a_leg(self) -> None:

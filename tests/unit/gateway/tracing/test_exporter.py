@@ -31,7 +31,7 @@ def finished(made: RequestTrace | None = None) -> FinishedRequest:
     traced.first_token("r-1")
     traced.end("r-1")
     traced.finish("r-1", trace=made or trace(state="a=1"))
-    return traced.finished[0]
+    return traced.kept[0]
 
 
 def exporter(url: str, headers: Mapping[str, str] | None = None, **changes: object) -> OtlpExporter:

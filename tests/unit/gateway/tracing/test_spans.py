@@ -193,8 +193,8 @@ def test_where_an_answer_went_on_the_pause_is_a_span() -> None:
 
 def test_one_that_nobody_followed_is_told_in_one_span() -> None:
     traced = served()
-    finished = traced.finished[0]
-    traced.finished = [replace(finished, record=None)]
+    finished = traced.kept[0]
+    traced.kept = [replace(finished, record=None)]
     (whole,) = traced.spans()
     assert whole.end_ns - whole.start_ns == SECOND
     assert whole.attributes["nightside.outcome"] == "completed"

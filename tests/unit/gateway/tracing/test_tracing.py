@@ -32,7 +32,7 @@ QUICK = TracingConfig(
 
 
 class Stand(Followed):
-    """A ledger whose finished requests are traced."""
+    """A core whose finished requests are traced."""
 
     def __init__(self, folder: Path, config: TracingConfig) -> None:
         super().__init__(desk())
@@ -41,14 +41,14 @@ class Stand(Followed):
         self.clock = Clock()
         self.tracing = Tracing(
             _config(folder, config),
-            self.ledger,
+            self.desk.core,
             TraceMetrics(self.registry),
             serves=self.desk.core.replicas.serves,
             server_of=server_of,
             clock=self.clock,
             log=make_logger(LoggingConfig(format=LogFormat.JSON), "us-1", self.stream),
         )
-        self.ledger.hand_to(self.tracing.on_finished)
+        self.finished.hand_to(self.tracing.on_finished)
         self.watch()
         self.tracing.start()
 
