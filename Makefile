@@ -134,7 +134,7 @@ results-token-budget-classifier: setup ## Write docs/results/token-budget-classi
 results-succession: setup ## Write docs/results/succession.md: how soon another controller leads. STORES="a.yaml b.yaml" are controllers' files, each with a store that is shared.
 	$(BIN)/nightside results succession $(STORES) $(ARGS)
 
-page-picture: setup setup-tests ## Take the picture of the page in docs/page.md and README.md: the demo's three regions under load, in a real Chromium.
+page-picture: setup setup-tests ## Take the picture of the page in docs/page.md: the demo's three regions under load, in a real Chromium.
 	mkdir -p docs/pictures
 	$(BIN)/python -m tests.support.page_picture docs/pictures/page.png $(ARGS)
 
