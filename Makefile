@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients test-issuers compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement digests mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-resume results-sharing results-records results-token-budget-classifier results-succession page-picture metrics-page log-events-page protos lock clean
+.PHONY: help setup setup-tests demo test fuzz test-engines test-cloud test-clients test-issuers compiled test-compiled check check-deploy bench relays bench-relay bench-scale agreement digests mutants soak nightly results-skywalker results-placement results-live results-failover results-balanceroute results-token-budget results-token-budget-live results-eldr results-resume results-sharing results-records results-token-budget-classifier results-succession page-picture metrics-page log-events-page errors-page protos lock clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-17s %s\n' "$$name" "$$text"; done
@@ -143,6 +143,9 @@ metrics-page: setup ## Write docs/metrics.md: every series of a gateway, and the
 
 log-events-page: setup ## Write docs/reference/log_events.md: every log event of gateways and controllers, and what to do about each.
 	$(BIN)/nightside controller log-events -o docs/reference/log_events.md
+
+errors-page: setup ## Write docs/reference/errors.md: every error that clients may receive, and what to do about each.
+	$(BIN)/nightside gateway errors -o docs/reference/errors.md
 
 protos: setup ## Generate the stubs of the .proto files again.
 	.ci/protos .

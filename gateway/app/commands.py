@@ -20,6 +20,7 @@ import uvloop
 import yaml
 
 from gateway.app.drain_cli import drain, undrain
+from gateway.app.errors_cli import errors
 from gateway.app.fleet import check_engine_certificates
 from gateway.app.gateway import GatewayHandle, run_gateway
 from gateway.app.hand_over import socket_path
@@ -65,6 +66,7 @@ def cli() -> None:
 
 cli.add_command(drain)
 cli.add_command(undrain)
+cli.add_command(errors)
 cli.add_command(lockdown)
 cli.add_command(metrics)
 cli.add_command(status)
