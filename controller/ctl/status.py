@@ -125,11 +125,11 @@ def complaints(seen: State) -> Iterator[str]:
     if seen.store_fault:
         yield f"the store cannot be written, and nothing new is assigned: {seen.store_fault}"
     if seen.frozen:
-        yield f"frozen, and nothing is taken from anybody: {seen.frozen}"
+        yield f"frozen, automatic failover and reassignment are suspended: {seen.frozen}"
     if seen.published_records is not None:
         yield from _complaints_of_records(seen.published_records)
     for orphans in seen.orphans:
-        yield f"nobody may have {orphans.replicas} replicas of {orphans.home}: {orphans.reason}"
+        yield f"no gateway may serve {orphans.replicas} replicas of {orphans.home}: {orphans.reason}"
     for gateway in seen.gateways:
         if gateway.condition != Condition.UP:
             yield f"gateway {gateway.id} is {gateway.condition}{_because(gateway.detail)}"
@@ -194,7 +194,7 @@ def _replicas(replicas: list[ReplicaView]) -> Table:
     for each in replicas:
         ordered = [word for word, is_so in (("removed", each.removed), ("drained", each.drained)) if is_so]
         ordered += [f"moved to {each.pinned_to}"] if each.pinned_to else []
-        table.add_row(*map(_plain, (each.id, each.home, each.owner or "nobody", ", ".join(ordered))))
+        table.add_row(*map(_plain, (each.id, each.home, each.owner or "unassigned", ", ".join(ordered))))
     return table
 
 

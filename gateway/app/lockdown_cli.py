@@ -14,7 +14,9 @@ from gateway.ground.admin_client import Admin, AdminFault, admin_options
 @admin_options
 @click.option("--release", is_flag=True, help="Allow forwarding again.")
 @click.option("--cut", is_flag=True, help="End streams that cross gateways as well.")
-@click.option("--reason", default="", metavar="TEXT", help="For the log and for whoever looks later.")
+@click.option(
+    "--reason", default="", metavar="TEXT", help="Reason, written to the log and shown by `nightside gateway status`."
+)
 def lockdown(admin: Admin, *, release: bool, cut: bool, reason: str) -> None:
     """Stop all forwarding of one gateway at once, in and out. Local requests go on.
 

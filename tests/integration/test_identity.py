@@ -287,7 +287,9 @@ class TestOperators:
             assert (await lockdown(house.token(aud="admin", groups=["on-call"])))[0] == 200
             assert (await lockdown("s3cret"))[0] == 200
             status, why = await lockdown(house.token(groups=["on-call"]))
-            assert (status, why) == (401, "the access token is meant for somebody else: aud"), "a client is no operator"
+            assert (status, why) == (401, "the access token is meant for another audience: aud"), (
+                "a client is no operator"
+            )
             assert await house.status(viewer) == (401, "invalid_token"), "and an operator is no client"
         lines = [json.loads(line) for line in house.log.getvalue().splitlines()]
         assert [line["operator"] for line in lines if "operator" in line] == ["staff:alice", "admin-token"]

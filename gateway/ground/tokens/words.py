@@ -34,7 +34,7 @@ WORDS = {
     Reason.SIGNATURE: "the signature of the access token is wrong",
     Reason.EXPIRED: "the access token has expired",
     Reason.NOT_YET: "the access token is not valid yet",
-    Reason.AUDIENCE: "the access token is meant for somebody else",
+    Reason.AUDIENCE: "the access token is meant for another audience",
     Reason.CLAIM: "the access token lacks a claim that is needed here",
     Reason.SCOPE: "the access token lacks a scope that is needed here",
     Reason.NOT_MAPPED: "nothing here is for holders of such an access token",
