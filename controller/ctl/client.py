@@ -109,7 +109,11 @@ def changing(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--dry-run`, `--json` and the admin options to a command, and pass it `give`, which sends its order."""
 
     @admin_options
-    @click.option("--dry-run", is_flag=True, help="Change nothing: print what would move, and which policy says so.")
+    @click.option(
+        "--dry-run",
+        is_flag=True,
+        help="Print which replicas would move, and by which policy, without changing anything.",
+    )
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @wraps(command)
     def with_order(admin: Admin, *, dry_run: bool, as_json: bool, **others: Any) -> None:

@@ -96,10 +96,10 @@ class State(msgspec.Struct, frozen=True):
 
 @click.command()
 @admin_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: all that the controller says, and what is wrong.")
-@click.option("--replicas", "with_replicas", is_flag=True, help="List every replica, not only those away from home.")
+@click.option("--json", "as_json", is_flag=True, help="Print the controller's whole state and the problems as JSON.")
+@click.option("--replicas", "with_replicas", is_flag=True, help="List every replica, not only the reassigned ones.")
 def status(admin: Admin, *, as_json: bool, with_replicas: bool) -> None:
-    """Show the gateways, where replicas are served, and what is wrong.
+    """Show gateways, replica assignment and problems.
 
     Exit codes: 0 nothing is wrong; 1 something is wrong, which is named; 4 it cannot be asked.
     """

@@ -61,7 +61,7 @@ _UNUSABLE = (OSError, ConfigError, CertificateFault, TakeOverFault)
 
 @click.group()
 def cli() -> None:
-    """Serve one region, check its region file, say how it is, or stop all its forwarding."""
+    """Run a gateway, check its region file, show its status, or stop its forwarding."""
 
 
 cli.add_command(drain)
@@ -77,10 +77,10 @@ cli.add_command(usage)
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--take-over", is_flag=True, help="Take the place of the process that serves this gateway here, if there is one."
+    "--take-over", is_flag=True, help="Take over from the process that runs this gateway here, if there is one."
 )
 def run(file: Path, *, take_over: bool) -> None:
-    """Serve the region that FILE describes, until SIGTERM or SIGINT; a second signal does not wait for requests.
+    """Run the gateway that FILE describes, until SIGTERM or SIGINT; a second signal does not wait for requests.
 
     SIGHUP reads FILE and what it names anew, without ending any request.
 
@@ -109,7 +109,7 @@ def _begin_to_take_over(config: GatewayConfig) -> Successor | None:
 def check(file: Path, as_json: bool) -> None:
     """Check FILE and its residency policy, and print the region file with every default filled in.
 
-    What the gateway takes of memory at most is told beside it, on standard error.
+    The gateway's maximum of memory is printed on standard error.
     """
     region = _read(file)
     if complaints := list(dict.fromkeys(_against_what_it_names(file, region.as_config()))):

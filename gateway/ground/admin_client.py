@@ -109,15 +109,22 @@ def admin_options_at(default_url: str) -> Callable[[Callable[..., None]], Callab
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         @click.option(
-            "--admin", "url", default=default_url, show_default=True, metavar="URL", help="Its admin address."
+            "--admin",
+            "url",
+            default=default_url,
+            show_default=True,
+            metavar="URL",
+            help="Set the URL of the admin address.",
         )
         @click.option(
             "--token-file",
             type=click.Path(path_type=Path),
-            help=f"Holds an operator's token, if one is asked for. Without it, {TOKEN_VARIABLE} does.",
+            help=f"Read the operator's token from this file, instead of from {TOKEN_VARIABLE}.",
         )
         @click.option(
-            "--ca-file", type=click.Path(path_type=Path), help="CA certificates (PEM) that verify an https address."
+            "--ca-file",
+            type=click.Path(path_type=Path),
+            help="Verify an https address by this file of CA certificates (PEM).",
         )
         @wraps(command)
         def with_admin(*, url: str, token_file: Path | None, ca_file: Path | None, **others: Any) -> None:

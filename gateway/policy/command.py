@@ -51,9 +51,9 @@ def policy() -> None:
     "narrowings",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="A controller's policy for one of the regions, or a directory of such: show what is left of both.",
+    help="Narrow the files by a controller's policy, or by a directory of them; repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a form for programs instead of words.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option(
     "--matrix",
     type=click.Path(path_type=Path, dir_okay=False),
