@@ -153,10 +153,10 @@ def helped(command: click.Command, name: str) -> Iterator[tuple[str, str, bool]]
             yield f"{name} {option.opts[0]}", option.help or "", option.multiple
     if isinstance(loaded, click.Group):
         for below in loaded.list_commands(click.Context(loaded)):
-            command = loaded.get_command(click.Context(loaded), below)
-            assert command is not None
+            found = loaded.get_command(click.Context(loaded), below)
+            assert found is not None
             if below not in OF_RECORDS:
-                yield from helped(command, f"{name} {below}")
+                yield from helped(found, f"{name} {below}")
 
 
 @cache

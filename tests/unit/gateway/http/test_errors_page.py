@@ -25,6 +25,7 @@ def codes_in_sources() -> Iterator[str]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ErrorKind":
                 code = node.args[2]
                 assert isinstance(code, ast.Constant), f"{path}: a code that is not written out"
+                assert isinstance(code.value, str)
                 yield code.value
 
 
