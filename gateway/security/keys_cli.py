@@ -155,7 +155,7 @@ def _tell(key_id: str, minted: Minted, *, as_json: bool) -> None:
         return
     click.echo(minted.key)
     if until is not None:
-        click.echo(f"the secret before it opens until {until}", err=True)
+        click.echo(f"the previous secret is accepted until {until}", err=True)
 
 
 def _entry_options(**options: Any) -> dict[str, Any]:
