@@ -14,35 +14,29 @@ from typing import Any
 import click
 
 COMMANDS = {
-    "gateway": ("gateway.app.commands:cli", "Serve one region."),
-    "controller": (
-        "controller.commands:cli",
-        "Assign replicas to gateways, and move them when one dies.",
+    "gateway": (
+        "gateway.app.commands:cli",
+        "Run a gateway, check its region file, show its status, or stop its forwarding.",
     ),
-    "ctl": ("controller.ctl.commands:ctl", "Ask a controller, and order it."),
-    "policy": ("gateway.policy.command:policy", "Check a residency policy and explain its decisions."),
-    "keys": ("gateway.security.keys_cli:keys", "Say who may call a gateway, and how much."),
-    "dev-certs": ("gateway.security.dev_certs_cli:dev_certs", "Make certificates to try TLS with."),
-    "explain": ("gateway.records.explain_cli:explain", "Say why a request ran where it did."),
-    "audit": (
-        "gateway.records.audit_cli:audit",
-        "Check the record of where requests ran, and hold it against policies.",
-    ),
+    "controller": ("controller.commands:cli", "Run a mesh's controller, check its file, or replay its journal."),
+    "ctl": ("controller.ctl.commands:ctl", "Query and manage a running controller."),
+    "policy": ("gateway.policy.command:policy", "Check residency policy files and explain what they allow."),
+    "keys": ("gateway.security.keys_cli:keys", "Manage the API keys of a gateway's clients."),
+    "dev-certs": ("gateway.security.dev_certs_cli:dev_certs", "Create certificates for development."),
+    "explain": ("gateway.records.explain_cli:explain", "Explain why a request ran where it did."),
+    "audit": ("gateway.records.audit_cli:audit", "Verify audit records and compare them with policies."),
     "replay": ("gateway.records.journal_cli:replay", "Replay a gateway's journal and compare every decision."),
-    "completion": ("gateway.ground.completion_cli:completion", "Print what makes a shell complete these commands."),
-    "fit": ("loadgen.fit.main:fit", "Fit what predicts how long requests still decode, and say how good it is."),
-    "engine": ("loadgen.engine.main:main", "Serve a modelled engine that speaks the API of a real one."),
-    "demo": ("loadgen.demo.main:demo", "Run three regions on this machine and show what forwarding gains."),
-    "sim": ("loadgen.simulator.main:sim", "Play a scenario in virtual time and report, or look for faults."),
+    "completion": ("gateway.ground.completion_cli:completion", "Generate the shell completion script."),
+    "fit": ("loadgen.fit.main:fit", "Train predictors and expert locality offline."),
+    "engine": ("loadgen.engine.main:main", "Run an emulated inference engine, without a GPU."),
+    "demo": ("loadgen.demo.main:demo", "Run three regions on this machine and show the gain of forwarding."),
+    "sim": ("loadgen.simulator.main:sim", "Run a scenario in virtual time, or search for faults."),
     "load": ("loadgen.load.main:load", "Send a scenario's load to live endpoints and report."),
-    "plan": (
-        "loadgen.planner.command:plan_command",
-        "Size a model's fleet as one pool and as two, before anything is changed.",
-    ),
-    "trace": ("loadgen.traces.main:trace", "Look at a recorded load, and write it in Nightside's own format."),
-    "agreement": ("loadgen.load.agreement_cli:agreement", "Play one scenario live and simulated, and compare."),
-    "results": ("loadgen.evaluation.main:results", "Measure against what papers published, and write it down."),
-    "bench": ("loadgen.bench.main:bench", "Measure the parts that every request passes through."),
+    "plan": ("loadgen.planner.command:plan_command", "Size a model's fleet as one pool and as two."),
+    "trace": ("loadgen.traces.main:trace", "Inspect and convert recorded load."),
+    "agreement": ("loadgen.load.agreement_cli:agreement", "Run one scenario live and in simulation, and compare."),
+    "results": ("loadgen.evaluation.main:results", "Repeat published measurements and write pages of results."),
+    "bench": ("loadgen.bench.main:bench", "Measure the components that every request passes through."),
 }
 """Target (module:attribute) of each subcommand, and the line that `--help` shows for it."""
 
@@ -68,7 +62,7 @@ class Groups(click.Group):
     """Command group that lists its commands by audience."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's own signature
-        groups = {"For operators": COMMANDS.keys() - DEVELOPERS, "To try out, measure and develop": DEVELOPERS}
+        groups = {"Operate": COMMANDS.keys() - DEVELOPERS, "Try, measure and develop": DEVELOPERS}
         width = max(map(len, COMMANDS))
         for title, names in groups.items():
             rows = [(name.ljust(width), text) for name, (_, text) in COMMANDS.items() if name in names]
@@ -112,7 +106,7 @@ class LazyCommand(click.Command):
 )
 @click.version_option(package_name="nightside", prog_name="nightside")
 def main() -> None:
-    """Gateways that run a busy region's LLM requests on another region's idle engines.
+    """Run and manage gateways that send a busy region's LLM requests to another region's idle engines.
 
     Exit codes: 0 all is well, 1 a problem was found, 2 the command was used wrongly.
     """

@@ -43,13 +43,13 @@ EXIT_WOULD_CHANGE = 3
 
 @click.group()
 def cli() -> None:
-    """Run the controller of a mesh, check its file, or replay its journal."""
+    """Run a mesh's controller, check its file, or replay its journal."""
 
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def run(file: Path) -> None:
-    """Run the controller that FILE describes, until SIGTERM or SIGINT. SIGHUP reads FILE and what it names anew.
+    """Run the controller that FILE describes, until SIGTERM or SIGINT. SIGHUP reloads FILE and the files that it names.
 
     Exit codes: 0 it was told to stop; 1 it could not begin, met an error of its own, or lost its store to another one.
     """
@@ -75,8 +75,7 @@ def check(file: Path, as_json: bool) -> None:
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def plan(file: Path) -> None:
-    """Print what the controller of FILE would change where it publishes records, from what its store says they should
-    be. Nothing is written, and it may be asked while the controller runs.
+    """Print the DNS record changes that the controller of FILE would make, without making them.
 
     Exit codes: 0 nothing would change; 1 it cannot be told; 3 something would change, a line each.
     """
@@ -91,9 +90,9 @@ def plan(file: Path) -> None:
 
 @cli.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--run", metavar="NAME", help="Of a folder's runs, instead of the newest that is whole.")
+@click.option("--run", metavar="NAME", help="Replay this run of a folder, instead of the newest complete one.")
 def replay(files: tuple[Path, ...], run: str | None) -> None:
-    """Replay a controller's journal, and compare every effect: all FILES of a run in any order, or one run of a folder.
+    """Replay a controller's journal and compare every effect. FILES are those of one run, in any order, or a folder.
 
     Exit codes: 0 every effect is the same, 1 it diverged, 2 it cannot be read.
     """

@@ -73,11 +73,15 @@ class Metrics(ServerWatch):
         for name, words, read in (
             ("gateways_attached", "Gateways with an open stream.", attached),
             ("replicas", "Registered replicas.", lambda: len(desk.registry.replicas)),
-            ("replicas_away", "Replicas that somebody other than their home serves.", lambda: _away(desk)),
-            ("replicas_orphaned", "Replicas that nobody may have.", lambda: sum(n for n, _ in core.orphans.values())),
+            ("replicas_away", "Replicas that another gateway than their home serves.", lambda: _away(desk)),
+            (
+                "replicas_orphaned",
+                "Replicas that no gateway may serve.",
+                lambda: sum(n for n, _ in core.orphans.values()),
+            ),
             ("registry_faults", "Replicas that are announced and cannot be used.", lambda: len(desk.registry.faults)),
             ("places_refused", "Gateways refused where they say they are.", lambda: len(desk.places_refused)),
-            ("frozen", "1 while nothing is taken from anybody.", lambda: bool(core.frozen)),
+            ("frozen", "1 while automatic failover and reassignment are suspended.", lambda: bool(core.frozen)),
             ("store_failing", "1 while the last write did not succeed.", lambda: bool(desk.keeper.fault)),
             ("documents_pending", "Documents that wait to be written.", lambda: desk.keeper.pending),
             ("term", "Of the controller that has the store.", lambda: desk.keeper.version.term),
@@ -106,9 +110,9 @@ class Metrics(ServerWatch):
 
     def follow_records(self, published: Callable[[], int], is_failing: Callable[[], bool]) -> None:
         """Add the metrics of a controller that publishes records."""
-        self._level("records_version", "Of the records that are published for certain; 0: nobody knows.").follow(
-            published
-        )
+        self._level(
+            "records_version", "Version of the records that are certainly published; 0 where that is unknown."
+        ).follow(published)
         self._level("records_failing", "1 while the newest records are not published.").follow(is_failing)
 
     def records_ended(self, result: str) -> None:

@@ -94,9 +94,9 @@ class Overview:
         if not_ready:
             yield Note("bad", f"Not ready: {not_ready}.")
         if desk.core.frozen:
-            yield Note("bad", f"Frozen: nothing is taken from anybody. {desk.core.frozen}")
+            yield Note("bad", f"Frozen: automatic failover and reassignment are suspended. {desk.core.frozen}")
         for home, (count, why) in sorted(desk.core.orphans.items()):
-            yield Note("bad", f"Nobody may have {count} replicas of {home}: {why}.")
+            yield Note("bad", f"No gateway may serve {count} replicas of {home}: {why}.")
         if desk.keeper.fault:
             yield Note("bad", f"The store cannot be written: {desk.keeper.fault}")
         if self._history.fault:

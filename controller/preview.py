@@ -127,9 +127,9 @@ def _move(
 def _why(replica_id: ReplicaId, owner: GatewayId | None, core: ControllerCore, registry: Registry) -> str:
     replica = registry.replicas.get(replica_id)
     if replica is None or not replica.is_served:
-        return "nobody is to serve it"
+        return "no gateway is to serve it"
     if owner is None:
-        return core.orphans.get(replica.home, (0, "nobody may have it"))[1]
+        return core.orphans.get(replica.home, (0, "no gateway may serve it"))[1]
     if owner == replica.home:
         return "it is at home there"
     policy = core.effective_policy(replica.home_place.region)
@@ -168,7 +168,7 @@ def _why_not(entrance: GatewayId, home: GatewayId, owner: GatewayId | None, core
     """Reason why a request that arrives at `entrance` cannot run on that home's replicas as their owner serves them;
     empty: it can."""
     if owner is None:
-        return "nobody serves them"
+        return "no gateway serves them"
     if entrance not in core.gateways or owner not in core.gateways or home not in core.gateways:
         return "their gateway is not known any more"
     origin = core.gateways[entrance].place

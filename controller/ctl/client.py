@@ -109,7 +109,11 @@ def changing(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--dry-run`, `--json` and the admin options to a command, and pass it `give`, which sends its order."""
 
     @admin_options
-    @click.option("--dry-run", is_flag=True, help="Change nothing: print what would move, and which policy says so.")
+    @click.option(
+        "--dry-run",
+        is_flag=True,
+        help="Print which replicas would move, and by which policy, without changing anything.",
+    )
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @wraps(command)
     def with_order(admin: Admin, *, dry_run: bool, as_json: bool, **others: Any) -> None:
@@ -138,7 +142,7 @@ def _refuse_if_unreachable(answer: Answer) -> None:
 
 def in_words(lost: UnreachableView) -> str:
     led = f"led to {', '.join(lost.gateways)}" if lost.gateways else "led nowhere"
-    served = f"served by {lost.owner}" if lost.owner else "served by nobody"
+    served = f"served by {lost.owner}" if lost.owner else "served by no gateway"
     return (
         f"clients in {lost.region}, {led}, reach {lost.replicas} replicas of {lost.home} no more: {served}, {lost.why}"
     )
@@ -152,9 +156,9 @@ def tell(seen: OrderView) -> None:
     click.echo(done)
     preview = seen.preview
     if preview.frozen:
-        click.echo(f"frozen, and nothing is taken from anybody: {preview.frozen}")
+        click.echo(f"frozen, automatic failover and reassignment are suspended: {preview.frozen}")
     for move in preview.moves:
-        click.echo(f"{move.replica}: {move.before or 'nobody'} -> {move.after or 'nobody'} ({move.why})")
+        click.echo(f"{move.replica}: {move.before or 'unassigned'} -> {move.after or 'unassigned'} ({move.why})")
     if preview.moves_in_all > len(preview.moves):
         click.echo(f"and {preview.moves_in_all - len(preview.moves)} more")
     if not preview.moves:
@@ -162,7 +166,7 @@ def tell(seen: OrderView) -> None:
     for stay in preview.stays:
         click.echo(f"{stay.replicas} of {stay.home}: {stay.why}")
     for region, gateways in preview.names:
-        click.echo(f"the name, in {region}: {', '.join(gateways) or 'nobody'}")
+        click.echo(f"the name, in {region}: {', '.join(gateways) or 'no gateway'}")
     for lost in preview.unreachable:
         click.echo(in_words(lost))
     if seen.history_fault:

@@ -52,11 +52,13 @@ def replicas() -> None:
 
 @replicas.command("add")
 @click.argument("replica")
-@click.option("--home", help="The gateway whose it is, for one that no region file names.")
-@click.option("--file", type=_PATH, help="YAML with the keys of a replica in a region file; its keys are read there.")
+@click.option("--home", help="Set the home gateway of a replica that no region file names.")
+@click.option(
+    "--file", type=_PATH, help="Read the replica from this YAML file, with the keys of a replica in a region file."
+)
 @changing
 def add_replica(give: Give, *, replica: str, home: str | None, file: Path | None) -> None:
-    """Bring back one that was removed; or, with --home and --file, add one that no region file names."""
+    """Add a replica that was removed, or, with --home and --file, one that no region file names."""
     if (home is None) != (file is None):
         raise click.UsageError("--home and --file go together")
     document = "" if file is None else _replica_in(file)
@@ -75,7 +77,7 @@ def drain_replica(give: Give, *, replica: str) -> None:
 @click.argument("replica")
 @changing
 def undrain_replica(give: Give, *, replica: str) -> None:
-    """Have it served again."""
+    """Send new requests to a drained replica again."""
     give({"order": "replica-undrain", "replica": replica})
 
 
@@ -83,7 +85,7 @@ def undrain_replica(give: Give, *, replica: str) -> None:
 @click.argument("replica")
 @changing
 def remove_replica(give: Give, *, replica: str) -> None:
-    """Forget it, even if its gateway's region file still names it."""
+    """Remove a replica, even if a region file still names it."""
     give({"order": "replica-remove", "replica": replica})
 
 
@@ -94,15 +96,19 @@ def gateways() -> None:
 
 @gateways.command("add")
 @click.argument("gateway")
-@click.option("--region", default="", help="With --jurisdiction: of one that has not announced itself yet.")
-@click.option("--jurisdiction", default="")
-@click.option("--client-address", "addresses", multiple=True, help="What clients are told. Repeat it.")
-@click.option("--health-url", default="")
-@click.option("--latitude", type=click.FloatRange(-90, 90))
-@click.option("--longitude", type=click.FloatRange(-180, 180))
+@click.option(
+    "--region", default="", help="Set the region of a gateway that has not announced itself yet; needs --jurisdiction."
+)
+@click.option("--jurisdiction", default="", help="Set the jurisdiction of a gateway that has not announced itself yet.")
+@click.option(
+    "--client-address", "addresses", multiple=True, help="Add an address that DNS gives to clients; repeatable."
+)
+@click.option("--health-url", default="", help="Set the URL of the gateway's health page.")
+@click.option("--latitude", type=click.FloatRange(-90, 90), help="Set the latitude, in degrees north.")
+@click.option("--longitude", type=click.FloatRange(-180, 180), help="Set the longitude, in degrees east.")
 @changing
 def add_gateway(give: Give, *, gateway: str, addresses: tuple[str, ...], **told: Any) -> None:
-    """Bring back one that was removed; or make one known before it announces itself."""
+    """Add a gateway that was removed, or that has not announced itself yet."""
     if bool(told["region"]) != bool(told["jurisdiction"]):
         raise click.UsageError("--region and --jurisdiction go together")
     give({"order": "gateway-add", "gateway": gateway, "client_addresses": addresses, **told})
@@ -110,12 +116,12 @@ def add_gateway(give: Give, *, gateway: str, addresses: tuple[str, ...], **told:
 
 @gateways.command("drain")
 @click.argument("gateway")
-@click.option("--yes", is_flag=True, help="Also where that leaves clients without replicas that they reach now.")
+@click.option("--yes", is_flag=True, help="Drain even if clients lose replicas that they can reach now.")
 @changing
 def drain_gateway(give: Give, *, gateway: str, yes: bool) -> None:
-    """Send its clients elsewhere, and give its replicas to others, until it is undrained.
+    """Move a gateway's clients and replicas to other gateways, until it is undrained.
 
-    Where clients would reach fewer replicas then, this says which and why, and orders nothing without --yes.
+    If clients would reach fewer replicas, this prints which and why, and changes nothing without --yes.
     """
     give({"order": "gateway-drain", "gateway": gateway}, unless_unreachable=not yes)
 
@@ -124,7 +130,7 @@ def drain_gateway(give: Give, *, gateway: str, yes: bool) -> None:
 @click.argument("gateway")
 @changing
 def undrain_gateway(give: Give, *, gateway: str) -> None:
-    """Give it clients and replicas again."""
+    """Assign clients and replicas to a drained gateway again."""
     give({"order": "gateway-undrain", "gateway": gateway})
 
 
@@ -132,17 +138,17 @@ def undrain_gateway(give: Give, *, gateway: str) -> None:
 @click.argument("gateway")
 @changing
 def remove_gateway(give: Give, *, gateway: str) -> None:
-    """Forget it with its replicas; it may not come back until it is added again."""
+    """Remove a gateway and its replicas, until it is added again."""
     give({"order": "gateway-remove", "gateway": gateway})
 
 
 @ctl.command()
 @click.argument("replicas", nargs=-1, required=True)
-@click.option("--to", default="", help="The gateway that is to have them.")
-@click.option("--home", is_flag=True, help="Each is its home's again.")
+@click.option("--to", default="", help="Assign the replicas to this gateway.")
+@click.option("--home", is_flag=True, help="Assign each replica to its home gateway again.")
 @changing
 def move(give: Give, *, replicas: tuple[str, ...], to: str, home: bool) -> None:
-    """Give REPLICAS to another gateway, as long as it lives and the policy of their home allows."""
+    """Assign REPLICAS to another gateway, while it is up and the policy of their home allows it."""
     if bool(to) == home:
         raise click.UsageError("say --to GATEWAY or --home")
     give({"order": "replicas-move", "replicas": replicas, "to": to})
@@ -150,14 +156,14 @@ def move(give: Give, *, replicas: tuple[str, ...], to: str, home: bool) -> None:
 
 @ctl.group()
 def policy() -> None:
-    """Manage policies that narrow the regions' own. They can only take away."""
+    """Manage policies that narrow those of the regions; they can only forbid more."""
 
 
 @policy.command("set")
 @click.argument("file", type=_PATH)
 @changing
 def set_policy(give: Give, *, file: Path) -> None:
-    """Let FILE, a residency policy, narrow that of its region, in all of its gateways."""
+    """Narrow a region's policy in all of its gateways by FILE, a residency policy."""
     try:
         told = load_narrowing(file)
     except FileError as error:
@@ -169,20 +175,20 @@ def set_policy(give: Give, *, file: Path) -> None:
 @click.argument("region")
 @changing
 def clear_policy(give: Give, *, region: str) -> None:
-    """Leave REGION to its own policy."""
+    """Remove the distributed policy of REGION; its own policy holds."""
     give({"order": "policy-clear", "region": region})
 
 
 @ctl.group()
 def parameters() -> None:
-    """Sections of region files for all gateways."""
+    """Manage sections of region files that hold for all gateways."""
 
 
 @parameters.command("set")
 @click.argument("file", type=_PATH)
 @changing
 def set_parameters(give: Give, *, file: Path) -> None:
-    """Let the sections in FILE (placement, pushing, queue, attempt, observation) rule in all gateways."""
+    """Apply the sections of FILE (placement, pushing, queue, attempt, observation) to all gateways."""
     try:
         sections = read_yaml(file).mapping()
         check_parameters(file, sections)
@@ -194,20 +200,20 @@ def set_parameters(give: Give, *, file: Path) -> None:
 @parameters.command("clear")
 @changing
 def clear_parameters(give: Give) -> None:
-    """Leave gateways to their own region files."""
+    """Remove the distributed sections; gateways use their own region files."""
     give({"order": "parameters-clear"})
 
 
 @ctl.group()
 def prices() -> None:
-    """A price list for all gateways."""
+    """Manage the price list of all gateways."""
 
 
 @prices.command("set")
 @click.argument("file", type=_PATH)
 @changing
 def set_prices(give: Give, *, file: Path) -> None:
-    """Let the price list in FILE be in force in all gateways, in place of what their region files name."""
+    """Apply the price list of FILE to all gateways, instead of those that their region files name."""
     try:
         told = read_prices_file(file).as_document()
     except FileError as error:
@@ -218,29 +224,29 @@ def set_prices(give: Give, *, file: Path) -> None:
 @prices.command("clear")
 @changing
 def clear_prices(give: Give) -> None:
-    """Leave gateways to the price lists that their own region files name."""
+    """Remove the distributed price list; gateways use those that their region files name."""
     give({"order": "prices-clear"})
 
 
 @ctl.command()
-@click.option("--reason", default="", help="Shown by status.")
+@click.option("--reason", default="", help="Set the reason that `status` shows.")
 @changing
 def freeze(give: Give, *, reason: str) -> None:
-    """Freeze: suspend automatic failover and reassignment until unfrozen."""
+    """Suspend automatic failover and reassignment until unfrozen."""
     give({"order": "freeze", "reason": reason})
 
 
 @ctl.command()
 @changing
 def unfreeze(give: Give) -> None:
-    """Resume; gateways that are still missing are taken to be gone."""
+    """Resume automatic failover; gateways that are still unreachable are declared down."""
     give({"order": "unfreeze"})
 
 
 @ctl.command("export")
 @admin_options
 def export_all(admin: Admin) -> None:
-    """Print, as JSON, what operators have ordered and what gateways announced, for `import`."""
+    """Print operators' orders and gateways' announcements as JSON, for `import`."""
     click.echo(json.dumps(json.loads(ask(admin, "GET", "/admin/export").body), indent=2))
 
 
@@ -248,7 +254,7 @@ def export_all(admin: Admin) -> None:
 @click.argument("file", type=click.File("rb"))
 @changing
 def import_all(give: Give, *, file: Any) -> None:
-    """Replace all that operators have ordered by what FILE, an export, holds."""
+    """Replace all operators' orders by those of FILE, an export."""
     try:
         told = msgspec.json.decode(file.read(), type=dict[str, str])
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -257,7 +263,7 @@ def import_all(give: Give, *, file: Any) -> None:
 
 
 @ctl.command()
-@click.option("--count", default=50, show_default=True, type=click.IntRange(1, 1000))
+@click.option("--count", default=50, show_default=True, type=click.IntRange(1, 1000), help="Show this many entries.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @admin_options
 def history(admin: Admin, *, count: int, as_json: bool) -> None:

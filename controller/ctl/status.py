@@ -96,10 +96,10 @@ class State(msgspec.Struct, frozen=True):
 
 @click.command()
 @admin_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: all that the controller says, and what is wrong.")
-@click.option("--replicas", "with_replicas", is_flag=True, help="List every replica, not only those away from home.")
+@click.option("--json", "as_json", is_flag=True, help="Print the controller's whole state and the problems as JSON.")
+@click.option("--replicas", "with_replicas", is_flag=True, help="List every replica, not only the reassigned ones.")
 def status(admin: Admin, *, as_json: bool, with_replicas: bool) -> None:
-    """Show the gateways, where replicas are served, and what is wrong.
+    """Show gateways, replica assignment and problems.
 
     Exit codes: 0 nothing is wrong; 1 something is wrong, which is named; 4 it cannot be asked.
     """
@@ -125,11 +125,11 @@ def complaints(seen: State) -> Iterator[str]:
     if seen.store_fault:
         yield f"the store cannot be written, and nothing new is assigned: {seen.store_fault}"
     if seen.frozen:
-        yield f"frozen, and nothing is taken from anybody: {seen.frozen}"
+        yield f"frozen, automatic failover and reassignment are suspended: {seen.frozen}"
     if seen.published_records is not None:
         yield from _complaints_of_records(seen.published_records)
     for orphans in seen.orphans:
-        yield f"nobody may have {orphans.replicas} replicas of {orphans.home}: {orphans.reason}"
+        yield f"no gateway may serve {orphans.replicas} replicas of {orphans.home}: {orphans.reason}"
     for gateway in seen.gateways:
         if gateway.condition != Condition.UP:
             yield f"gateway {gateway.id} is {gateway.condition}{_because(gateway.detail)}"
@@ -194,7 +194,7 @@ def _replicas(replicas: list[ReplicaView]) -> Table:
     for each in replicas:
         ordered = [word for word, is_so in (("removed", each.removed), ("drained", each.drained)) if is_so]
         ordered += [f"moved to {each.pinned_to}"] if each.pinned_to else []
-        table.add_row(*map(_plain, (each.id, each.home, each.owner or "nobody", ", ".join(ordered))))
+        table.add_row(*map(_plain, (each.id, each.home, each.owner or "unassigned", ", ".join(ordered))))
     return table
 
 

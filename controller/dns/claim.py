@@ -82,7 +82,7 @@ def check_claim(claim: Claim, owner: str, term: int, version: int) -> None:
             f"the TXT record at {LABEL} says that the names belong to {claim.owner!r}, and we are {owner!r}"
         )
     if claim.term > term:
-        raise DnsOutdated(f"whoever leads by term {claim.term} has written there, and ours is {term}")
+        raise DnsOutdated(f"the leader of term {claim.term} has written there, and ours is {term}")
     if claim.term == term and claim.version > version:
         raise DnsOutdated(f"version {claim.version} is said there already, and this is {version}")
 
@@ -92,9 +92,7 @@ def refuse_foreign(foreign: Iterable[str]) -> None:
     found = sorted(set(foreign))
     if found:
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        raise DnsRefused(
-            f"not ours, and in the way: {', '.join(found[:5])}{more}; whoever made them has to take them away"
-        )
+        raise DnsRefused(f"not ours, and in the way: {', '.join(found[:5])}{more}; their owner has to remove them")
 
 
 def _lines(regions: Iterable[RegionName]) -> Iterator[str]:

@@ -77,7 +77,7 @@ def _route53_faults(config: Route53Config, closed: Collection[Jurisdiction]) -> 
                 yield Fault(key, str(error))
                 continue
             if place == NO_CLIENTS:
-                yield Fault(key, "the records for nobody are at continent:AN, where no clients are")
+                yield Fault(key, "continent:AN is taken by the records that no client gets")
             if taken.setdefault(place, jurisdiction) != jurisdiction:
                 yield Fault(key, f"{text} is {taken[place]}'s already")
     for jurisdiction in closed:

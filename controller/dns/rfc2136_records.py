@@ -62,7 +62,7 @@ def wanted(tree: RecordTree, claim: Claim) -> dict[Key, dns.rrset.RRset]:
     zone = Zone(tree).name
     closed = sorted({each.jurisdiction for each in tree.areas if each.is_closed})
     if closed:
-        raise ValueError(f"{' and '.join(closed)}: closed, and this server tells everybody the same")
+        raise ValueError(f"{' and '.join(closed)}: closed, and this server gives every client the same answer")
     sets = [*_at(zone, tree.anywhere, tree)]
     for name, (kind, words) in services(zone, tree).items():
         sets.append(dns.rrset.from_text(name, tree.ttl_s, "IN", kind, words))

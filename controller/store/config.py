@@ -85,7 +85,7 @@ def store_faults(store: StoreConfig, *, insecure: bool) -> Iterator[Fault]:
 
 def _faults_of_postgresql(settings: PostgresqlConfig, *, insecure: bool) -> Iterator[Fault]:
     if not settings.hosts:
-        yield Fault("store.postgresql.hosts", "names nobody")
+        yield Fault("store.postgresql.hosts", "names no host")
     beyond = [each for each in settings.hosts if not each.is_loopback]
     if beyond and not settings.tls and not insecure:
         told = "is beyond this machine, without TLS; to allow that, write `insecure: true`"

@@ -187,7 +187,7 @@ class DynamodbStore:
             async with self._table.in_words(self._settings.write_timeout_ns), self._turn:
                 return await self._write(holding, changes)
         except StoreUnavailable as error:
-            raise StoreUncertain(f"{error}: nobody knows whether this was written") from error
+            raise StoreUncertain(f"{error}: the write may or may not have succeeded") from error
 
     async def close(self) -> None:
         if self._table.is_closed:
@@ -226,7 +226,7 @@ class DynamodbStore:
                 await self._lost()
             self._check_revision(found, before.revision)
             self._head, self._documents = await self._read_all()
-        raise StoreUnavailable(f"{self._settings.name}: it is written by somebody who does not have it")
+        raise StoreUnavailable(f"{self._settings.name}: it is written by a controller that does not lead")
 
     async def _stage(self, documents: Mapping[str, bytes]) -> _Shard:
         """Write a shard's documents to new items, to which no head refers yet."""
@@ -312,7 +312,7 @@ class DynamodbStore:
 
     async def _lost(self) -> NoReturn:
         holder = (await self._look()).holder
-        raise StoreLost(f"{self._settings.name}: it is {holder or 'nobody'}'s now")
+        raise StoreLost(f"{self._settings.name}: it is now held by {holder or 'no controller'}")
 
 
 def _shard_of(name: str) -> str:

@@ -198,12 +198,12 @@ class PostgresqlStore:
                     await self._lost(connection)
                 self._check_revision(stands["revision"])
                 self._revision = stands["revision"]
-            raise StoreUnavailable(f"{self._settings.name}: it is written by somebody who does not have it")
+            raise StoreUnavailable(f"{self._settings.name}: it is written by a controller that does not lead")
 
         try:
             return await self._call(write, self._settings.write_timeout_ns)
         except StoreUnavailable as error:
-            raise StoreUncertain(f"{error}: nobody knows whether this was written") from error
+            raise StoreUncertain(f"{error}: the write may or may not have succeeded") from error
 
     async def close(self) -> None:
         if self._is_closed:
@@ -293,7 +293,7 @@ class PostgresqlStore:
 
     async def _lost(self, connection: Any) -> NoReturn:
         holder = (await connection.fetchrow(_HOW_IT_STANDS))["holder"]
-        raise StoreLost(f"{self._settings.name}: it is {holder or 'nobody'}'s now")
+        raise StoreLost(f"{self._settings.name}: it is now held by {holder or 'no controller'}")
 
 
 def _in_words(error: Exception) -> str:

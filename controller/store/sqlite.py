@@ -193,7 +193,7 @@ class SqliteStore:
             raise StoreLost(f"{self.path}: it is not the file any more that was opened")
         token, holder = cursor.execute("SELECT token, holder FROM store").fetchone()
         if token != holding.token or self._lock_fd is None:
-            raise StoreLost(f"{self.path}: it is {holder or 'nobody'}'s now")
+            raise StoreLost(f"{self.path}: it is now held by {holder or 'no controller'}")
 
     def _take_lock(self) -> int:
         fd = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, _MODE)

@@ -20,6 +20,7 @@ import uvloop
 import yaml
 
 from gateway.app.drain_cli import drain, undrain
+from gateway.app.errors_cli import errors
 from gateway.app.fleet import check_engine_certificates
 from gateway.app.gateway import GatewayHandle, run_gateway
 from gateway.app.hand_over import socket_path
@@ -60,11 +61,12 @@ _UNUSABLE = (OSError, ConfigError, CertificateFault, TakeOverFault)
 
 @click.group()
 def cli() -> None:
-    """Serve one region, check its region file, say how it is, or stop all its forwarding."""
+    """Run a gateway, check its region file, show its status, or stop its forwarding."""
 
 
 cli.add_command(drain)
 cli.add_command(undrain)
+cli.add_command(errors)
 cli.add_command(lockdown)
 cli.add_command(metrics)
 cli.add_command(status)
@@ -75,10 +77,10 @@ cli.add_command(usage)
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--take-over", is_flag=True, help="Take the place of the process that serves this gateway here, if there is one."
+    "--take-over", is_flag=True, help="Take over from the process that runs this gateway here, if there is one."
 )
 def run(file: Path, *, take_over: bool) -> None:
-    """Serve the region that FILE describes, until SIGTERM or SIGINT; a second signal does not wait for requests.
+    """Run the gateway that FILE describes, until SIGTERM or SIGINT; a second signal does not wait for requests.
 
     SIGHUP reads FILE and what it names anew, without ending any request.
 
@@ -107,7 +109,7 @@ def _begin_to_take_over(config: GatewayConfig) -> Successor | None:
 def check(file: Path, as_json: bool) -> None:
     """Check FILE and its residency policy, and print the region file with every default filled in.
 
-    What the gateway takes of memory at most is told beside it, on standard error.
+    The gateway's maximum of memory is printed on standard error.
     """
     region = _read(file)
     if complaints := list(dict.fromkeys(_against_what_it_names(file, region.as_config()))):

@@ -15,10 +15,9 @@ from gateway.ground.admin_client import Admin, AdminFault, admin_options
 @click.command()
 @admin_options
 def drain(admin: Admin) -> None:
-    """Have one gateway take nothing new. Clients get 503, other gateways are told, `/ready` says no, and
-    what is here goes on to its end.
+    """Drain a gateway: reject new requests with 503, and let requests in flight finish.
 
-    It is what SIGTERM begins, without the end: the process stays, and `undrain` has it take requests again.
+    Other gateways are told, and `/ready` answers 503. The process stays, unlike after SIGTERM; `undrain` reverts it.
 
     Exit codes: 0 it drains, 1 it does not.
     """
@@ -32,9 +31,9 @@ def drain(admin: Admin) -> None:
 @click.command()
 @admin_options
 def undrain(admin: Admin) -> None:
-    """Have a gateway that drains take requests again.
+    """Accept requests on a drained gateway again.
 
-    One that a controller was told to drain stays so: `nightside ctl gateways undrain`.
+    A gateway that a controller drains stays drained until `nightside ctl gateways undrain`.
 
     Exit codes: 0 it takes requests, 1 it does not.
     """

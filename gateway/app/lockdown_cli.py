@@ -13,12 +13,14 @@ from gateway.ground.admin_client import Admin, AdminFault, admin_options
 @click.command()
 @admin_options
 @click.option("--release", is_flag=True, help="Allow forwarding again.")
-@click.option("--cut", is_flag=True, help="End streams that cross gateways as well.")
-@click.option("--reason", default="", metavar="TEXT", help="For the log and for whoever looks later.")
+@click.option("--cut", is_flag=True, help="End streams between gateways as well.")
+@click.option(
+    "--reason", default="", metavar="TEXT", help="Set the reason that the log and `nightside gateway status` show."
+)
 def lockdown(admin: Admin, *, release: bool, cut: bool, reason: str) -> None:
-    """Stop all forwarding of one gateway at once, in and out. Local requests go on.
+    """Stop all forwarding of a gateway at once, in both directions; local requests continue.
 
-    It holds until it is released, over a restart too if the region file names a state.folder.
+    It lasts until --release, and survives a restart if the region file names a state.folder.
 
     Exit codes: 0 in force and kept, 1 it is not in force, or would not outlive a restart.
     """

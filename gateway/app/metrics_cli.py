@@ -14,9 +14,13 @@ from gateway.records.metrics_page import markdown, rules_in
 
 
 @click.command()
-@click.option("--rules", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Prometheus rules to show.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write it there instead.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a page in Markdown.")
+@click.option(
+    "--rules",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Show the alerts of this file of Prometheus rules.",
+)
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the list to this file.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a Markdown page.")
 def metrics(*, rules: Path | None, output: Path | None, as_json: bool) -> None:
     """List every series of a gateway's metrics: name, type, labels, meaning and, with --rules, the alerts on it."""
     text = _as_json() if as_json else _as_page(rules)

@@ -50,7 +50,7 @@ class Readiness:
         if not any(peer.standing not in _AWAY for peer in self._core.peers):
             return ""
         seconds = (now_ns - self._served_ns) / _SECOND_NS
-        return f"no engine here, and none of an allowed peer, could serve anybody for {seconds:.0f} s"
+        return f"no engine here or at an allowed peer could serve a request for {seconds:.0f} s"
 
 
 def engines_note(core: GatewayState) -> str:
@@ -59,7 +59,7 @@ def engines_note(core: GatewayState) -> str:
     if not len(core.replicas) or is_any_up or any(state.sampled_ns is None for state in core.replicas):
         return ""
     if core.replicas.reachable:
-        return f"of {len(core.replicas)}, those that are up cannot serve anybody alone"
+        return f"of {len(core.replicas)}, those that are up cannot serve a request alone"
     return f"none of {len(core.replicas)} is up"
 
 

@@ -168,10 +168,16 @@ class Status(msgspec.Struct, frozen=True):
 
 @click.command()
 @admin_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: all that the gateway says, and what is wrong.")
-@click.option("--wait", "wait_max_s", default=0.0, metavar="SECONDS", help="Ask again, for so long, until all is well.")
+@click.option("--json", "as_json", is_flag=True, help="Print the gateway's whole state and the problems as JSON.")
+@click.option(
+    "--wait",
+    "wait_max_s",
+    default=0.0,
+    metavar="SECONDS",
+    help="Repeat for up to this many seconds, until nothing is wrong.",
+)
 def status(admin: Admin, *, as_json: bool, wait_max_s: float) -> None:
-    """Show how a running gateway is: ready or not, its replicas, peers, queue, policy and certificates.
+    """Show the status of a running gateway: readiness, replicas, peers, queue, policy and certificates.
 
     Exit codes: 0 ready, and nothing is wrong; 1 ready, and something is wrong, which is named; 3 not ready;
     4 it cannot be asked.

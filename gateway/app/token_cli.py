@@ -29,10 +29,16 @@ from gateway.request.callers import ClientKey
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--token-file", "source", type=click.File(), default="-", help="Default: standard input.")
-@click.option("--operator", is_flag=True, help="As an operator would show it. Default: as a client would.")
+@click.option(
+    "--token-file",
+    "source",
+    type=click.File(),
+    default="-",
+    help="Read the token from this file instead of standard input.",
+)
+@click.option("--operator", is_flag=True, help="Validate it as an operator's token instead of a client's.")
 def token(file: Path, source: TextIO, operator: bool) -> None:
-    """Say what the gateway that FILE describes would make of a token.
+    """Validate a token against the auth settings of the region file FILE.
 
     Exit codes: 0 it is taken, 1 it is not, or its issuer cannot be asked.
     """

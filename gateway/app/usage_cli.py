@@ -32,12 +32,18 @@ class _Page(msgspec.Struct, frozen=True, rename={"first": "from", "last": "to"})
 
 
 @click.command()
-@click.option("--by", type=click.Choice(["key", "tenant"]), help="All that one used together. Default: by both.")
-@click.option("--days", type=click.IntRange(1, 1000), default=1, show_default=True, help="Up to and with today (UTC).")
+@click.option("--by", type=click.Choice(["key", "tenant"]), help="Sum usage by key or by tenant instead of by both.")
+@click.option(
+    "--days",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Show this many days (UTC), including today.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @admin_options
 def usage(admin: Admin, by: str | None, days: int, as_json: bool) -> None:
-    """Show what clients used, by day, key and tenant."""
+    """Show usage by day, key and tenant."""
     page = _ask(admin, by, None)
     if days > 1:
         first = date.fromisoformat(page.last) - timedelta(days=days - 1)

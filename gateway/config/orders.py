@@ -294,7 +294,7 @@ def _without_unfit(
 
 def _why_unfit(spec: ReplicaSpec, pool: PoolSpec | None, core: CoreConfig) -> str:
     if pool is None or pool.connector is None:
-        return f"role {spec.role}: nobody describes pool {spec.pool}, or it is not disaggregated"
+        return f"role {spec.role}: no file describes pool {spec.pool}, or it is not disaggregated"
     try:
         check_decode(core.decode, pool.connector)
     except ValueError as error:

@@ -42,4 +42,4 @@ def _class_faults(core: CoreConfig) -> Iterator[tuple[str, str]]:
                 yield f"classes.{service_class}.models", f"`{model}` is under {named[model]} already"
     batch = classes.batch
     if batch.promotion_ns is not None and batch.promotion_ns >= batch.wait_max_ns:
-        yield "classes.batch.promotion", "should come before classes.batch.wait_max, when nobody waits any more"
+        yield "classes.batch.promotion", "should be shorter than classes.batch.wait_max, the longest wait"

@@ -398,8 +398,8 @@ def _reached_from(roots: list[object], known: set[int]) -> dict[int, object]:
 
 @click.command()
 @click.argument("name")
-@click.option("--options", default="{}", help="policy_options, as JSON.")
-@click.option("--digest", is_flag=True, help="Only play, and print what came of it.")
+@click.option("--options", default="{}", help="Set policy_options, as JSON.")
+@click.option("--digest", is_flag=True, help="Print the digest of one run, without checks.")
 def main(name: str, options: str, *, digest: bool) -> None:
     """Test the policy that is installed as NAME, or that is found at module:Class.
 

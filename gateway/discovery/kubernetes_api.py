@@ -209,7 +209,7 @@ class Collection:
                 if response.status != 200:
                     _raise_status(await _status(response))
                 if coding := response.headers.get("content-encoding", ""):
-                    raise ApiFailed(f"the answer is packed, which nobody asked for: {_shown(coding)}")
+                    raise ApiFailed(f"the answer is compressed, although no encoding was requested: {_shown(coding)}")
                 yield response
         except TimeoutError as error:
             raise ApiFailed("no answer in time") from error

@@ -71,9 +71,9 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
         return "it is not an address such as http://127.0.0.1:9900"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"its certificate is not trusted ({error.certificate_error}); --ca-file says whom to trust"
+        return f"its certificate is not trusted ({error.certificate_error}); name its authority by --ca-file"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return f"nobody knows the name {error.host}"
+        return f"the name {error.host} cannot be resolved"
     if isinstance(error, ConnectionRefusedError) or getattr(error, "errno", None) == errno.ECONNREFUSED:
         return (
             "nothing listens there. Does it run, and is this its admin address? Its log says so as it starts (--admin)"
@@ -109,14 +109,23 @@ def admin_options_at(default_url: str) -> Callable[[Callable[..., None]], Callab
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         @click.option(
-            "--admin", "url", default=default_url, show_default=True, metavar="URL", help="Its admin address."
+            "--admin",
+            "url",
+            default=default_url,
+            show_default=True,
+            metavar="URL",
+            help="Set the URL of the admin address.",
         )
         @click.option(
             "--token-file",
             type=click.Path(path_type=Path),
-            help=f"Holds an operator's token, if one is asked for. Without it, {TOKEN_VARIABLE} does.",
+            help=f"Read the operator's token from this file, instead of from {TOKEN_VARIABLE}.",
         )
-        @click.option("--ca-file", type=click.Path(path_type=Path), help="Whom to trust, for an https address.")
+        @click.option(
+            "--ca-file",
+            type=click.Path(path_type=Path),
+            help="Verify an https address by this file of CA certificates (PEM).",
+        )
         @wraps(command)
         def with_admin(*, url: str, token_file: Path | None, ca_file: Path | None, **others: Any) -> None:
             command(Admin(url, _token_in(token_file, PROCESS_ENVIRONMENT), ca_file), **others)

@@ -41,6 +41,6 @@ def _in_words(error: OSError, address: Address) -> str:
         case errno.EADDRNOTAVAIL:
             return "this machine has no such address"
         case errno.EACCES:
-            return f"port {address.port} is not for everybody to listen on: this user may not"
+            return f"port {address.port} needs rights that this user lacks"
         case _:
             return error.strerror or str(error)

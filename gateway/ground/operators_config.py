@@ -75,4 +75,4 @@ def operator_faults(config: OperatorsConfig, *, insecure: bool = False) -> Itera
     yield from issuer_faults("operators", config.issuers, insecure=insecure)
     for index, issuer in enumerate(config.issuers):
         if not any(issuer.roles.values()):
-            yield Fault(f"operators.issuers[{index}].roles", "is empty, so that nobody would be an operator")
+            yield Fault(f"operators.issuers[{index}].roles", "is empty, so that no token would have a role")

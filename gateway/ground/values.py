@@ -192,7 +192,7 @@ def _check_origin(text: str) -> str:
             f"{text!r} is not an origin such as https://chat.example.net, in small letters and without a path"
         )
     if "@" in url.netloc or "*" in url.netloc:
-        raise ValueError(f"{text!r} should name one host, and nobody")
+        raise ValueError(f"{text!r} should name one host, without user and wildcard")
     return text
 
 

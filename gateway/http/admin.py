@@ -18,7 +18,7 @@ from gateway.ground.page.serving import add_page
 from gateway.http.health import Notes, Readiness, add_health_routes
 
 BODY_BYTES_MAX = 64 * 1024
-_GIVEN_AWAY = "another process takes over from this one: order it again over a new connection, which reaches that one"
+_GIVEN_AWAY = "another process is taking over from this one: repeat the request over a new connection"
 
 
 class LockdownOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,7 +68,7 @@ def make_admin_app(
     async def explain(request: web.Request) -> web.Response:
         explanation = await sources.explain(request.match_info["id"])
         if explanation is None:
-            return fault(404, "no request or decision is known here by that id, or no longer")
+            return fault(404, "the request or decision is unknown, or no longer remembered")
         return as_json(explanation)
 
     @needs(Role.DRAIN)
@@ -98,7 +98,10 @@ def make_admin_app(
             return fault(415, "send application/json")
         answer = await sources.undrain(request[OPERATOR])
         if answer is None:
-            return fault(409, "this process is ending, and takes nothing new: undrain the one that is started after it")
+            return fault(
+                409,
+                "this process is shutting down and accepts no new requests: undrain the process started after it",
+            )
         return as_json(answer)
 
     middlewares = admin_middlewares(operators or Operators(), hosts)

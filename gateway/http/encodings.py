@@ -16,7 +16,7 @@ _NAMES = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate"}
 _GZIP_BITS = 16 + zlib.MAX_WBITS
 _ZLIB_HEADER_BYTES = 2
 _DEFLATE_METHOD = 8
-_WHAT_IS_TAKEN = f"this gateway takes {' and '.join(TAKEN)}, one of them at a time, or none"
+_WHAT_IS_TAKEN = f"this gateway supports {' and '.join(TAKEN)}, one at a time, or none"
 
 
 def encoding_of(headers: MultiMapping[str]) -> str | None:
@@ -59,14 +59,14 @@ class Inflater:
             self._decoder = self._begin()
         decoder = self._decoder
         if self._is_over:
-            raise self._fault("something follows its end")
+            raise self._fault("data follows its end")
         try:
             data = decoder.decompress(self._pending, bytes_max)
         except zlib.error:
-            raise self._fault("it is damaged, or something else") from None
+            raise self._fault("its data is corrupt") from None
         self._pending = decoder.unconsumed_tail
         if decoder.unused_data:
-            raise self._fault("something follows its end")
+            raise self._fault("data follows its end")
         self._is_over = decoder.eof
         self.is_dry = self._is_over or (not self._pending and len(data) < bytes_max)
         return data
@@ -79,7 +79,7 @@ class Inflater:
     def close(self) -> None:
         """End the body. Raises ClientFault if it is incomplete."""
         if not self._is_over:
-            raise self._fault("it breaks off before its end")
+            raise self._fault("it is truncated")
 
     def _fault(self, why: str) -> ClientFault:
         return ClientFault(INVALID_ENCODING, f"the body could not be read as {self._encoding}: {why}")

@@ -56,12 +56,12 @@ UNSUPPORTED_FIELD = ErrorKind(
 )
 INVALID_TENANT = ErrorKind(400, _BAD_REQUEST, "invalid_tenant", "The tenant header is not a valid name.")
 INVALID_CONTENT = ErrorKind(
-    400, _BAD_REQUEST, "invalid_content", "The header that names the kind of the prompt names none.", shows_detail=True
+    400, _BAD_REQUEST, "invalid_content", "The content header has an unknown value.", shows_detail=True
 )
 INVALID_CLASS = ErrorKind(
-    400, _BAD_REQUEST, "invalid_class", "The header that names the service class names none.", shows_detail=True
+    400, _BAD_REQUEST, "invalid_class", "The class header has an unknown value.", shows_detail=True
 )
-INVALID_HEADER = ErrorKind(400, _BAD_REQUEST, "invalid_header", "A header has a control character.", shows_detail=True)
+INVALID_HEADER = ErrorKind(400, _BAD_REQUEST, "invalid_header", "A header is not valid.", shows_detail=True)
 INVALID_REQUEST = ErrorKind(400, _BAD_REQUEST, "invalid_request", "The request could not be read.")
 INVALID_API_KEY = ErrorKind(
     401, _BAD_REQUEST, "invalid_api_key", "The API key is missing or not valid.", challenge="Bearer"
@@ -70,25 +70,29 @@ TENANT_NOT_ALLOWED = ErrorKind(
     403, _BAD_REQUEST, "tenant_not_allowed", "This key may not name a tenant other than its own."
 )
 CLASS_NOT_ALLOWED = ErrorKind(
-    403, _BAD_REQUEST, "class_not_allowed", "This key may not name a better class than its own.", shows_detail=True
+    403, _BAD_REQUEST, "class_not_allowed", "This key does not allow so high a class.", shows_detail=True
 )
 CONCURRENCY_EXCEEDED = ErrorKind(
-    429, _RATE, "concurrency_exceeded", "This key has as many requests running as it may.", 1.0
+    429, _RATE, "concurrency_exceeded", "The concurrency limit of this key is reached.", 1.0
 )
 REQUEST_RATE_EXCEEDED = ErrorKind(
-    429, _RATE, "request_rate_exceeded", "This key has used up its requests per minute.", 1.0
+    429, _RATE, "request_rate_exceeded", "The limit of requests per minute of this key is reached.", 1.0
 )
-TOKEN_RATE_EXCEEDED = ErrorKind(429, _RATE, "token_rate_exceeded", "This key has used up its tokens per minute.", 1.0)
-BUDGET_EXCEEDED = ErrorKind(429, _RATE, "budget_exceeded", "The budget is used up.", may_retry=False, shows_detail=True)
+TOKEN_RATE_EXCEEDED = ErrorKind(
+    429, _RATE, "token_rate_exceeded", "The limit of tokens per minute of this key is reached.", 1.0
+)
+BUDGET_EXCEEDED = ErrorKind(
+    429, _RATE, "budget_exceeded", "The token budget is used up.", may_retry=False, shows_detail=True
+)
 HEADERS_INCOMPLETE = ErrorKind(408, _BAD_REQUEST, "headers_timeout", "The request's headers did not arrive in time.")
 HEADERS_TOO_LARGE = ErrorKind(
     431, _BAD_REQUEST, "headers_too_large", "The request's headers are too large or too many."
 )
 VERSION_NOT_SUPPORTED = ErrorKind(
-    505, _BAD_REQUEST, "http_version_not_supported", "Only HTTP/1.0 and HTTP/1.1 are spoken here."
+    505, _BAD_REQUEST, "http_version_not_supported", "Only HTTP/1.0 and HTTP/1.1 are supported."
 )
 INVALID_TRANSFER_ENCODING = ErrorKind(
-    400, _BAD_REQUEST, "invalid_transfer_encoding", "The only transfer-encoding taken is chunked, over HTTP/1.1."
+    400, _BAD_REQUEST, "invalid_transfer_encoding", "The only supported transfer-encoding is chunked, over HTTP/1.1."
 )
 BODY_INCOMPLETE = ErrorKind(408, _BAD_REQUEST, "body_timeout", "The request body did not arrive in time.")
 BODY_TOO_LARGE = ErrorKind(413, _BAD_REQUEST, "body_too_large", "The request body is too large.")
@@ -99,65 +103,89 @@ INVALID_ENCODING = ErrorKind(
     400,
     _BAD_REQUEST,
     "invalid_encoding",
-    "The body is not in the encoding that it names.",
+    "The body is not encoded as its content-encoding says.",
     shows_detail=True,
 )
-EXPECTATION_FAILED = ErrorKind(417, _BAD_REQUEST, "expectation_failed", "Nothing but `100-continue` may be expected.")
+EXPECTATION_FAILED = ErrorKind(
+    417, _BAD_REQUEST, "expectation_failed", "The only supported expectation is `100-continue`."
+)
 BODIES_SHARE_EXCEEDED = ErrorKind(
-    429, _RATE, "bodies_share_exceeded", "The bodies of your requests take as much memory as one client may have.", 1.0
+    429, _RATE, "bodies_share_exceeded", "The bodies of your requests reach the memory limit of one client.", 1.0
 )
-NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "not_found", "There is nothing here by that name.", shows_detail=True)
-METHOD_NOT_ALLOWED = ErrorKind(405, _BAD_REQUEST, "method_not_allowed", "This method is not allowed here.")
-GATEWAY_FULL = ErrorKind(503, _OURS, "gateway_full", "The gateway holds as many requests as it can.", 1.0)
-TOO_MANY_CONNECTIONS = ErrorKind(
-    503, _OURS, "too_many_connections", "The gateway holds as many connections as it can.", 1.0
-)
+NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "not_found", "Unknown URL.", shows_detail=True)
+METHOD_NOT_ALLOWED = ErrorKind(405, _BAD_REQUEST, "method_not_allowed", "This URL does not allow the method.")
+GATEWAY_FULL = ErrorKind(503, _OURS, "gateway_full", "The gateway is at its limit of concurrent requests.", 1.0)
+TOO_MANY_CONNECTIONS = ErrorKind(503, _OURS, "too_many_connections", "The gateway is at its limit of connections.", 1.0)
 AUDIT_UNAVAILABLE = ErrorKind(
-    503, _OURS, "audit_unavailable", "The gateway cannot keep the record that every request needs.", 5.0
+    503, _OURS, "audit_unavailable", "The gateway cannot write the audit record that every request requires.", 5.0
 )
-USAGE_UNKNOWN = ErrorKind(503, _OURS, "usage_unknown", "The gateway cannot read what is left of the budget.", 5.0)
-INTERNAL = ErrorKind(500, _OURS, "internal_error", "The gateway met an error of its own.", may_retry=False)
+USAGE_UNKNOWN = ErrorKind(503, _OURS, "usage_unknown", "The gateway cannot read the remaining budget.", 5.0)
+INTERNAL = ErrorKind(500, _OURS, "internal_error", "The gateway failed with an internal error.", may_retry=False)
 MODEL_NOT_FOUND = ErrorKind(404, _BAD_REQUEST, "model_not_found", "The model does not exist.", shows_detail=True)
 
 ENDINGS: dict[Outcome, ErrorKind] = {
     Outcome.REJECTED_UNKNOWN_MODEL: MODEL_NOT_FOUND,
     Outcome.REJECTED_RESIDENCY_INGRESS: ErrorKind(
-        421, "residency_error", "residency_ingress", "This region may not process the request.", shows_detail=True
+        421,
+        "residency_error",
+        "residency_ingress",
+        "The residency policy does not allow the request in this region.",
+        shows_detail=True,
     ),
     Outcome.REJECTED_RESIDENCY_PROCESSING: ErrorKind(
         403,
         "residency_error",
         "residency_processing",
-        "No place where the model is served may process the request.",
+        "The residency policy allows no region that serves the model.",
         may_retry=False,
     ),
     Outcome.REJECTED_QUEUE_FULL: ErrorKind(503, _OURS, "queue_full", "All engines are busy.", 2.0, shows_detail=True),
     Outcome.REJECTED_DRAINING: ErrorKind(
-        503, _OURS, "draining", "This gateway is going out of service; another one answers.", 1.0
+        503, _OURS, "draining", "This gateway is shutting down; a retry reaches another one.", 1.0
     ),
     Outcome.REJECTED_TENANT_LIMIT: ErrorKind(
-        429, "rate_limit_error", "tenant_queue_full", "Too many of your requests are waiting.", 2.0, shows_detail=True
+        429,
+        "rate_limit_error",
+        "tenant_queue_full",
+        "Too many requests of this tenant are waiting.",
+        2.0,
+        shows_detail=True,
     ),
     Outcome.REJECTED_DEADLINE: ErrorKind(
-        429, _RATE, "deadline_unreachable", "It would come too late: too much waits before it.", 1.0, shows_detail=True
+        429, _RATE, "deadline_unreachable", "The queue is too long to meet the deadline.", 1.0, shows_detail=True
     ),
     Outcome.REJECTED_TENANT_CONCURRENCY: ErrorKind(
-        429, _RATE, "tenant_concurrency_exceeded", "Too many of your requests are under way.", 1.0, shows_detail=True
+        429,
+        _RATE,
+        "tenant_concurrency_exceeded",
+        "The concurrency limit of this tenant is reached.",
+        1.0,
+        shows_detail=True,
     ),
     Outcome.REJECTED_TENANT_REQUEST_RATE: ErrorKind(
-        429, _RATE, "tenant_request_rate_exceeded", "Too many requests a minute.", 1.0, shows_detail=True
+        429,
+        _RATE,
+        "tenant_request_rate_exceeded",
+        "The limit of requests per minute of this tenant is reached.",
+        1.0,
+        shows_detail=True,
     ),
     Outcome.REJECTED_TENANT_TOKEN_RATE: ErrorKind(
-        429, _RATE, "tenant_token_rate_exceeded", "Too many tokens a minute.", 1.0, shows_detail=True
+        429,
+        _RATE,
+        "tenant_token_rate_exceeded",
+        "The limit of tokens per minute of this tenant is reached.",
+        1.0,
+        shows_detail=True,
     ),
     Outcome.REJECTED_UNKNOWN_RESPONSE: ErrorKind(
-        404, _BAD_REQUEST, "response_not_found", "The response it refers to is not known here.", may_retry=False
+        404, _BAD_REQUEST, "response_not_found", "The response that the request refers to is unknown.", may_retry=False
     ),
     Outcome.REJECTED_TOO_LONG: ErrorKind(
         400,
         _BAD_REQUEST,
         "context_length_exceeded",
-        "Prompt and answer together are longer than the model takes here.",
+        "Prompt and answer together exceed the model's context length.",
         may_retry=False,
         shows_detail=True,
     ),
@@ -165,30 +193,32 @@ ENDINGS: dict[Outcome, ErrorKind] = {
         400,
         _BAD_REQUEST,
         "call_not_supported",
-        "Where the model is served, this call cannot be run.",
+        "The engines of this model do not support this call.",
         may_retry=False,
         shows_detail=True,
     ),
-    Outcome.EXPIRED_IN_QUEUE: ErrorKind(504, _OURS, "queue_timeout", "No engine was free in time.", 2.0),
+    Outcome.EXPIRED_IN_QUEUE: ErrorKind(
+        504, _OURS, "queue_timeout", "No engine became free before the queue timeout.", 2.0
+    ),
     Outcome.EXPIRED_RUNNING: ErrorKind(
         504, _OURS, "deadline_exceeded", "The answer was not complete before the deadline.", may_retry=False
     ),
     Outcome.FAILED_BEFORE_FIRST_BYTE: ErrorKind(
-        502, _OURS, "engine_failed", "The request failed where it was sent, before its answer began.", 1.0
+        502, _OURS, "engine_failed", "The request failed before its answer began.", 1.0
     ),
     Outcome.FAILED_MIDSTREAM: ErrorKind(
-        502, _OURS, "engine_failed_midstream", "The request failed while it was being answered.", may_retry=False
+        502, _OURS, "engine_failed_midstream", "The request failed after its answer had begun.", may_retry=False
     ),
     Outcome.FAILED_INTERNALLY: INTERNAL,
-    Outcome.ABANDONED: ErrorKind(499, _BAD_REQUEST, "client_closed_request", "The client went away."),
+    Outcome.ABANDONED: ErrorKind(499, _BAD_REQUEST, "client_closed_request", "The client closed the connection."),
 }
 """Outcomes that can leave a client without its answer. COMPLETED and CLIENT_ERROR have sent one."""
 
 
 _BREAKS_ENGINES = replace(
     ENDINGS[Outcome.FAILED_MIDSTREAM],
-    message="The request failed while it was being answered, and so did one engine after another that was to go on with"
-    " it: nobody else is asked.",
+    message="The request failed after its answer had begun, and so did each engine that was to resume it: no further"
+    " engine is tried.",
 )
 """Error for a request that may itself be what breaks engines."""
 

@@ -22,7 +22,7 @@ def where_it_went_wrong(method: str, path: str) -> str:
         return f"{named}: the base URL has a /v1 that this client adds by itself"
     if path.endswith("/") and _is_known(path.rstrip("/")):
         return f"{named}: without the slash at its end it exists"
-    return f"{named}: /openapi.yaml lists what there is"
+    return f"{named}: /openapi.yaml lists every URL"
 
 
 def _is_known(path: str) -> bool:

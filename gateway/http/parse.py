@@ -285,7 +285,7 @@ def engine_headers(headers: Mapping[str, str], request_id: RequestId) -> Headers
         kept = tuple(_with_all_lines(name, text, headers) for name, text in kept)
     for name, text in kept:
         if has_control_character(text):
-            raise ClientFault(INVALID_HEADER, name, name)
+            raise ClientFault(INVALID_HEADER, f"{name} has a control character", name)
     return (*kept, (REQUEST_ID_HEADER, request_id))
 
 

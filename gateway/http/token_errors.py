@@ -13,13 +13,13 @@ _BAD_REQUEST = "invalid_request_error"
 
 INVALID_TOKEN = ErrorKind(401, _BAD_REQUEST, "invalid_token", "The access token is not valid.", shows_detail=True)
 INSUFFICIENT_SCOPE = ErrorKind(
-    403, _BAD_REQUEST, "insufficient_scope", "The access token may not be used for this.", shows_detail=True
+    403, _BAD_REQUEST, "insufficient_scope", "The access token lacks a required scope.", shows_detail=True
 )
 TOKEN_NOT_MAPPED = ErrorKind(
-    403, _BAD_REQUEST, "token_not_mapped", "The access token stands for nobody here.", shows_detail=True
+    403, _BAD_REQUEST, "token_not_mapped", "The access token maps to no tenant.", shows_detail=True
 )
 ISSUER_UNAVAILABLE = ErrorKind(
-    503, "server_error", "issuer_unavailable", "The keys of the token's issuer are not known here now.", 5.0
+    503, "server_error", "issuer_unavailable", "The signing keys of the token's issuer are unavailable.", 5.0
 )
 _KINDS = {
     Reason.SCOPE: INSUFFICIENT_SCOPE,

@@ -51,13 +51,13 @@ def policy() -> None:
     "narrowings",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="A controller's policy for one of the regions, or a directory of such: show what is left of both.",
+    help="Narrow the files by a controller's policy, or by a directory of them; repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a form for programs instead of words.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option(
     "--matrix",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write who may send to whom, and why, into this file as a page of Markdown.",
+    help="Write a Markdown page of allowed flows between regions, with reasons, to this file.",
 )
 @click.pass_context
 def check(
@@ -245,7 +245,7 @@ def _print_matrix(regions: list[Region], console: Console) -> None:
     names = [_column_title(region.place) for region in regions]
     numbers = [str(number) for number, _ in enumerate(regions, start=1)]
     titles = next((titles for titles in (names, numbers) if _width(titles, rows) <= console.width), None)
-    console.print(Text("Who may send requests to whom", style="bold"))
+    console.print(Text("Allowed requests between regions", style="bold"))
     if titles is None:
         console.print(
             Text(

@@ -57,7 +57,7 @@ def matrix_page(regions: list[Region]) -> str:
     rows = list(matrix_rows(regions))
     used = {cell for _, cells in rows for cell in cells}
     lines = [
-        "# Who may send requests to whom",
+        "# Allowed requests between regions",
         "",
         "Written by `nightside policy check --matrix FILE` from the policy files, which are what counts. Each row is a",
         "region, or some of its tenants; each column is where their requests might run.",

@@ -24,13 +24,13 @@ def region_sentences(region: Region, regions: list[Region]) -> list[str]:
     what logs may show."""
     if region.is_closed and region.policy.narrowed_by:
         return [
-            "A gateway here runs closed, as the controller narrows it: its requests stay in the region, and nobody's "
-            "overflow is taken in."
+            "A gateway here runs closed, as the controller narrows it: its requests stay in the region, and no "
+            "overflow is accepted."
         ]
     if region.is_closed:
         return [
             "This file is at odds with itself, so a gateway here runs closed: its requests stay in the region, and "
-            "nobody's overflow is taken in."
+            "no overflow is accepted."
         ]
     elsewhere = others(region, regions)
     return [
@@ -45,7 +45,7 @@ def sentences_seen_from(policy: ResidencyPolicy, places: Sequence[Place]) -> lis
     """Sentences about a region whose own policy alone is known. The other regions are assumed to send and accept
     everything; their own policies may restrict more."""
     if policy.closed_reason:
-        closed = f"Closed, {policy.closed_reason}: requests stay in the region, and nobody's overflow is taken in."
+        closed = f"Closed, {policy.closed_reason}: requests stay in the region, and no overflow is accepted."
         return [closed, _logging_sentence(policy.logging)]
     region = region_of(Path(), policy)
     return region_sentences(region, [region, *(region_of(Path(), _open_to(policy.place, place)) for place in places)])

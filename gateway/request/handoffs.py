@@ -81,7 +81,7 @@ def _why_whole_as_asked(
     if bytes(n) not in _SINGLE or bytes(best_of) not in _SINGLE or is_set(beam):
         return "n, best_of, use_beam_search: several answers cannot share one KV cache that was handed over"
     if is_set(logprobs):
-        return "prompt_logprobs: whoever writes the answer has not read the prompt"
+        return "prompt_logprobs: the decode engine has not read the prompt"
     if is_set(truncated):
         return "truncate_prompt_tokens: what is left of the prompt depends on how much may be answered"
     return ""
@@ -96,7 +96,7 @@ def _why_whole_completion(body: CompletionBody) -> str:
     if is_set(body.prompt_embeds):
         return "prompt_embeds: a prompt of numbers is not handed over"
     if is_set(body.echo):
-        return "echo: whoever writes the answer has not read the prompt"
+        return "echo: the decode engine has not read the prompt"
     prompt = memoryview(body.prompt)
     if (
         prompt

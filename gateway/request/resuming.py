@@ -210,7 +210,7 @@ def _rest_of_chat(members: Members, said: Said) -> Members:
     elif last.role == "assistant":
         raise Unsound("messages: the last one is an assistant's already")
     elif bytes(members.get("add_generation_prompt", _TRUE)) not in (b"true", b"null"):
-        raise Unsound("add_generation_prompt: nobody's turn was begun")
+        raise Unsound("add_generation_prompt: false, so that no turn was begun")
     else:
         messages = b'%b,{"role":"assistant","content":"%b"}]' % (raw[:-1], _escaped(said.text))
     rest = members | {"messages": msgspec.Raw(messages)}

@@ -105,21 +105,32 @@ def _read_controllers(_: click.Context, __: click.Parameter, names: tuple[str, .
 
 @click.command("dev-certs")
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--trust-domain", required=True, callback=_read_trust_domain, help="Names the mesh in certificates.")
+@click.option(
+    "--trust-domain", required=True, callback=_read_trust_domain, help="Set the trust domain that certificates name."
+)
 @click.option(
     "--gateway",
     "gateways",
     multiple=True,
     metavar="GATEWAY:REGION[:JURISDICTION]",
     callback=_read_gateways,
-    help="As in the region file. Repeat it.",
+    help="Create a certificate of this gateway, named as in its region file; repeatable.",
 )
 @click.option(
-    "--controller", "controllers", multiple=True, metavar="NAME", callback=_read_controllers, help="Repeat it."
+    "--controller",
+    "controllers",
+    multiple=True,
+    metavar="NAME",
+    callback=_read_controllers,
+    help="Create a certificate of this controller; repeatable.",
 )
-@click.option("--host", "hosts", multiple=True, help="A further name or address that clients call the gateways by.")
-@click.option("--days", type=click.IntRange(1, 365), default=30, show_default=True, help="Until they expire.")
-@click.option("--renew", is_flag=True, help="Replace these gateways' certificates; the authority stays.")
+@click.option(
+    "--host", "hosts", multiple=True, help="Add a name or address by which clients reach the gateways; repeatable."
+)
+@click.option(
+    "--days", type=click.IntRange(1, 365), default=30, show_default=True, help="Set the days until certificates expire."
+)
+@click.option("--renew", is_flag=True, help="Replace these gateways' certificates, and keep the authority.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of parts of region files.")
 def dev_certs(
     *,
@@ -132,7 +143,7 @@ def dev_certs(
     renew: bool,
     as_json: bool,
 ) -> None:
-    """Make a certificate authority in OUT, and certificates for gateways and controllers. For development only.
+    """Create a certificate authority in OUT, and certificates for gateways and controllers. For development only.
 
     What is in OUT already is kept: further gateways and controllers get certificates from the same authority.
     """

@@ -28,44 +28,48 @@ from gateway.security.keys_editing import (
 
 @click.group()
 def keys() -> None:
-    """Manage which clients may call a gateway. Gateways reload a changed FILE by themselves."""
+    """Manage the API keys of a gateway's clients. Gateways reload a changed FILE by themselves."""
 
 
 _file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 _key_id = click.argument("key_id")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_per_day = click.option("--tokens-per-day", type=int, help="Of UTC; used up at all gateways together.")
-_per_month = click.option("--tokens-per-month", type=int, help="Of UTC; used up at all gateways together.")
+_per_day = click.option("--tokens-per-day", type=int, help="Limit the tokens per day (UTC) across all gateways.")
+_per_month = click.option("--tokens-per-month", type=int, help="Limit the tokens per month (UTC) across all gateways.")
 
 
 @keys.command()
 @_file
-@click.option("--id", "key_id", required=True, help="Names the key; it is part of it.")
-@click.option("--tenant", required=True, help="Whose requests it makes.")
-@click.option("--concurrency", type=int, help="Requests that may run at once.")
-@click.option("--requests-per-minute", type=int)
-@click.option("--tokens-per-minute", type=int, help="Prompt and output together.")
+@click.option("--id", "key_id", required=True, help="Set the key's id, which is part of the key.")
+@click.option("--tenant", required=True, help="Set the tenant of the key.")
+@click.option("--concurrency", type=int, help="Limit the concurrent requests.")
+@click.option("--requests-per-minute", type=int, help="Limit the requests per minute.")
+@click.option("--tokens-per-minute", type=int, help="Limit the tokens per minute, of prompts and answers together.")
 @_per_day
 @_per_month
-@click.option("--model", "models", multiple=True, help="A model it may use; may be repeated. Default: every model.")
-@click.option("--jurisdiction", "jurisdictions", multiple=True, help="Process only here; may be repeated.")
-@click.option("--region", "regions", multiple=True, help="Process only here; may be repeated.")
-@click.option("--deny-region", "denied_regions", multiple=True, help="Never process here; may be repeated.")
+@click.option("--model", "models", multiple=True, help="Allow this model only; repeatable.")
+@click.option(
+    "--jurisdiction", "jurisdictions", multiple=True, help="Process requests only in this jurisdiction; repeatable."
+)
+@click.option("--region", "regions", multiple=True, help="Process requests only in this region; repeatable.")
+@click.option(
+    "--deny-region", "denied_regions", multiple=True, help="Never process requests in this region; repeatable."
+)
 @click.option(
     "--may-name-tenant",
     is_flag=True,
     default=None,
-    help="It may name another tenant in x-nightside-tenant, where trust_tenant_header is on.",
+    help="Allow the key to name another tenant in x-nightside-tenant, if trust_tenant_header is on.",
 )
 @click.option(
     "--service-class",
     type=click.Choice([each.value for each in ServiceClass]),
-    help="Of its requests that name none, and the best that they may name.",
+    help="Set the default service class of requests, which is also the highest allowed.",
 )
-@click.option("--expires", help="2027-01-31, or 2027-01-31T12:00:00Z")
+@click.option("--expires", help="Set the expiry, as 2027-01-31 or 2027-01-31T12:00:00Z.")
 @_as_json
 def add(file: Path, key_id: str, as_json: bool, **options: Any) -> None:
-    """Make a key, put it into FILE and print it. It cannot be shown again."""
+    """Add a new key to FILE and print it; it cannot be shown again."""
     with _complaints():
         minted = add_key(file, key_id, _entry_options(**options), Clock().wall_ns(), may_be_missing=True)
     _tell(key_id, minted, as_json=as_json)
@@ -78,7 +82,7 @@ def add(file: Path, key_id: str, as_json: bool, **options: Any) -> None:
     "--keep",
     default="7d",
     show_default=True,
-    help="For how long the present secret opens as well: 12h, 7d; 0 for not at all.",
+    help="Accept the previous secret for this long, as 12h or 7d; 0 refuses it at once.",
 )
 @_as_json
 def rotate(file: Path, key_id: str, keep: str, as_json: bool) -> None:
@@ -151,7 +155,7 @@ def _tell(key_id: str, minted: Minted, *, as_json: bool) -> None:
         return
     click.echo(minted.key)
     if until is not None:
-        click.echo(f"the secret before it opens until {until}", err=True)
+        click.echo(f"the previous secret is accepted until {until}", err=True)
 
 
 def _entry_options(**options: Any) -> dict[str, Any]:

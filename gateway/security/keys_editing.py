@@ -105,7 +105,7 @@ def _check_options(path: Path, options: Mapping[str, Any], now_ns: int) -> None:
     """Refuse options that only these functions set, and an expiry in the past, which would make a key that no request
     can use."""
     if ours := sorted(_OURS & options.keys()):
-        raise FileError(path, [Fault(ours[0], "is not for anybody to set")])
+        raise FileError(path, [Fault(ours[0], "cannot be set")])
     if options.get("expires") is None:
         return
     try:

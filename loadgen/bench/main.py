@@ -79,14 +79,14 @@ class _BenchGroup(click.Group):
 
 @click.group(cls=_BenchGroup, commands={"decode": decode, "relay": relay, "scale": scale})
 def bench() -> None:
-    """Measure the parts that every request passes through, or a whole gateway beside other relays."""
+    """Measure the components that every request passes through, or a whole gateway beside other relays."""
 
 
 @bench.command(_PARTS)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: bench, figure, value.")
 def parts(names: tuple[str, ...], as_json: bool) -> None:
-    """Measure the parts that every request passes through.
+    """Measure the components that every request passes through.
 
     Runs the benches named, or all of them. Figures depend on the machine: compare ratios, or runs on one machine.
     """

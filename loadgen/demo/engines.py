@@ -23,8 +23,8 @@ from loadgen.engine.server_config import EngineServerConfig
 @click.argument("engines", nargs=-1, required=True, metavar="PORT=SLOTS...")
 @click.option("--model", required=True)
 @click.option("--preset", required=True, type=click.Choice(list(PRESETS)))
-@click.option("--prefill", type=int, multiple=True, help="The port of an engine that reads prompts for others.")
-@click.option("--decode", type=int, multiple=True, help="The port of one that writes answers to what others have read.")
+@click.option("--prefill", type=int, multiple=True, help="Run a prefill worker on this port.")
+@click.option("--decode", type=int, multiple=True, help="Run a decode worker on this port.")
 def main(engines: Sequence[str], *, model: str, preset: str, prefill: Sequence[int], decode: Sequence[int]) -> None:
     """Serve an engine on each PORT that runs SLOTS requests at once, until SIGTERM."""
     configs = []

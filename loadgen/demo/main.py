@@ -255,21 +255,32 @@ def print_serving(console: Console, scenario: DemoScenario, mesh: Mesh) -> None:
 
 @click.command()
 @click.option("--serve", is_flag=True, help="Start the regions, print how to call them, and stay up.")
-@click.option("--seconds", type=click.FloatRange(1), help="How long each of the two runs sends load.", default=28.0)
-@click.option("--seed", type=int, default=1, show_default=True, help="Another seed, another load.")
 @click.option(
-    "--kill", metavar="REGION", help="Whose gateway is killed: in the last run, or with --serve once all are up."
+    "--seconds",
+    type=click.FloatRange(1),
+    help="Set the seconds for which each of the two runs sends load.",
+    default=28.0,
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Set the seed of the load.")
+@click.option(
+    "--kill",
+    metavar="REGION",
+    help="Kill the gateway of this region, in the last run or, with --serve, once all are up.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
-@click.option("--disaggregated", is_flag=True, help="One region's engines share their work: one reads, three write.")
+@click.option(
+    "--disaggregated",
+    is_flag=True,
+    help="Run one region as a disaggregated pool of one prefill and three decode engines.",
+)
 @click.option(
     "--fleet", type=click.Choice(["small", "large"]), default="small", show_default=True,
-    help="Four engines of 12 slots in each region, or one of 48.",
+    help="Run four engines of 12 slots in each region (small), or one of 48 (large).",
 )  # fmt: skip
 @click.option(
     "--llamacpp",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Converse with real llama.cpp servers instead, run by this Python; `make demo ENGINE=llamacpp` installs one.",
+    help="Run real llama.cpp servers by this Python; `make demo ENGINE=llamacpp` installs one.",
 )
 @click.pass_context
 def demo(
@@ -284,7 +295,7 @@ def demo(
     fleet: str,
     llamacpp: Path | None,
 ) -> None:
-    """Run three regions on this machine and show what forwarding gains."""
+    """Run three regions on this machine and show the gain of forwarding."""
     if disaggregated and llamacpp is not None:
         raise click.UsageError("--disaggregated is for emulated engines: llama.cpp hands nothing over")
     if fleet == "large" and (disaggregated or llamacpp is not None):

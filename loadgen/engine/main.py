@@ -64,43 +64,69 @@ async def _all_dead(servers: list[EngineServer]) -> None:
 
 
 @click.command("engine")
-@click.option("--preset", type=click.Choice(sorted(PRESETS)), default="tiny", show_default=True, help="Size and speed.")
-@click.option("--model", required=True, help="The model's name.")
-@click.option("--adapter", "adapters", multiple=True, help="A LoRA adapter to serve as well; may be repeated.")
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65_535), default=9001, show_default=True, help="0: any free port.")
-@click.option("--count", type=click.IntRange(1, 256), default=1, show_default=True, help="Engines, on ports in a row.")
-@click.option("--time-scale", type=click.FloatRange(0.001, 1000), default=1.0, show_default=True,
-              help="Wall time over model time: 0.25 is four times as fast.")  # fmt: skip
-@click.option("--queued-requests-max", type=click.IntRange(1), help="Reject requests beyond this many waiting ones.")
-@click.option("--max-model-len", "context_tokens_max", type=click.IntRange(1),
-              help="Refuse requests that come to more tokens than this, if the preset takes more.")  # fmt: skip
 @click.option(
-    "--max-num-seqs", "sequences_max", type=click.IntRange(1), help="Requests that run at once; the preset's."
+    "--preset",
+    type=click.Choice(sorted(PRESETS)),
+    default="tiny",
+    show_default=True,
+    help="Set size and speed by a preset.",
 )
-@click.option("--ignore-eos", is_flag=True, help="Make every answer as long as it may be.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the drawn lengths of answers.")
-@click.option("--faults", is_flag=True, help="Let POST /faults make an engine misbehave.")
+@click.option("--model", required=True, help="Set the model's name.")
+@click.option("--adapter", "adapters", multiple=True, help="Serve this LoRA adapter as well; repeatable.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Listen on this address.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=9001,
+    show_default=True,
+    help="Listen on this port; 0 takes a free one.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Run this many engines, on consecutive ports.",
+)
+@click.option("--time-scale", type=click.FloatRange(0.001, 1000), default=1.0, show_default=True,
+              help="Set wall time per model time; 0.25 is four times as fast.")  # fmt: skip
+@click.option(
+    "--queued-requests-max", type=click.IntRange(1), help="Reject requests beyond this many waiting requests."
+)
+@click.option("--max-model-len", "context_tokens_max", type=click.IntRange(1),
+              help="Refuse requests of more tokens than this.")  # fmt: skip
+@click.option(
+    "--max-num-seqs",
+    "sequences_max",
+    type=click.IntRange(1),
+    help="Set the number of concurrent requests, instead of the preset's.",
+)
+@click.option("--ignore-eos", is_flag=True, help="Make every answer as long as its limit allows.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Set the seed of answers' lengths.")
+@click.option("--faults", is_flag=True, help="Accept POST /faults, which makes an engine misbehave.")
 @click.option("--role", type=click.Choice([str(role) for role in ReplicaRole]), default="unified", show_default=True,
-              help="Read prompts for others, or answer what others have read.")  # fmt: skip
+              help="Run as a prefill worker, a decode worker, or both (unified).")  # fmt: skip
 @click.option("--connector", type=click.Choice([str(each) for each in Connector]), default="nixl", show_default=True,
-              help="How a KV cache is handed over, of an engine that is not unified.")  # fmt: skip
+              help="Set the KV connector of a prefill or decode worker.")  # fmt: skip
 @click.option("--lease", type=click.FloatRange(0.001), default=30.0, show_default=True,
-              help="Seconds of model time that a prefill worker keeps what nobody fetches.")  # fmt: skip
+              help="Set the seconds of model time for which a prefill worker keeps unfetched KV blocks.")  # fmt: skip
 @click.option("--transfer-ms", type=click.FloatRange(0), default=2.0, show_default=True,
-              help="What fetching a prompt takes.")  # fmt: skip
+              help="Set the milliseconds that a KV transfer takes.")  # fmt: skip
 @click.option("--kv-load-failure", type=click.Choice(["fail", "recompute"]), default="fail", show_default=True,
-              help="What a decode worker does about a prompt that it cannot fetch.")  # fmt: skip
-@click.option("--experts", metavar="LxExK", help="A prefill worker tells of an emulated mixture of experts:"
-              " L layers of E, K picked for a token.")  # fmt: skip
+              help="Set what a decode worker does when a KV transfer fails.")  # fmt: skip
+@click.option(
+    "--experts",
+    metavar="LxExK",
+    help="Report an emulated mixture of experts on a prefill worker: L layers of E experts, K per token.",
+)
 @click.option("--bootstrap-port", type=click.IntRange(0, 65_535), default=0, show_default=True,
-              help="Where decode workers find a prefill worker of Mooncake or SGLang; 0: at its own port.")  # fmt: skip
+              help="Set the bootstrap port of a prefill worker of Mooncake or SGLang; 0 is its own port.")  # fmt: skip
 @click.option("--ranks", type=click.IntRange(1, 256), default=1, show_default=True,
-              help="Data-parallel ranks behind one URL, which wait for each other at every iteration.")  # fmt: skip
+              help="Run this many data-parallel ranks in lockstep behind one URL.")  # fmt: skip
 @click.option("--kv-token-ns", type=click.IntRange(0), default=0, show_default=True,
-              help="What reading a KV token adds to an iteration.")  # fmt: skip
+              help="Set the nanoseconds that each KV token adds to an iteration.")  # fmt: skip
 @click.option("--step-trace", type=click.Path(file_okay=False, path_type=Path),
-              help="A folder for each rank's iterations, one file a rank.")  # fmt: skip
+              help="Write each rank's iterations into this folder, one file per rank.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Announce the URLs as one line of JSON.")
 def main(
     *,
@@ -129,7 +155,7 @@ def main(
     step_trace: Path | None,
     as_json: bool,
 ) -> None:
-    """Serve a modelled engine that speaks the API of a real one: same metrics, same errors, no GPU."""
+    """Run an emulated inference engine, with the API, metrics and errors of a real one and no GPU."""
     if step_trace is not None and ranks == 1 and not kv_token_ns:
         raise click.UsageError("--step-trace tells of ranks that wait for each other: give --ranks or --kv-token-ns")
     sized = PRESETS[preset]

@@ -39,7 +39,7 @@ _CACHE = Path("build/results")
 
 @click.group()
 def results() -> None:
-    """Measure against what papers published, and write it down.
+    """Repeat published measurements and write pages of results.
 
     Exit codes: 0 everything was played, 1 something could not be, 2 the command was used wrongly.
     """
@@ -47,24 +47,26 @@ def results() -> None:
 
 @results.command()
 @click.option(
-    "--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with recorded ones."
+    "--traces",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read recorded traces from this folder.",
 )
-@click.option("--full", is_flag=True, help="Ten seeds throughout; takes hours.")
+@click.option("--full", is_flag=True, help="Run ten seeds throughout; takes hours.")
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path),
-              help=f"Folder of the page and its plots; {_FOLDER} if not given.")  # fmt: skip
+              help=f"Write the page and its plots into this folder; default: {_FOLDER}.")  # fmt: skip
 @click.option("--cache", "cache_folder", type=click.Path(file_okay=False, path_type=Path), default=_CACHE,
-              show_default=True, help="Where finished cells are kept.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
+              show_default=True, help="Keep finished cells in this folder.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1), help="Run this many processes, instead of one per core.")
 @click.option(
     "--only",
     multiple=True,
     metavar="EXPERIMENT",
-    help="Play these alone; the page, for which -o names a place, has no more than they give. Repeatable.",
+    help="Run only this part; repeatable, and needs -o.",
 )
 def skywalker(
     *, traces: Path | None, full: bool, out: Path | None, cache_folder: Path, jobs: int | None, only: tuple[str, ...]
 ) -> None:
-    """All of SkyWalker's evaluation, in OUT/skywalker.md.
+    """Repeat SkyWalker's evaluation, in OUT/skywalker.md.
 
     Cells that were played before, of the same code and the same files, are not played again: stop it and go on at will.
 
@@ -94,9 +96,9 @@ def skywalker(
 
 @results.command()
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), default=_FOLDER,
-              show_default=True, help="Folder of the page.")  # fmt: skip
+              show_default=True, help="Write the page into this folder.")  # fmt: skip
 @click.option(
-    "--rounds", type=click.IntRange(1, 20), default=3, show_default=True, help="How often each case is played."
+    "--rounds", type=click.IntRange(1, 20), default=3, show_default=True, help="Set the number of runs of each case."
 )
 def failover(*, out: Path, rounds: int) -> None:
     """Measure live, with the OpenAI SDK, what clients see when gateways die, in OUT/failover.md.

@@ -35,25 +35,39 @@ _POINTS_MAX = 600
 
 @click.command()
 @click.option("--calibration", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="JSON lines: experts of prompts and answers, as the engine's plug-in captures them.")  # fmt: skip
+              help="Read the calibration from this file of JSON lines, recorded by the plug-in.")  # fmt: skip
 @click.option("--workers", required=True, type=click.IntRange(1, CLUSTERS_MAX),
-              help="K: decode workers, or groups of them that share their experts.")  # fmt: skip
+              help="Set the number of decode workers, or of groups that share their experts.")  # fmt: skip
 @click.option("--previous", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="An artifact whose clusters keep their places; fitted to the same, its layers too.")  # fmt: skip
+              help="Keep the cluster order of this earlier artifact.")  # fmt: skip
 @click.option("--held-out", type=click.FloatRange(0, 0.9), default=0.25, show_default=True,
-              help="Share of documents that is scored on.")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="Of drawn pairs and the first centroids.")
-@click.option("--ranks", type=click.IntRange(1, 1024), help="Place experts on a decode worker's ranks as well.")
-@click.option("--placement", type=click.Path(dir_okay=False, path_type=Path), help="Where to; with --ranks.")
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page of its scores there.")
+              help="Hold out this share of documents for scores.")  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="Set the seed of drawn pairs and first centroids.")
+@click.option(
+    "--ranks", type=click.IntRange(1, 1024), help="Place experts on this many ranks of a decode worker as well."
+)
+@click.option(
+    "--placement",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the placement to this file; needs --ranks.",
+)
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page of the scores to this file."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON; progress goes to stderr.")
-@click.option("--background", is_flag=True, help="Let everything else on the machine go first, and score nothing.")
-@click.option("-o", "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The artifact.")
+@click.option("--background", is_flag=True, help="Run at the lowest priority, without scores.")
+@click.option(
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the artifact to this file.",
+)
 def eldr(
     *, calibration: Path, workers: int, previous: Path | None, held_out: float, seed: int, ranks: int | None,
     placement: Path | None, report: Path | None, as_json: bool, background: bool, out: Path,
 ) -> None:  # fmt: skip
-    """Fit expert locality (ELDR) to a calibration, for so many decode workers, and write it to OUT.
+    """Fit expert locality (ELDR) to a calibration, for a number of decode workers, and write it to OUT.
 
     OUT holds plain arrays and no code. It is fitted to all requests; its scores are those of the same fit without the
     documents that it is scored on.

@@ -34,35 +34,57 @@ _HORIZON_MAX = 4096
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def fit() -> None:
-    """Fit offline what a gateway then reads."""
+    """Train predictors and expert locality offline, for gateways to load."""
 
 
 fit.add_command(eldr)
 
 
 @fit.command()
-@click.option("--history", type=click.Path(path_type=Path), help="What a gateway wrote: GATEWAY.POOL.history.json.")
-@click.option("--trace", type=TRACE, help="A recorded load instead.")
-@click.option("--rates", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="ServeGen: rates.")
-@click.option("--rate-scale", type=click.FloatRange(0, min_open=True), default=1.0, help="ServeGen: how many requests.")
+@click.option("--history", type=click.Path(path_type=Path), help="Read a gateway's history, GATEWAY.POOL.history.json.")
+@click.option("--trace", type=TRACE, help="Read a recorded trace instead of a history.")
+@click.option(
+    "--rates",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Read ServeGen's rates from this file.",
+)
+@click.option(
+    "--rate-scale", type=click.FloatRange(0, min_open=True), default=1.0, help="Scale ServeGen's number of requests."
+)
 @click.option("--token-s", type=click.FloatRange(0), default=TOKEN_S, show_default=True,
-              help="What a token took, of a trace that does not say.")  # fmt: skip
-@click.option("--kind", required=True, type=click.Choice([str(each) for each in PredictorKind]))
+              help="Set the seconds per token of a trace that does not tell.")  # fmt: skip
+@click.option(
+    "--kind", required=True, type=click.Choice([str(each) for each in PredictorKind]), help="Set the kind of predictor."
+)
 @click.option("--key", "key_kind", type=click.Choice([str(each) for each in PromptKey]),
               default=str(PromptKey.PROMPT_OR_LENGTH), show_default=True,
-              help="exact_match: which prompts count as the same.")  # fmt: skip
-@click.option("--horizon", type=click.IntRange(1, _HORIZON_MAX), default=48, show_default=True, help="Steps ahead: H.")
+              help="Set by what exact_match compares prompts.")  # fmt: skip
+@click.option(
+    "--horizon",
+    type=click.IntRange(1, _HORIZON_MAX),
+    default=48,
+    show_default=True,
+    help="Predict this many steps ahead (H).",
+)
 @click.option("--held-out", type=click.FloatRange(0, 0.9), default=0.25, show_default=True,
-              help="The newest share of requests, for scores alone.")  # fmt: skip
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page of its scores there.")
+              help="Hold out this newest share of requests for scores.")  # fmt: skip
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page of the scores to this file."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON; progress goes to stderr.")
-@click.option("--background", is_flag=True, help="Let everything else on the machine go first.")
-@click.option("-o", "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The artifact.")
+@click.option("--background", is_flag=True, help="Run at the lowest priority.")
+@click.option(
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the artifact to this file.",
+)
 def predictor(
     *, out: Path, report: Path | None, as_json: bool, background: bool, horizon: int, held_out: float, kind: str,
     key_kind: str, history: Path | None, trace: Path | None, **described: Any,
 ) -> None:  # fmt: skip
-    """Fit one kind of predictor to a history or a trace, and write it to OUT.
+    """Train one predictor on a history or a trace, and write it to OUT.
 
     OUT holds plain arrays and no code. It is fitted to all requests; its scores are those of the same fit to the older
     ones, on the newer ones.

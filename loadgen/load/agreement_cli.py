@@ -31,12 +31,18 @@ _SHOWN = ("simulated_median", "simulated_min", "simulated_max", "live_median", "
 
 @click.command()
 @click.argument("scenario", type=SCENARIO, default="agreement")
-@click.option("--runs", type=click.IntRange(1, 99), default=5, show_default=True, help="How often it is played live.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a key of the scenario: a.0.b=3.")
+@click.option("--runs", type=click.IntRange(1, 99), default=5, show_default=True, help="Set the number of live runs.")
 @click.option(
-    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write what came of it here, as JSON."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a key of the scenario, as in a.0.b=3; repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON; progress goes to stderr.")
+@click.option(
+    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the result to this file, as JSON."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; progress goes to stderr.")
 @click.pass_context
 def agreement(
     context: click.Context,
@@ -47,9 +53,9 @@ def agreement(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Play SCENARIO live and simulated, and say how far apart they are.
+    """Run SCENARIO live and in simulation, and compare their figures.
 
-    Live runs that found the machine busy, or could not tell, are shown and count for nothing.
+    Live runs on a busy machine are shown, but not compared.
 
     Exit codes: 0 every figure of all regions together agrees, 1 one does not, or it could not be played, 2 the command
     was used wrongly, 3 nothing can be said: no live run had the machine for itself, 130 it was stopped.

@@ -45,34 +45,54 @@ _SECOND_NS = 1_000_000_000
     multiple=True,
     required=True,
     metavar="[REGION=]URL",
-    help="Where a region's clients send; repeatable.",
+    help="Set the URL that a region's clients send to; repeatable.",
 )
-@click.option("--key", "keys", multiple=True, metavar="OWNER=KEY", help="API key; OWNER is REGION, REGION/TENANT or *.")
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="OWNER=KEY",
+    help="Set the API key of OWNER: REGION, REGION/TENANT or *; repeatable.",
+)
 @click.option(
     "--key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="YAML of OWNER: KEY, which no list of processes shows.",
+    help="Read API keys from this YAML file of OWNER: KEY, which keeps them out of `ps`.",
 )
-@click.option("--model", help="Instead of the scenario's.")
-@click.option("--api", type=click.Choice([str(api) for api in Api]), default=str(Api.CHAT), show_default=True)
-@click.option("--no-usage", is_flag=True, help="Do not ask for token counts; each event is taken for one token.")
-@click.option("--ignore-eos", is_flag=True, help="Ask vLLM or SGLang for exactly as many tokens as the scenario says.")
-@click.option("--duration", metavar="TIME", help="How long load is sent, such as 90s, instead of the scenario's.")
-@click.option("--seed", type=int, help="Instead of the scenario's.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a key of the scenario: a.0.b=3.")
+@click.option("--model", help="Replace the scenario's model.")
+@click.option(
+    "--api",
+    type=click.Choice([str(api) for api in Api]),
+    default=str(Api.CHAT),
+    show_default=True,
+    help="Send by this API.",
+)
+@click.option("--no-usage", is_flag=True, help="Do not request token counts; each event counts as one token.")
+@click.option("--ignore-eos", is_flag=True, help="Request exactly the scenario's number of tokens from vLLM or SGLang.")
+@click.option("--duration", metavar="TIME", help="Send load for this long, as 90s, instead of the scenario's duration.")
+@click.option("--seed", type=int, help="Replace the scenario's seed.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a key of the scenario, as in a.0.b=3; repeatable.",
+)
 @click.option(
     "--connections-max",
     type=click.IntRange(1),
     default=1000,
     show_default=True,
-    help="Requests in flight; one more fails without being sent.",
+    help="Limit the requests in flight; further ones fail without being sent.",
 )
 @click.option(
     "--ca-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Who vouches for https endpoints, instead of those whom this machine trusts.",
+    help="Verify https endpoints by this file of CA certificates (PEM).",
 )
-@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for results and report.")
+@click.option(
+    "-o", "--out", type=click.Path(file_okay=False, path_type=Path), help="Write results and report into this folder."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; progress goes to stderr.")
 @click.pass_context
 def load(
@@ -94,9 +114,9 @@ def load(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Send SCENARIO's load to live OpenAI-compatible endpoints and report what its clients see: a file, or the name of
-    one that comes with this program, such as live_mixed. What only a simulation needs (regions, engines, distances) may
-    be left out of it.
+    """Send the load of SCENARIO to live OpenAI-compatible endpoints and report what clients measure. SCENARIO is a
+    file, or the name of one that comes with this program, such as live_mixed; regions, engines and distances may be
+    left out of it.
 
     Exit codes: 0 it ran, 1 nothing was answered or the scenario is wrong, 2 the command was used wrongly, 130 it was
     stopped (Ctrl-C), and what was measured until then is reported.

@@ -74,44 +74,62 @@ _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command("plan", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("trace", required=False, type=TRACE)
 @click.option("--metrics", "pages", multiple=True, metavar="URL|FILE",
-              help="In place of a trace: live gateways' /metrics. Repeatable: counted together.")  # fmt: skip
-@click.option("--model", help="Of several models on those pages, this one.")
+              help="Read lengths from a gateway's /metrics instead of a trace; repeatable.")  # fmt: skip
+@click.option("--model", help="Select this model of --metrics.")
 @click.option(
-    "--prompts", type=_PATH, help="In place of a trace: CSV of tokens and the share of prompts up to them, ..."
+    "--prompts",
+    type=_PATH,
+    help="Read prompt lengths from this CSV of tokens and cumulative share, instead of a trace.",
 )
-@click.option("--answers", type=_PATH, help="... and of answers.")
-@click.option("--rates", type=_PATH, help="ServeGen: rates.")
-@click.option("--rate-scale", type=click.FloatRange(0, min_open=True), default=1.0, help="ServeGen: how many requests.")
+@click.option("--answers", type=_PATH, help="Read answer lengths from such a CSV.")
+@click.option("--rates", type=_PATH, help="Read ServeGen's rates from this file.")
+@click.option(
+    "--rate-scale", type=click.FloatRange(0, min_open=True), default=1.0, help="Scale ServeGen's number of requests."
+)
 @click.option("--profile", "name", default="llama-3-70b-a100-tp2", show_default=True,
-              help=f"What serves it. Cited ones: {', '.join(CITED)}.")  # fmt: skip
-@click.option("--profiles", "file", type=_PATH, help="A file with profiles of your own.")
+              help=f"Set the profile of engine and GPU. Cited ones: {', '.join(CITED)}.")  # fmt: skip
+@click.option("--profiles", "file", type=_PATH, help="Read further profiles from this file.")
+@click.option("--price", type=click.FloatRange(0, min_open=True), help="Set the price of a GPU hour, in US dollars.")
 @click.option(
-    "--price", type=click.FloatRange(0, min_open=True), help="US dollars for a GPU and an hour, as you pay them."
+    "--rate", type=click.FloatRange(0, min_open=True), help="Set the requests per second, instead of the recorded rate."
 )
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second; as recorded if not given.")
-@click.option("--ttft", default="2s", show_default=True, callback=_duration(_SECOND_NS), help="At most, at p99.")
-@click.option("--tpot", default="80ms", show_default=True, callback=_duration(_MS_NS), help="At most, at p99.")
+@click.option(
+    "--ttft",
+    default="2s",
+    show_default=True,
+    callback=_duration(_SECOND_NS),
+    help="Set the objective of the TTFT at p99, as 2s.",
+)
+@click.option(
+    "--tpot",
+    default="80ms",
+    show_default=True,
+    callback=_duration(_MS_NS),
+    help="Set the objective of the time per output token at p99, as 80ms.",
+)
 @click.option("--threshold", "thresholds", multiple=True, type=click.IntRange(16, 2**24),
-              help="Try this one, in place of powers of two. Repeatable.")  # fmt: skip
+              help="Try this threshold, in tokens, instead of powers of two; repeatable.")  # fmt: skip
 @click.option("--seats", type=click.Choice([str(each) for each in Seats]), multiple=True,
-              help="How slots are counted; both if not given.")  # fmt: skip
-@click.option("--formula", is_flag=True, help="Formulas alone; nothing is played. Takes a second.")
+              help="Count slots this way only; repeatable.")  # fmt: skip
+@click.option("--formula", is_flag=True, help="Use formulas only, without simulation.")
 @click.option("--requests", type=click.IntRange(100, 1_000_000), default=1_500, show_default=True,
-              help="Played of each pool, at least.")  # fmt: skip
-@click.option("--seed", type=int, default=1, show_default=True)
+              help="Simulate at least this many requests of each pool.")  # fmt: skip
+@click.option("--seed", type=int, default=1, show_default=True, help="Set the seed of the simulated requests.")
 @click.option("--region", "regions", multiple=True, metavar="NAME=RATE[@HOURS]",
-              help="A region's peak, and its clock. Repeatable: what they take apart and together.")  # fmt: skip
-@click.option("--day", type=_PATH, help="CSV of a day's rates, which every region has by its own clock.")
-@click.option("--prices", type=_PATH, help="A prices file: what each region's fleet costs over a day. With --region.")
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with the plot there.")
-@click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
+              help="Add a region with its peak rate and UTC offset; repeatable.")  # fmt: skip
+@click.option("--day", type=_PATH, help="Read the rates of a day from this CSV, by each region's local time.")
+@click.option("--prices", type=_PATH, help="Price each region's fleet over a day by this prices file; needs --region.")
+@click.option(
+    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with a plot to this file."
+)
+@click.option("--jobs", type=click.IntRange(1), help="Run this many processes, instead of one per core.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON; progress goes to stderr.")
 def plan_command(
     *, trace: Path | None, name: str, file: Path | None, price: float | None, rate: float | None, out: Path | None,
     jobs: int | None, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
-    """Size a fleet for TRACE: one pool for all requests beside a short and a long one, at every threshold. `sample` is
-    a small trace that comes with this program.
+    """Size a fleet for TRACE, as one pool and as a short and a long pool at every threshold. `sample` is a small trace
+    that comes with this program.
 
     Formulas come first; then a slice of each pool is played with the engine model, and instances are counted from what
     it carries within the objectives, with no request preempted.

@@ -66,28 +66,48 @@ in this process; a cluster determines the number of jobs itself."""
 
 @click.command()
 @click.argument("scenario", required=False, type=SCENARIO)
-@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for results and report.")
-@click.option("--run", "run_names", multiple=True, metavar="NAME", help="Only this run of the scenario; repeatable.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a key of the scenario: a.0.b=3.")
-@click.option("--sweep", "sweeps", multiple=True, metavar="KEY=A,B,C", help="Every combination of these values.")
+@click.option(
+    "-o", "--out", type=click.Path(file_okay=False, path_type=Path), help="Write results and report into this folder."
+)
+@click.option(
+    "--run", "run_names", multiple=True, metavar="NAME", help="Run only this run of the scenario; repeatable."
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a key of the scenario, as in a.0.b=3; repeatable.",
+)
+@click.option(
+    "--sweep",
+    "sweeps",
+    multiple=True,
+    metavar="KEY=A,B,C",
+    help="Run every combination of these values, as in seed=1,2,3; repeatable.",
+)
 @click.option(
     "--prices",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A prices file: tell what each run would have cost, and let gateways know it.",
+    help="Price each run by this prices file, which gateways get as well.",
 )
-@click.option("--seed", type=int, help="Instead of the scenario's; with --chaos, the first of the seeds.")
-@click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
-@click.option("--ray", metavar="ADDRESS", help="Play on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")
-@click.option("--check", is_flag=True, help="Check every invariant after every event, and that all ends well.")
-@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write here the whole story of one run.")
-@click.option("--chaos", is_flag=True, help="Play worlds in which much goes wrong, drawn from seeds.")
-@click.option("--controller", is_flag=True, help="With --chaos, worlds with a controller, which has its share of it.")
-@click.option("--disaggregated", is_flag=True, help="With --chaos, worlds where one engine reads, and another answers.")
-@click.option("--pools", is_flag=True, help="With --chaos, worlds whose engines take requests of different lengths.")
-@click.option("--breaking", is_flag=True, help="With --chaos, worlds where answers break all the time, and go on.")
-@click.option("--pair", "is_pair", is_flag=True, help="With --controller, two on one store, of which one leads.")
-@click.option("--runs", type=click.IntRange(1), help=f"How many, with --chaos; {_CHAOS_RUNS} if not given.")
-@click.option("--first", is_flag=True, help="With --chaos, stop at the first seed that finds something.")
+@click.option("--seed", type=int, help="Replace the scenario's seed, or set the first seed of --chaos.")
+@click.option("--jobs", type=click.IntRange(1), help="Run this many processes, instead of one per core.")
+@click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")
+@click.option("--check", is_flag=True, help="Check every invariant after every event, and the recovery at the end.")
+@click.option(
+    "--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write every event of one run to this file."
+)
+@click.option("--chaos", is_flag=True, help="Run random worlds with faults, drawn from seeds.")
+@click.option("--controller", is_flag=True, help="Add a controller, with faults of its own, to the worlds of --chaos.")
+@click.option("--disaggregated", is_flag=True, help="Add disaggregated pools to the worlds of --chaos.")
+@click.option("--pools", is_flag=True, help="Add pools by length to the worlds of --chaos.")
+@click.option("--breaking", is_flag=True, help="Add answers that break and resume to the worlds of --chaos.")
+@click.option(
+    "--pair", "is_pair", is_flag=True, help="Run two controllers on one store, of which one leads; needs --controller."
+)
+@click.option("--runs", type=click.IntRange(1), help=f"Run this many worlds of --chaos; default: {_CHAOS_RUNS}.")
+@click.option("--first", is_flag=True, help="Stop --chaos at the first seed that finds a fault.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; progress goes to stderr.")
 @click.pass_context
 def sim(
@@ -114,8 +134,8 @@ def sim(
     first: bool,
     as_json: bool,
 ) -> None:
-    """Play SCENARIO in virtual time and report what its gateways would do: a file, or the name of one that comes with
-    this program, such as skewed_day.
+    """Run SCENARIO in virtual time and report what its gateways would do. SCENARIO is a file, or the name of one that
+    comes with this program, such as skewed_day.
 
     One seed always tells the same story, down to the digest of its trace.
 

@@ -32,7 +32,7 @@ _Command = Callable[..., object]
 
 @click.group()
 def trace() -> None:
-    """Look at recorded load before it is replayed: `workloads.NAME.trace` of a scenario does that."""
+    """Inspect and convert recorded load, before a scenario replays it (`workloads.NAME.trace`)."""
 
 
 def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
@@ -52,13 +52,23 @@ def _reads_a_trace(command: _Command) -> _Command:
             "--format",
             "format_name",
             type=click.Choice([str(each) for each in TraceFormat]),
-            help="If the file does not say.",
+            help="Set the format, if the file does not tell.",
         ),
-        click.option("--rates", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="ServeGen: rates."),
-        click.option("--from", "from_s", callback=_seconds, default="0s", help="ServeGen: from this time of the day."),
-        click.option("--until", "until_s", callback=_seconds, help="ServeGen: until this time of the day."),
-        click.option("--rate-scale", type=float, default=1.0, help="ServeGen: how many requests, of those recorded."),
-        click.option("--seed", type=int, default=1, show_default=True, help="ServeGen: from which requests are drawn."),
+        click.option(
+            "--rates",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="Read ServeGen's rates from this file.",
+        ),
+        click.option("--from", "from_s", callback=_seconds, default="0s", help="Start at this time of ServeGen's day."),
+        click.option("--until", "until_s", callback=_seconds, help="Stop at this time of ServeGen's day."),
+        click.option("--rate-scale", type=float, default=1.0, help="Scale ServeGen's number of requests."),
+        click.option(
+            "--seed",
+            type=int,
+            default=1,
+            show_default=True,
+            help="Set the seed by which ServeGen's requests are drawn.",
+        ),
     ):
         command = decorate(command)
     return command
@@ -69,8 +79,8 @@ def _reads_a_trace(command: _Command) -> _Command:
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
 @click.pass_context
 def describe(context: click.Context, /, *, as_json: bool, **given: Any) -> None:
-    """Say what FILE holds; `sample` is a small trace that comes along. Exit code 1 if some of its lines cannot be
-    read."""
+    """Describe FILE: requests, sessions and lengths. `sample` is a small trace that comes with this program. Exit
+    code 1 if some of its lines cannot be read."""
     read = _read(**given)
     figures = trace_figures(read)
     if as_json:
@@ -83,11 +93,16 @@ def describe(context: click.Context, /, *, as_json: bool, **given: Any) -> None:
 @trace.command()
 @_reads_a_trace
 @click.option(
-    "-o", "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Compressed if it ends in .gz."
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the trace to this file, compressed if its name ends in .gz.",
 )
 @click.pass_context
 def convert(context: click.Context, /, *, out: Path, **given: Any) -> None:
-    """Write FILE in Nightside's own format. Exit code 1 if some of its lines cannot be read; the others are written."""
+    """Convert FILE to Nightside's own format. Exit code 1 if some of its lines cannot be read; the others are
+    written."""
     read = _read(**given)
     _write(out, native_lines(read))
     click.echo(f"{out}: {len(read.rows)} requests; {_unreadable(read)}", err=True)

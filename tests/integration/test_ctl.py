@@ -179,7 +179,9 @@ async def test_parameters_freeze_export_import_and_history(controller: Controlle
         await done(controller, "freeze", "--reason", "a move of cables")
         status = await run(controller, "status", "--json")
         assert status.exit_code == 1
-        assert json.loads(status.output)["wrong"] == ["frozen, and nothing is taken from anybody: a move of cables"]
+        assert json.loads(status.output)["wrong"] == [
+            "frozen, automatic failover and reassignment are suspended: a move of cables"
+        ]
         exported.write_text(await done(controller, "export"))
         await done(controller, "unfreeze")
         await done(controller, "parameters", "clear")

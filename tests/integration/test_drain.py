@@ -107,4 +107,4 @@ async def test_an_operator_drains_it_and_the_process_stays_until_it_is_ended(mes
         assert await again.read() == b"".join(GOOD_STREAM)
     assert await eu.gateway.drain(60), "an end after that is as any other"
     status, _, err = await nightside("gateway", "undrain", "--admin", eu.gateway.admin_url)
-    assert (status, "this process is ending" in err) == (1, True)
+    assert (status, "this process is shutting down" in err) == (1, True)

@@ -156,7 +156,7 @@ async def test_what_nobody_knows_ends_with_1(mesh: Mesh) -> None:
     await mesh.start(us)
     status, out, err = await nightside("explain", "nothing", "--admin", us.gateway.admin_url)
     assert (status, out) == (1, "")
-    assert err == "Error: nothing: no request or decision is known here by that id, or no longer\n"
+    assert err == "Error: nothing: the request or decision is unknown, or no longer remembered\n"
     _, _, err = await nightside("explain", "eu-1:nothing.1", "--admin", us.gateway.admin_url)
     assert "(the decision was made by gateway eu-1)" in err
     status, _, err = await nightside("explain", "nothing", "--admin", "http://127.0.0.1:1")

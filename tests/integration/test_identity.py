@@ -145,15 +145,15 @@ class TestClients:
             good = house.token(scope="inference")
             for token, status, code, why in (
                 (house.token(scope="inference", exp=1), 401, "invalid_token", "the access token has expired"),
-                (house.token(scope="inference", aud="x"), 401, "invalid_token", "is meant for somebody else: aud"),
-                (good[:-4] + "AAAA", 401, "invalid_token", "the signature of the access token is wrong"),
+                (house.token(scope="inference", aud="x"), 401, "invalid_token", "is meant for another audience: aud"),
+                (good[:-4] + "AAAA", 401, "invalid_token", "the signature of the access token is not valid"),
                 (
                     house.token(scope="inference", iss="https://x.example.net"),
                     401,
                     "invalid_token",
-                    "is not believed here",
+                    "is not trusted",
                 ),
-                (house.token(scope="other"), 403, "insufficient_scope", "lacks a scope that is needed here: inference"),
+                (house.token(scope="other"), 403, "insufficient_scope", "lacks a required scope: inference"),
             ):
                 answered = await house.ask(token)
                 assert (answered[0], answered[1]["error"]["code"]) == (status, code)
@@ -287,7 +287,9 @@ class TestOperators:
             assert (await lockdown(house.token(aud="admin", groups=["on-call"])))[0] == 200
             assert (await lockdown("s3cret"))[0] == 200
             status, why = await lockdown(house.token(groups=["on-call"]))
-            assert (status, why) == (401, "the access token is meant for somebody else: aud"), "a client is no operator"
+            assert (status, why) == (401, "the access token is meant for another audience: aud"), (
+                "a client is no operator"
+            )
             assert await house.status(viewer) == (401, "invalid_token"), "and an operator is no client"
         lines = [json.loads(line) for line in house.log.getvalue().splitlines()]
         assert [line["operator"] for line in lines if "operator" in line] == ["staff:alice", "admin-token"]

@@ -256,7 +256,7 @@ class TestWhatAKeyMayUse:
             async with house.ask(key) as refused:
                 assert refused.status == 429
                 assert (await refused.json())["error"] == {
-                    "message": "This key has used up its requests per minute.",
+                    "message": "The limit of requests per minute of this key is reached.",
                     "type": "rate_limit_error",
                     "param": None,
                     "code": "request_rate_exceeded",

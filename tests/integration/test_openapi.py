@@ -25,8 +25,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from gateway.http import errors
-from gateway.http.errors import ErrorKind
+from gateway.http.errors_page import every_kind
 from gateway.request.bodies import RESERVED_FIELDS
 from gateway.request.engine_api import POSTED_PATHS
 from tests.support.core import MODEL
@@ -116,9 +115,7 @@ class TestTheDocument:
         assert {path for method, path in OPERATIONS if method == "post" and "{" not in path} == set(POSTED_PATHS)
 
     def test_it_names_every_code_of_an_error(self) -> None:
-        kinds = [kind for kind in vars(errors).values() if isinstance(kind, ErrorKind)]
-        codes = {kind.code for kind in [*kinds, *errors.ENDINGS.values()]}
-        assert set(DOCUMENT["components"]["schemas"]["Code"]["enum"]) == codes
+        assert set(DOCUMENT["components"]["schemas"]["Code"]["enum"]) == {kind.code for kind in every_kind()}
 
     def test_it_names_every_field_that_is_refused(self) -> None:
         named = set(re.findall(r"`(\w+)`", DOCUMENT["info"]["description"].split("refused here")[1]))

@@ -119,7 +119,9 @@ async def test_a_request_is_looked_up_by_its_id_with_the_keyboard_alone(
         page.until("document.querySelector('#lookup .answer').textContent.includes('ended as completed')")
         assert "At eu-1 in eu-west-1 (EU)" in page.text("#lookup .answer"), "the other side is told too"
         page.find("#lookup-id").send_keys("-and-none" + Keys.ENTER)
-        page.until("document.querySelector('#lookup .answer').textContent.includes('no request or decision is known')")
+        page.until(
+            "document.querySelector('#lookup .answer').textContent.includes('the request or decision is unknown')"
+        )
         page.until("document.querySelector('#decisions button.link')").click()
         page.until("document.querySelector('#lookup .answer').textContent.includes('ended as completed')")
 

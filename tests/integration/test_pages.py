@@ -28,12 +28,13 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "policies/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs/decisions").glob("*.md")),
+    ROOT / "docs/results/README.md",
     *sorted((ROOT / "terraform").rglob("*.md")),
 ]
 WALKED = {"README.md", "docs/first_day.md", "docs/operations.md", "docs/coming_from.md"}
 _FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```\s*$", flags=re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"^ {4}(nightside .*)$", flags=re.MULTILINE)
-_INLINE = re.compile(r"`(nightside [^`\n]+)`")
+_INLINE = re.compile(r"`((?:nightside|make) [^`\n]+)`")
 _OURS = re.compile(r"(?:^|[\s(])nightside ([a-z].*)")
 _REST = re.compile(r"\s(?:[|>&#]|2>)|\)$|…")
 """End of the command: a pipe, a comment, or a part that the page leaves to its reader."""
@@ -129,16 +130,18 @@ def test_every_make_target_that_is_printed_can_be_made() -> None:
 
 
 NEEDS = {
-    "docs/controller.md": {"nightside controller run controller.yaml": "runs until it is told to stop: README's walk"},
+    "docs/controller.md": {
+        "nightside controller run controller.yaml": "runs until it is told to stop: tests/integration/test_readme.py"
+    },
     "docs/disaggregated.md": {
         "nightside engine": "runs until it is told to stop: tests/integration/test_disaggregated.py"
     },
     "docs/identity.md": {"nightside ctl freeze": "a controller"},
     "docs/keys.md": {"nightside gateway usage": "a gateway that runs: tests/integration/test_usage.py"},
-    "docs/load.md": {"nightside load": "endpoints: README's walk"},
+    "docs/load.md": {"nightside load": "endpoints: tests/integration/test_readme.py"},
     "docs/pools.md": {
         "nightside plan --metrics": "a gateway that has counted",
-        "nightside engine": "runs until it is told to stop: README's walk",
+        "nightside engine": "runs until it is told to stop: tests/integration/test_readme.py",
     },
     "docs/predictors.md": {
         "pip install": "a package index",

@@ -1,4 +1,4 @@
-"""The commands of README, followed to the letter on a machine without a GPU."""
+"""README: its commands, followed to the letter on a machine without a GPU, its length, its links and its figures."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ import pytest
 from tests.support.walk import ROOT, Block, blocks_of, is_as_shown, run
 
 PAGE = (ROOT / "README.md").read_text()
+CONTROLLER = (ROOT / "docs/controller.md").read_text()
 ASK = """curl --silent --fail-with-body --header 'content-type: application/json' \\
   --data '{"model": "Qwen/Qwen3-8B", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}' \\
   %s/v1/chat/completions | grep -o '"finish_reason":"length"'
 """
+TARGETS = dict(re.findall(r"^\[(\w+)\]: (\S+)$", PAGE, flags=re.MULTILINE))
+"""Addresses of the links that rows of the table name by a word."""
+MEASURED = re.findall(r"^\| (.+) \| (.+) \| (.*) \| \[(\w+)\](?:\((\S+)\))? \|$", PAGE, flags=re.MULTILINE)
+"""Rows of measured results: the subject, Nightside's figures, those beside them, and the page that has both."""
 
 
 @pytest.mark.slow
 async def test_every_command_runs_as_it_is_printed(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> None:
+    """Commands of the controller's page come first: without a gateway its mesh is well."""
     (file,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
     engine, http, peers, admin, grpc, orders = (str(unused_tcp_port_factory()) for _ in range(6))
     listen = f"listen: {{http: '127.0.0.1:{http}', peers: '127.0.0.1:{peers}', admin: '127.0.0.1:{admin}'}}\n"
@@ -30,8 +36,8 @@ async def test_every_command_runs_as_it_is_printed(tmp_path: Path, unused_tcp_po
         "ctl status": f"ctl status --admin http://127.0.0.1:{orders}",
         "controller.db}": f"controller.db}}\\nlisten: {{grpc: 127.0.0.1:{grpc}, admin: 127.0.0.1:{orders}}}",
     }
-    blocks = [Block(moved(block.commands, elsewhere), None) for block in blocks_of(PAGE)]
-    assert len(blocks) == 4
+    blocks = [Block(moved(block.commands, elsewhere), None) for block in [*blocks_of(CONTROLLER)[:1], *blocks_of(PAGE)]]
+    assert len(blocks) == 3
     *_, tried, asked = await run([*blocks, Block(ASK % f"http://127.0.0.1:{http}", None)], tmp_path)
     assert "Lowest TTFT, p90: nightside" in tried
     assert (tmp_path / "out/sim/report.html").exists()
@@ -43,3 +49,31 @@ def moved(commands: str, elsewhere: dict[str, str]) -> str:
     for printed, here in elsewhere.items():
         commands = commands.replace(printed, here)
     return commands
+
+
+def test_it_is_short() -> None:
+    lines = PAGE.splitlines()
+    assert len(lines) <= 120
+    assert [line for line in lines if len(line) > 120] == []
+    assert len(PAGE.split()) <= 900
+
+
+def test_links_by_name_lead_to_pages() -> None:
+    assert len(TARGETS) >= 4, "nothing is looked at"
+    assert [target for target in TARGETS.values() if not (ROOT / target.partition("#")[0]).is_file()] == []
+    assert set(re.findall(r"\[(\w+)\](?![(:])", PAGE)) == set(TARGETS)
+
+
+@pytest.mark.parametrize("row", MEASURED, ids=lambda row: row[0])
+def test_measured_figures_stand_on_the_page_that_their_row_names(row: tuple[str, str, str, str, str]) -> None:
+    _, ours, others, name, target = row
+    page = (ROOT / (target or TARGETS[name]).partition("#")[0]).read_text()
+    figures = re.findall(r"\d+(?:\.\d+)?", f"{ours} {others}")
+    assert figures
+    assert [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d]|\.\d)", page)] == []
+
+
+def test_the_table_has_hits_and_misses() -> None:
+    rows = [" ".join(row) for row in MEASURED]
+    assert len(rows) > 10
+    assert 4 < sum("**missed**" in row for row in rows) < len(rows)

@@ -241,7 +241,7 @@ class TestForwards:
         eu.engine.plays(cut_after(dies, *BEGUN), hang_up)
         async with half_an_answer(mesh, us) as response:
             dies.set()
-            assert b"nobody else is asked" in await response.content.read()
+            assert b"no further engine is tried" in await response.content.read()
         assert len(eu.engine.received) == 3
         assert not us.engine.received, "the origin was told to leave it"
         assert (resumes(us), resumes(eu)) == (0, 1)
@@ -435,5 +435,5 @@ class TestAnotherEngine:
         async with in_front_of(engine, tmp_path, 6) as (gateway, session):
             async with ask(session, gateway.http_url) as response:
                 told = await response.read()
-        assert b"one engine after another that was to go on with it: nobody else is asked." in told
+        assert b"so did each engine that was to resume it: no further engine is tried." in told
         assert len(engine.received) == 3

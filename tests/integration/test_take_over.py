@@ -303,7 +303,7 @@ class TestWhatIsCounted:
                 for each, what in ((staying, "lockdown"), (staying_too, "drain")):
                     async with each.post(f"{old.admin_url}/admin/{what}", json=order) as response:
                         assert (response.status, response.headers["connection"]) == (409, "close")
-                        assert "another process takes over" in await response.text()
+                        assert "another process is taking over" in await response.text()
             assert not old.has_logged("lockdown_activated")
             async with session.post(f"{new.admin_url}/admin/lockdown", json=order) as response:
                 assert response.status == 200

@@ -88,7 +88,7 @@ class TestBudgets:
             async with asked as response:
                 error = (await response.json())["error"]
                 assert (response.status, error["type"]) == (429, "rate_limit_error")
-                assert error["message"] == "The budget is used up. (of this tenant, 1 tokens a month)"
+                assert error["message"] == "The token budget is used up. (of this tenant, 1 tokens a month)"
                 assert response.headers["x-should-retry"] == "false"
                 assert 0 < int(response.headers["retry-after"]) <= 31 * 86_400
 

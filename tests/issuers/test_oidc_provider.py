@@ -181,4 +181,4 @@ async def test_an_operator_of_a_controller(house: House, tmp_path: Path) -> None
                 assert (await run(*order)).exit_code == code
             assert (await run("history")).output.count("(staff:on-call, drain)") == 3
             runner = CliRunner(env={TOKEN_VARIABLE: await house.provider.token("on-call")})
-            assert "meant for somebody else" in (await run("history")).output
+            assert "meant for another audience" in (await run("history")).output

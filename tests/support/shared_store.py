@@ -149,6 +149,6 @@ class SharedStore:
     def _check(self, holding: Holding) -> None:
         state = self.shared.state
         if (state.mark.token, state.mark.key) != (holding.token, holding.key):
-            raise StoreLost(f"it is {state.holder or 'nobody'}'s now")
+            raise StoreLost(f"it is now held by {state.holder or 'no controller'}")
         if state.revision < self._known:
             raise StoreLost(f"it has forgotten writes: {state.revision} is the last, and {self._known} was answered")

@@ -220,7 +220,7 @@ class LeasedConformance(StoreConformance):
             first.rise(old, new.token + 5),
         )
         for each in late:
-            with pytest.raises(StoreLost, match="it is two's now"):
+            with pytest.raises(StoreLost, match="it is now held by two"):
                 await each
         await first.release(old)
         await second.write(new, {"b": b"2"})

@@ -186,7 +186,10 @@ def test_every_make_target_is_explained() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = re.findall(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)[0].split()
     shown = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert [line.split()[0] for line in shown.splitlines()] == targets
+    lines = shown.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == targets
+    assert [line for line in lines if len(line) > 120] == []
+    assert [line for line in lines if line and not line.startswith("  ")][:3] == ["Setup", "Run", "Test"]
 
 
 def test_a_missing_test_program_is_named_and_fails(tmp_path: Path) -> None:

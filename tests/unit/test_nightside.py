@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -31,7 +34,7 @@ def test_help_names_every_command_with_its_line() -> None:
 
 def test_help_groups_commands_by_who_needs_them() -> None:
     output = CliRunner().invoke(main, ["--help"], terminal_width=200).output
-    operators, developers = output.split("For operators:")[1].split("To try out, measure and develop:")
+    operators, developers = output.split("Operate:")[1].split("Try, measure and develop:")
     assert {line.split()[0] for line in developers.splitlines() if line} == DEVELOPERS
     assert {line.split()[0] for line in operators.splitlines() if line} == COMMANDS.keys() - DEVELOPERS
 
@@ -118,3 +121,58 @@ def test_a_command_is_given_its_arguments_and_its_exit_code_is_kept(arguments: l
     lazy = LazyCommand("probe", f"{__name__}:probe", "Look for a problem.")
     group = click.Group(commands={"probe": lazy})
     assert CliRunner().invoke(group, ["probe", *arguments]).exit_code == exit_code
+
+
+# Texts of the help
+
+# fmt: off
+VERBS = frozenset([
+    "Accept", "Add", "Allow", "Announce", "Apply", "Assign", "Change", "Check", "Compare", "Convert", "Count",
+    "Create", "Describe", "Disable", "Do", "Drain", "End", "Explain", "Find", "Fit", "Generate", "Give", "Hold",
+    "Inspect", "Keep", "Kill", "Limit", "List", "Listen", "Make", "Manage", "Measure", "Move", "Narrow", "Never",
+    "Place", "Predict", "Price", "Print", "Process", "Query", "Read", "Refuse", "Reject", "Remove", "Repeat",
+    "Replace", "Replay", "Report", "Request", "Resume", "Run", "Scale", "Score", "Select", "Send", "Serve", "Set",
+    "Show", "Simulate", "Size", "Skip", "Start", "Stop", "Sum", "Suspend", "Take", "Train", "Try", "Use",
+    "Validate", "Verify", "Write",
+])
+# fmt: on
+"""First words of help texts: each tells what the command does, or what the option makes it do."""
+RIDDLES = re.compile(
+    r"\b(nobody|somebody|anybody|everybody|whoever|whom|whose|whatever|as it is|of ours)\b", re.IGNORECASE
+)
+OF_RECORDS = {"explain", "audit", "replay"}
+"""Commands of gateway/records, whose texts are older than these rules."""
+
+
+def helped(command: click.Command, name: str) -> Iterator[tuple[str, str, bool]]:
+    """Help texts below a command: where it stands, the text, and whether the option may be repeated."""
+    loaded = command.load() if isinstance(command, LazyCommand) else command
+    yield name, (loaded.help or "").split("\n\n")[0], False
+    for option in loaded.params:
+        if isinstance(option, click.Option):
+            yield f"{name} {option.opts[0]}", option.help or "", option.multiple
+    if isinstance(loaded, click.Group):
+        for below in loaded.list_commands(click.Context(loaded)):
+            found = loaded.get_command(click.Context(loaded), below)
+            assert found is not None
+            if below not in OF_RECORDS:
+                yield from helped(found, f"{name} {below}")
+
+
+@cache
+def all_help() -> list[tuple[str, str, bool]]:
+    return [*helped(main, "nightside"), *((name, text, False) for name, (_, text) in COMMANDS.items())]
+
+
+def test_help_texts_are_sentences_that_begin_with_a_verb() -> None:
+    assert len(all_help()) > 300, "nothing is looked at"
+    assert [(name, text) for name, text, _ in all_help() if text.split(" ")[0].rstrip(":") not in VERBS] == []
+    assert [(name, text) for name, text, _ in all_help() if not text.rstrip().endswith((".", ")"))] == []
+
+
+def test_help_texts_name_gateways_and_clients() -> None:
+    assert [(name, text) for name, text, _ in all_help() if RIDDLES.search(text)] == []
+
+
+def test_options_that_may_be_repeated_say_so() -> None:
+    assert [name for name, text, is_multiple in all_help() if is_multiple != ("repeatable" in text)] == []

@@ -139,7 +139,7 @@ def doubts_about(tree: RecordTree) -> list[str]:
             f"{tree.zone} has {len(tree.name_servers)} name servers: with fewer than two, its names end with one"
         )
     lost = [name for name, addresses in zone.servers.items() if not addresses]
-    doubts.extend(f"{name} is inside {tree.zone} and has no address: nobody finds it" for name in lost)
+    doubts.extend(f"{name} is inside {tree.zone} and has no address: clients cannot find it" for name in lost)
     doubts.extend(
         f"{each.jurisdiction} is closed, and no networks say who is in {each.region}: clients there count as outsiders"
         for each in tree.areas

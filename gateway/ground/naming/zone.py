@@ -59,7 +59,7 @@ class Zone:
         self._by_name = {region_name(each.region, self.name): each for each in tree.areas}
         self.servers = dict(_servers(tree))
         self._anywhere = _nowhere(
-            tree.anywhere, "" if tree.anywhere else "no gateway lives that anybody may be sent to"
+            tree.anywhere, "" if tree.anywhere else "no gateway is up that clients may be sent to"
         )
         self._hands: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {}
         self._sets: dict[tuple[dns.name.Name, tuple[str, ...]], Sets] = {}
@@ -111,7 +111,7 @@ class Zone:
         """Area whose name was asked for; empty for a client that may be in another, closed jurisdiction."""
         if all(each == area.jurisdiction for each in where.closed):
             return area
-        return _nowhere((), f"clients in {' and in '.join(where.closed)} are told of nobody elsewhere")
+        return _nowhere((), f"clients in {' and in '.join(where.closed)} get no addresses elsewhere")
 
     # Records of the area
 

@@ -61,7 +61,7 @@ async def _get(session: aiohttp.ClientSession, url: str, tls: ssl.SSLContext) ->
             if response.status != 200:
                 raise FetchFailed(f"{url} answers with status {response.status}")
             if response.headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
-                raise FetchFailed(f"{url} is compressed, and nobody asked for that")
+                raise FetchFailed(f"{url} is compressed, although no encoding was requested")
             return await _read(response, url)
     except (aiohttp.ClientError, ValueError, OSError) as error:
         raise FetchFailed(f"{url}: {_in_words(error)}") from error
@@ -73,7 +73,7 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"its certificate is not trusted: {error.certificate_error}"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return f"nobody knows the name {error.host}"
+        return f"the name {error.host} cannot be resolved"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

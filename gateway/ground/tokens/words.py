@@ -25,20 +25,20 @@ class Reason(StrEnum):
 
 
 WORDS = {
-    Reason.MALFORMED: "the access token is no signed JSON web token",
+    Reason.MALFORMED: "the access token is not a signed JSON web token",
     Reason.TOO_LARGE: "the access token is too large",
-    Reason.ALGORITHM: "the access token is signed in a way that is not taken here",
-    Reason.TYPE: "the token is not of the type of access tokens",
-    Reason.ISSUER: "the issuer of the access token is not believed here",
+    Reason.ALGORITHM: "the access token is signed by an algorithm that is not accepted",
+    Reason.TYPE: "the token is not an access token",
+    Reason.ISSUER: "the issuer of the access token is not trusted",
     Reason.KEY: "the access token is signed with a key that its issuer does not publish",
-    Reason.SIGNATURE: "the signature of the access token is wrong",
+    Reason.SIGNATURE: "the signature of the access token is not valid",
     Reason.EXPIRED: "the access token has expired",
     Reason.NOT_YET: "the access token is not valid yet",
-    Reason.AUDIENCE: "the access token is meant for somebody else",
-    Reason.CLAIM: "the access token lacks a claim that is needed here",
-    Reason.SCOPE: "the access token lacks a scope that is needed here",
-    Reason.NOT_MAPPED: "nothing here is for holders of such an access token",
-    Reason.UNAVAILABLE: "the keys of the token's issuer are not known here at the moment",
+    Reason.AUDIENCE: "the access token is meant for another audience",
+    Reason.CLAIM: "the access token lacks a required claim",
+    Reason.SCOPE: "the access token lacks a required scope",
+    Reason.NOT_MAPPED: "no tenant or role is configured for such an access token",
+    Reason.UNAVAILABLE: "the keys of the token's issuer are unavailable",
 }
 """Texts for the token's holder. The subject of a reason is appended where the program's own file names it."""
 

@@ -96,7 +96,7 @@ class Outgoing(Generic[_Frame]):
     def give_credit(self, size: int) -> None:
         """Add `size` bytes of credit. Raises WireError above CREDIT_MAX."""
         if self.credit + size > CREDIT_MAX:
-            raise WireError("more credit than anybody can use")
+            raise WireError("more credit than the protocol allows")
         self.credit += size
         if self._bytes:
             self._queue()

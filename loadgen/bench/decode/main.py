@@ -139,12 +139,20 @@ def growth_of(taken: Mapping[Cell, Samples]) -> dict[str, float]:
 
 
 @click.command()
-@click.option("--ticks", type=click.IntRange(min=4), default=100, show_default=True, help="Of each core at a time.")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Of each core for each cell.")
-@click.option("--only", type=click.Choice(_POLICIES), multiple=True, help="Only these policies; repeatable.")
+@click.option(
+    "--ticks", type=click.IntRange(min=4), default=100, show_default=True, help="Set the ticks of each core per round."
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Set the rounds of each core for each cell.",
+)
+@click.option("--only", type=click.Choice(_POLICIES), multiple=True, help="Measure only this policy; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def decode(ticks: int, rounds: int, only: tuple[str, ...], as_json: bool) -> None:
-    """Measure what a tick of the decode tier costs, stage by stage, plain and compiled in turn.
+    """Measure the cost of a decode tier's tick by stage, on the plain and the compiled core in turn.
 
     Build the compiled core first (`make compiled`), and run this in build/compiled; elsewhere there is only the plain
     one. CPU time in milliseconds.

@@ -329,26 +329,36 @@ def _raise_open_files_limit() -> None:
     "names",
     multiple=True,
     type=click.Choice([each.name for each in ALL_RELAYS]),
-    help="Measure this relay; may be repeated.",
+    help="Measure only this relay; repeatable.",
 )
 @click.option(
     "--measure",
     "measures",
     multiple=True,
     type=click.Choice([str(each) for each in MeasureName]),
-    help="Take this measurement; may be repeated.",
+    help="Take only this measurement; repeatable.",
 )
 @click.option(
-    "--rounds", type=click.IntRange(1, 100), help=f"{Effort().rounds} by default, {QUICK.rounds} with --quick."
+    "--rounds",
+    type=click.IntRange(1, 100),
+    help=f"Set the number of rounds: {Effort().rounds} by default, {QUICK.rounds} with --quick.",
 )
-@click.option("--quick", is_flag=True, help="Short windows: a first look, not a result.")
-@click.option("--rivals", type=click.Path(path_type=Path), default=RIVALS, show_default=True, help="Where they are.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Other prompts, other arrivals.")
+@click.option("--quick", is_flag=True, help="Measure in short windows, for a first look.")
+@click.option(
+    "--rivals",
+    type=click.Path(path_type=Path),
+    default=RIVALS,
+    show_default=True,
+    help="Find the other relays in this environment.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Set the seed of prompts and arrivals.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the page there too.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the page to this file as well."
+)
 @click.pass_context
 def relay(context: click.Context, /, *, as_json: bool, output: Path | None, **asked: Any) -> None:
-    """Measure what a gateway costs beside other relays, on the same engines and requests.
+    """Measure the cost of a gateway beside other relays, on the same engines and requests.
 
     The other relays come from an environment of their own, which `make relays` installs. It takes two cores, and
     nothing else should run on them meanwhile. What stands in relay_notes.md beside the page goes into it.

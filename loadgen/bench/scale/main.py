@@ -47,21 +47,21 @@ class Measured(NamedTuple):
 
 
 @click.command()
-@click.option("--only", type=click.Choice(_KINDS), multiple=True, help="Only these points; repeatable.")
-@click.option("--quick", is_flag=True, help="A tenth of the simulated time.")
+@click.option("--only", type=click.Choice(_KINDS), multiple=True, help="Measure only this point; repeatable.")
+@click.option("--quick", is_flag=True, help="Simulate a tenth of the time.")
 @click.option(
     "--resume", is_flag=True,
-    help="Leave out what the file holds already, if it came to its end on such a machine and with these sources.",
+    help="Skip runs that the file holds complete, from such a machine and these sources.",
 )  # fmt: skip
 @click.option(
     "--cpu-minutes", type=click.FloatRange(min=0, min_open=True), default=20.0, show_default=True,
-    help="A run that takes more is stopped, and stands in the file as far as it came.",
+    help="Stop a run after this many CPU minutes; the file says how far it came.",
 )  # fmt: skip
 @click.option(
     "--memory-gib", type=click.FloatRange(min=0, min_open=True), default=12.0, show_default=True,
-    help="The same for memory.",
+    help="Stop a run above this many GiB of memory.",
 )  # fmt: skip
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the document here.")
+@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the document to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the document; progress goes to stderr.")
 def scale(
     *,
@@ -73,7 +73,7 @@ def scale(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure what simulated fleets of growing size cost. The largest take minutes and gigabytes.
+    """Measure the cost of simulated fleets of growing size; the largest take minutes and gigabytes.
 
     With --only, what the file already holds of other points is kept, and the document says where that was measured.
     """

@@ -26,24 +26,26 @@ _FOLDER = Path("docs/results")
 
 @click.command()
 @click.option(
-    "--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with recorded ones."
+    "--traces",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read recorded traces from this folder.",
 )
-@click.option("--quick", is_flag=True, help="A few requests a cell: whether all of it works. Needs -o.")
-@click.option("--look", is_flag=True, help="Play what is kept aside as well: once, after what is expected was written.")
+@click.option("--quick", is_flag=True, help="Run a few requests per cell, as a smoke test; needs -o.")
+@click.option("--look", is_flag=True, help="Run the held-out cells as well, once the expected results are written.")
 @click.option(
     "--predictors/--no-predictors", default=True, help="Score predictors as well (Table 3); needs the extra `fit`."
 )
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path),
-              help=f"Folder of the page and its plots; {_FOLDER} if not given.")  # fmt: skip
+              help=f"Write the page and its plots into this folder; default: {_FOLDER}.")  # fmt: skip
 @click.option("--cache", "cache_folder", type=click.Path(file_okay=False, path_type=Path), default="build/results",
-              show_default=True, help="Where finished cells are kept.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
-@click.option("--json", "as_json", is_flag=True, help="Print every cell's figures as JSON, beside the page.")
+              show_default=True, help="Keep finished cells in this folder.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1), help="Run this many processes, instead of one per core.")
+@click.option("--json", "as_json", is_flag=True, help="Print every cell's figures as JSON as well.")
 def balanceroute(
     *, traces: Path | None, quick: bool, look: bool, predictors: bool, out: Path | None, cache_folder: Path,
     jobs: int | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """The decode tier beside what BalanceRoute published, in OUT/balanceroute.md.
+    """Compare the decode tier with BalanceRoute's published figures, in OUT/balanceroute.md.
 
     Cells that were played before, of the same code and the same files, are not played again: stop it and go on at will.
     What a tick costs is taken from OUT/decode.json, where `nightside bench decode --json` has put it.

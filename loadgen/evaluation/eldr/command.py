@@ -23,18 +23,22 @@ _FOLDER = Path("docs/results")
 
 @click.command()
 @click.option(
-    "--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with recorded routing."
+    "--traces",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read recorded routing from this folder.",
 )
-@click.option("--quick", is_flag=True, help="A few requests of a small model: whether all of it works. Needs -o.")
-@click.option("--fit", "only_fit", is_flag=True, help="Fit the generator to the recording, print it, and play nothing.")
+@click.option("--quick", is_flag=True, help="Run a few requests of a small model, as a smoke test; needs -o.")
+@click.option(
+    "--fit", "only_fit", is_flag=True, help="Fit the generator to the recording and print it, without running anything."
+)
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path),
-              help=f"Folder of the page; {_FOLDER} if not given.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
-@click.option("--json", "as_json", is_flag=True, help="Print every cell's figures as JSON, beside the page.")
+              help=f"Write the page into this folder; default: {_FOLDER}.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1), help="Run this many processes, instead of one per core.")
+@click.option("--json", "as_json", is_flag=True, help="Print every cell's figures as JSON as well.")
 def eldr(
     *, traces: Path | None, quick: bool, only_fit: bool, out: Path | None, jobs: int | None, as_json: bool
 ) -> None:
-    """Expert locality beside what ELDR published, in OUT/eldr.md. It takes some minutes of one core.
+    """Compare expert locality with ELDR's published figures, in OUT/eldr.md; takes some minutes of one core.
 
     Exit codes: 0 all was played, 1 something cannot be read, 2 the command was used wrongly.
     """

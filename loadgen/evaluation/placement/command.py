@@ -20,23 +20,24 @@ _FOLDER = Path("docs/results")
 
 @click.command()
 @click.option(
-    "--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with recorded ones."
+    "--traces",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read recorded traces from this folder.",
 )
-@click.option("--full", is_flag=True, help="Five seeds throughout.")
-@click.option("--look", is_flag=True, help="Play what is held out as well: once, after what is expected was written.")
+@click.option("--full", is_flag=True, help="Run five seeds throughout.")
+@click.option("--look", is_flag=True, help="Run the held-out cells as well, once the expected results are written.")
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path),
-              help=f"Folder of the page and its plots; {_FOLDER} if not given.")  # fmt: skip
+              help=f"Write the page and its plots into this folder; default: {_FOLDER}.")  # fmt: skip
 @click.option("--cache", "cache_folder", type=click.Path(file_okay=False, path_type=Path), default="build/results",
-              show_default=True, help="Where finished cells are kept.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
+              show_default=True, help="Keep finished cells in this folder.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1), help="Run this many processes, instead of one per core.")
 @click.option("--only", multiple=True, metavar="EXPERIMENT",
-              help="Play these alone, such as `sweep, agentic`, or all that begin so; the page, for which -o names a"
-                   " place, has no more than they give. Repeatable.")  # fmt: skip
+              help="Run only cells that begin so, such as `sweep, agentic`; repeatable, and needs -o.")  # fmt: skip
 def placement(
     *, traces: Path | None, full: bool, look: bool, out: Path | None, cache_folder: Path, jobs: int | None,
     only: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """The default placement beside other routers' rules, on every workload and load, in OUT/placement.md.
+    """Compare the default placement with other routers' rules on every workload and load, in OUT/placement.md.
 
     Cells that were played before, of the same code and the same files, are not played again: stop it and go on at will.
 

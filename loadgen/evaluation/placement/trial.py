@@ -52,25 +52,31 @@ _HEADS = ("requests/s", "TTFT mean", "p50", "p90", "whole p50", "hits", "prefill
 @click.command()
 @click.argument("names", nargs=-1, metavar="[WORKLOAD]...")
 @click.option(
-    "--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with recorded ones."
+    "--traces",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read recorded traces from this folder.",
 )
 @click.option("--policy", "policies", multiple=True,
-              help=f"A system of the page, or a placement policy in our mesh. Repeatable; {OURS} and the strongest"
-                   " baselines if not given.")  # fmt: skip
-@click.option("--all", "all_systems", is_flag=True, help="Every system of the page.")
-@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="How many.")
-@click.option("--clients", type=click.IntRange(1), multiple=True, help="So many users a region instead. Repeatable.")
-@click.option("--rate", type=float, multiple=True, help="Open loop: programs a second and region. Repeatable.")
-@click.option("--speed", type=float, multiple=True, help="Open loop: recorded arrivals, so much faster. Repeatable.")
-@click.option("--duration", help="Of the load, such as 30s; as in the scenario if not given.")
+              help=f"Run this system of the page, or this placement policy; repeatable. Default: {OURS} and the"
+                   " strongest baselines.")  # fmt: skip
+@click.option("--all", "all_systems", is_flag=True, help="Run every system of the page.")
+@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Run this many seeds.")
+@click.option("--clients", type=click.IntRange(1), multiple=True, help="Set the users per region; repeatable.")
+@click.option(
+    "--rate", type=float, multiple=True, help="Send this many programs per second and region, open loop; repeatable."
+)
+@click.option(
+    "--speed", type=float, multiple=True, help="Replay recorded arrivals this many times faster, open loop; repeatable."
+)
+@click.option("--duration", help="Send load for this long, as 30s, instead of the scenario's duration.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
-              help="A setting of every run that is no baseline, such as placement.overflow=off.")  # fmt: skip
+              help="Change a setting of every run but baselines, as placement.overflow=off; repeatable.")  # fmt: skip
 @click.option("--against", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="What --json said earlier: its rows are shown beside, and not played again.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Rows for machines, also those of --against.")
+              help="Show the rows of this earlier --json output as well, without running them.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON, including those of --against.")
 @click.option("--cache", "cache_folder", type=click.Path(file_okay=False, path_type=Path), default="build/results",
-              show_default=True, help="Where finished cells are kept.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
+              show_default=True, help="Keep finished cells in this folder.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1), help="Run this many processes, instead of one per core.")
 def trial(
     *,
     names: Sequence[str],
@@ -88,7 +94,7 @@ def trial(
     cache_folder: Path,
     jobs: int | None,
 ) -> None:
-    """A few workloads under a few policies, beside each other; without any, the names of what there is.
+    """Run a few workloads under a few policies side by side; without arguments, list their names.
 
     Exit codes: 0 everything was played, 1 something could not be, 2 the command was used wrongly.
     """

@@ -16,18 +16,31 @@ from loadgen.traces.files import TraceError
 
 @click.command()
 @click.option(
-    "--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with recorded ones."
+    "--traces",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read recorded traces from this folder.",
 )
-@click.option("--choosing", is_flag=True, help="The loads that defaults are chosen on, made up and in no table.")
-@click.option("--requests", type=click.IntRange(100), default=20_000, show_default=True, help="Of each made-up load.")
-@click.option("--refresh", "is_sweep", is_flag=True, help="How often to ask, instead of how good the answers are.")
-@click.option("--steps", type=click.IntRange(10), default=3_000, show_default=True, help="Of --refresh.")
+@click.option("--choosing", is_flag=True, help="Use the generated loads on which defaults are chosen.")
+@click.option(
+    "--requests",
+    type=click.IntRange(100),
+    default=20_000,
+    show_default=True,
+    help="Set the requests of each generated load.",
+)
+@click.option("--refresh", "is_sweep", is_flag=True, help="Compare refresh intervals instead of predictors.")
+@click.option("--steps", type=click.IntRange(10), default=3_000, show_default=True, help="Set the steps of --refresh.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON; progress goes to stderr.")
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write there instead of printing.")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the table to this file instead of printing it.",
+)
 def predictors(
     *, traces: Path | None, choosing: bool, requests: int, is_sweep: bool, steps: int, as_json: bool, out: Path | None
 ) -> None:
-    """Table 3 of BalanceRoute on recorded loads, or on those that defaults are chosen on.
+    """Compare predictors on recorded loads (BalanceRoute's Table 3), or on those that defaults are chosen on.
 
     Exit codes: 0 all was measured, 1 something cannot be read or fitted, 2 the command was used wrongly.
     """

@@ -33,10 +33,17 @@ _MADE_UP_SEED = 4
 
 @click.command(name="token-budget-classifier")
 @click.argument("documents", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), default=_PAGE, show_default=True)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=_PAGE,
+    show_default=True,
+    help="Write the page to this file.",
+)
 def token_budget_classifier(*, documents: Path, out: Path) -> None:
-    """Accuracy of the classifier, and convergence of ratios, on DOCUMENTS that loadgen/evaluation/prompts/gather.sh
-    has made.
+    """Measure the classifier's accuracy and the convergence of its ratios on DOCUMENTS, made by
+    loadgen/evaluation/prompts/gather.sh.
 
     Exit codes: 0 all was measured, 1 something cannot be read or written, 2 the command was used wrongly.
     """

@@ -19,11 +19,23 @@ _FOLDER = Path("docs/results")
 
 @click.command()
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), default=_FOLDER,
-              show_default=True, help="Folder of the page.")  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(1, 600), default=30.0, show_default=True, help="Of killing engines.")
-@click.option("--forwards", type=click.IntRange(2, 500), default=100, show_default=True, help="That a region holds.")
+              show_default=True, help="Write the page into this folder.")  # fmt: skip
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1, 600),
+    default=30.0,
+    show_default=True,
+    help="Kill engines for this many seconds.",
+)
+@click.option(
+    "--forwards",
+    type=click.IntRange(2, 500),
+    default=100,
+    show_default=True,
+    help="Set the forwards that a region holds.",
+)
 @click.option("--rounds", type=click.IntRange(0, 100), default=3, show_default=True,
-              help="Of what a chunk costs.")  # fmt: skip
+              help="Set the rounds in which a chunk's cost is measured.")  # fmt: skip
 def resume(*, out: Path, seconds: float, forwards: int, rounds: int) -> None:
     """Measure what clients see of broken answers, with and without resume, in OUT/resume.md.
 

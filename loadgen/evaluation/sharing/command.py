@@ -47,14 +47,14 @@ PARTS: Final[dict[str, Part]] = {
 
 @click.command()
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), default=_FOLDER,
-              show_default=True, help="Folder of the page.")  # fmt: skip
-@click.option("--quick", is_flag=True, help="Only that all of it can be played.")
+              show_default=True, help="Write the page into this folder.")  # fmt: skip
+@click.option("--quick", is_flag=True, help="Run a short smoke test.")
 @click.option(
-    "--seeds", type=click.IntRange(1, 20), default=3, show_default=True, help="How often each case is played."
+    "--seeds", type=click.IntRange(1, 20), default=3, show_default=True, help="Set the number of runs of each case."
 )
-@click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="These parts alone. Repeatable.")
+@click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="Run only this part; repeatable.")
 def sharing(*, out: Path, quick: bool, seeds: int, only: tuple[str, ...]) -> None:
-    """Measure the sharing of the fleet, in OUT/sharing.md, with what was measured in OUT/sharing.json.
+    """Measure how the fleet is shared between tenants, in OUT/sharing.md and OUT/sharing.json.
 
     Parts that are not played are taken from OUT/sharing.json as they were measured before.
 

@@ -19,11 +19,10 @@ _FOLDER = Path("docs/results")
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), default=_FOLDER,
-              show_default=True, help="Folder of the page.")  # fmt: skip
-@click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True, help="Leaders to kill.")
+              show_default=True, help="Write the page into this folder.")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True, help="Kill this many leaders.")
 def succession(*, files: tuple[Path, ...], out: Path, rounds: int) -> None:
-    """Measure how soon another controller leads on the stores that these FILES of controllers name, in
-    OUT/succession.md.
+    """Measure the time until another controller leads, in OUT/succession.md. FILES of controllers name the stores.
 
     Exit codes: 0 everything was played, 1 something could not be, 2 the command was used wrongly.
     """

@@ -27,19 +27,21 @@ ELSEWHERE = {
 
 @click.command("token-budget")
 @click.option(
-    "--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with recorded ones."
+    "--traces",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read recorded traces from this folder.",
 )
-@click.option("--quick", is_flag=True, help="A few requests a cell: whether all of it works. Needs -o.")
+@click.option("--quick", is_flag=True, help="Run a few requests per cell, as a smoke test; needs -o.")
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path),
-              help=f"Folder of the page and its plot; {_FOLDER} if not given.")  # fmt: skip
+              help=f"Write the page and its plot into this folder; default: {_FOLDER}.")  # fmt: skip
 @click.option("--cache", "cache_folder", type=click.Path(file_okay=False, path_type=Path), default="build/results",
-              show_default=True, help="Where finished cells are kept.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores if not given.")
-@click.option("--json", "as_json", is_flag=True, help="Print every cell's figures as JSON, beside the page.")
+              show_default=True, help="Keep finished cells in this folder.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1), help="Run this many processes, instead of one per core.")
+@click.option("--json", "as_json", is_flag=True, help="Print every cell's figures as JSON as well.")
 def token_budget(
     *, traces: Path | None, quick: bool, out: Path | None, cache_folder: Path, jobs: int | None, as_json: bool
 ) -> None:
-    """Pools by length beside what the token-budget paper published, in OUT/token-budget.md.
+    """Compare pools by length with the token-budget paper's figures, in OUT/token-budget.md.
 
     Cells that were played before, of the same code and the same files, are not played again: stop it and go on at will.
 

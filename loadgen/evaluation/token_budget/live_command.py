@@ -24,11 +24,11 @@ _FOLDER = Path("docs/results")
 
 
 @click.command("token-budget-live")
-@click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True, help="How often each is played.")
+@click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True, help="Set the number of rounds.")
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), default=_FOLDER, show_default=True,
-              help="Folder of the section; `results token-budget` puts it into the page.")  # fmt: skip
+              help="Write the section into this folder, where `results token-budget` finds it.")  # fmt: skip
 def token_budget_live(*, rounds: int, out: Path) -> None:
-    """A burst of prompts of 16,000 tokens beside short chat, live, in OUT/token-budget-live.md.
+    """Measure a burst of prompts of 16,000 tokens beside short chat, live, in OUT/token-budget-live.md.
 
     Exit codes: 0 everything was played, 1 something could not be, 2 the command was used wrongly.
     """

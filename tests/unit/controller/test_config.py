@@ -76,7 +76,7 @@ def test_names_are_made_whole(tmp_path: Path) -> None:
         ({"store": {"path": "x", "lease": "3s"}}, "store.lease: less store.margin should be .*: one renewal may fail"),
         (
             {"store": {"kind": "postgresql", "postgresql": {"hosts": []}}, "history": {"path": "h"}},
-            "store.postgresql.hosts: names nobody",
+            "store.postgresql.hosts: names no host",
         ),
         (
             {"store": {"kind": "postgresql", "postgresql": {"hosts": ["db:5432"], "tls": False}}},

@@ -67,8 +67,8 @@ def test_of_a_gateway_that_goes_its_replicas_go_too() -> None:
     mesh, registry = told()
     seen = look(mesh, registry, orders.RemoveGateway("ap"))
     assert [(each.replica, each.after, each.why) for each in seen.moves] == [
-        ("ap-r0", None, "nobody is to serve it"),
-        ("ap-r1", None, "nobody is to serve it"),
+        ("ap-r0", None, "no gateway is to serve it"),
+        ("ap-r1", None, "no gateway is to serve it"),
     ]
     assert GatewayId("ap") in mesh.core.gateways
 

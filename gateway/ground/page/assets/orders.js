@@ -173,7 +173,7 @@ function previewed(preview) {
   for (const stay of preview.stays) said.push(`${count(stay.replicas)} replicas of ${stay.home} stay: ${stay.why}.`);
   for (const lost of preview.unreachable ?? []) {
     const led = lost.gateways.length ? `led to ${lost.gateways.join(", ")}` : "led nowhere";
-    said.push(`Clients in ${lost.region}, ${led}, reach ${count(lost.replicas)} replicas of ${lost.home} no more: ${lost.owner ? `served by ${lost.owner}` : "served by nobody"}, ${lost.why}.`);
+    said.push(`Clients in ${lost.region}, ${led}, reach ${count(lost.replicas)} replicas of ${lost.home} no more: ${lost.owner ? `served by ${lost.owner}` : "served by no gateway"}, ${lost.why}.`);
   }
   for (const [region, gateways] of preview.names) said.push(`Clients in ${region} are led to ${gateways.join(", ") || "nobody"}.`);
   return said;

@@ -32,18 +32,28 @@ _EXIT_PROBLEM = 1
 
 @click.command()
 @click.option(
-    "--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with recorded ones."
+    "--traces",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read recorded traces from this folder.",
 )
-@click.option("--rounds", type=click.IntRange(1, 20), default=2, show_default=True, help="How often each is played.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the first round; others follow it.")
-@click.option("--only", multiple=True, metavar="CASE", help="Play these cases alone. Repeatable; -o names a place.")
+@click.option("--rounds", type=click.IntRange(1, 20), default=2, show_default=True, help="Set the number of rounds.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Set the seed of the first round; later rounds count up."
+)
+@click.option("--only", multiple=True, metavar="CASE", help="Run only this case; repeatable, and needs -o.")
 @click.option("--rivals", type=click.Path(path_type=Path), default=RIVALS, show_default=True,
-              help="Where the other routers are.")  # fmt: skip
+              help="Find the other routers in this environment.")  # fmt: skip
 @click.option("--real", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="Python of an environment with llama.cpp, to play on two real engines as well.")  # fmt: skip
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a key of every scenario.")
+              help="Run two real engines as well, by this Python with llama.cpp.")  # fmt: skip
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a key of every scenario, as in a.0.b=3; repeatable.",
+)
 @click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path),
-              help=f"Folder of the page; {_FOLDER} if not given.")  # fmt: skip
+              help=f"Write the page into this folder; default: {_FOLDER}.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; progress goes to stderr.")
 @click.pass_context
 def live(

@@ -79,8 +79,8 @@ def test_whatever_is_wrong_is_named_worst_first() -> None:
     assert list(complaints(ill)) == [
         "not ready: the store is another controller's now",
         "the store cannot be written, and nothing new is assigned: full",
-        "frozen, and nothing is taken from anybody: cables",
-        "nobody may have 4 replicas of eu-1: no other gateway lives",
+        "frozen, automatic failover and reassignment are suspended: cables",
+        "no gateway may serve 4 replicas of eu-1: no other gateway lives",
         "gateway us-1 rejected what it was told: no such section",
         "gateway eu-1 is down: it does not answer in time",
         "gateway eu-1 is not attached",

@@ -63,6 +63,6 @@ def test_who_may_write_after_it(owner: str, term: int, version: int, raised: typ
 
 
 def test_of_many_that_are_in_the_way_five_are_named() -> None:
-    with pytest.raises(DnsRefused, match="in the way: n0, n1, n2, n3, n4 and 2 more; whoever"):
+    with pytest.raises(DnsRefused, match="in the way: n0, n1, n2, n3, n4 and 2 more; their owner"):
         refuse_foreign(f"n{number}" for number in range(7))
     refuse_foreign([])

@@ -53,7 +53,7 @@ def test_what_can_be_said_is_taken(tmp_path: Path, records: dict[str, Any]) -> N
         (route53(locations={"EU": []}), CLOSED, "records.route53.locations: does not say where EU is"),
         (route53(locations={"EU": ["Europe"]}), {}, r"locations.EU\[0\]: 'Europe' is not a place"),
         (route53(locations={"EU": ["continent:XX"]}), {}, r"locations.EU\[0\]: 'continent:XX' is not a place"),
-        (route53(locations={"X": ["continent:AN"]}), {}, r"locations.X\[0\]: the records for nobody are at"),
+        (route53(locations={"X": ["continent:AN"]}), {}, r"locations.X\[0\]: continent:AN is taken by"),
         (route53(locations={"EU": ["DE"], "DE": ["DE"]}), {}, r"locations.EU\[0\]: DE is DE's already"),
         (route53(regions={"us": "moon"}), {}, "regions.us: 'moon' is not an AWS region"),
         (route53(regions={"a": "us-east-1", "b": "us-east-1"}), {}, "regions: two regions are at one AWS region"),

@@ -47,7 +47,7 @@ def test_engines_change_nothing_unless_they_are_given_a_say() -> None:
 def test_after_the_grace_it_is_not_ready_and_with_an_engine_it_is_again() -> None:
     watched = Watched()
     assert watched.passes(30) == ""
-    assert watched.passes(2) == "no engine here, and none of an allowed peer, could serve anybody for 32 s"
+    assert watched.passes(2) == "no engine here or at an allowed peer could serve a request for 32 s"
     assert watched.passes(1, engine=True) == ""
     assert watched.passes(30) == "", "the grace begins anew"
 

@@ -451,4 +451,4 @@ def test_a_part_of_a_pool_never_joins_another_ones_pool_of_that_name(local: Gate
     own = PoolSpec(PoolName("chat"), PoolKind.DISAGGREGATED, Connector.NIXL, 8)
     found = orders(replace(local, pools=(own,)), replicas=(granted("decode", pool="chat"),))
     assert not found.replicas
-    assert "nobody describes pool chat@" in found.left_out["decode"]
+    assert "no file describes pool chat@" in found.left_out["decode"]

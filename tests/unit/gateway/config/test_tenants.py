@@ -45,7 +45,7 @@ def test_what_was_promised_is_read_and_written_back(tmp_path: Path) -> None:
         ("tenants: {acme: {speed: 10}}", "tenants.acme.speed"),
         ("tenants: {'a b': {}}", "tenants"),
         ("tenants: {acme: {service_class: gold}}", "tenants.acme.service_class"),
-        ("classes: {batch: {wait_max: 1m}}", "classes.batch.promotion: should come before"),
+        ("classes: {batch: {wait_max: 1m}}", "classes.batch.promotion: should be shorter than"),
         (
             "classes: {batch: {models: [a]}, best_effort: {models: [a]}}",
             "classes.best_effort.models: `a` is under batch",

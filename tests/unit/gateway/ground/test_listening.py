@@ -16,7 +16,7 @@ HERE = Address("127.0.0.1", 8080)
     [
         (errno.EADDRINUSE, "port 8080 is in use by another program on this machine: end that one, or change the port"),
         (errno.EADDRNOTAVAIL, "this machine has no such address"),
-        (errno.EACCES, "port 8080 is not for everybody to listen on: this user may not"),
+        (errno.EACCES, "port 8080 needs rights that this user lacks"),
         (errno.EIO, "Input/output error"),
     ],
 )

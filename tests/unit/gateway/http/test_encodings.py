@@ -56,9 +56,9 @@ def test_no_step_is_larger_than_asked_for_whatever_is_packed_into_it(encoding: s
 
 @pytest.mark.parametrize(("encoding", "data"), EACH)
 def test_what_breaks_off_is_no_body(encoding: str, data: bytes) -> None:
-    assert "breaks off" in fault_of(encoding, [data[:-3]]).detail
-    assert "breaks off" in fault_of(encoding, [data[:1]]).detail
-    assert "breaks off" in fault_of(encoding, []).detail
+    assert "is truncated" in fault_of(encoding, [data[:-3]]).detail
+    assert "is truncated" in fault_of(encoding, [data[:1]]).detail
+    assert "is truncated" in fault_of(encoding, []).detail
 
 
 @pytest.mark.parametrize(("encoding", "data"), EACH)

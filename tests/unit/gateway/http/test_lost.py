@@ -20,9 +20,9 @@ from gateway.http.lost import where_it_went_wrong
             "POST /messages: this is `/v1/messages`; Anthropic's clients add the /v1, others need it",
         ),
         ("POST", "/v1/chat/completions/", "POST /v1/chat/completions/: without the slash at its end it exists"),
-        ("GET", "/nowhere", "GET /nowhere: /openapi.yaml lists what there is"),
+        ("GET", "/nowhere", "GET /nowhere: /openapi.yaml lists every URL"),
         ("GET", "/" + "a" * 500, "GET /" + "a" * 199 + "…: /openapi.yaml"),
-        ("GET", "/\x1b[2J", "GET: /openapi.yaml lists what there is"),
+        ("GET", "/\x1b[2J", "GET: /openapi.yaml lists every URL"),
     ],
 )
 def test_the_path_is_named_and_what_is_likely_to_be_meant(method: str, path: str, said: str) -> None:

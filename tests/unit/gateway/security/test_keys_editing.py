@@ -102,8 +102,8 @@ class TestChanges:
         [
             ({"colour": "red"}, r"keys\[0\].colour: is not a known key"),
             ({"tokens_per_day": 0}, r"keys\[0\].tokens_per_day"),
-            ({"hash": "x"}, "hash: is not for anybody to set"),
-            ({"old_until": "2027-02-01"}, "old_until: is not for anybody to set"),
+            ({"hash": "x"}, "hash: cannot be set"),
+            ({"old_until": "2027-02-01"}, "old_until: cannot be set"),
             ({"expires": "soon"}, "expires: 'soon' is not a time"),
         ],
     )

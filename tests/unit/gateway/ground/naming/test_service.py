@@ -128,7 +128,7 @@ def test_what_strangers_bring_about_is_told_once_a_minute(story: Story) -> None:
             replace(tree(), name_servers=(NameServer("ns1.mesh.example."),)),
             [
                 "mesh.example. has 1 name servers: with fewer than two, its names end with one",
-                "ns1.mesh.example. is inside mesh.example. and has no address: nobody finds it",
+                "ns1.mesh.example. is inside mesh.example. and has no address: clients cannot find it",
             ],
             id="one-server-that-nobody-finds",
         ),

@@ -88,7 +88,7 @@ def compressed(issuer: FakeIssuer) -> None:
         (nowhere, "without TLS"),
         (no_text, "is no discovery document"),
         (huge, "is larger than 256 KiB"),
-        (compressed, "is compressed, and nobody asked for that"),
+        (compressed, "is compressed, although no encoding was requested"),
     ],
 )
 async def test_what_is_not_believed_is_told_in_words(spoil: Callable[[FakeIssuer], None], why: str) -> None:
@@ -106,7 +106,7 @@ async def test_nobody_there_and_one_that_hangs() -> None:
         ),
         (
             "http://nobody.invalid",
-            "http://nobody.invalid/.well-known/openid-configuration: nobody knows the name nobody.invalid",
+            "http://nobody.invalid/.well-known/openid-configuration: the name nobody.invalid cannot be resolved",
         ),
     ):
         with pytest.raises(FetchFailed) as failed:

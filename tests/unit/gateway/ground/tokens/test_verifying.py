@@ -234,5 +234,5 @@ def test_no_words_quote_the_token() -> None:
     token = ISSUER.token(sub=5)
     with pytest.raises(TokenRefused) as refused:
         verify(read_token(token), CONFIG, KEYS, NOW_NS)
-    assert refused.value.words == "the access token lacks a claim that is needed here: sub"
+    assert refused.value.words == "the access token lacks a required claim: sub"
     assert refused.value.issuer == "corp"

@@ -117,7 +117,7 @@ def test_without_credit_bytes_wait_and_words_do_not() -> None:
 
 def test_credit_has_an_end() -> None:
     out = Outgoing(outbox(), 1, CREDIT_MAX)
-    with pytest.raises(WireError, match="more credit than anybody can use"):
+    with pytest.raises(WireError, match="more credit than the protocol allows"):
         out.give_credit(1)
 
 

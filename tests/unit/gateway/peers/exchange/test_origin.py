@@ -185,7 +185,7 @@ async def test_a_refusal_before_the_request_was_all_sent_is_answered_with_a_canc
 
 HOSTILE: dict[str, list[dict[str, Any]]] = {
     "more than it had credit for": [{"forward": 1, "data": bytes(1001)}],
-    "more credit than anybody": [{"forward": 1, "credit": 2**41}],
+    "more credit than the protocol allows": [{"forward": 1, "credit": 2**41}],
     "frames in a second that move nothing": [{"forward": 9, "data": b"x"}] * (WASTED_MAX + 1),
 }
 
