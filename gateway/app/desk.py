@@ -73,12 +73,13 @@ class Desk:
         seed = secrets.randbits(63) if config.seed is None else config.seed
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
         self.finished = FinishedRequests()
-        self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.core)
+        requests: dict[RequestId, RequestRecord] = {}
+        self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.core, requests)
         self.forward_rates = ForwardRates(self.metrics.forwards_so_far, clock.now_ns())
         self._journal_fault = ""
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
         self.decisions = DecisionLog(
-            config.gateway_id, config.place, config.decisions, self.core, log, unfinished=self._unfinished
+            config.gateway_id, config.place, config.decisions, self.core, log, requests=requests
         )
         self.refusals = Refusals(
             config.gateway_id, config.place, self.core, count=self.metrics.refused, clock=clock, log=log
@@ -106,7 +107,7 @@ class Desk:
         self._show_levels()
         if self._journal is not None:
             observers.append(self._journal)
-        self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash)
+        self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash, requests=requests)
         self.driver.on_publish(lambda report: self.board.post(report, clock.now_ns()))
         self.policy = PolicyPart(
             config.policy_file, config.place, lambda policy: self.driver.submit(PolicyApplied(policy)), log
@@ -218,12 +219,6 @@ class Desk:
     def explain_to(self, peer: GatewayId, request_id: RequestId) -> ExplainedRequest | None:
         self.driver.tell_observers()
         return self.decisions.explain_to(peer, request_id, self.clock.now_ns())
-
-    def _unfinished(self, request_id: RequestId) -> RequestRecord | None:
-        record = self.driver.requests.get(request_id)
-        if record is None and (request := self.core.requests.get(request_id)) is not None:
-            record = request.record  # it has arrived in the step that observers are being told
-        return record
 
     def on_refused(self, profile: RequestProfile, record: RequestRecord) -> None:
         """Hand a refused forward to those that keep it. One that fails stops the gateway."""

@@ -4,7 +4,7 @@ and numbers of requests, never their tenant or text, and no decision depends on 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -251,16 +251,16 @@ class DecisionLog:
         core: GatewayCore,
         log: FilteringBoundLogger | None = None,
         *,
-        unfinished: Callable[[RequestId], RequestRecord | None],
+        requests: Mapping[RequestId, RequestRecord],
     ) -> None:
-        """`unfinished` finds the record of a request whose owner is not done."""
+        """`requests` has the records of the requests that are not finished."""
         self.size_bytes = 0
         """Estimated size of the records, rather too high."""
         self._gateway_id = gateway_id
         self._place = place
         self._config = config
         self._core = core
-        self._unfinished = unfinished
+        self._requests = requests
         self._remembered: dict[RequestId, _Remembered] = {}
         self._shadows = ShadowReport(log)
         self.subscriptions: GatewaySubscriptions = {RecordShadow: self._shadowed}
@@ -284,7 +284,7 @@ class DecisionLog:
     def on_refused(self, _profile: RequestProfile, record: RequestRecord) -> None:
         """Keep a refused forward, with the earlier refusals of the same request. The refusal of a duplicate leaves the
         running request's record alone."""
-        running = self._unfinished(record.request_id)
+        running = self._requests.get(record.request_id)
         if record.refusal is not None and (running is None or running.end is not None):
             self._remember(_Remembered(record, refusals=(record.refusal,)))
 
@@ -312,7 +312,7 @@ class DecisionLog:
     # Keeping and forgetting records
 
     def _find(self, request_id: RequestId) -> _Remembered | None:
-        unfinished, remembered = self._unfinished(request_id), self._remembered.get(request_id)
+        unfinished, remembered = self._requests.get(request_id), self._remembered.get(request_id)
         if unfinished is None or (remembered is not None and remembered.record.arrived_ns > unfinished.arrived_ns):
             return remembered
         return _Remembered(unfinished, refusals=self._refusals_before(unfinished))
@@ -332,7 +332,7 @@ class DecisionLog:
         return () if before is None or _origin_of(before.record) != _origin_of(record) else before.refusals
 
     def _shadowed(self, step: GatewayStep, shadow: RecordShadow) -> None:
-        record = self._unfinished(shadow.request_id)
+        record = self._requests.get(shadow.request_id)
         if record is not None:
             self._shadows.recorded(record.model, shadow, step.now_ns)
 

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from gateway.core import effects as ordered
 from gateway.core import events
 from gateway.core.description import CoreGauges, ReplicaCondition, SharingFigures
-from gateway.core.requests import LegState, RequestRecord
+from gateway.core.requests import RequestRecord
 from gateway.core.state import GatewayState
 from gateway.core.vocabulary import (
     Decision,
@@ -27,6 +27,7 @@ from gateway.core.vocabulary import (
     LegRole,
     ModelName,
     ReplicaId,
+    RequestId,
     RequestProfile,
     TargetKind,
     TenantName,
@@ -51,12 +52,16 @@ _DELAY_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
 
 class Metrics:
-    """Metrics of one gateway in a registry of their own. A request is counted when it is finished, with its legs; the
-    driver tells what else happens."""
+    """Metrics of one gateway in a registry of their own. What happens to a request's legs is counted as it happens, and
+    the request when it is finished."""
 
-    def __init__(self, gauges: Callable[[], CoreGauges], core: GatewayState) -> None:
+    def __init__(
+        self, gauges: Callable[[], CoreGauges], core: GatewayState, requests: Mapping[RequestId, RequestRecord]
+    ) -> None:
+        """`requests` has the records of the requests that are not finished."""
         self.registry = CollectorRegistry()
         self._core = core
+        self._requests = requests
         self._models = ModelLabels()
         self._tenants = TenantLabels()
         self._peers: set[GatewayId] = set()
@@ -273,6 +278,8 @@ class Metrics:
             events.TargetLost: lambda _, event: self._lost.add(event.target.kind),
             events.DrainRequested: lambda *_: self._draining.set(1),
             events.DrainLifted: lambda *_: self._draining.set(0),
+            events.FirstToken: self._first_token_came,
+            events.LegEnded: self._leg_ended,
             ordered.StartLeg: self._leg_started,
             ordered.RecordShadow: lambda _, effect: self._shadows.add(self._peer(GatewayId(effect.target.id))),
         }
@@ -282,9 +289,41 @@ class Metrics:
         self._received.add(self._peer(event.origin_gateway_id), refused[0] if refused else "accepted")
 
     def _leg_started(self, _step: GatewayStep, order: ordered.StartLeg) -> None:
+        """Count a started leg. Further legs of an attempt did not wait and are no retry, so they count as placements
+        only."""
         self._placements.add(order.decision.reason)
         if order.target.kind is TargetKind.PEER:
             self._sent.add(self._peer(GatewayId(order.target.id)))
+        record = self._requests.get(order.request_id)
+        if record is None or order.leg > 1:
+            return
+        if order.attempt > 1:
+            after = record.ended_by(order.attempt - 1)
+            if after is not None:
+                self._retries.add(after)
+        elif not record.is_control:
+            model, source = self._models.of(record.model), "client" if record.origin is None else "peer"
+            self._waited.observe(order.decision.waited_ns / _SECOND_NS, model, source)
+            self._matched.observe(matched_share(order.decision), model, ran(order.target))
+
+    def _first_token_came(self, step: GatewayStep, event: events.FirstToken) -> None:
+        record = self._requests.get(event.request_id)
+        leg = None if record is None else record.first_leg
+        if record is None or leg is None or record.origin is not None or record.is_control:
+            return
+        if (leg.attempt, leg.number, record.first_token_ns) == (event.attempt, event.leg, step.now_ns):
+            after_s = (step.now_ns - record.arrived_ns) / _SECOND_NS
+            self._first_token.observe(after_s, self._models.of(record.model), ran(leg.target))
+
+    def _leg_ended(self, _step: GatewayStep, event: events.LegEnded) -> None:
+        record = self._requests.get(event.request_id)
+        for leg in () if record is None else record.legs:
+            if leg.ended is event:
+                self._attempts.add(leg.target.kind, event.result)
+                if leg.role is not LegRole.WHOLE:
+                    self._parts.add(leg.role, event.result)
+                if event.refusal is not None:
+                    self._refused.add(self._peer(GatewayId(leg.target.id)), event.refusal)
 
     def on_finished(
         self,
@@ -293,40 +332,14 @@ class Metrics:
         _summary: RequestSummary,
         record: RequestRecord | None,
     ) -> None:
-        """Count a finished request with its legs. After a crash of the core, it is not counted as ended."""
-        if record is None:
+        """Count the end of a request, unless a crash of the core cut it off."""
+        if record is None or record.end is None:
             return
-        for leg in record.legs:
-            self._count_leg(record, leg)
-        is_own, end = record.origin is None, record.end
+        is_own, outcome = record.origin is None, record.end.outcome
         if record.is_control:
-            if end is not None:
-                self._stored.add("client" if is_own else "peer", end.outcome)
-            return
-        model = self._models.of(record.model)
-        if end is not None:
-            (self._ended if is_own else self._forwards_ended).add(model, end.outcome)
-        if record.legs:
-            decision, where = record.legs[0].decision, ran(record.legs[0].target)
-            self._waited.observe(decision.waited_ns / _SECOND_NS, model, "client" if is_own else "peer")
-            self._matched.observe(matched_share(decision), model, where)
-        first_leg, first_token_ns = record.first_leg, record.first_token_ns
-        if is_own and first_leg is not None and first_token_ns is not None:
-            after_s = (first_token_ns - record.arrived_ns) / _SECOND_NS
-            self._first_token.observe(after_s, model, ran(first_leg.target))
-
-    def _count_leg(self, record: RequestRecord, leg: LegState) -> None:
-        """Count a leg. Further legs of an attempt did not wait and are no retry."""
-        if leg.number == 1 and leg.attempt > 1 and (after := record.ended_by(leg.attempt - 1)) is not None:
-            self._retries.add(after)
-        ended = leg.ended
-        if ended is None:
-            return
-        self._attempts.add(leg.target.kind, ended.result)
-        if leg.role is not LegRole.WHOLE:
-            self._parts.add(leg.role, ended.result)
-        if ended.refusal is not None:
-            self._refused.add(self._peer(GatewayId(leg.target.id)), ended.refusal)
+            self._stored.add("client" if is_own else "peer", outcome)
+        else:
+            (self._ended if is_own else self._forwards_ended).add(self._models.of(record.model), outcome)
 
     def _assigned(self, _step: GatewayStep, event: events.AssignmentApplied) -> None:
         self._peers = {peer.gateway_id for peer in event.peers}

@@ -18,6 +18,9 @@ from gateway.ground.pump import TAIL_STEPS_DEFAULT, Core, Crash, Observer, Pump,
 from gateway.request.mailbox import Mailbox, cancelled
 from gateway.request.progress import ProgressBoard
 
+_UNTOLD_STEPS_MAX = 256
+"""Most steps that wait for the observers when a request arrives; the pump itself tells them at twice as many."""
+
 GatewayStep: TypeAlias = Step[Event, Effect]
 GatewayCrash: TypeAlias = Crash[Event, Effect]
 GatewayObserver: TypeAlias = Observer[Event, Effect]
@@ -44,10 +47,12 @@ class Driver(Pump[Event, Effect]):
         observers: Iterable[GatewayObserver] = (),
         on_crash: Callable[[GatewayCrash], None] | None = None,
         tail_steps: int = TAIL_STEPS_DEFAULT,
+        requests: dict[RequestId, RequestRecord] | None = None,
     ) -> None:
+        """`requests` takes the records of the requests whose owners are not done."""
         super().__init__(core, clock, TimePassed(), observers=observers, on_crash=on_crash, tail_steps=tail_steps)
         self._arrivals = core
-        self.requests: dict[RequestId, RequestRecord] = {}
+        self.requests: dict[RequestId, RequestRecord] = {} if requests is None else requests
         """Records of the requests whose owners are not done; of two with the same id, the later one."""
         self._publish: Callable[[LoadReport], None] | None = None
         self._mailboxes: dict[RequestId, Mailbox] = {}
@@ -75,7 +80,11 @@ class Driver(Pump[Event, Effect]):
         return mailbox
 
     def begin(self, arrival: RequestArrived | ForwardArrived) -> RequestRecord | None:
-        """Submit a request's arrival. Return the record that the core keeps of it; None after a crash."""
+        """Submit a request's arrival. Return the record that the core keeps of it; None after a crash. Observers find
+        the record of each step's request: none is told a step before its record is here, or after a later one has taken
+        its place."""
+        if arrival.profile.request_id in self.requests or len(self._untold) >= _UNTOLD_STEPS_MAX:
+            self.tell_observers()
         self.submit(arrival)
         record = None if self.crash is not None else self._arrivals.arrived
         if record is not None and record.refusal is None:

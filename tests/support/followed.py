@@ -37,7 +37,7 @@ class Followed:
         self.refused: list[Callable[[RequestProfile, RequestRecord], None]] = []
         """Consumers of refused forwards."""
         self.profiles: dict[str, RequestProfile] = {}
-        self.requests: dict[str, RequestRecord] = {}
+        self.requests: dict[RequestId, RequestRecord] = {}
         """Records of the requests that are not finished; of two with the same id, the later one."""
         self._observers: list[GatewayObserver] = []
 
@@ -82,7 +82,7 @@ class Followed:
 
     def finish(self, request_id: str, ran_at: RanAt | None = None, **more: object) -> None:
         """Hand over an ended request as its owner does, after the core's last effect."""
-        record = self.requests.pop(request_id)
+        record = self.requests.pop(RequestId(request_id))
         assert record.end is not None, "it has ended"
         summary = RequestSummary(ran_at=ran_at, **more)  # type: ignore[arg-type]
         self.finished.on_finished(self.profiles.pop(request_id), record.end, summary, record)
@@ -96,6 +96,10 @@ class Followed:
     def two_legs(self, request_id: str) -> None:
         """Ask for a request that runs at r0, and open a second leg of its attempt at r1."""
         self.ask(request_id)
+        self.second_leg(request_id)
+
+    def second_leg(self, request_id: str) -> None:
+        """Open a second leg of the request's attempt, at r1."""
         order = open_leg(self.desk.core, request_id, LegRole.WHOLE, "r1", self.desk.now_ns)
         self.desk.checker.after(events.TimePassed(), [order], self.desk.now_ns)
         self.step(events.TimePassed(), [order])

@@ -224,7 +224,7 @@ async def test_one_that_a_crash_of_the_core_ended_is_recorded_with_where_it_was_
     office = Office(desk(), tmp_path)
     office.ask("r-1")
     end = EndRequest(RequestId("r-1"), Outcome.FAILED_BEFORE_FIRST_BYTE, "crash", 0)
-    office.finished.on_finished(office.profiles["r-1"], end, RequestSummary(), office.requests["r-1"])
+    office.finished.on_finished(office.profiles["r-1"], end, RequestSummary(), office.requests[RequestId("r-1")])
     (line,) = office.lines()
     (attempt,) = line["attempts"]
     assert (line["outcome"], attempt["result"]) == ("failed_before_first_byte", "open")

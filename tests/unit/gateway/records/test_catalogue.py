@@ -25,7 +25,7 @@ def test_every_series_is_told_with_its_labels_and_its_meaning() -> None:
 def test_traffic_brings_no_name_and_no_label_that_is_not_in_it() -> None:
     one = desk(peers=(peer_spec("eu-1", EU),))
     followed = Followed(one)
-    metrics = Metrics(lambda: gauges_of(one.core, one.now_ns), one.core)
+    metrics = Metrics(lambda: gauges_of(one.core, one.now_ns), one.core, followed.requests)
     followed.finished.hand_to(metrics.on_finished)
     followed.finished.hand_to(metrics.usage.on_finished)
     followed.watch([metrics])

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import tracemalloc
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -40,7 +41,7 @@ class Watched(Followed):
         self.stream = io.StringIO()
         logger = make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("us-1"), self.stream)
         self.log = DecisionLog(
-            GatewayId("us-1"), US, config or DecisionsConfig(), core.core, logger, unfinished=self.requests.get
+            GatewayId("us-1"), US, config or DecisionsConfig(), core.core, logger, requests=self.requests
         )
         self.finished.hand_to(self.log.on_finished)
         self.refused.append(self.log.on_refused)
@@ -119,7 +120,7 @@ def test_of_two_requests_with_one_id_the_later_is_told_whichever_is_finished_fir
     watched.ask("r-1")
     assert watched.explain("r-1").outcome == "", "the one that runs"
     watched.end("r-1")
-    first, record = watched.profiles["r-1"], watched.requests["r-1"]
+    first, record = watched.profiles["r-1"], watched.requests[RequestId("r-1")]
     assert record.end is not None
     watched.desk.now_ns += 1
     watched.ask("r-1")
@@ -276,6 +277,18 @@ def test_shadow_overflow_is_remembered_counted_and_logged(placement: PlacementPo
             "waited_on_mean_ms": 250.0,
         }
     ]
+
+
+def test_a_placement_before_shadow_overflow_was_recorded_does_not_count_as_one_since() -> None:
+    report = ShadowReport(None)
+    watched = busy_us_with_eu(LAYERED, SHADOW)
+    watched.ask("r-1")
+    (shadow,) = [effect for effect in watched.desk.effects if isinstance(effect, RecordShadow)]
+    late = replace(shadow, decision=replace(shadow.decision, waited_ns=5))
+    report.placed(MODEL, late, shadow.decision)
+    assert report.describe() == []
+    report.placed(MODEL, shadow, late.decision)
+    assert [row["placed_here_since"] for row in report.describe()] == [1]
 
 
 @pytest.mark.parametrize("placement", BOTH)

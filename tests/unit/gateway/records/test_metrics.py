@@ -33,7 +33,7 @@ class Watched(Followed):
 
     def __init__(self, replicas: int = 2) -> None:
         super().__init__(desk(replicas=replicas, peers=(peer_spec("eu-1", EU),)))
-        self.metrics = Metrics(lambda: gauges_of(self.desk.core, self.desk.now_ns), self.desk.core)
+        self.metrics = Metrics(lambda: gauges_of(self.desk.core, self.desk.now_ns), self.desk.core, self.requests)
         self.finished.hand_to(self.metrics.on_finished)
         self.watch([self.metrics])
 
@@ -59,14 +59,14 @@ def test_a_completed_request_counts_where_it_ran_and_how_fast() -> None:
     watched.first_token("a")
     watched.desk.now_ns += 1000 * MS
     watched.end("a")
-    assert watched.total("requests_total") == 0, "its answer is still being sent"
-    watched.finish("a")
-    assert watched.value("requests_total", model="llama", outcome="completed") == 1
     assert watched.value("attempts_total", target="replica", result="completed") == 1
     assert watched.value("first_token_seconds_sum", model="llama", ran="local") == pytest.approx(0.2)
     assert watched.value("queue_wait_seconds_count", model="llama", source="client") == 1
     assert watched.value("prefix_matched_share_count", model="llama", ran="local") == 1
     assert watched.value("placements_total", reason="local_explore") == 1
+    assert watched.total("requests_total") == 0, "its answer is still being sent"
+    watched.finish("a")
+    assert watched.value("requests_total", model="llama", outcome="completed") == 1
 
 
 def test_a_look_at_a_stored_response_is_no_request_of_a_model() -> None:
@@ -86,14 +86,13 @@ def test_a_forward_counts_by_peer_and_a_refusal_by_reason() -> None:
     watched.hear()
     watched.ask("a")
     watched.end("a", LegResult.REFUSED)
-    assert watched.value("forwards_sent_total", peer="eu-1") == 1, "counted when it is sent"
+    assert watched.value("forwards_sent_total", peer="eu-1") == 1
+    assert watched.value("forwards_refused_total", peer="eu-1", reason="busy") == 1, "while the request still waits"
     watched.desk.now_ns += 200 * MS
     watched.hear()
+    assert watched.value("retries_total", after="refused") == 1
     watched.first_token("a", attempt=2)
     watched.end("a", attempt=2)
-    watched.finish("a")
-    assert watched.value("forwards_refused_total", peer="eu-1", reason="busy") == 1
-    assert watched.value("retries_total", after="refused") == 1
     assert watched.value("first_token_seconds_count", model="llama", ran="forward") == 1
     assert watched.value("attempts_total", target="peer", result="completed") == 1
 
@@ -120,11 +119,10 @@ def test_of_two_legs_each_counts_and_the_attempt_is_tried_again_for_the_one_that
     watched = Watched()
     watched.two_legs("a")
     watched.two_ends("a", FAILS[failing])
-    watched.end("a", attempt=2)
-    watched.finish("a")
+    watched.second_leg("a")
     assert watched.value("attempts_total", target="replica", result="failed") == 1
     assert watched.value("attempts_total", target="replica", result="cancelled") == 1
-    assert watched.total("placements_total") == 3
+    assert watched.total("placements_total") == 4
     assert watched.value("queue_wait_seconds_count", model="llama", source="client") == 1
     assert watched.value("prefix_matched_share_count", model="llama", ran="local") == 1
     assert watched.value("retries_total", after="failed") == 1

@@ -42,7 +42,7 @@ class Used(Followed):
 
     def __init__(self, replicas: int = 2) -> None:
         super().__init__(desk(replicas=replicas, peers=(peer_spec("eu-1", EU),)))
-        self.metrics = Metrics(lambda: gauges_of(self.desk.core, self.desk.now_ns), core=self.desk.core)
+        self.metrics = Metrics(lambda: gauges_of(self.desk.core, self.desk.now_ns), self.desk.core, self.requests)
         self.finished.hand_to(self.metrics.on_finished)
         self.finished.hand_to(self.metrics.usage.on_finished)
         self.watch([self.metrics])

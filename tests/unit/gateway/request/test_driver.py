@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, SampleProgress, StartLeg
+from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, RefuseForward, SampleProgress, StartLeg
 from gateway.core.events import (
     DecodeProgress,
     DrainRequested,
@@ -21,12 +21,21 @@ from gateway.core.events import (
     TimePassed,
 )
 from gateway.core.requests import RequestRecord
-from gateway.core.vocabulary import GatewayId, LegResult, LoadReport, Outcome, PoolName, ReplicaId, replica_target
+from gateway.core.vocabulary import (
+    GatewayId,
+    LegResult,
+    LoadReport,
+    Outcome,
+    PoolName,
+    RefusalReason,
+    ReplicaId,
+    replica_target,
+)
 from gateway.ground.clock import Clock
 from gateway.ground.pump import Step
 from gateway.request.driver import Driver, GatewaySubscriptions
 from tests.support.core import US, policy, profile
-from tests.support.orders import R1, end, start
+from tests.support.orders import R1, end, forward_from_eu, start
 
 REPORT = LoadReport(GatewayId("gw"), US, 1, accepting=True, assignment_version=1, policy_digest="")
 
@@ -144,6 +153,40 @@ async def test_of_two_records_with_one_id_the_later_is_kept_until_its_owner_is_d
     assert driver.requests == {R1: second}
     driver.done(second)
     assert driver.requests == {}
+
+
+async def test_the_record_of_a_refused_forward_takes_no_other_s_place() -> None:
+    core, driver = make()
+    running = core.arrived = RequestRecord(RequestArrived(profile(R1), 10**18), policy(US), 0)
+    driver.begin(RequestArrived(profile(R1), 10**18))
+    double = forward_from_eu(profile(R1), 10**18)
+    core.arrived = RequestRecord(double, policy(US), 0)
+    core.arrived.refusal = RefuseForward(R1, RefusalReason.DUPLICATE, "")
+    assert driver.begin(double) is core.arrived
+    assert driver.requests == {R1: running}
+
+
+async def test_observers_find_the_record_of_each_step_s_request() -> None:
+    """An id that comes again, and a flood of steps in one turn of the event loop."""
+    found: list[bool] = []
+
+    class Watcher:
+        subscriptions: GatewaySubscriptions = {  # noqa: RUF012 - a test's
+            RequestArrived: lambda _, event: found.append(
+                driver.requests[event.profile.request_id].arrived_ns == expected[id(event)]
+            )
+        }
+
+    core = ScriptedCore()
+    driver = Driver(core, Clock(), observers=[Watcher()])
+    expected: dict[int, int] = {}
+    arrivals = [RequestArrived(profile(f"r{number // 2}"), 10**18) for number in range(1_200)]
+    for number, arrival in enumerate(arrivals):
+        expected[id(arrival)] = number
+        core.arrived = RequestRecord(arrival, policy(US), number)
+        driver.begin(arrival)
+    driver.tell_observers()
+    assert found == [True] * len(arrivals)
 
 
 class TestMailboxes:

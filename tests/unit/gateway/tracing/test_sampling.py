@@ -101,12 +101,12 @@ class TestTail:
         assert TailSampler(TAIL).why_kept(end, summary, None, 0) is why
 
     def test_one_that_somebody_failed_on_its_way(self) -> None:
-        record = failed_over().requests["r1"]
+        record = failed_over().requests[RequestId("r1")]
         assert TailSampler(TAIL).why_kept(COMPLETED, QUICK, record, 0) is Kept.FAILED
         assert TailSampler(replace(TAIL, failed=False)).why_kept(COMPLETED, QUICK, record, 0) is None
 
     def test_one_that_came_as_a_forward(self) -> None:
-        record = forwarded().requests["r1"]
+        record = forwarded().requests[RequestId("r1")]
         assert TailSampler(TAIL).why_kept(COMPLETED, QUICK, record, 0) is Kept.FORWARDED
         assert TailSampler(replace(TAIL, forwarded=False)).why_kept(COMPLETED, QUICK, record, 0) is None
 
