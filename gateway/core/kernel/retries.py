@@ -102,8 +102,9 @@ class Retries:
         """
         request.busy_answers += 1
         if request.busy_answers > self._core.config.attempt.refusals_max:
-            told = f"{request.busy_answers} attempts in a row found no room; the last of them: {request.last_failure}"
-            self._core.end(request, Outcome.REJECTED_QUEUE_FULL, told)
+            self._core.end(
+                request, Outcome.REJECTED_QUEUE_FULL, f"engines were full {request.busy_answers} times in a row"
+            )
         else:
             self._core.wait_again(request, now_ns)
 
