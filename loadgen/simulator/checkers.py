@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from gateway.core import events
 from gateway.core.attempts import BreakerState
+from gateway.core.bits import slots_of
 from gateway.core.config import OverflowMode, PeerAvailability, PushingMode
 from gateway.core.effects import AcceptForward, Effect, EndRequest, RefuseForward, StartLeg, StopLeg
 from gateway.core.events import Event
@@ -170,6 +171,8 @@ class _View:
     """Targets at which a leg may have failed."""
     stored: dict[str, Target] = field(default_factory=dict)
     """Target that keeps each stored response, as far as this gateway can know."""
+    held: frozenset[RequestId] = frozenset()
+    """Requests that were held for a replica when the latest event came."""
     arrivals: int = 0
     drains: bool = False
     is_locked_down: bool = False
@@ -179,6 +182,10 @@ class _View:
         if target.kind is not TargetKind.REPLICA:
             return None
         return next((spec for spec in self.replicas if spec.replica_id == target.id), None)
+
+    def all_held(self) -> frozenset[RequestId]:
+        waiting = self.core.waiting
+        return frozenset(each.request_id for slot in slots_of(waiting.homes) for each in waiting.all_held_for(slot))
 
     def takes_part(self, spec: ReplicaSpec, connectors: frozenset[Connector]) -> bool:
         """True if such a request can be placed at this replica."""
@@ -284,6 +291,7 @@ class Watch:
         self._take_in(view, event, effects)
         for effect in effects:
             self._follow(view, effect)
+        view.held = view.all_held()
 
     # Answers to clients
 
@@ -609,8 +617,8 @@ class Watch:
 
     def _check_order(self, view: _View, visit: _Visit, leg: StartLeg) -> None:
         """Check first come, first served among requests of one account that may go to the same targets. Only requests
-        held for one replica, and those that leave room, may be overtaken. A tenant has two accounts for a while if it
-        is told apart only once another tenant is forgotten."""
+        that were held for one replica when the event came, or are by its end, and those that leave room, may be
+        overtaken. A tenant has two accounts for a while if it is told apart only once another tenant is forgotten."""
         if not visit.is_ordinary:
             return
         waiting = view.alike(visit.queue, leg.request_id)
@@ -627,7 +635,11 @@ class Watch:
         }
         where = f"at {view.spec.gateway_id}"
         if view.core.placer.takes_full_replicas:
-            blocked = [each for each, found in alike.items() if found is not None and not _may_be_passed(found)]
+            blocked = [
+                each
+                for each, found in alike.items()
+                if found is not None and each not in view.held and not _may_be_passed(found)
+            ]
             is_last = self._is_full(view, leg)  # no request is held for a full target
             detail = f"{leg.request_id} went past {blocked[:3]} {where}"
             self._expect("only who is held is overtaken", is_last or not blocked, detail)
@@ -706,12 +718,13 @@ class Watch:
             serves = self._may_serve(view, event.profile, heard=True)
             self._expect("nobody is refused whom somebody may serve", not serves, where)
         elif not is_over and not event.profile.follows and not view.is_locked_down:
-            may_come = event.profile.model in view.away or self._may_serve(view, event.profile)
+            may_come = event.profile.model in view.away or self._may_serve(view, event.profile, knows_all=False)
             self._expect("nobody waits whom nobody may serve", may_come, where)
 
-    def _may_serve(self, view: _View, profile: RequestProfile, *, heard: bool = False) -> bool:
+    def _may_serve(self, view: _View, profile: RequestProfile, *, heard: bool = False, knows_all: bool = True) -> bool:
         """True if a target could serve the request, were all of them up and free. `heard`: peers count only if they
-        reported it."""
+        reported it. `knows_all`: peers without replicas never count; else they do until they were heard, since the
+        gateway cannot know."""
         rule, home = view.rule_of(profile.tenant), view.spec.place
         for spec in view.replicas:
             takes_it = view.takes_from(spec.replica_id, None)
@@ -724,7 +737,8 @@ class Watch:
         for peer in view.spec.peers:
             is_within_reach = peer.place.region == home.region or overflows
             known = view.serves.get(peer.gateway_id)
-            has_some = peer.gateway_id not in self._views or bool(self._views[peer.gateway_id].spec.replicas)
+            other = self._views.get(peer.gateway_id)
+            has_some = other is None or not knows_all or bool(other.spec.replicas)
             is_told = heard or (
                 peer.gateway_id in view.heard and not view.spec.replicas
             )  # a gateway without replicas knows only reports

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gateway.core.vocabulary import (
@@ -20,6 +20,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     Resumes,
+    ServiceClass,
     TenantName,
 )
 from loadgen.engine.tokens import ANSWER_BEGINS, ANSWER_ENDS, chat_turn
@@ -329,11 +330,12 @@ class ClientGroup:
         self._dispatch(ask, gateway, on_end)
 
     def check_service(self, on_end: Callable[[Ask], None]) -> None:
-        """Send one small request that must be answered."""
+        """Send one small interactive request, which must be answered: others may be refused where nothing is idle."""
         request_id = RequestId(f"{self.number}:last-check")
         prompt = self.empty("").followed_by(b"are you there?")
         ask, gateway = self._ask(request_id, self._tenant, "last-check", prompt, 4)
         ask.is_last_check = True
+        ask.profile = replace(ask.profile, service_class=ServiceClass.INTERACTIVE)
         self._dispatch(ask, gateway, on_end)
 
     def _next_program(self, programs: Iterator[Program], has_failed: bool) -> None:

@@ -37,8 +37,11 @@ class Placing:
             self._place_queued(now_ns)
         elif newcomer is not None:
             self._place_newcomer(newcomer, now_ns)
-        if self._core.waiting.homes:
+        homes = self._core.waiting.homes
+        if homes:
             self._place_held(now_ns)
+            if self._core.replicas.idle(homes & ~self._core.waiting.homes):
+                self._place_queued(now_ns)  # for an idle replica that no request is held for any longer
         else:
             self._core.replicas.changed = 0
 
