@@ -18,6 +18,7 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.description import decode_figures_of, describe, gauges_of, sharing_of
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, PolicyApplied, PricesChanged, TokensSettled
+from gateway.core.features.lengths.feature import pools_by_length
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
@@ -144,8 +145,8 @@ class Desk:
         core, clock, registry = self.core, self.clock, self.metrics.registry
         registry.register(AuditLevels(self.audit))
         registry.register(DecodeLevels(lambda: decode_figures_of(core, clock.now_ns())))
-        registry.register(PoolLevels(core.lengths.figures))
-        registry.register(ThresholdLevels(core.tuning))
+        registry.register(PoolLevels(pools_by_length(core).figures))
+        registry.register(ThresholdLevels(pools_by_length(core).tuning))
         registry.register(PriceLevels(self.prices))
         self.metrics.follow_places(lambda: len(self._out_of_place))
         self.metrics.follow_sharing(lambda: sharing_of(core, clock.now_ns()))

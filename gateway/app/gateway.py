@@ -38,6 +38,7 @@ from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.events import DrainLifted, DrainRequested, TokenBudgetRestored
+from gateway.core.features.lengths.feature import pools_by_length
 from gateway.core.vocabulary import PoolKind, TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
@@ -371,7 +372,7 @@ def _owners(
 def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce) -> web.Application:
     keyring = accounts.keyring
     names = ModelNames(lambda: in_force.config.models, desk.core.first_served)
-    media_tokens = MediaTokens(lambda: in_force.config.content, desk.core.ladders.context_max)
+    media_tokens = MediaTokens(lambda: in_force.config.content, desk.core.context_max)
     return Api(
         owners,
         HttpSettings.from_config(in_force.config),
@@ -385,7 +386,7 @@ def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce
         names=names,
         book=accounts.usage.book,
         tenant_budget=keyring.tenant_budget if keyring else lambda _: NO_BUDGET,
-        contents=ContentReader(lambda: in_force.config.content, desk.core.ladders.are_wanted, media_tokens),
+        contents=ContentReader(lambda: in_force.config.content, desk.core.has_thresholds, media_tokens),
         media_tokens=media_tokens,
         promises=Promises(lambda: desk.core.config),
         rooms=desk.core.limits.rooms,
@@ -462,7 +463,9 @@ def _run_loops(
 def _keep_token_budget(config: GatewayConfig, tenure: Tenure, desk: Desk) -> None:
     if config.state.folder is None:
         return
-    keeper = TokenBudgetKeeper(config.gateway_id, config.state.folder, desk.core.token_budget, desk.log)
+    keeper = TokenBudgetKeeper(
+        config.gateway_id, config.state.folder, pools_by_length(desk.core).token_budget, desk.log
+    )
     keeper.restore(lambda snapshot: desk.driver.submit(TokenBudgetRestored(snapshot)))
     tenure.run("token_budget", partial(keeper.run, config.content.save_interval_ns))
 

@@ -209,7 +209,7 @@ def _describe_replica(state: ReplicaState, core: GatewayState, now_ns: int) -> d
 
 def _describe_pools(core: GatewayState) -> list[dict[str, object]]:
     """Pools whose requests are sorted by token budget, one entry per model and pool."""
-    told = {(each.model, each.pool): each for each in core.replicas.capacities() if core.ladders.are_wanted(each.model)}
+    told = {(each.model, each.pool): each for each in core.replicas.capacities() if core.has_thresholds(each.model)}
     return [
         {
             "model": model,

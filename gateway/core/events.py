@@ -9,9 +9,9 @@ from gateway.core.decode.predictors.arrays import ExactMatchArrays, LearnedArray
 from gateway.core.decode.predictors.history import Ended
 from gateway.core.prices import Prices
 from gateway.core.residency import ResidencyPolicy
-from gateway.core.token_budget import TokenBudgetSnapshot
 from gateway.core.value import value
 from gateway.core.vocabulary import (
+    Category,
     ControlVersion,
     GatewayId,
     Hops,
@@ -29,6 +29,7 @@ from gateway.core.vocabulary import (
     ResidencyStamp,
     Resumes,
     Target,
+    TenantName,
 )
 
 
@@ -257,6 +258,35 @@ class ArtifactReady:
     digest: str
     """Digest of the artifact; empty: the pool has none."""
     clusters: int
+
+
+@value
+class LearntRatio:
+    """Learnt ratio of bytes per token."""
+
+    model: ModelName
+    tenant: TenantName
+    category: Category
+    weight: float
+    mean: float
+    deviation: float
+
+
+@value
+class LearntLengths:
+    """Histogram of the lengths of answers without a maximum; four buckets per doubling."""
+
+    model: ModelName
+    category: Category
+    counts: tuple[int, ...]
+
+
+@value
+class TokenBudgetSnapshot:
+    """All learnt values, oldest first."""
+
+    ratios: tuple[LearntRatio, ...] = ()
+    lengths: tuple[LearntLengths, ...] = ()
 
 
 @value

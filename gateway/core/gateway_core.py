@@ -34,7 +34,6 @@ from gateway.core.events import (
     RequestArrived,
     TargetLost,
     TimePassed,
-    TokenBudgetRestored,
 )
 from gateway.core.fair_queue import charge_of
 from gateway.core.features.catalogue import features_of
@@ -48,10 +47,9 @@ from gateway.core.kernel.retries import Retries
 from gateway.core.placement.policy import PlugIns, no_plug_ins
 from gateway.core.prospects import waits_for, why_never_again
 from gateway.core.publishing import Publisher
-from gateway.core.requests import AttemptState, Phase, RequestClass, RequestRecord, RequestState
+from gateway.core.requests import AttemptState, Phase, RequestClass, RequestRecord, RequestState, Size
 from gateway.core.targets import Targets
 from gateway.core.timers import TimerKind
-from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
     GatewayId,
     Hops,
@@ -183,8 +181,6 @@ class GatewayCore(Kernel):
                 self._assignment_applied(event, now_ns)
             case DrainRequested() | DrainLifted():
                 self.draining = isinstance(event, DrainRequested)
-            case TokenBudgetRestored():
-                self.token_budget.restore(event.snapshot)
             case TimePassed():
                 pass  # due timers have fired already
             case _:
@@ -205,8 +201,8 @@ class GatewayCore(Kernel):
         profile = event.profile
         assert profile.request_id not in self.requests, f"{profile.request_id} arrived twice"
         self.arrived = record = RequestRecord(event, self.policy, now_ns)
-        budget = self.intake.budget_of(profile)
-        admittance = self.intake.admittance_of(profile, budget)
+        size = self.size_of(profile)
+        admittance = self.intake.admittance_of(profile, size)
         rejection = self.intake.rejection_of(profile, admittance)
         if rejection is not None:
             outcome, detail = rejection
@@ -219,7 +215,7 @@ class GatewayCore(Kernel):
                 self._reject(profile, record, rejected.outcome, rejected.detail, rejected.retry_after_ns)
                 return
         stamp = ResidencyStamp(self.place, profile.tenant, admittance.rule, self.policy.digest)
-        self._admit(event, record, admittance.request_class, stamp, now_ns, budget=budget)
+        self._admit(event, record, admittance.request_class, stamp, now_ns, size=size)
 
     def _reject(
         self, profile: RequestProfile, record: RequestRecord, outcome: Outcome, detail: str, retry_after_ns: int
@@ -233,8 +229,8 @@ class GatewayCore(Kernel):
         """Accept or refuse a request that another gateway forwarded; an accepted one is admitted like a client's."""
         request_id = event.profile.request_id
         self.arrived = record = RequestRecord(event, self.policy, now_ns)
-        budget, stamp = self.intake.budget_of(event.profile), event.stamp
-        request_class = self.intake.class_of(event.profile, stamp.rule, event.hops, stamp.origin, budget=budget)
+        size, stamp = self.size_of(event.profile), event.stamp
+        request_class = self.intake.class_of(event.profile, stamp.rule, event.hops, stamp.origin, size=size)
         refusal = self.intake.refusal_of(event, request_class, now_ns)
         if refusal is not None:
             reason, detail = refusal
@@ -250,7 +246,7 @@ class GatewayCore(Kernel):
             now_ns,
             hops=event.hops,
             origin_gateway_id=event.origin_gateway_id,
-            budget=budget,
+            size=size,
         )
 
     def _admit(
@@ -263,7 +259,7 @@ class GatewayCore(Kernel):
         *,
         hops: Hops = _NO_HOPS,
         origin_gateway_id: GatewayId | None = None,
-        budget: Estimate | None = None,
+        size: Size | None = None,
     ) -> None:
         """Open a request, and queue it; the only one that waits is kept aside, to be placed without being queued."""
         self._arrivals += 1
@@ -279,7 +275,7 @@ class GatewayCore(Kernel):
             stamp=stamp,
             hops=hops,
             origin_gateway_id=origin_gateway_id,
-            budget=budget,
+            size=size,
             promotion_ns=classes.promotion_at(service_class, now_ns),
         )
         for feature in self.hooks.admitted:
@@ -387,6 +383,7 @@ class GatewayCore(Kernel):
         for heartbeat in event.observations:
             self.peers.observe(heartbeat, now_ns)
         if self.peers.served_version != served_version:
+            self._switch_features()
             self.pools_changed()
 
     def _target_lost(self, event: TargetLost, now_ns: int) -> None:
@@ -408,8 +405,6 @@ class GatewayCore(Kernel):
             self.unhold(request)
         self.placer.configure(event.config.placement)
         self.placer.configure_classes(event.config.classes)
-        self.token_budget.configure(event.config.token_budget)
-        self.tuning.configured(now_ns)
         self._switch_features()
         self._judging.refuse_hopeless()
 
@@ -431,7 +426,6 @@ class GatewayCore(Kernel):
         self.control = event.control
         self.away = frozenset(event.away)
         joined_replicas, left_replicas = self.replicas.assign(event.replicas, now_ns, event.pools)
-        self.tuning.configured(now_ns)
         for state in left_replicas:
             self.waiting.release(state.slot)  # the policy forgets these holds with the replica
         self.placer.replicas_changed(joined_replicas, left_replicas)

@@ -9,12 +9,10 @@ from typing import Final
 
 from gateway.core.config import PeerAvailability
 from gateway.core.events import ForwardArrived
-from gateway.core.pools import PoolFit
 from gateway.core.prospects import why_no_newcomer
-from gateway.core.requests import RequestClass
+from gateway.core.requests import RequestClass, Size
 from gateway.core.residency import Verdict, both, may_enter, processing_rule, refusal_of
 from gateway.core.state import GatewayState
-from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     Connector,
@@ -87,11 +85,11 @@ class Intake:
             self._ingress.clear()
             self._rules_version = self._core.rules_version
 
-    def admittance_of(self, profile: RequestProfile, budget: Estimate | None) -> Admittance:
-        """Verdict of the rules on a client's own request. A request that follows a stored response or has a budget is
+    def admittance_of(self, profile: RequestProfile, size: Size | None) -> Admittance:
+        """Verdict of the rules on a client's own request. A request that follows a stored response or has a size is
         judged by itself; any other like the last one of its kind, until the rules change."""
-        if profile.follows or profile.is_control or budget is not None:
-            return self._judge(profile, budget)
+        if profile.follows or profile.is_control or size is not None:
+            return self._judge(profile, size)
         self._forget_old_rules()
         kind = (
             profile.model, profile.tenant, profile.process, profile.connectors, profile.service_class, profile.goes_on,
@@ -101,10 +99,10 @@ class Intake:
             known = self._admittances[kind] = self._judge(profile, None)
         return known
 
-    def _judge(self, profile: RequestProfile, budget: Estimate | None) -> Admittance:
+    def _judge(self, profile: RequestProfile, size: Size | None) -> Admittance:
         ingress = self.ingress_of(profile.tenant, profile.process)
         rule = self.rule_of(profile)
-        return Admittance(ingress, rule, self.class_of(profile, rule, _NO_HOPS, budget=budget))
+        return Admittance(ingress, rule, self.class_of(profile, rule, _NO_HOPS, size=size))
 
     def rejection_of(self, profile: RequestProfile, admittance: Admittance) -> tuple[Outcome, str] | None:
         ingress, request_class = admittance.ingress, admittance.request_class
@@ -242,11 +240,10 @@ class Intake:
         hops: Hops,
         origin: Place | None = None,
         *,
-        budget: Estimate | None = None,
+        size: Size | None = None,
     ) -> RequestClass:
         """Class of a request, which it shares with those that may go to exactly the same targets. `origin`: place
-        where a forward arrived first. `budget`: the request's estimated tokens, where the model's pools are sorted
-        by them."""
+        where a forward arrived first. `size`: where the model's pools are told apart by it."""
         pinned = self._core.stored_responses.get(profile.follows) if profile.follows else None
         fresh = self._class_for(
             profile.model,
@@ -256,24 +253,13 @@ class Intake:
             origin,
             is_control=profile.is_control,
             connectors=profile.connectors,
-            budget=None if pinned is not None else budget,
+            size=None if pinned is not None else size,
             goes_on=profile.goes_on,
             service_class=_served_as(profile, pinned),
         )
         if len(self._classes) >= _CLASSES_MAX:
             self._classes.clear()
         return self._classes.setdefault(fresh, fresh)
-
-    def budget_of(self, profile: RequestProfile) -> Estimate | None:
-        """Estimated tokens of a request, for a forward as its origin estimated them. None where the model's pools are
-        not told apart by budgets, and for a control request."""
-        if not self._core.ladders.are_wanted(profile.model) or profile.is_control:
-            return None
-        budget = self._core.token_budget.estimate(profile)
-        if profile.budget_tokens:  # the origin has looked at the prompt; this gateway knows only its size
-            prompt_tokens = max(1, profile.budget_tokens - budget.output_tokens)
-            return at_least(replace(budget, prompt_tokens=prompt_tokens), profile.budget_tokens)
-        return budget
 
     def rule_of(self, profile: RequestProfile) -> PlaceRule:
         """Places where a client's own request may be processed: the policy's rule, narrowed by that of the key if it
@@ -331,7 +317,7 @@ class Intake:
         *,
         is_control: bool = False,
         connectors: frozenset[Connector] = ALL_CONNECTORS,
-        budget: Estimate | None = None,
+        size: Size | None = None,
         goes_on: bool = False,
         service_class: ServiceClass = ServiceClass.INTERACTIVE,
     ) -> RequestClass:
@@ -350,15 +336,7 @@ class Intake:
             goes_on=goes_on,
             service_class=service_class,
         )
-        return anyhow if budget is None else replace(anyhow, fit=self._fit_of(budget, anyhow))
-
-    def _fit_of(self, budget: Estimate, request_class: RequestClass) -> PoolFit | None:
-        """Pools that a budget fits into, among those that residency allows."""
-        ladder = self._core.ladder_of(request_class)
-        if ladder is None:
-            return None
-        firm_tokens = budget.prompt_tokens if budget.is_soft else budget.total_tokens
-        return ladder.fit_of(budget.total_tokens, firm_tokens, self._core.config.placement.too_long_slack_share)
+        return anyhow if size is None else replace(anyhow, fit=size.fit_in(anyhow))
 
     def _rule_for(self, tenant: TenantName, process: PlaceRule | None) -> PlaceRule:
         rule = processing_rule(self._core.policy, tenant)
@@ -371,8 +349,3 @@ def _served_as(profile: RequestProfile, pinned: Target | None) -> ServiceClass:
     if pinned is not None or profile.is_control or profile.goes_on:
         return ServiceClass.INTERACTIVE
     return profile.service_class
-
-
-def at_least(budget: Estimate, tokens: int) -> Estimate:
-    """Raise a budget to at least this many tokens, on the prompt's side: the client may have limited the output."""
-    return Estimate(max(budget.prompt_tokens, tokens - budget.output_tokens), budget.output_tokens, budget.is_soft)

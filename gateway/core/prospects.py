@@ -160,8 +160,8 @@ def _too_long(core: GatewayState, request_class: RequestClass) -> Refusal | None
         request_class.model, request_class.rule, connectors=request_class.connectors, fit=fit
     ):
         return None  # the end of a lockdown would let it go
-    ladder = core.ladder_of(request_class)
-    longest = "less" if ladder is None else f"at most {ladder.longest_tokens} tokens"
+    longest_tokens = core.longest_of(request_class)
+    longest = "less" if longest_tokens is None else f"at most {longest_tokens} tokens"
     told = f"prompt and answer together may come to {fit.need_tokens} tokens or more, and `{request_class.model}` takes"
     return Outcome.REJECTED_TOO_LONG, f"{told} {longest} where it is served"
 

@@ -26,7 +26,6 @@ from gateway.core.pools import PoolFit
 from gateway.core.replicas import ReplicaState
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.timers import Timer, TimerKind
-from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     Connector,
@@ -99,7 +98,7 @@ class RequestClass:
     origin: Place | None = None
     """Place where the request arrived, set while some replicas accept only certain origins; None: irrelevant."""
     fit: PoolFit | None = None
-    """Pools that the request fits into by its token budget; None: any."""
+    """Pools that the request fits into by its size; None: any."""
     goes_on: bool = False
     """The request continues a text and needs a replica that can."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
@@ -291,6 +290,21 @@ class Part:
         """Prefill worker to fetch the KV cache from, for a leg that decodes."""
 
 
+class Size:
+    """Size of a request, as the feature that tells pools apart by it estimates it."""
+
+    __slots__ = ()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Estimated tokens of the prompt."""
+        raise NotImplementedError
+
+    def fit_in(self, request_class: RequestClass, /) -> PoolFit | None:
+        """Pools that the request fits into, among those that its class may go to; None: any."""
+        raise NotImplementedError
+
+
 class LegPlanner:
     """Plans the legs of an attempt in place of the core, which would open one leg that runs the whole request. An
     optional feature is one."""
@@ -446,7 +460,6 @@ class RequestState:
         "attempt",
         "attempts",
         "barred_at",
-        "budget",
         "busy_answers",
         "charge",
         "deadline_ns",
@@ -468,9 +481,9 @@ class RequestState:
         "queue_deadline_ns",
         "record",
         "refusals",
-        "refused_tokens",
         "request_class",
         "request_id",
+        "size",
         "stamp",
         "timer",
         "was_too_long_before",
@@ -489,7 +502,7 @@ class RequestState:
         stamp: ResidencyStamp,
         hops: Hops,
         origin_gateway_id: GatewayId | None,
-        budget: Estimate | None = None,
+        size: Size | None = None,
         promotion_ns: int | None = None,
     ) -> None:
         self.profile, self.request_id, self.request_class = profile, profile.request_id, request_class
@@ -517,15 +530,13 @@ class RequestState:
         a peer, for its length."""
         self.charge: Charge | None = None
         """Fair-share charge on its tenant's counter; None until the request first waits."""
-        self.budget = budget
-        """Estimated token budget; None: not needed."""
+        self.size = size
+        """Estimated size, where pools are told apart by it; None: not needed."""
         self.parts: dict[str, object] | None = None
         """State that optional features keep with the request, by name; None while there is none."""
         self.has_begun = False
         """True if the client has part of the answer of an attempt that was made here, and what follows continues it.
         The rest of an answer that began at another gateway is a request like any other."""
-        self.refused_tokens = 0
-        """Context window of an engine that refused it for its length; 0: none has."""
         self.is_too_long = self.was_too_long_before = False
         """An engine or a peer refused it for its length; `was_too_long_before`: it was retried after such a refusal."""
         self.attempts = self.failures = self.refusals = self.busy_answers = 0

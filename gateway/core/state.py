@@ -6,23 +6,20 @@ from __future__ import annotations
 import random
 
 from gateway.core.admission import WaitingRoom
-from gateway.core.config import CoreConfig, OverflowMode
+from gateway.core.config import CoreConfig
 from gateway.core.decode_pools import DecodePools
 from gateway.core.drains import Drains
 from gateway.core.goodput import Goodput
-from gateway.core.ladders import Ladders
 from gateway.core.limits import Limits
 from gateway.core.peers import Peers
 from gateway.core.placement.placer import Placer
 from gateway.core.placement.policy import PlugIns
-from gateway.core.pools import Ladder
 from gateway.core.replicas import Replicas
-from gateway.core.requests import RequestClass, RequestState
+from gateway.core.requests import RequestClass, RequestState, Size
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.stored_responses import StoredResponses
 from gateway.core.timers import Timers
-from gateway.core.token_budget import TokenBudget
-from gateway.core.vocabulary import ControlVersion, GatewayId, ModelName, Place, RequestId
+from gateway.core.vocabulary import ControlVersion, GatewayId, ModelName, Place, RequestId, RequestProfile
 
 
 class GatewayState:
@@ -47,8 +44,6 @@ class GatewayState:
         self.replicas = Replicas(self.config, self.timers)
         self.peers = Peers(self.config, self.timers)
         self.limits = Limits(gateway_id, place, self.peers, self.timers, self.policy)
-        self.ladders = Ladders(place.region, self.replicas, self.peers)
-        self.token_budget = TokenBudget(self.config.token_budget)
         self.placer = Placer(
             place.region,
             self.config.placement,
@@ -72,7 +67,19 @@ class GatewayState:
         """Share of the request's prompt that is cached at a replica that could take it."""
         return self.placer.known_share(request)
 
-    def ladder_of(self, request_class: RequestClass) -> Ladder | None:
-        """Pools that such requests may go to; None where pools are not distinguished by token budget."""
-        overflows = self.config.placement.overflow_of(request_class.model) is OverflowMode.ON
-        return self.ladders.of(request_class, overflows=overflows)
+    def has_thresholds(self, model: ModelName) -> bool:
+        """True if a pool of the model, here or at a peer, is meant for requests up to some length."""
+        return model in self.replicas.thresholds or model in self.peers.thresholds
+
+    def context_max(self, model: ModelName) -> int:
+        """Longest context of the model, here or at a peer, in tokens; 0 while some pool or peer states none."""
+        bounds = [*self.replicas.contexts(model), *self.peers.contexts(model)]
+        return max(bounds) if bounds and min(bounds) > 0 else 0
+
+    def size_of(self, profile: RequestProfile) -> Size | None:
+        """Size of a request, where pools are told apart by it."""
+        raise NotImplementedError
+
+    def longest_of(self, request_class: RequestClass) -> int | None:
+        """Tokens of the longest request that any pool takes to which requests of this class may go; None: not known."""
+        raise NotImplementedError

@@ -7,6 +7,7 @@ It builds an idle gateway core and shows no values.
 from __future__ import annotations
 
 from gateway.core.description import gauges_of, sharing_of
+from gateway.core.features.lengths.feature import pools_by_length
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
 from gateway.ground.naming.counters import DnsCounters
@@ -31,8 +32,8 @@ def catalogue() -> list[Described]:
     metrics.registry.register(AuditLevels(None))
     metrics.registry.register(ControlLevels(None))
     metrics.registry.register(DecodeLevels(dict))
-    metrics.registry.register(PoolLevels(core.lengths.figures))
-    metrics.registry.register(ThresholdLevels(core.tuning))
+    metrics.registry.register(PoolLevels(pools_by_length(core).figures))
+    metrics.registry.register(ThresholdLevels(pools_by_length(core).tuning))
     metrics.registry.register(PriceLevels(None))
     metrics.follow_sharing(lambda: sharing_of(core, 0))
     metrics.registry.register(LimitLevels(core.limits, str))

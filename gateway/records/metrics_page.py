@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from gateway.core.decode.admissions import AdmissionReason
 from gateway.core.decode.locality.nearness import SignatureState
 from gateway.core.description import ReplicaCondition
+from gateway.core.features.lengths.feature import Misroute
+from gateway.core.features.lengths.threshold import Move
 from gateway.core.goodput import Promise
-from gateway.core.lengths import Misroute
 from gateway.core.scaling.vocabulary import Reason
 from gateway.core.tenant_meter import LimitKind
-from gateway.core.threshold import Move
 from gateway.core.vocabulary import (
     Category,
     LegResult,

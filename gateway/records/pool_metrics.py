@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.core.lengths import Misroute, PoolFigures
-from gateway.core.threshold_tuning import ThresholdTuning
+from gateway.core.features.lengths.feature import Misroute, PoolFigures
+from gateway.core.features.lengths.tuning import ThresholdTuning
 
 
 class PoolLevels(Collector):

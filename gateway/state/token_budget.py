@@ -12,7 +12,8 @@ from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.token_budget import TokenBudget, TokenBudgetSnapshot
+from gateway.core.events import TokenBudgetSnapshot
+from gateway.core.features.lengths.token_budget import TokenBudget
 from gateway.core.vocabulary import GatewayId
 from gateway.ground.state_files import StateFile, StateUnusable
 from gateway.ground.threads import finish_in_thread

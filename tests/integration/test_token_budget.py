@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config.sections import StateConfig
-from gateway.core.token_budget import NO_TENANT
+from gateway.core.features.lengths.feature import pools_by_length
+from gateway.core.features.lengths.token_budget import NO_TENANT
 from gateway.core.vocabulary import DEFAULT_POOL, Category, PoolSpec
 from tests.fakes.engine import GOOD_STREAM, USAGE, answer
 from tests.support.core import US
@@ -21,7 +22,7 @@ PROMPT = "It was the best of times, it was the worst of times. " * 20
 
 def seen(region: Region) -> dict[Category, float]:
     """Weight of what a gateway has learnt, by category."""
-    ratios = region.gateway.core.token_budget.snapshot().ratios
+    ratios = pools_by_length(region.gateway.core).token_budget.snapshot().ratios
     return {each.category: each.weight for each in ratios if each.tenant == NO_TENANT}
 
 
@@ -48,7 +49,7 @@ async def test_an_engine_is_asked_what_it_counted_and_the_client_gets_what_it_as
     async with ask(mesh.session, us.gateway.http_url, messages=messages, stream=False) as response:
         assert b'"usage"' in await response.read()
     assert us.engine.received[2].body.count(b"stream_options") == 0
-    assert us.gateway.core.token_budget.observed >= 3
+    assert pools_by_length(us.gateway.core).token_budget.observed >= 3
 
 
 async def test_nobody_is_asked_where_no_pool_has_a_threshold(mesh: Mesh) -> None:
@@ -56,7 +57,7 @@ async def test_nobody_is_asked_where_no_pool_has_a_threshold(mesh: Mesh) -> None
     async with ask(mesh.session, us.gateway.http_url) as response:
         assert await response.read() == b"".join(GOOD_STREAM)
     assert b"stream_options" not in us.engine.received[0].body
-    assert us.gateway.core.token_budget.observed == 0
+    assert pools_by_length(us.gateway.core).token_budget.observed == 0
 
 
 async def test_of_a_forward_its_origin_learns_and_nobody_else(mesh: Mesh) -> None:
@@ -64,20 +65,20 @@ async def test_of_a_forward_its_origin_learns_and_nobody_else(mesh: Mesh) -> Non
     async with ask(mesh.session, us.gateway.http_url, messages=[{"role": "user", "content": PROMPT}]) as response:
         assert await response.read() == UNASKED
     assert b'"stream_options":{"include_usage":true}' in eu.engine.received[0].body
-    await until(lambda: us.gateway.core.token_budget.observed > 0)
+    await until(lambda: pools_by_length(us.gateway.core).token_budget.observed > 0)
     assert list(seen(us)) == [Category.PROSE]
-    assert eu.gateway.core.token_budget.observed == 0
+    assert pools_by_length(eu.gateway.core).token_budget.observed == 0
 
 
 async def test_what_is_learnt_outlives_a_restart(mesh: Mesh, tmp_path: Path) -> None:
     us = await alone(mesh, pools=POOLS, state=StateConfig(tmp_path / "state"))
     async with ask(mesh.session, us.gateway.http_url, messages=[{"role": "user", "content": PROMPT}]) as response:
         await response.read()
-    learnt = us.gateway.core.token_budget.snapshot()
+    learnt = pools_by_length(us.gateway.core).token_budget.snapshot()
     assert learnt.ratios
     await us.stop()
     await us.start()
-    assert us.gateway.core.token_budget.snapshot() == learnt
+    assert pools_by_length(us.gateway.core).token_budget.snapshot() == learnt
 
 
 async def test_a_client_may_say_of_which_kind_its_prompt_is(mesh: Mesh) -> None:

@@ -28,12 +28,11 @@ from gateway.core.placement.placer import Placement, Placer
 from gateway.core.placement.policy import Offer
 from gateway.core.pools import PoolFit
 from gateway.core.replicas import Replicas, ReplicaState
-from gateway.core.requests import AttemptState, Hold, LegEnd, Phase, RequestClass, RequestState
+from gateway.core.requests import AttemptState, Hold, LegEnd, Phase, RequestClass, RequestState, Size
 from gateway.core.residency import ResidencyPolicy, Verdict
 from gateway.core.rooms import Rooms
 from gateway.core.slots import EngineSlots
 from gateway.core.state import GatewayState
-from gateway.core.token_budget import Estimate
 from gateway.core.vocabulary import (
     ALL_CONNECTORS,
     Connector,
@@ -135,9 +134,9 @@ def forwards_when_closed(
     rule: PlaceRule,
     hops: Hops,
     *origin: Place | None,
-    budget: Estimate | None = None,
+    size: Size | None = None,
 ) -> RequestClass:
-    request_class = original(intake, profile, rule, hops, *origin, budget=budget)
+    request_class = original(intake, profile, rule, hops, *origin, size=size)
     return _opened(request_class, hops, is_open=not intake._core.locked_down)
 
 
@@ -149,9 +148,9 @@ def forwards_in_lockdown(
     rule: PlaceRule,
     hops: Hops,
     *origin: Place | None,
-    budget: Estimate | None = None,
+    size: Size | None = None,
 ) -> RequestClass:
-    request_class = original(intake, profile, rule, hops, *origin, budget=budget)
+    request_class = original(intake, profile, rule, hops, *origin, size=size)
     return _opened(request_class, hops, is_open=not intake._core.policy.closed_reason)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.features.disaggregated import Disaggregated
+from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits import LimitTenants
 from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices import PricesInForce
@@ -16,6 +17,7 @@ from gateway.core.kernel.kernel import Kernel
 def features_of(core: Kernel) -> list[Feature]:
     """Make the optional features of a core, in the order in which their hooks are called."""
     return [
+        PoolsByLength(core),
         Resume(core),
         LimitTenants(core),
         Shadow(core),

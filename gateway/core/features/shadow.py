@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.core.effects import RecordShadow
 from gateway.core.kernel.feature import Feature
-from gateway.core.kernel.kernel import Kernel, decision_of
+from gateway.core.kernel.kernel import Kernel
 from gateway.core.requests import RequestState
 
 
@@ -38,7 +38,7 @@ class Shadow(Feature):
             return
         placement = self._core.placer.shadow(request, now_ns)
         if placement is not None:
-            decision = decision_of(request, placement, now_ns)
+            decision = self._core.decision_of(request, placement, now_ns)
             shadow = RecordShadow(request.request_id, placement.state.target, decision)
             request.record.shadow = shadow
             self._core.effects.append(shadow)

@@ -11,12 +11,21 @@ from collections.abc import Iterable, Sequence
 
 from gateway.core.config import CoreConfig
 from gateway.core.effects import EndRequest, StartLeg
-from gateway.core.events import Event, ForwardArrived, RequestArrived
+from gateway.core.events import Event, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.placement.placer import Placement
 from gateway.core.replicas import ReplicaState
-from gateway.core.requests import AttemptState, LegEnd, LegPlanner, LegState, Rejected, RequestState
+from gateway.core.requests import (
+    AttemptState,
+    LegEnd,
+    LegPlanner,
+    LegState,
+    Rejected,
+    RequestClass,
+    RequestState,
+    Size,
+)
 from gateway.core.residency import ResidencyPolicy
-from gateway.core.vocabulary import PoolSpec, ReplicaObservation, RequestProfile
+from gateway.core.vocabulary import PoolChoice, PoolSpec, ReplicaObservation, RequestProfile
 
 
 class Feature(LegPlanner):
@@ -60,8 +69,21 @@ class Feature(LegPlanner):
         here on must be the last in the list that defines this hook, since a later one might reject the request."""
         return None
 
+    def size_of(self, profile: RequestProfile, /) -> Size | None:  # noqa: ARG002
+        """Size of an arriving request, where pools are told apart by it; None: this feature does not tell."""
+        return None
+
+    def longest_of(self, request_class: RequestClass, /) -> int | None:  # noqa: ARG002
+        """Tokens of the longest request that any pool takes to which requests of this class may go; None: this feature
+        does not tell."""
+        return None
+
     def admitted(self, request: RequestState, event: RequestArrived | ForwardArrived, now_ns: int, /) -> None:
         """Take in a request that was admitted, before it waits."""
+
+    def pools_changed(self) -> bool:
+        """Return true if waiting requests are to be judged again, since pools have changed."""
+        return False
 
     def before_placing(self, now_ns: int, /) -> None:
         """Act after an event, before waiting requests are placed."""
@@ -90,8 +112,19 @@ class Feature(LegPlanner):
         """Open the first legs of an attempt at the placed target and become its planner, or return false."""
         return False
 
+    def pool_choice(self, request: RequestState, placement: Placement, /) -> PoolChoice | None:  # noqa: ARG002
+        """Record of how pools were compared for a placement; None where they were not. One feature at most defines
+        it."""
+        return None
+
     def on_order(self, request: RequestState, leg: LegState, order: StartLeg, /) -> None:
         """Complete the order that starts a leg, before the driver sees it."""
+
+    def leg_answered(self, request: RequestState, leg: LegState, now_ns: int, /) -> None:
+        """Take in the first token of a leg."""
+
+    def leg_over(self, request: RequestState, leg: LegState, event: LegEnded, now_ns: int, /) -> None:
+        """Take in the end of a leg, before the core concludes what it means for the request."""
 
     def failed(self, request: RequestState, end: LegEnd, /) -> None:
         """Take in the failure of an attempt whose answer had not begun. The request may be ended here; then no further
@@ -123,12 +156,18 @@ class Hooks:
         "ends",
         "failed",
         "go_on",
+        "leg_answered",
+        "leg_over",
+        "longest_of",
         "must_wait",
         "newcomer_waits",
         "observe",
         "on_order",
         "plan_legs",
+        "pool_choice",
+        "pools_changed",
         "reject",
+        "size_of",
         "wait_max_ns",
         "why_broken",
     )
@@ -137,14 +176,20 @@ class Hooks:
         on = [feature for feature in features if feature.is_on()]
         self.observe = _that_define("observe", on)
         self.reject = _that_define("reject", on)
+        self.size_of = _that_define("size_of", on)
+        self.longest_of = _that_define("longest_of", on)
         self.admitted = _that_define("admitted", on)
+        self.pools_changed = _that_define("pools_changed", on)
         self.before_placing = _that_define("before_placing", on)
         self.before_choice = _that_define("before_choice", on)
         self.must_wait = _that_define("must_wait", on)
         self.newcomer_waits = _that_define("newcomer_waits", on)
         self.wait_max_ns = _that_define("wait_max_ns", on)
         self.plan_legs = _that_define("plan_legs", on)
+        self.pool_choice = _that_define("pool_choice", on)
         self.on_order = _that_define("on_order", on)
+        self.leg_answered = _that_define("leg_answered", on)
+        self.leg_over = _that_define("leg_over", on)
         self.failed = _that_define("failed", on)
         self.why_broken = _that_define("why_broken", on)
         self.go_on = _that_define("go_on", on)

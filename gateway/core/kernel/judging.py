@@ -75,12 +75,10 @@ class Judging:
         """Give the request the class that the present policy, fleet and lockdown make of it, keeping its failed
         targets, its pinned target and a promotion."""
         old = request.request_class
-        if request.budget is None:
-            request.budget = self._core.intake.budget_of(request.profile)
+        if request.size is None:
+            request.size = self._core.size_of(request.profile)
         stamp = request.stamp
-        fresh = self._core.intake.class_of(
-            request.profile, stamp.rule, request.hops, stamp.origin, budget=request.budget
-        )
+        fresh = self._core.intake.class_of(request.profile, stamp.rule, request.hops, stamp.origin, size=request.size)
         gave_up_peers = request.refusals >= max(self._core.config.attempt.refusals_max, 1)
         request.request_class = replace(
             fresh,
@@ -94,13 +92,13 @@ class Judging:
         )
 
     def pools_changed(self) -> None:
-        """Fit waiting requests to changed pools. Where budgets sort requests, all are judged again, since they may fit
-        into other pools; else only those that no target could serve are ended."""
-        if self._core.ladders.exist or self._core.lengths.sorted:
-            self._core.lengths.sorted = self._core.ladders.exist
-            self.judge_waiting_again()
-        else:
-            self.refuse_hopeless()
+        """Fit waiting requests to changed pools. All are judged again if a feature says that they may fit into other
+        pools now; else only those that no target could serve are ended."""
+        for feature in self._core.hooks.pools_changed:
+            if feature.pools_changed():
+                self.judge_waiting_again()
+                return
+        self.refuse_hopeless()
 
     def find_failures_again(self) -> None:
         """Update request classes after slots changed hands: failed targets may have moved or gone, and the place where

@@ -8,20 +8,19 @@ from gateway.core.attempts import RetryBudget
 from gateway.core.effects import Effect, StartLeg, StopLeg
 from gateway.core.intake import Intake
 from gateway.core.kernel.feature import Feature, Hooks
-from gateway.core.lengths import Lengths, choice_of
 from gateway.core.placement.placer import Placement
 from gateway.core.placement.policy import PlugIns
-from gateway.core.requests import AttemptState, Hold, LegState, RequestState
+from gateway.core.requests import AttemptState, Hold, LegState, RequestClass, RequestState, Size
 from gateway.core.state import GatewayState
-from gateway.core.threshold_tuning import ThresholdTuning
 from gateway.core.vocabulary import (
     Decision,
-    Extra,
     GatewayId,
     LegRole,
     Outcome,
     Place,
+    PoolChoice,
     RequestId,
+    RequestProfile,
     ServiceClass,
     TargetKind,
 )
@@ -40,8 +39,17 @@ class Kernel(GatewayState):
         self.hooks = Hooks(())
         self.intake = Intake(self)
         self.retry_budget = RetryBudget(self.config.attempt)
-        self.lengths = Lengths(self)
-        self.tuning = ThresholdTuning(self)
+
+    def size_of(self, profile: RequestProfile) -> Size | None:
+        for feature in self.hooks.size_of:
+            size = feature.size_of(profile)
+            if size is not None:
+                return size
+        return None
+
+    def longest_of(self, request_class: RequestClass) -> int | None:
+        longest = [feature.longest_of(request_class) for feature in self.hooks.longest_of]
+        return next((each for each in longest if each is not None), None)
 
     def attempt_of(self, request_id: RequestId, number: int) -> AttemptState | None:
         """Attempt of that number if it is the request's living one, else None: stale events of superseded attempts are
@@ -78,6 +86,21 @@ class Kernel(GatewayState):
             self.placer.unheld(request.held)
         self.waiting.leave(request)
 
+    def decision_of(self, request: RequestState, placement: Placement, now_ns: int) -> Decision:
+        """Record of a placement."""
+        pool: PoolChoice | None = None
+        for feature in self.hooks.pool_choice:
+            pool = feature.pool_choice(request, placement)
+        return Decision(
+            placement.reason,
+            placement.matched_blocks,
+            request.profile.prefix_blocks,
+            placement.candidates,
+            waited_ns=now_ns - request.arrived_ns,
+            considered=placement.considered,
+            pool=pool,
+        )
+
     # Legs
 
     def open_leg(
@@ -90,7 +113,7 @@ class Kernel(GatewayState):
             attempt.legs_opened,
             role,
             placement.state,
-            decision_of(request, placement, now_ns),
+            self.decision_of(request, placement, now_ns),
             policy=self.policy,
             started_ns=now_ns,
             kept_blocks=placement.matched_blocks,
@@ -122,7 +145,7 @@ class Kernel(GatewayState):
             yields = request.request_class.service_class is not _INTERACTIVE or (
                 request.profile.service_class is _INTERACTIVE
             )
-        order = StartLeg(
+        return StartLeg(
             request.request_id,
             attempt.number,
             leg.number,
@@ -137,11 +160,6 @@ class Kernel(GatewayState):
             pool,
             yields=yields,
         )
-        if request.budget is not None:
-            order.budget_tokens, order.may_be_longer, asks_usage = self.lengths.on_order(request, leg, leg.decision)
-            if asks_usage:
-                order.extras = (Extra.USAGE,)
-        return order
 
     def stop_leg(self, request: RequestState, attempt: AttemptState, leg: LegState, detail: str) -> None:
         """Order one leg to stop, unless that was ordered before. It ends when its LegEnded comes."""
@@ -190,16 +208,3 @@ class Kernel(GatewayState):
 
 Features = Callable[[Kernel], list[Feature]]
 """Makes the optional features of a core."""
-
-
-def decision_of(request: RequestState, placement: Placement, now_ns: int) -> Decision:
-    """Record of a placement."""
-    return Decision(
-        placement.reason,
-        placement.matched_blocks,
-        request.profile.prefix_blocks,
-        placement.candidates,
-        waited_ns=now_ns - request.arrived_ns,
-        considered=placement.considered,
-        pool=None if request.budget is None else choice_of(request, placement),
-    )

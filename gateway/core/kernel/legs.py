@@ -43,8 +43,8 @@ class Legs:
             request.first_token_ns = now_ns
             self._core.drains.first_token(request.profile.model, now_ns - leg.started_ns)
         leg.state.home.first_token(leg.state, (event.request_id, event.attempt, event.leg), now_ns)
-        if request.budget is not None:
-            self._core.tuning.first_token(request, leg, now_ns)
+        for feature in self._core.hooks.leg_answered:
+            feature.leg_answered(request, leg, now_ns)
         if request.phase is Phase.RUNNING:
             if event.is_sent:
                 request.move_to(Phase.ANSWERING)
@@ -72,10 +72,8 @@ class Legs:
             written = None if leg.role is LegRole.PREFILL else event.output_tokens
             self._core.waiting.shares.ended(charge_of(request), event.prompt_tokens, written)
         self._core.placer.leg_ended(request, leg, event, now_ns)
-        if request.budget is not None:
-            is_news, was_cut = self._core.lengths.leg_ended(request, leg, event)
-            if self._core.tuning.leg_ended(leg, event, now_ns, was_cut=was_cut) or is_news:
-                self._core.pools_changed()
+        for feature in self._core.hooks.leg_over:
+            feature.leg_over(request, leg, event, now_ns)
         if attempt.planner is not None:
             attempt.planner.leg_ended(request, attempt, leg, event, now_ns)
         if request.phase is not Phase.ENDED:

@@ -157,7 +157,7 @@ class Placing:
         if now_ns > request.arrived_ns:
             self._core.drains.served(self._core.waiting, request, now_ns)
         request.move_to(Phase.RUNNING)
-        prompt_tokens = 0 if request.budget is None else request.budget.prompt_tokens
+        prompt_tokens = 0 if request.size is None else request.size.prompt_tokens
         self._core.waiting.shares.started(charge_of(request), request.profile, prompt_tokens)
         request.attempts += 1
         if request.attempts == 1 and not request.profile.goes_on:

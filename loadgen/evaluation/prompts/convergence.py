@@ -13,7 +13,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from gateway.core.config import TokenBudgetConfig
-from gateway.core.token_budget import NO_TENANT, TokenBudget
+from gateway.core.features.lengths.token_budget import NO_TENANT, TokenBudget
 from gateway.core.value import value
 from gateway.core.vocabulary import Category, ModelName, RequestId, RequestProfile, TenantName
 from gateway.request.classifying import classify

@@ -1,8 +1,8 @@
 """Compares a threshold that tunes itself with fixed thresholds, on two small pools of modelled engines in virtual time,
 by the number of requests served within the objectives.
 
-Requests are estimated and learnt from as a gateway does (`gateway/core/token_budget.py`), and the threshold is the
-gateway's own (`gateway/core/threshold.py`). No other part of a gateway is simulated: a request goes to the engine of
+Requests are estimated and learnt from as a gateway does (`gateway/core/features/lengths/token_budget.py`), and the threshold is the
+gateway's own (`gateway/core/features/lengths/threshold.py`). No other part of a gateway is simulated: a request goes to the engine of
 its pool with the fewest requests, or to the other pool if all engines of its own have a queue and the other has room.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gateway.core.config import ThresholdConfig, TokenBudgetConfig
-from gateway.core.threshold import Move, Threshold, Trouble
-from gateway.core.token_budget import TokenBudget
+from gateway.core.features.lengths.threshold import Move, Threshold, Trouble
+from gateway.core.features.lengths.token_budget import TokenBudget
 from gateway.core.vocabulary import Category, ModelName, RequestId, RequestProfile, TenantName
 from loadgen.engine.model import EngineConfig, EngineModel, Finished, FirstToken, Preempted
 from loadgen.engine.sequences import EngineRequest

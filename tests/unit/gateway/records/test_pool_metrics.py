@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 from gateway.core import events
 from gateway.core.config import ThresholdConfig
 from gateway.core.events import ConfigApplied, TooLong
+from gateway.core.features.lengths.feature import pools_by_length
 from gateway.core.vocabulary import Category, LegResult, ReplicaId, ReplicaObservation
 from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
 from tests.support.core import MODEL, MS, desk, profile
@@ -16,7 +17,7 @@ from tests.support.pools import LONG, SHORT, ask, member, pooled
 def test_how_requests_came_to_their_pools_and_which_were_too_short() -> None:
     core = pooled([member("s0", SHORT), member("l0", LONG)])
     registry = CollectorRegistry()
-    registry.register(PoolLevels(core.core.lengths.figures))
+    registry.register(PoolLevels(pools_by_length(core.core).figures))
 
     def value(name: str, pool: str, **more: str) -> float | None:
         return registry.get_sample_value(f"nightside_{name}", {"model": MODEL, "pool": pool} | more)
@@ -42,7 +43,7 @@ def test_how_requests_came_to_their_pools_and_which_were_too_short() -> None:
 
 def test_a_gateway_without_thresholds_tells_only_names() -> None:
     registry = CollectorRegistry()
-    registry.register(PoolLevels(desk().core.lengths.figures))
+    registry.register(PoolLevels(pools_by_length(desk().core).figures))
     told = {family.name: len(family.samples) for family in registry.collect()}
     assert set(told.values()) == {0}
     assert "nightside_pool_misroutes" in told
@@ -51,7 +52,7 @@ def test_a_gateway_without_thresholds_tells_only_names() -> None:
 def test_where_a_threshold_stands_that_tunes_itself_is_told() -> None:
     core = pooled()
     registry = CollectorRegistry()
-    registry.register(ThresholdLevels(core.core.tuning))
+    registry.register(ThresholdLevels(pools_by_length(core.core).tuning))
     assert registry.get_sample_value("nightside_pool_threshold_tokens", {"pool": SHORT}) is None, "it stands still"
     config = replace(core.core.config, threshold=ThresholdConfig(tuned=True))
     core.tell(ConfigApplied(config))
@@ -63,10 +64,10 @@ def test_where_a_threshold_stands_that_tunes_itself_is_told() -> None:
 def test_what_is_reckoned_as_a_token() -> None:
     core = pooled([member("s0", SHORT), member("l0", LONG)])
     registry = CollectorRegistry()
-    registry.register(PoolLevels(core.core.lengths.figures))
+    registry.register(PoolLevels(pools_by_length(core.core).figures))
     learnt = replace(profile("a"), text_bytes=40_000, category=Category.CODE)
     for _ in range(100):
-        core.core.token_budget.observe(learnt, 10_000, 5)
+        pools_by_length(core.core).token_budget.observe(learnt, 10_000, 5)
     ratio = registry.get_sample_value("nightside_bytes_per_token", {"model": MODEL, "category": "code"})
     assert ratio is not None
     assert 3.9 < ratio <= 4.0

@@ -11,7 +11,8 @@ import structlog
 from structlog.testing import capture_logs
 
 from gateway.core.config import TokenBudgetConfig
-from gateway.core.token_budget import TokenBudget, TokenBudgetSnapshot
+from gateway.core.events import TokenBudgetSnapshot
+from gateway.core.features.lengths.token_budget import TokenBudget
 from gateway.core.vocabulary import GatewayId
 from gateway.state.token_budget import TokenBudgetKeeper
 from tests.support.core import profile

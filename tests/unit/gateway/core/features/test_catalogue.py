@@ -14,6 +14,7 @@ from gateway.core.config import CoreConfig
 from gateway.core.decode.predictors.arrays import SurvivalArrays
 from gateway.core.features.catalogue import features_of
 from gateway.core.features.disaggregated import Disaggregated
+from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits import LimitTenants
 from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices import PricesInForce
@@ -29,6 +30,7 @@ from tests.support.core import US, Desk, ended, policy, replica_spec, started
 
 ROOT = Path(__file__).parents[5]
 OWN: dict[type[Feature], list[events.Event]] = {
+    PoolsByLength: [events.TokenBudgetRestored(events.TokenBudgetSnapshot())],
     Resume: [],
     LimitTenants: [events.TokensSettled(RequestId("a"), 1)],
     Shadow: [],
@@ -59,7 +61,6 @@ THE_CORES = {
     events.ReplicasObserved,
     events.PeersObserved,
     events.TargetLost,
-    events.TokenBudgetRestored,
     events.TimePassed,
 }
 """Events that the core takes in itself."""
@@ -103,6 +104,7 @@ def test_an_event_of_a_feature_that_is_not_there_is_an_error_of_whoever_sent_it(
 
 
 WORDS_OF_FEATURES = {
+    "lengths": r"ladder|token_budget|estimate|misroute|tuning|refused_tokens",
     "resume": r"resum|poison|first_step",
     "limits": r"meter|limits|exceeded",
     "shadow": r"shadow",

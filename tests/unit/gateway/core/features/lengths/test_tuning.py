@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from gateway.core.config import CoreConfig, ThresholdConfig
 from gateway.core.events import ConfigApplied, TooLong
-from gateway.core.threshold import Move
+from gateway.core.features.lengths.feature import pools_by_length
+from gateway.core.features.lengths.threshold import Move
 from gateway.core.vocabulary import LegResult
 from tests.support.core import SECOND, Desk, started
 from tests.support.pools import LONG, SHORT, ask, member, pooled
@@ -35,12 +36,12 @@ def refuse_many(core: Desk, count: int = 12) -> None:
 
 def test_refusals_bring_it_down_and_requests_go_by_it() -> None:
     core = tuned()
-    home = core.core.tuning.thresholds[SHORT].tokens
+    home = pools_by_length(core.core).tuning.thresholds[SHORT].tokens
     assert started(ask(core, "before", home - 100)) == ["s0"]
     refuse_many(core)
-    now = core.core.tuning.thresholds[SHORT].tokens
+    now = pools_by_length(core.core).tuning.thresholds[SHORT].tokens
     assert now < home
-    assert core.core.tuning.thresholds[SHORT].moves[Move.TROUBLE] > 0
+    assert pools_by_length(core.core).tuning.thresholds[SHORT].moves[Move.TROUBLE] > 0
     core.probe()
     assert started(ask(core, "after", home - 100)) == ["l0"], "it is meant for the long one now"
 
@@ -48,7 +49,7 @@ def test_refusals_bring_it_down_and_requests_go_by_it() -> None:
 def test_it_is_off_unless_asked_for() -> None:
     core = tuned(ThresholdConfig())
     refuse_many(core)
-    assert core.core.tuning.thresholds == {}
+    assert pools_by_length(core.core).tuning.thresholds == {}
     assert started(ask(core, "after", 4000)) == ["s0"]
 
 
@@ -57,22 +58,22 @@ def test_switched_off_it_is_where_it_was_set() -> None:
     refuse_many(core)
     configure(core, replace(TUNED, tuned=False))
     core.probe()
-    assert core.core.tuning.thresholds == {}
+    assert pools_by_length(core.core).tuning.thresholds == {}
     assert started(ask(core, "after", 7800)) == ["s0"]
 
 
 def test_what_was_not_touched_stands_where_it_stood_after_another_config() -> None:
     core = tuned()
     refuse_many(core)
-    now = core.core.tuning.thresholds[SHORT].tokens
+    now = pools_by_length(core.core).tuning.thresholds[SHORT].tokens
     configure(core, replace(TUNED, patience_ns=SECOND))
-    assert core.core.tuning.thresholds[SHORT].tokens == now
+    assert pools_by_length(core.core).tuning.thresholds[SHORT].tokens == now
 
 
 def test_preemptions_that_engines_tell_bring_it_down() -> None:
     """Engines report how many sequences they preempted, not which."""
     core = tuned()
-    home = core.core.tuning.thresholds[SHORT].tokens
+    home = pools_by_length(core.core).tuning.thresholds[SHORT].tokens
     for number in range(12):
         core.now_ns += SECOND // 5
         ask(core, f"a{number}", 100)
@@ -80,4 +81,4 @@ def test_preemptions_that_engines_tell_bring_it_down() -> None:
         core.core.replicas.preempted[SHORT] = number
         core.finish(f"a{number}")
         core.probe()
-    assert core.core.tuning.thresholds[SHORT].tokens < home
+    assert pools_by_length(core.core).tuning.thresholds[SHORT].tokens < home

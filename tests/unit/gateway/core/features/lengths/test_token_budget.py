@@ -12,14 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.config import TokenBudgetConfig
-from gateway.core.token_budget import (
+from gateway.core.events import LearntLengths, LearntRatio, TokenBudgetSnapshot
+from gateway.core.features.lengths.token_budget import (
     NO_TENANT,
     RATIO_MAX,
     RATIO_MIN,
-    LearntLengths,
-    LearntRatio,
     TokenBudget,
-    TokenBudgetSnapshot,
 )
 from gateway.core.vocabulary import Category, ModelName, RequestProfile, TenantName
 from tests.support.core import profile as a_profile

@@ -7,10 +7,10 @@ This module places nothing. Peers tune their own pools; those thresholds arrive 
 from __future__ import annotations
 
 from gateway.core.events import LegEnded
+from gateway.core.features.lengths.threshold import Threshold, Trouble
+from gateway.core.kernel.kernel import Kernel
 from gateway.core.replicas import ReplicaState
 from gateway.core.requests import LegState, RequestState
-from gateway.core.state import GatewayState
-from gateway.core.threshold import Threshold, Trouble
 from gateway.core.vocabulary import LegResult, PoolName
 
 
@@ -18,7 +18,7 @@ class ThresholdTuning:
     """Threshold tuning of one gateway. Only requests whose budget counts are reported; almost free where nothing is
     tuned."""
 
-    def __init__(self, core: GatewayState) -> None:
+    def __init__(self, core: Kernel) -> None:
         self._core = core
         self.thresholds: dict[PoolName, Threshold] = {}
         """Threshold of each assigned pool that has one."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from gateway.core import events
 from gateway.core.effects import StartLeg
 from gateway.core.events import TooLong
+from gateway.core.features.lengths.feature import pools_by_length
 from gateway.core.vocabulary import LegResult, Outcome, PoolStep, RefusalReason, ReplicaId, ReplicaObservation
 from tests.support.core import EU, MODEL, MS, SECOND, Desk, desk, ended, of_kind, peer_spec, started
 from tests.support.pools import LONG, LONG_POOL, POOLS, REPLICAS, SHORT, SHORT_POOL, ask, hear, member, pooled
@@ -35,8 +36,8 @@ def test_what_an_engine_takes_no_more_of_goes_to_a_longer_pool_once() -> None:
     assert leg.decision.pool is not None
     assert (leg.decision.pool.step, leg.decision.pool.refused_tokens) == (PoolStep.PREFERRED, 8192)
     assert refused(core, "a", 65_536, attempt=2) == [Outcome.REJECTED_TOO_LONG]
-    assert core.core.lengths.counts[MODEL, SHORT].refused == 1
-    assert core.core.lengths.counts[MODEL, LONG].refused == 0, "there is nothing longer"
+    assert pools_by_length(core.core).counts[MODEL, SHORT].refused == 1
+    assert pools_by_length(core.core).counts[MODEL, LONG].refused == 0, "there is nothing longer"
 
 
 def test_no_engine_is_blamed_for_it() -> None:
@@ -54,7 +55,7 @@ def test_an_engine_that_takes_less_than_was_written_down_is_known_from_then_on()
     core = pooled([member("s0", SHORT), member("l0", LONG)])
     ask(core, "a", 7000)
     assert refused(core, "a", 4096) == ["l0"]
-    assert core.core.lengths.figures().learnt == {"s0": 4096}
+    assert pools_by_length(core.core).figures().learnt == {"s0": 4096}
     assert started(ask(core, "b", 7000)) == ["l0"]
     assert started(ask(core, "c", 3000)) == ["s0"]
 
@@ -77,7 +78,7 @@ def test_until_it_is_started_again() -> None:
     core.probe("s0", healthy=False)
     core.now_ns += MS
     core.probe("s0")
-    assert core.core.lengths.figures().learnt == {}
+    assert pools_by_length(core.core).figures().learnt == {}
     assert started(ask(core, "b", 7000)) == ["s0"]
 
 
@@ -95,14 +96,14 @@ def test_an_engine_that_does_not_say_what_it_takes_is_taken_at_what_was_written_
     core = pooled()
     ask(core, "a", 7000)
     assert refused(core, "a", None) == ["l0"]
-    assert core.core.lengths.figures().learnt == {}
+    assert pools_by_length(core.core).figures().learnt == {}
 
 
 def test_a_limit_above_what_was_written_down_teaches_nothing() -> None:
     core = pooled()
     ask(core, "a", 7000)
     assert refused(core, "a", 10_000, asked=12_000) == ["l0"]
-    assert core.core.lengths.figures().learnt == {}
+    assert pools_by_length(core.core).figures().learnt == {}
 
 
 def test_a_peer_whose_engine_refuses_it_is_not_asked_again() -> None:
@@ -137,10 +138,10 @@ def test_an_answer_that_the_pool_cut_was_in_the_wrong_one() -> None:
     ask(core, "a", 6000, None)
     assert leg_of(core, "a").target.id.startswith("s")
     core.finish("a", prompt_tokens=6000, output_tokens=2190)
-    assert core.core.lengths.counts[MODEL, SHORT].cut == 1
+    assert pools_by_length(core.core).counts[MODEL, SHORT].cut == 1
     ask(core, "b", 6000, 2190)
     core.finish("b", prompt_tokens=6000, output_tokens=2190)
-    assert core.core.lengths.counts[MODEL, SHORT].cut == 1, "the client asked for so many"
+    assert pools_by_length(core.core).counts[MODEL, SHORT].cut == 1, "the client asked for so many"
 
 
 def test_preemptions_are_counted_by_pool_as_far_as_they_are_ours() -> None:
@@ -166,6 +167,6 @@ def test_nothing_is_learnt_or_counted_where_no_pool_has_a_threshold() -> None:
     core = pooled(pools=[replace(pool, threshold_tokens=0) for pool in POOLS])
     ask(core, "a", 1000)
     core.finish("a", prompt_tokens=2000, output_tokens=10)
-    assert core.core.token_budget.snapshot().ratios == ()
-    assert core.core.lengths.counts == {}
+    assert pools_by_length(core.core).token_budget.snapshot().ratios == ()
+    assert pools_by_length(core.core).counts == {}
     assert core.wait(SECOND)

@@ -12,6 +12,7 @@ from math import ceil, exp2, log2
 from typing import Final
 
 from gateway.core.config import TokenBudgetConfig
+from gateway.core.events import LearntLengths, LearntRatio, TokenBudgetSnapshot
 from gateway.core.value import value
 from gateway.core.vocabulary import Category, ModelName, RequestProfile, TenantName
 
@@ -66,35 +67,6 @@ class Estimate:
     @property
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.output_tokens
-
-
-@value
-class LearntRatio:
-    """Learnt ratio of bytes per token."""
-
-    model: ModelName
-    tenant: TenantName
-    category: Category
-    weight: float
-    mean: float
-    deviation: float
-
-
-@value
-class LearntLengths:
-    """Histogram of the lengths of answers without a maximum; four buckets per doubling."""
-
-    model: ModelName
-    category: Category
-    counts: tuple[int, ...]
-
-
-@value
-class TokenBudgetSnapshot:
-    """All learnt values, oldest first."""
-
-    ratios: tuple[LearntRatio, ...] = ()
-    lengths: tuple[LearntLengths, ...] = ()
 
 
 class Ratio:

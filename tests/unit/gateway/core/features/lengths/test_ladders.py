@@ -7,7 +7,8 @@ import pytest
 from gateway.core import events
 from gateway.core.config import CoreConfig
 from gateway.core.effects import PublishLoad, RefuseForward, StartLeg
-from gateway.core.pools import Ladder, PoolBounds, PoolFit
+from gateway.core.features.lengths.ladders import Ladder
+from gateway.core.pools import PoolBounds, PoolFit
 from gateway.core.vocabulary import (
     GatewayId,
     ModelCapacity,
@@ -295,7 +296,7 @@ class TestOtherGateways:
 
     def test_a_model_s_context_is_its_longest_where_all_that_serve_it_state_one(self) -> None:
         core = pooled(REPLICAS[:1], peers=[self.PEER])
-        context_max = core.core.ladders.context_max
+        context_max = core.core.context_max
         assert context_max(MODEL) == SHORT_POOL.context_tokens_max
         hear(core, "gw-eu", EU, {LONG_POOL: 1})
         assert context_max(MODEL) == LONG_POOL.context_tokens_max
