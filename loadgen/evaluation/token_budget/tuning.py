@@ -1,9 +1,10 @@
 """Compares a threshold that tunes itself with fixed thresholds, on two small pools of modelled engines in virtual time,
 by the number of requests served within the objectives.
 
-Requests are estimated and learnt from as a gateway does (`gateway/core/features/lengths/token_budget.py`), and the threshold is the
-gateway's own (`gateway/core/features/lengths/threshold.py`). No other part of a gateway is simulated: a request goes to the engine of
-its pool with the fewest requests, or to the other pool if all engines of its own have a queue and the other has room.
+Requests are estimated and learnt from as a gateway does (`gateway/core/features/lengths/token_budget.py`), and the
+threshold is the gateway's own (`gateway/core/features/lengths/threshold.py`). No other part of a gateway is simulated:
+a request goes to the engine of its pool with the fewest requests, or to the other pool if all engines of its own have a
+queue and the other has room.
 """
 
 from __future__ import annotations
