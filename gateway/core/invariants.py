@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gateway.core.config import OverflowMode
-from gateway.core.decode_pools import DecodePool
 from gateway.core.effects import AcceptForward, Effect, EndRequest, StartLeg
 from gateway.core.events import (
     AssignmentApplied,
@@ -18,7 +17,6 @@ from gateway.core.events import (
     RequestArrived,
 )
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.limits import meter_of_request
 from gateway.core.peers import PeerState
 from gateway.core.replicas import ReplicaState
 from gateway.core.requests import Hold, LegState, Phase, RequestClass, RequestState
@@ -129,6 +127,7 @@ class Checker:
         self._check_requests(now_ns)
         self._check_counts()
         self._check_shares()
+        self._check_features()
         self._check_somebody_is_served()
         self._check_somebody_may_come()
         self._check_who_is_held()
@@ -255,6 +254,11 @@ class Checker:
         is_alone = sum(leg.target in story.living_legs.values() for story in self._stories.values()) == 1
         self._expect("what is best effort runs where somebody is idle", is_alone, f"{leg.request_id} at {leg.target}")
 
+    def _check_features(self) -> None:
+        for feature in self._core.features:
+            for invariant, holds, seen in feature.invariants():
+                self._expect(invariant, holds, seen)
+
     def _check_shares(self) -> None:
         """Check fair sharing: each open request has an account, accounts count their waiting requests, none is lost,
         their number is bounded, and no request is charged less than nothing."""
@@ -344,31 +348,8 @@ class Checker:
             if not state.backlog_bytes == left == sum(state.prefilling.values()):
                 told = f"{state.target}: {state.backlog_bytes} counted, {left} left to read"
                 self._fail("a backlog is what the legs without a first token have to read", told)
-        for pool in self._core.decode_pools:
-            self._check_pool(pool)
-        self._check_tenants()
         waiting = [request for request in self._core.requests.values() if request.phase is Phase.WAITING]
         self._expect("the queue's length is true", len(self._core.waiting) == len(waiting), f"{len(waiting)} wait")
-
-    def _check_pool(self, pool: DecodePool) -> None:
-        attempts = [each.attempt for each in self._core.requests.values() if each.attempt is not None]
-        ours = [attempt for attempt in attempts if attempt.pool is pool]
-        legs = [
-            leg.role
-            for attempt in ours
-            for leg in attempt.legs.values()
-            if leg.state.listed or leg.role is LegRole.PREFILL
-        ]
-        reading = legs.count(LegRole.PREFILL) if pool.is_sequential else 0
-        figures = pool.tier.figures(0)
-        counted = pool.in_prefill, figures.pooled, figures.dispatched + figures.running
-        alive = reading, sum(attempt.is_between_legs for attempt in ours), legs.count(LegRole.DECODE)
-        self._expect(
-            "a pool's books equal the attempts in it", counted == alive, f"{pool.spec.name}: {counted}, {alive}"
-        )
-        for state in self._core.replicas:
-            kept = sum(attempt.is_retained and attempt.prefill is state for attempt in attempts)
-            self._expect("what is retained is what waits to be fetched", state.retained == kept, str(state.target))
 
     def _unread_bytes(self, request: RequestState, leg: LegState) -> int:
         story = self._stories.get(request.request_id)
@@ -544,21 +525,6 @@ class Checker:
             and (is_home or not policy.closed_reason)
             and (profile.process is None or profile.process.allows(place))
         )
-
-    def _check_tenants(self) -> None:
-        under_way: dict[int, int] = {}
-        for request in self._core.requests.values():
-            meter = meter_of_request(request)
-            if meter is not None and request.phase is not Phase.ENDED:
-                under_way[id(meter)] = under_way.get(id(meter), 0) + 1
-                self._expect("a forward counts where it came in", request.origin_gateway_id is None, request.request_id)
-        for meter in self._core.limits:
-            counted = under_way.get(id(meter), 0)
-            self._expect(
-                "what a tenant has under way are its requests that have not ended",
-                meter.running == counted,
-                f"{meter.tenant}: {meter.running} counted, {counted} under way",
-            )
 
     def _check_bounds(self) -> None:
         core = self._core

@@ -4,7 +4,7 @@ decode tier chooses (BR-0, BR-H, ELDR).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gateway.core.config import CoreConfig
 from gateway.core.decode.admissions import Admission
@@ -226,9 +226,37 @@ class Disaggregated(Feature):
         assert attempt.pool is not None, "it is in one"
         return f"pool {attempt.pool.spec.name} is not this gateway's any more"
 
+    def invariants(self) -> Iterator[tuple[str, bool, str]]:
+        pools = list(self._pools)
+        if not pools:
+            return
+        attempts = [each.attempt for each in self._core.requests.values() if each.attempt is not None]
+        for pool in pools:
+            counted, alive = _books_of(pool), _alive_in(pool, attempts)
+            yield "a pool's books equal the attempts in it", counted == alive, f"{pool.spec.name}: {counted}, {alive}"
+        for state in self._core.replicas:
+            kept = sum(attempt.is_retained and attempt.prefill is state for attempt in attempts)
+            yield "what is retained is what waits to be fetched", state.retained == kept, str(state.target)
+
 
 def _release(attempt: AttemptState) -> None:
     """Stop counting the KV cache that the attempt's prefill worker kept."""
     if attempt.is_retained and attempt.prefill is not None:
         attempt.is_retained = False
         attempt.prefill.retained -= 1
+
+
+def _books_of(pool: DecodePool) -> tuple[int, int, int]:
+    """Attempts that the pool counts: those that prefill, that wait for a decode worker, and that decode."""
+    figures = pool.tier.figures(0)
+    return pool.in_prefill, figures.pooled, figures.dispatched + figures.running
+
+
+def _alive_in(pool: DecodePool, attempts: list[AttemptState]) -> tuple[int, int, int]:
+    """The same numbers, by the attempts themselves."""
+    ours = [attempt for attempt in attempts if attempt.pool is pool]
+    legs = [
+        leg.role for attempt in ours for leg in attempt.legs.values() if leg.state.listed or leg.role is LegRole.PREFILL
+    ]
+    reading = legs.count(LegRole.PREFILL) if pool.is_sequential else 0
+    return reading, sum(attempt.is_between_legs for attempt in ours), legs.count(LegRole.DECODE)

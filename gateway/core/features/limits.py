@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gateway.core.config import CoreConfig
 from gateway.core.effects import EndRequest
 from gateway.core.events import Event, ForwardArrived, RequestArrived, TokensSettled
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.limits import METER, TIMER, meter_of_request
-from gateway.core.requests import Rejected, RequestState
+from gateway.core.requests import Phase, Rejected, RequestState
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.tenant_meter import TenantMeter
 from gateway.core.vocabulary import RequestProfile
@@ -18,6 +20,7 @@ class LimitTenants(Feature):
     """Applies limits to clients' requests. A forward counts at the gateway where it arrived first."""
 
     def __init__(self, core: Kernel) -> None:
+        self._core = core
         self._limits = core.limits
         self._entered: TenantMeter | None = None
         """Meter of the request that is being admitted."""
@@ -65,3 +68,19 @@ class LimitTenants(Feature):
         if meter is not None:
             was_turned_away = not request.attempts and end.outcome.startswith("rejected_")
             meter.leave(now_ns, was_turned_away=was_turned_away)
+
+    def invariants(self) -> Iterator[tuple[str, bool, str]]:
+        under_way: dict[int, int] = {}
+        for request in self._core.requests.values():
+            meter = meter_of_request(request)
+            if meter is not None and request.phase is not Phase.ENDED:
+                under_way[id(meter)] = under_way.get(id(meter), 0) + 1
+                is_own = request.origin_gateway_id is None
+                yield "a forward counts where it came in", is_own, request.request_id
+        for meter in self._limits:
+            counted = under_way.get(id(meter), 0)
+            yield (
+                "what a tenant has under way are its requests that have not ended",
+                meter.running == counted,
+                f"{meter.tenant}: {meter.running} counted, {counted} under way",
+            )

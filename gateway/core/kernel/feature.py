@@ -7,7 +7,7 @@ feature is on, and only for the features that define them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gateway.core.config import CoreConfig
 from gateway.core.effects import EndRequest, StartLeg
@@ -144,6 +144,11 @@ class Feature(LegPlanner):
     def ends(self, request: RequestState, end: EndRequest, now_ns: int, /) -> None:
         """Take in the end of a request, and complete the effect that tells of it, before the driver sees it. The hook
         is called whether or not the feature is on: requests outlive the settings under which they arrived."""
+
+    def invariants(self) -> Iterator[tuple[str, bool, str]]:
+        """What must hold of the feature's own books after every event: the statement, whether it holds, and what was
+        seen. Only checkers call it, whether or not the feature is on."""
+        return iter(())
 
 
 class Hooks:
