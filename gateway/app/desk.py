@@ -19,6 +19,7 @@ from gateway.core.description import decode_figures_of, describe, gauges_of, sha
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, PolicyApplied, PricesChanged, TokensSettled
 from gateway.core.features.lengths.feature import pools_by_length
+from gateway.core.features.limits.feature import limits_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
@@ -73,6 +74,7 @@ class Desk:
         self.board = LoadBoard()
         seed = secrets.randbits(63) if config.seed is None else config.seed
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
+        self._limits = limits_of(self.core)
         self.finished = FinishedRequests()
         requests: dict[RequestId, RequestRecord] = {}
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.core, requests)
@@ -150,7 +152,7 @@ class Desk:
         registry.register(PriceLevels(self.prices))
         self.metrics.follow_places(lambda: len(self._out_of_place))
         self.metrics.follow_sharing(lambda: sharing_of(core, clock.now_ns()))
-        registry.register(LimitLevels(core.limits, self.metrics.tenant_label))
+        registry.register(LimitLevels(self._limits, self.metrics.tenant_label))
 
     @property
     def journal(self) -> Journal | None:
@@ -237,7 +239,7 @@ class Desk:
         be trusted afterwards."""
         try:
             self.finished.on_finished(profile, end, summary, record)
-            if self.core.limits.is_charged(profile.request_id):
+            if self._limits.is_charged(profile.request_id):
                 self.driver.submit(TokensSettled(profile.request_id, tokens_used(profile, summary).total))
         except Exception as error:  # noqa: BLE001 - any fault here stops this gateway
             self.driver.fail(error)

@@ -39,6 +39,7 @@ from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.events import DrainLifted, DrainRequested, TokenBudgetRestored
 from gateway.core.features.lengths.feature import pools_by_length
+from gateway.core.features.limits.feature import limits_of
 from gateway.core.vocabulary import PoolKind, TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
@@ -389,7 +390,7 @@ def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce
         contents=ContentReader(lambda: in_force.config.content, desk.core.has_thresholds, media_tokens),
         media_tokens=media_tokens,
         promises=Promises(lambda: desk.core.config),
-        rooms=desk.core.limits.rooms,
+        rooms=limits_of(desk.core).rooms,
     ).make_app()
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+from gateway.core.vocabulary import Word
 
 _SECOND_NS = 1_000_000_000
+TRY_AGAIN_NS: Final = _SECOND_NS
+"""Retry-after where the end of another request may make room, at a time that is not known."""
 
 
 class LimitScope(StrEnum):
@@ -55,3 +60,21 @@ class SharesConfig:
     """Tenants in one heartbeat, those under most pressure on their limits first; peers take the others for idle."""
     output_tokens_reserved: int = 1024
     """Output tokens reserved per request without a maximum, until it has ended."""
+
+
+class LimitKind(Word):
+    CONCURRENCY = "concurrency"
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+
+
+@dataclass(slots=True)
+class Room:
+    """Remainder of a limit per minute at this gateway."""
+
+    kind: LimitKind
+    limit: int
+    """Limit of all gateways together."""
+    remaining: int
+    reset_ns: int
+    """Time until this gateway's share of the limit is full again."""

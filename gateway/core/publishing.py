@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.state import GatewayState
+from gateway.core.kernel.kernel import Kernel
 from gateway.core.timers import Timer, TimerKind
 from gateway.core.vocabulary import LoadReport, ModelQueue
 
@@ -10,7 +10,7 @@ from gateway.core.vocabulary import LoadReport, ModelQueue
 class Publisher:
     """Decides when a heartbeat is due: on change, at most once per interval, and as a keep-alive."""
 
-    def __init__(self, core: GatewayState) -> None:
+    def __init__(self, core: Kernel) -> None:
         self._core = core
         self._timer = Timer(TimerKind.PUBLISH, "")
         self._last: LoadReport | None = None
@@ -52,7 +52,7 @@ class Publisher:
             core.locked_down,
             core.assignment_version,
             core.policy.digest,
-            core.limits.version,
+            [feature.told_version() for feature in core.hooks.uses],
         )
 
     def _next(self, now_ns: int) -> LoadReport:
@@ -81,5 +81,5 @@ class Publisher:
             capacities=core.replicas.loads(core.placer.taking),
             queues=tuple(self._queues()),
             control=core.control,
-            uses=core.limits.told,
+            uses=tuple([use for feature in core.hooks.uses for use in feature.uses()]),
         )

@@ -10,7 +10,6 @@ from gateway.core.config import CoreConfig
 from gateway.core.decode_pools import DecodePools
 from gateway.core.drains import Drains
 from gateway.core.goodput import Goodput
-from gateway.core.limits import Limits
 from gateway.core.peers import Peers
 from gateway.core.placement.placer import Placer
 from gateway.core.placement.policy import PlugIns
@@ -43,7 +42,6 @@ class GatewayState:
         self.timers = Timers()
         self.replicas = Replicas(self.config, self.timers)
         self.peers = Peers(self.config, self.timers)
-        self.limits = Limits(gateway_id, place, self.peers, self.timers, self.policy)
         self.placer = Placer(
             place.region,
             self.config.placement,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gateway.core.description import gauges_of, sharing_of
 from gateway.core.features.lengths.feature import pools_by_length
+from gateway.core.features.limits.feature import limits_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
 from gateway.ground.naming.counters import DnsCounters
@@ -36,7 +37,7 @@ def catalogue() -> list[Described]:
     metrics.registry.register(ThresholdLevels(pools_by_length(core).tuning))
     metrics.registry.register(PriceLevels(None))
     metrics.follow_sharing(lambda: sharing_of(core, 0))
-    metrics.registry.register(LimitLevels(core.limits, str))
+    metrics.registry.register(LimitLevels(limits_of(core), str))
     metrics.registry.register(BudgetLevels(int, int, bool))
     ScalingMetrics(metrics.registry, tuple)
     for each in (*DnsCounters().collectors(), *TokenCounters().collectors()):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.core.limits import Limits
+from gateway.core.features.limits.feature import Limits
 from gateway.core.vocabulary import TenantName
 from gateway.records.tenant_labels import OTHER
 

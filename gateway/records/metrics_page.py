@@ -16,8 +16,8 @@ from gateway.core.description import ReplicaCondition
 from gateway.core.features.lengths.feature import Misroute
 from gateway.core.features.lengths.threshold import Move
 from gateway.core.goodput import Promise
+from gateway.core.limits_config import LimitKind
 from gateway.core.scaling.vocabulary import Reason
-from gateway.core.tenant_meter import LimitKind
 from gateway.core.vocabulary import (
     Category,
     LegResult,

@@ -20,6 +20,7 @@ from gateway.core import events
 from gateway.core.bits import slots_of
 from gateway.core.effects import Effect
 from gateway.core.events import Event
+from gateway.core.features.limits.feature import limits_of
 from gateway.core.forwarding import leg_end_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.prefix_index import Match
@@ -615,7 +616,7 @@ class SimGateway:
     def _settle(self, owner: _Owner, *, is_whole: bool) -> None:
         """Report the tokens that a request has used, if its tenant is charged for them."""
         ask = owner.ask
-        if self.core is None or not self.core.limits.is_charged(ask.request_id):
+        if self.core is None or not limits_of(self.core).is_charged(ask.request_id):
             return
         output_tokens = ask.output_tokens if is_whole else owner.said
         used = ask.prompt_tokens + output_tokens if is_whole or owner.has_begun else 0

@@ -16,6 +16,7 @@ import pytest
 
 from gateway.config.sections import GatewayConfig, StateConfig
 from gateway.core.config import CoreConfig
+from gateway.core.features.limits.feature import limits_of
 from gateway.core.limits_config import LimitScope
 from gateway.core.sharing_config import TenantConfig
 from gateway.core.vocabulary import TenantName
@@ -34,7 +35,7 @@ BOUND = LIMIT + 2
 
 
 def running(regions: list[Region], tenant: TenantName = ACME) -> list[int]:
-    meters = [region.gateway.core.limits.meter_of(tenant) for region in regions]
+    meters = [limits_of(region.gateway.core).meter_of(tenant) for region in regions]
     return [0 if meter is None else meter.running for meter in meters]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.core.shares import floor_of
+from gateway.core.features.limits.shares import floor_of
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
 from tests.support.core import EU, MS, SECOND, US
 from tests.support.sharing import Sharing, limited

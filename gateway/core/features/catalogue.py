@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.core.features.disaggregated import Disaggregated
 from gateway.core.features.lengths.feature import PoolsByLength
-from gateway.core.features.limits import LimitTenants
+from gateway.core.features.limits.feature import Limits
 from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices import PricesInForce
 from gateway.core.features.resume import Resume
@@ -19,7 +19,7 @@ def features_of(core: Kernel) -> list[Feature]:
     return [
         PoolsByLength(core),
         Resume(core),
-        LimitTenants(core),
+        Limits(core),
         Shadow(core),
         Disaggregated(core),
         FollowStoredResponses(core),

@@ -25,7 +25,7 @@ from gateway.core.requests import (
     Size,
 )
 from gateway.core.residency import ResidencyPolicy
-from gateway.core.vocabulary import PoolChoice, PoolSpec, ReplicaObservation, RequestProfile
+from gateway.core.vocabulary import PoolChoice, PoolSpec, ReplicaObservation, RequestProfile, TenantUse
 
 
 class Feature(LegPlanner):
@@ -84,6 +84,14 @@ class Feature(LegPlanner):
     def pools_changed(self) -> bool:
         """Return true if waiting requests are to be judged again, since pools have changed."""
         return False
+
+    def uses(self) -> tuple[TenantUse, ...]:
+        """Use of tenants that heartbeats tell. A feature that defines this defines `told_version`, too."""
+        return ()
+
+    def told_version(self) -> int:
+        """Number that changes with `uses`."""
+        return 0
 
     def before_placing(self, now_ns: int, /) -> None:
         """Act after an event, before waiting requests are placed."""
@@ -173,6 +181,7 @@ class Hooks:
         "pools_changed",
         "reject",
         "size_of",
+        "uses",
         "wait_max_ns",
         "why_broken",
     )
@@ -185,6 +194,7 @@ class Hooks:
         self.longest_of = _that_define("longest_of", on)
         self.admitted = _that_define("admitted", on)
         self.pools_changed = _that_define("pools_changed", on)
+        self.uses = _that_define("uses", on)
         self.before_placing = _that_define("before_placing", on)
         self.before_choice = _that_define("before_choice", on)
         self.must_wait = _that_define("must_wait", on)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from gateway.core import events
 from gateway.core.config import CoreConfig, PlacementPolicy, QueueConfig
 from gateway.core.effects import Effect, EndRequest
+from gateway.core.features.limits.feature import limits_of
 from gateway.core.goodput import Promise
 from gateway.core.limits_config import LimitScope
 from gateway.core.sharing_config import ClassesConfig, InteractiveConfig, TenantConfig
@@ -169,7 +170,7 @@ def test_who_was_turned_away_by_a_limit_counts_as_refused_and_a_look_at_what_is_
 def test_who_is_turned_away_for_being_late_has_taken_nothing_of_its_limits() -> None:
     own = TenantConfig(requests_per_minute=60, limit_scope=LimitScope.GATEWAY)
     one = drip(replace(PROMISED, tenants={TenantName("default"): own}), waiting=40)
-    (before,) = one.core.limits.rooms(TenantName("default"), one.now_ns)
+    (before,) = limits_of(one.core).rooms(TenantName("default"), one.now_ns)
     assert last(one.ask("late")).outcome == "rejected_deadline"
-    (after,) = one.core.limits.rooms(TenantName("default"), one.now_ns)
+    (after,) = limits_of(one.core).rooms(TenantName("default"), one.now_ns)
     assert after.remaining == before.remaining

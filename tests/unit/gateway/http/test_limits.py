@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.limits import Room
-from gateway.core.tenant_meter import LimitKind
+from gateway.core.limits_config import LimitKind, Room
 from gateway.core.vocabulary import TenantName
 from gateway.http.limits import Bucket, Exceeded, KeyMeter, Limit, Meters, format_reset, rate_headers
 from gateway.request.callers import ClientKey, KeyId, KeyLimits

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
+from gateway.core.features.limits.feature import limits_of
 from gateway.core.vocabulary import TenantName
 from gateway.records.limit_metrics import BudgetLevels, LimitLevels
 from gateway.records.tenant_labels import OTHER
@@ -13,7 +14,7 @@ def test_limits_and_shares_of_tenants_that_ask() -> None:
     one = desk(config=limited(concurrency_max=6, tokens_per_minute=9000), peers=[peer_spec("gw-eu", EU)])
     heard(one, "gw-eu", EU)
     registry = CollectorRegistry()
-    registry.register(LimitLevels(one.core.limits, str))
+    registry.register(LimitLevels(limits_of(one.core), str))
     assert registry.get_sample_value("nightside_tenant_limits_counted") == 0
     asked(one)
     value = registry.get_sample_value
@@ -32,7 +33,7 @@ def test_one_that_may_not_be_named_has_no_series() -> None:
     def label(_: TenantName) -> str:
         return OTHER
 
-    registry.register(LimitLevels(one.core.limits, label))
+    registry.register(LimitLevels(limits_of(one.core), label))
     asked(one)
     assert registry.get_sample_value("nightside_tenant_limit", {"tenant": OTHER, "limit": "concurrency"}) is None
 

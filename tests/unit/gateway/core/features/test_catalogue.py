@@ -15,7 +15,7 @@ from gateway.core.decode.predictors.arrays import SurvivalArrays
 from gateway.core.features.catalogue import features_of
 from gateway.core.features.disaggregated import Disaggregated
 from gateway.core.features.lengths.feature import PoolsByLength
-from gateway.core.features.limits import LimitTenants
+from gateway.core.features.limits.feature import Limits
 from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices import PricesInForce
 from gateway.core.features.resume import Resume
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[5]
 OWN: dict[type[Feature], list[events.Event]] = {
     PoolsByLength: [events.TokenBudgetRestored(events.TokenBudgetSnapshot())],
     Resume: [],
-    LimitTenants: [events.TokensSettled(RequestId("a"), 1)],
+    Limits: [events.TokensSettled(RequestId("a"), 1)],
     Shadow: [],
     Disaggregated: [
         events.ArtifactReady(PoolName("pd"), "", 0),

@@ -5,18 +5,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.shares import SlowGrowth, shares_of
+from gateway.core.features.limits.shares import SlowGrowth, shares_of
+from gateway.core.features.limits.token_bucket import TokenBucket
+from gateway.core.limits_config import LimitKind
 from gateway.core.sharing_config import TenantConfig
-from gateway.core.token_bucket import TokenBucket
-from gateway.core.vocabulary import PlaceRule, TenantName, TenantUse, Word
+from gateway.core.vocabulary import PlaceRule, TenantName, TenantUse
 
 _MINUTE_NS: Final = 60_000_000_000
-
-
-class LimitKind(Word):
-    CONCURRENCY = "concurrency"
-    REQUESTS = "requests"
-    TOKENS = "tokens"
 
 
 class Divided:

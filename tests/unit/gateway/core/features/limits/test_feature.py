@@ -12,10 +12,11 @@ import pytest
 from gateway.core import events
 from gateway.core.config import CoreConfig
 from gateway.core.effects import PublishLoad
+from gateway.core.features.limits.feature import limits_of
+from gateway.core.features.limits.tenant_meter import Divided, TenantMeter
 from gateway.core.limits_config import LimitScope, SharesConfig
 from gateway.core.residency import TenantPolicy
 from gateway.core.sharing_config import DEFAULT_TENANT, TenantConfig
-from gateway.core.tenant_meter import Divided, TenantMeter
 from gateway.core.vocabulary import LegResult, Outcome, PeerObservation, PeerSpec, RequestId, TenantName, TenantUse
 from gateway.peers.codec import read_load
 from tests.hostile.peers import beat
@@ -65,7 +66,7 @@ def listen(one: Desk, duration_ns: int) -> None:
 
 
 def concurrency(one: Desk) -> Divided:
-    meter = one.core.limits.meter_of(TENANT)
+    meter = limits_of(one.core).meter_of(TENANT)
     assert meter is not None
     assert meter.concurrency is not None
     return meter.concurrency
@@ -96,7 +97,7 @@ class TestALiar:
         self.lie(one, case)
         ends = [asked(one, tokens=10)]
         for _ in range(5):
-            meter = one.core.limits.meter_of(TENANT)
+            meter = limits_of(one.core).meter_of(TENANT)
             assert meter is not None
             floors = {kind: int(limit.limit * 0.2) // 3 for kind, limit in meter.limits()}
             assert all(floors[kind] <= limit.share <= limit.limit for kind, limit in meter.limits())
@@ -107,11 +108,11 @@ class TestALiar:
     def test_nobody_else_is_known_or_let_in_or_kept_out_by_it(self, case: UseCase) -> None:
         one = with_peers(limited(**LIMITS), peer_spec("eu-1", EU), peer_spec(*HONEST))
         self.hear(one, case, 5 * SECOND)
-        assert len(one.core.limits) == 0
+        assert len(limits_of(one.core)) == 0
         assert all(
             asked(one, tenant=TenantName(each.tenant.strip() + "x"), tokens=10) is None for each in case.uses[:9]
         )
-        assert one.core.limits.told == ()
+        assert limits_of(one.core).told == ()
 
     def test_once_it_is_gone_all_of_the_limit_is_had_again(self, case: UseCase) -> None:
         one = with_peers(limited(**LIMITS), peer_spec("eu-1", EU), peer_spec(*HONEST))
@@ -168,7 +169,7 @@ class TestWithoutOthers:
         one.finish("a")
         one.tell(events.TokensSettled(RequestId("a"), 100))
         assert asked(one, tokens=600) is None
-        assert not one.core.limits.is_charged(RequestId("a"))
+        assert not limits_of(one.core).is_charged(RequestId("a"))
 
     def test_a_client_is_told_the_earliest_time_at_which_its_request_could_pass(self) -> None:
         """Tokens reserved for a running request may be refunded; used tokens return only with time."""
@@ -210,26 +211,26 @@ class TestWithoutOthers:
     def test_a_tenant_without_limits_leaves_no_trace(self) -> None:
         one = alone(CoreConfig(tenants={OTHER: TenantConfig(concurrency_max=1)}))
         assert [asked(one) for _ in range(50)] == [None] * 50
-        assert len(one.core.limits) == 0
-        assert one.core.limits.told == ()
+        assert len(limits_of(one.core)) == 0
+        assert limits_of(one.core).told == ()
 
     def test_what_was_turned_away_for_another_reason_has_taken_nothing(self) -> None:
         one = alone(limited(requests_per_minute=1))
         one.tell(events.DrainRequested())
         assert asked(one).outcome is Outcome.REJECTED_DRAINING  # type: ignore[union-attr]
-        assert one.core.limits.meter_of(TENANT) is None
+        assert limits_of(one.core).meter_of(TENANT) is None
 
     def test_a_forward_counts_where_it_came_in_and_not_here(self) -> None:
         one = with_peers(limited(concurrency_max=3))
         one.tell(forward("theirs"))
         assert "theirs" in one.core.requests
-        assert one.core.limits.meter_of(TENANT) is None
+        assert limits_of(one.core).meter_of(TENANT) is None
         assert [asked(one) is None for _ in range(2)] == [True, False]
 
     def test_a_request_that_ends_after_its_limits_were_lifted_is_counted_out(self) -> None:
         one = alone(limited(concurrency_max=2))
         one.tell(events.RequestArrived(profile("q", tenant=TENANT), one.now_ns + 60 * SECOND))
-        meter = one.core.limits.meter_of(TENANT)
+        meter = limits_of(one.core).meter_of(TENANT)
         assert meter is not None
         assert meter.running == 1
         one.tell(events.ConfigApplied(CoreConfig()))
@@ -256,7 +257,7 @@ class TestWithoutOthers:
             asked(one, tenant=TenantName(f"t{number}"), request_id=f"r{number}")
             one.first_token(f"r{number}")
             one.finish(f"r{number}")
-        assert len(one.core.limits) == 3
+        assert len(limits_of(one.core)) == 3
         assert asked(one, tenant=TenantName("busy")) is not None
 
     def test_who_asks_for_nothing_is_forgotten_and_nobody_is_woken_for_it(self) -> None:
@@ -265,7 +266,7 @@ class TestWithoutOthers:
         one.first_token("a")
         one.finish("a")
         one.wait(20 * SECOND)
-        assert list(one.core.limits) == []
+        assert list(limits_of(one.core)) == []
         assert one.core.next_wakeup_ns() is None or one.core.next_wakeup_ns() > one.now_ns + 900 * MS  # type: ignore[operator]
 
 
@@ -440,13 +441,13 @@ class TestWhatIsTold:
         for name in names:
             asked(one, tenant=name)
         one.wait(200 * MS)
-        assert [each.tenant for each in one.core.limits.told] == ["t0", "t1"]
-        assert one.core.limits.untold == 4
+        assert [each.tenant for each in limits_of(one.core).told] == ["t0", "t1"]
+        assert limits_of(one.core).untold == 4
 
     def test_rounds_are_rarer_where_more_is_to_be_divided(self) -> None:
         config = CoreConfig(tenants={DEFAULT_TENANT: TenantConfig(concurrency_max=3)})
         one = with_peers(config)
-        limits = one.core.limits
+        limits = limits_of(one.core)
 
         def ask(request_id: str, tenant: str) -> None:
             meter = limits.enter(profile(request_id, prompt="", tenant=TenantName(tenant)), one.now_ns)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.shares import SlowGrowth, floor_of, shares_of
+from gateway.core.features.limits.shares import SlowGrowth, floor_of, shares_of
 
 
 class TestFloors:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core.features.limits.tenant_meter import TenantMeter, demand_of
+from gateway.core.limits_config import LimitKind
 from gateway.core.sharing_config import TenantConfig
-from gateway.core.tenant_meter import LimitKind, TenantMeter, demand_of
 from gateway.core.vocabulary import TenantName, TenantUse
 
 SECOND = 1_000_000_000

@@ -13,19 +13,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.core.config import CoreConfig
-from gateway.core.limits_config import LimitScope
-from gateway.core.peers import Peers, PeerState
-from gateway.core.requests import Rejected, RequestState
+from gateway.core.effects import EndRequest
+from gateway.core.events import Event, ForwardArrived, RequestArrived, TokensSettled
+from gateway.core.features.limits.shares import floor_of
+from gateway.core.features.limits.tenant_meter import Divided, TenantMeter, demand_of
+from gateway.core.kernel.feature import Feature
+from gateway.core.kernel.kernel import Kernel
+from gateway.core.limits_config import TRY_AGAIN_NS, LimitKind, LimitScope, Room
+from gateway.core.peers import PeerState
+from gateway.core.requests import Phase, Rejected, RequestState
 from gateway.core.residency import ResidencyPolicy, processing_rule
-from gateway.core.shares import floor_of
 from gateway.core.sharing_config import DEFAULT_TENANT, TenantConfig
-from gateway.core.tenant_meter import Divided, LimitKind, TenantMeter, demand_of
-from gateway.core.timers import Timer, TimerKind, Timers
+from gateway.core.timers import Timer, TimerKind
 from gateway.core.vocabulary import (
     GatewayId,
     Outcome,
     PeerObservation,
-    Place,
     RequestId,
     RequestProfile,
     TenantName,
@@ -33,35 +36,21 @@ from gateway.core.vocabulary import (
 )
 
 _MINUTE_NS: Final = 60_000_000_000
-TRY_AGAIN_NS: Final = 1_000_000_000
-"""Retry-after where the end of another request may make room, at a time that is not known."""
 _BYTES_PER_TOKEN: Final = 4
 _FORGOTTEN_NS: Final = 2 * _MINUTE_NS
 """Time after which an idle tenant without a debt is forgotten; its buckets are full by then anyway."""
 _ROUND_MAX: Final = 512
 """Tenants with demand per publish interval of a round's period: with more, rounds are that many times rarer."""
-METER: Final = "limits"
+_METER: Final = "limits"
 """Name of the part of a request that is its tenant's meter."""
-TIMER: Final = "limits"
+_TIMER: Final = "limits"
 """Name of the timer of rounds."""
 _NO_USES: Final[dict[TenantName, TenantUse]] = {}
 
 
-@dataclass(slots=True)
-class Room:
-    """Remainder of a limit per minute at this gateway."""
-
-    kind: LimitKind
-    limit: int
-    """Limit of all gateways together."""
-    remaining: int
-    reset_ns: int
-    """Time until this gateway's share of the limit is full again."""
-
-
 def meter_of_request(request: RequestState) -> TenantMeter | None:
     """Meter that counts a request as running; None: its tenant has no limits, or it is a forward."""
-    meter = None if request.parts is None else request.parts.get(METER)
+    meter = None if request.parts is None else request.parts.get(_METER)
     return meter if isinstance(meter, TenantMeter) else None
 
 
@@ -80,29 +69,28 @@ class _Divider:
     since."""
 
 
-class Limits:
-    """Limits of all tenants at one gateway."""
+class Limits(Feature):
+    """Limits of all tenants at one gateway, applied to clients' requests. A forward counts where it arrived first."""
 
-    def __init__(
-        self, gateway_id: GatewayId, place: Place, peers: Peers, timers: Timers, policy: ResidencyPolicy
-    ) -> None:
-        self.policy = policy
+    def __init__(self, core: Kernel) -> None:
+        self._core = core
+        self._policy = core.policy
         self.told: tuple[TenantUse, ...] = ()
         """Tenants' use for the next heartbeat."""
         self.version = 0
         """Version of what is told."""
         self.untold = 0
         """Tenants with demand that are left out of heartbeats."""
-        self._gateway_id = gateway_id
-        self._place = place
-        self._peers = peers
-        self._timers = timers
-        self._timer = Timer(TimerKind.FEATURE, TIMER)
+        self._gateway_id, self._place = core.gateway_id, core.place
+        self._peers, self._timers = core.peers, core.timers
+        self._timer = Timer(TimerKind.FEATURE, _TIMER)
         self._config = CoreConfig()
         self._tenants: dict[TenantName, TenantConfig] = {}
         self._default: TenantConfig | None = None
-        self.is_on = False
+        self._is_on = False
         """True if some tenant has limits."""
+        self._entered: TenantMeter | None = None
+        """Meter of the request that is being admitted."""
         self._meters: dict[TenantName, TenantMeter] = {}
         """Meters by tenant, the tenant that became active last at the end."""
         self._active: dict[TenantName, TenantMeter] = {}
@@ -114,13 +102,22 @@ class Limits:
         self._heard: dict[GatewayId, tuple[tuple[TenantUse, ...], dict[TenantName, TenantUse]]] = {}
         """Last uses reported by each peer, also by tenant."""
 
+    def is_on(self) -> bool:
+        return self._is_on
+
     # Changes
 
-    def configure(self, config: CoreConfig, now_ns: int) -> None:
+    def take_in(self, event: Event, now_ns: int, /) -> bool:
+        if not isinstance(event, TokensSettled):
+            return False
+        self._settle(event.request_id, event.tokens, now_ns)
+        return True
+
+    def configure(self, config: CoreConfig, now_ns: int, /) -> None:
         self._config = config
         self._tenants = {name: each for name, each in config.tenants.items() if name != DEFAULT_TENANT}
         self._default = config.tenants.get(DEFAULT_TENANT)
-        self.is_on = any(each.has_limits for each in config.tenants.values())
+        self._is_on = any(each.has_limits for each in config.tenants.values())
         for tenant, meter in list(self._meters.items()):
             followed = self._config_of(tenant)
             if followed is None:
@@ -132,7 +129,14 @@ class Limits:
         if self._active:
             self.round(now_ns)
 
-    def assigned(self, now_ns: int) -> None:
+    def apply_policy(self, policy: ResidencyPolicy, /) -> None:
+        self._policy = policy
+
+    def wake(self, timer: str, now_ns: int, /) -> None:
+        if timer == _TIMER:
+            self.round(now_ns)
+
+    def assigned(self, now_ns: int, /) -> None:
         """Take in a new set of peers."""
         known, self._known_ns = self._known_ns, {}
         for state in self._peers:
@@ -140,10 +144,32 @@ class Limits:
             self._known_ns[gateway_id] = known.get(gateway_id, now_ns)
         self._heard = {each: heard for each, heard in self._heard.items() if each in self._known_ns}
 
+    def reject(self, profile: RequestProfile, now_ns: int, /) -> Rejected | None:
+        """Reject a request beyond its tenant's limits; any other is counted from here on."""
+        assert self._entered is None, "the request before was admitted or rejected"
+        meter = self.enter(profile, now_ns)
+        if isinstance(meter, Rejected):
+            return meter
+        self._entered = meter
+        return None
+
+    def admitted(self, request: RequestState, event: RequestArrived | ForwardArrived, now_ns: int, /) -> None:  # noqa: ARG002
+        meter, self._entered = self._entered, None
+        if meter is not None:
+            request.keep(_METER, meter)
+
+    def ends(self, request: RequestState, end: EndRequest, now_ns: int, /) -> None:
+        if request.parts is None:
+            return
+        meter = meter_of_request(request)
+        if meter is not None:
+            was_turned_away = not request.attempts and end.outcome.startswith("rejected_")
+            meter.leave(now_ns, was_turned_away=was_turned_away)
+
     def enter(self, profile: RequestProfile, now_ns: int) -> TenantMeter | Rejected | None:
         """Admit a client's request and return its tenant's meter, which counts it as running and must be told of its
         end. None: the tenant has no limits. Rejected: the request is rejected."""
-        if not self.is_on or profile.is_control:
+        if not self._is_on or profile.is_control:
             return None
         config = self._config_of(profile.tenant)
         if config is None:
@@ -170,7 +196,7 @@ class Limits:
         """True if tokens are reserved for the request, so that its use is to be settled."""
         return request_id in self._charged
 
-    def settle(self, request_id: RequestId, tokens: int, now_ns: int) -> None:
+    def _settle(self, request_id: RequestId, tokens: int, now_ns: int) -> None:
         """Replace the tokens reserved for a request by those it used."""
         charged = self._charged.pop(request_id, None)
         if charged is None:
@@ -204,6 +230,12 @@ class Limits:
 
     # Queries
 
+    def told_version(self) -> int:
+        return self.version
+
+    def uses(self) -> tuple[TenantUse, ...]:
+        return self.told
+
     def __iter__(self) -> Iterator[TenantMeter]:
         """Meters of the tenants with demand."""
         return iter(self._active.values())
@@ -217,7 +249,7 @@ class Limits:
 
     def rooms(self, tenant: TenantName, now_ns: int) -> list[Room]:
         """Remainders of the tenant's requests and tokens per minute at this gateway; empty without such limits."""
-        meter = self._meters.get(tenant) if self.is_on else None
+        meter = self._meters.get(tenant) if self._is_on else None
         if meter is None:
             return []
         pairs = (
@@ -229,6 +261,22 @@ class Limits:
             for kind, limit, bucket in pairs
             if limit is not None and bucket is not None
         ]
+
+    def invariants(self) -> Iterator[tuple[str, bool, str]]:
+        under_way: dict[int, int] = {}
+        for request in self._core.requests.values():
+            meter = meter_of_request(request)
+            if meter is not None and request.phase is not Phase.ENDED:
+                under_way[id(meter)] = under_way.get(id(meter), 0) + 1
+                is_own = request.origin_gateway_id is None
+                yield "a forward counts where it came in", is_own, request.request_id
+        for meter in self:
+            counted = under_way.get(id(meter), 0)
+            yield (
+                "what a tenant has under way are its requests that have not ended",
+                meter.running == counted,
+                f"{meter.tenant}: {meter.running} counted, {counted} under way",
+            )
 
     # Inside
 
@@ -335,14 +383,14 @@ class Limits:
         scope = meter.config.limit_scope
         if scope is LimitScope.GATEWAY:
             return None
-        key = scope, meter.tenant if meter.tenant in self.policy.tenants else None
+        key = scope, meter.tenant if meter.tenant in self._policy.tenants else None
         if key not in known:
             known[key] = self._make_divider(scope, meter.tenant, now_ns)
         return known[key]
 
     def _make_divider(self, scope: LimitScope, tenant: TenantName, now_ns: int) -> _Divider | None:
         """Divider of a tenant's limits among the gateways in places that may know of the tenant; None without any."""
-        rule = processing_rule(self.policy, tenant)
+        rule = processing_rule(self._policy, tenant)
         members = sorted(
             [
                 (state.spec.gateway_id, state)
@@ -400,7 +448,7 @@ class Limits:
         self.untold = max(0, len(meters) - told_max)
         if self.untold:
             meters.sort(key=lambda each: (-each.pressure, each.tenant))
-        policy = self.policy
+        policy = self._policy
         told = tuple([each.use(window_ns, processing_rule(policy, each.tenant)) for each in meters[:told_max]])
         if told != self.told:
             self.told = told
@@ -436,3 +484,8 @@ def _of(limit: Divided) -> str:
     if limit.share == limit.limit:
         return f" (limit {limit.limit})"
     return f" (limit {limit.limit}, of which this gateway's share is {limit.share} at present)"
+
+
+def limits_of(core: Kernel) -> Limits:
+    """Feature of a core that was made with it."""
+    return next(each for each in core.features if isinstance(each, Limits))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.core.token_bucket import TokenBucket
+from gateway.core.features.limits.token_bucket import TokenBucket
 
 SECOND = 1_000_000_000
 

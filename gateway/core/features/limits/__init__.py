@@ -1,0 +1,1 @@
+"""Tenants' limits, kept jointly by gateways that share no store."""
