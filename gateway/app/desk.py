@@ -15,9 +15,10 @@ from gateway.app.reload import PolicyPart
 from gateway.config.orders import Orders
 from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
-from gateway.core.description import decode_figures_of, describe, gauges_of, sharing_of
+from gateway.core.description import describe, gauges_of, sharing_of
 from gateway.core.effects import EndRequest
 from gateway.core.events import ConfigApplied, PolicyApplied, PricesChanged, TokensSettled
+from gateway.core.features.disaggregated import disaggregated
 from gateway.core.features.lengths.feature import pools_by_length
 from gateway.core.features.limits.feature import limits_of
 from gateway.core.gateway_core import GatewayCore
@@ -146,7 +147,7 @@ class Desk:
         """Register the figures of the core and the audit log that are read at each scrape."""
         core, clock, registry = self.core, self.clock, self.metrics.registry
         registry.register(AuditLevels(self.audit))
-        registry.register(DecodeLevels(lambda: decode_figures_of(core, clock.now_ns())))
+        registry.register(DecodeLevels(lambda: disaggregated(core).figures(clock.now_ns())))
         registry.register(PoolLevels(pools_by_length(core).figures))
         registry.register(ThresholdLevels(pools_by_length(core).tuning))
         registry.register(PriceLevels(self.prices))

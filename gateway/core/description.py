@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.core.decode.admissions import DecodeFigures
-from gateway.core.decode_pools import DecodePool
 from gateway.core.goodput import Promise
+from gateway.core.kernel.kernel import Kernel
 from gateway.core.peers import Peers, PeerState
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.replicas import ReplicaState
@@ -15,7 +14,6 @@ from gateway.core.state import GatewayState
 from gateway.core.vocabulary import (
     GatewayId,
     ModelName,
-    PoolName,
     ReplicaId,
     ServiceClass,
     Standing,
@@ -142,12 +140,7 @@ def gauges_of(core: GatewayState, now_ns: int) -> CoreGauges:
     )
 
 
-def decode_figures_of(core: GatewayState, now_ns: int) -> dict[PoolName, DecodeFigures]:
-    """Figures of each disaggregated pool, by name."""
-    return {pool.spec.name: pool.tier.figures(now_ns) for pool in core.decode_pools}
-
-
-def describe(core: GatewayState, now_ns: int) -> dict[str, object]:
+def describe(core: Kernel, now_ns: int) -> dict[str, object]:
     """Whole state of a gateway as JSON-ready values."""
     return {
         "gateway": core.gateway_id,
@@ -163,16 +156,15 @@ def describe(core: GatewayState, now_ns: int) -> dict[str, object]:
         "overflow": core.config.placement.overflow,
         "overflow_by_model": dict(core.config.placement.overflow_by_model),
         "requests": len(core.requests),
-        "stored_responses": len(core.stored_responses),
         "queue": {"length": len(core.waiting), "by_model": core.waiting.lengths()},
         "replicas": [_describe_replica(state, core, now_ns) for state in core.replicas],
         "peers": [_describe_peer(state, core.peers, now_ns) for state in core.peers],
         "pools": _describe_pools(core),
-        "decode_pools": [_describe_pool(pool, now_ns) for pool in core.decode_pools],
         "prefix_index": {
             "replicas": _describe_index(core.placer.replica_index),
             "peers": _describe_index(core.placer.peer_index),
         },
+        **{name: part for feature in core.features for name, part in feature.describe(now_ns).items()},
     }
 
 
@@ -221,31 +213,6 @@ def _describe_pools(core: GatewayState) -> list[dict[str, object]]:
         }
         for (model, pool), capacity in told.items()
     ]
-
-
-def _describe_pool(pool: DecodePool, now_ns: int) -> dict[str, object]:
-    figures = pool.tier.figures(now_ns)
-    return {
-        "name": pool.spec.name,
-        "connector": pool.spec.connector,
-        "in_prefill": pool.in_prefill,
-        "pooled": figures.pooled,
-        "oldest_age_ms": figures.oldest_age_ns / 1e6,
-        "dispatched": figures.dispatched,
-        "running": figures.running,
-        "free_slots": figures.free_slots,
-        "groups": [
-            {
-                "name": group.name,
-                "workers": group.workers,
-                "free_slots": group.free_slots,
-                "load_max": group.load_max,
-                "imbalance": group.imbalance,
-                "seat": pool.tier.seats.seat_of(group.name),
-            }
-            for group in figures.groups
-        ],
-    }
 
 
 def _describe_peer(state: PeerState, peers: Peers, now_ns: int) -> dict[str, object]:

@@ -244,7 +244,7 @@ class Intake:
     ) -> RequestClass:
         """Class of a request, which it shares with those that may go to exactly the same targets. `origin`: place
         where a forward arrived first. `size`: where the model's pools are told apart by it."""
-        pinned = self._core.stored_responses.get(profile.follows) if profile.follows else None
+        pinned = self._core.pinned(profile.follows) if profile.follows else None
         fresh = self._class_for(
             profile.model,
             rule,
@@ -282,7 +282,7 @@ class Intake:
         why. None: no gateway serves any. For a request that follows a stored response, the models of that response's
         target are preferred."""
         rule = self._rule_for(tenant, process)
-        pinned = self._core.stored_responses.get(follows) if follows else None
+        pinned = self._core.pinned(follows) if follows else None
         if pinned is not None:
             names = [name for name in names if self._serves_at(pinned, name)] or names
         classes = [self._class_for(name, rule, _NO_HOPS) for name in names]

@@ -16,9 +16,8 @@ from gateway.core.placement.policy import PlugIns
 from gateway.core.replicas import Replicas
 from gateway.core.requests import RequestClass, RequestState, Size
 from gateway.core.residency import ResidencyPolicy, closed_policy
-from gateway.core.stored_responses import StoredResponses
 from gateway.core.timers import Timers
-from gateway.core.vocabulary import ControlVersion, GatewayId, ModelName, Place, RequestId, RequestProfile
+from gateway.core.vocabulary import ControlVersion, GatewayId, ModelName, Place, RequestId, RequestProfile, Target
 
 
 class GatewayState:
@@ -55,7 +54,6 @@ class GatewayState:
         self.decode_pools = DecodePools(self.config.decode, self.replicas, self.timers, random.Random(seed))
         self.drains = Drains()
         self.goodput = Goodput()
-        self.stored_responses = StoredResponses(self.config.placement.stored_responses_max)
 
     def _homes(self) -> int:
         """Mask of the replicas that some request is held for."""
@@ -76,6 +74,10 @@ class GatewayState:
 
     def size_of(self, profile: RequestProfile) -> Size | None:
         """Size of a request, where pools are told apart by it."""
+        raise NotImplementedError
+
+    def pinned(self, follows: str) -> Target | None:
+        """Only target that can serve what follows from this key; None: it is not known."""
         raise NotImplementedError
 
     def longest_of(self, request_class: RequestClass) -> int | None:

@@ -9,7 +9,7 @@ from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices import PricesInForce
 from gateway.core.features.resume import Resume
 from gateway.core.features.shadow import Shadow
-from gateway.core.features.stored_responses import FollowStoredResponses
+from gateway.core.features.stored_responses import StoredResponses
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 
@@ -22,7 +22,7 @@ def features_of(core: Kernel) -> list[Feature]:
         Limits(core),
         Shadow(core),
         Disaggregated(core),
-        FollowStoredResponses(core),
+        StoredResponses(core),
         Lockdown(core),
         PricesInForce(core),
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from gateway.core.config import CoreConfig
-from gateway.core.decode.admissions import Admission
+from gateway.core.decode.admissions import Admission, DecodeFigures
 from gateway.core.decode.predictors.history import History
 from gateway.core.decode_pools import DecodePool
 from gateway.core.effects import SampleProgress
@@ -29,6 +29,7 @@ from gateway.core.vocabulary import (
     LegResult,
     LegRole,
     PlacementReason,
+    PoolName,
     PoolSpec,
     ReplicaObservation,
     ReplicaRole,
@@ -226,6 +227,13 @@ class Disaggregated(Feature):
         assert attempt.pool is not None, "it is in one"
         return f"pool {attempt.pool.spec.name} is not this gateway's any more"
 
+    def describe(self, now_ns: int, /) -> dict[str, object]:
+        return {"decode_pools": [_describe(pool, now_ns) for pool in self._pools]}
+
+    def figures(self, now_ns: int) -> dict[PoolName, DecodeFigures]:
+        """Figures of each disaggregated pool, by name."""
+        return {pool.spec.name: pool.tier.figures(now_ns) for pool in self._pools}
+
     def invariants(self) -> Iterator[tuple[str, bool, str]]:
         pools = list(self._pools)
         if not pools:
@@ -260,3 +268,33 @@ def _alive_in(pool: DecodePool, attempts: list[AttemptState]) -> tuple[int, int,
     ]
     reading = legs.count(LegRole.PREFILL) if pool.is_sequential else 0
     return reading, sum(attempt.is_between_legs for attempt in ours), legs.count(LegRole.DECODE)
+
+
+def _describe(pool: DecodePool, now_ns: int) -> dict[str, object]:
+    figures = pool.tier.figures(now_ns)
+    return {
+        "name": pool.spec.name,
+        "connector": pool.spec.connector,
+        "in_prefill": pool.in_prefill,
+        "pooled": figures.pooled,
+        "oldest_age_ms": figures.oldest_age_ns / 1e6,
+        "dispatched": figures.dispatched,
+        "running": figures.running,
+        "free_slots": figures.free_slots,
+        "groups": [
+            {
+                "name": group.name,
+                "workers": group.workers,
+                "free_slots": group.free_slots,
+                "load_max": group.load_max,
+                "imbalance": group.imbalance,
+                "seat": pool.tier.seats.seat_of(group.name),
+            }
+            for group in figures.groups
+        ],
+    }
+
+
+def disaggregated(core: Kernel) -> Disaggregated:
+    """Feature of a core that was made with it."""
+    return next(each for each in core.features if isinstance(each, Disaggregated))

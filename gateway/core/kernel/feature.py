@@ -25,7 +25,7 @@ from gateway.core.requests import (
     Size,
 )
 from gateway.core.residency import ResidencyPolicy
-from gateway.core.vocabulary import PoolChoice, PoolSpec, ReplicaObservation, RequestProfile, TenantUse
+from gateway.core.vocabulary import PoolChoice, PoolSpec, ReplicaObservation, RequestProfile, Target, TenantUse
 
 
 class Feature(LegPlanner):
@@ -76,6 +76,10 @@ class Feature(LegPlanner):
     def longest_of(self, request_class: RequestClass, /) -> int | None:  # noqa: ARG002
         """Tokens of the longest request that any pool takes to which requests of this class may go; None: this feature
         does not tell."""
+        return None
+
+    def pinned(self, follows: str, /) -> Target | None:  # noqa: ARG002
+        """Only target that can serve a request that follows from this key; None: this feature does not know it."""
         return None
 
     def admitted(self, request: RequestState, event: RequestArrived | ForwardArrived, now_ns: int, /) -> None:
@@ -153,6 +157,10 @@ class Feature(LegPlanner):
         """Take in the end of a request, and complete the effect that tells of it, before the driver sees it. The hook
         is called whether or not the feature is on: requests outlive the settings under which they arrived."""
 
+    def describe(self, now_ns: int, /) -> dict[str, object]:  # noqa: ARG002
+        """Own part of the gateway's state, as JSON-ready values by name. Asked whether or not the feature is on."""
+        return {}
+
     def invariants(self) -> Iterator[tuple[str, bool, str]]:
         """What must hold of the feature's own books after every event: the statement, whether it holds, and what was
         seen. Only checkers call it, whether or not the feature is on."""
@@ -176,6 +184,7 @@ class Hooks:
         "newcomer_waits",
         "observe",
         "on_order",
+        "pinned",
         "plan_legs",
         "pool_choice",
         "pools_changed",
@@ -191,6 +200,7 @@ class Hooks:
         self.observe = _that_define("observe", on)
         self.reject = _that_define("reject", on)
         self.size_of = _that_define("size_of", on)
+        self.pinned = _that_define("pinned", on)
         self.longest_of = _that_define("longest_of", on)
         self.admitted = _that_define("admitted", on)
         self.pools_changed = _that_define("pools_changed", on)

@@ -22,6 +22,7 @@ from gateway.core.vocabulary import (
     RequestId,
     RequestProfile,
     ServiceClass,
+    Target,
     TargetKind,
 )
 
@@ -45,6 +46,13 @@ class Kernel(GatewayState):
             size = feature.size_of(profile)
             if size is not None:
                 return size
+        return None
+
+    def pinned(self, follows: str) -> Target | None:
+        for feature in self.hooks.pinned:
+            target = feature.pinned(follows)
+            if target is not None:
+                return target
         return None
 
     def longest_of(self, request_class: RequestClass) -> int | None:

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-from gateway.core.stored_responses import StoredResponses, stored_response_key
-from gateway.core.vocabulary import ReplicaId, TenantName, replica_target
-
-A, B = replica_target(ReplicaId("a")), replica_target(ReplicaId("b"))
+from gateway.core.stored_responses import stored_response_key
+from gateway.core.vocabulary import TenantName
 
 
 def test_a_key_belongs_to_one_tenant_and_one_response() -> None:
@@ -16,14 +14,3 @@ def test_a_key_belongs_to_one_tenant_and_one_response() -> None:
 def test_a_key_shows_nothing_and_takes_any_text() -> None:
     assert "resp" not in stored_response_key(TenantName("acme"), "resp_1")
     assert stored_response_key(TenantName("acme"), "\ud800")
-
-
-def test_the_longest_unused_is_forgotten_first() -> None:
-    stored = StoredResponses(2)
-    stored.put("1", A)
-    stored.put("2", B)
-    assert stored.get("1") == A
-    stored.put("3", A)
-    assert (stored.get("1"), stored.get("2"), len(stored)) == (A, None, 2)
-    stored.configure(1)
-    assert (stored.get("3"), stored.get("1")) == (None, A)

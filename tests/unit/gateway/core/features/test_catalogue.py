@@ -20,7 +20,7 @@ from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices import PricesInForce
 from gateway.core.features.resume import Resume
 from gateway.core.features.shadow import Shadow
-from gateway.core.features.stored_responses import FollowStoredResponses
+from gateway.core.features.stored_responses import StoredResponses
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Features, Kernel
@@ -40,7 +40,7 @@ OWN: dict[type[Feature], list[events.Event]] = {
         events.PredictorFitted(PoolName("pd"), 0, SurvivalArrays((5,))),
         events.ProgressSampled(PoolName("pd"), ()),
     ],
-    FollowStoredResponses: [events.ResponseStored(RequestId("a"), 1, 1, "key")],
+    StoredResponses: [events.ResponseStored(RequestId("a"), 1, 1, "key")],
     Lockdown: [events.LockdownChanged(active=True, cut=False)],
     PricesInForce: [events.PricesChanged(Prices("EUR", "digest", ()))],
 }
@@ -108,7 +108,7 @@ WORDS_OF_FEATURES = {
     "resume": r"resum|poison|first_step",
     "limits": r"meter|limits|exceeded",
     "shadow": r"shadow",
-    "stored_responses": r"stored_response|ResponseStored",
+    "stored_responses": r"stored_response|ResponseStored|StoredResponse",
     "prices": r"price|carbon|currency",
 }
 """Words by which a feature would be named, for those whose core half is whole."""
