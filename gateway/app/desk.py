@@ -15,15 +15,15 @@ from gateway.app.reload import PolicyPart
 from gateway.config.orders import Orders
 from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
-from gateway.core.description import describe, gauges_of, sharing_of
+from gateway.core.description import decode_figures_of, describe, gauges_of, sharing_of
 from gateway.core.effects import EndRequest
-from gateway.core.events import ConfigApplied, PolicyApplied, PricesChanged, TokensSettled
-from gateway.core.features.disaggregated import disaggregated
-from gateway.core.features.lengths.feature import pools_by_length
-from gateway.core.features.limits.feature import limits_of
+from gateway.core.events import ConfigApplied, PolicyApplied, PricesChanged
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.limits_config import Room
 from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
+from gateway.features.catalogue import levels_of, parts_of
+from gateway.features.part import Surroundings
 from gateway.ground.clock import Clock
 from gateway.ground.descriptors import DescriptorWatch
 from gateway.ground.journal import JournalSettings
@@ -36,16 +36,13 @@ from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.finished import FinishedRequests, ServesModel
 from gateway.records.forward_rates import ForwardRates
 from gateway.records.journal import Header, Journal, new_header
-from gateway.records.limit_metrics import LimitLevels
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
-from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
 from gateway.records.price_metrics import PriceLevels
 from gateway.records.refusals import Refusals
 from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
-from gateway.request.usage import tokens_used
 from gateway.state.lockdown import Lockdown
 
 _SECOND_NS = 1_000_000_000
@@ -75,7 +72,6 @@ class Desk:
         self.board = LoadBoard()
         seed = secrets.randbits(63) if config.seed is None else config.seed
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
-        self._limits = limits_of(self.core)
         self.finished = FinishedRequests()
         requests: dict[RequestId, RequestRecord] = {}
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.core, requests)
@@ -112,6 +108,8 @@ class Desk:
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash, requests=requests)
+        self.parts = parts_of(Surroundings(config, self.core, self.driver.submit, log))
+        """Outer halves of the optional features."""
         self.driver.on_publish(lambda report: self.board.post(report, clock.now_ns()))
         self.policy = PolicyPart(
             config.policy_file, config.place, lambda policy: self.driver.submit(PolicyApplied(policy)), log
@@ -147,13 +145,12 @@ class Desk:
         """Register the figures of the core and the audit log that are read at each scrape."""
         core, clock, registry = self.core, self.clock, self.metrics.registry
         registry.register(AuditLevels(self.audit))
-        registry.register(DecodeLevels(lambda: disaggregated(core).figures(clock.now_ns())))
-        registry.register(PoolLevels(pools_by_length(core).figures))
-        registry.register(ThresholdLevels(pools_by_length(core).tuning))
+        registry.register(DecodeLevels(lambda: decode_figures_of(core, clock.now_ns())))
         registry.register(PriceLevels(self.prices))
+        for level in levels_of(core, self.metrics.tenant_label):
+            registry.register(level)
         self.metrics.follow_places(lambda: len(self._out_of_place))
         self.metrics.follow_sharing(lambda: sharing_of(core, clock.now_ns()))
-        registry.register(LimitLevels(self._limits, self.metrics.tenant_label))
 
     @property
     def journal(self) -> Journal | None:
@@ -209,6 +206,10 @@ class Desk:
         self.driver.tell_observers()
         return self.metrics.render()
 
+    def rooms(self, tenant: TenantName, now_ns: int) -> list[Room]:
+        """Remainders of a tenant's limits."""
+        return [room for part in self.parts for room in part.rooms(tenant, now_ns)]
+
     def state(self) -> dict[str, object]:
         self.driver.tell_observers()
         state = {**describe(self.core, self.clock.now_ns()), **self.decisions.describe()}
@@ -240,8 +241,8 @@ class Desk:
         be trusted afterwards."""
         try:
             self.finished.on_finished(profile, end, summary, record)
-            if self._limits.is_charged(profile.request_id):
-                self.driver.submit(TokensSettled(profile.request_id, tokens_used(profile, summary).total))
+            for part in self.parts:
+                part.finished(profile, end, summary)
         except Exception as error:  # noqa: BLE001 - any fault here stops this gateway
             self.driver.fail(error)
         finally:

@@ -37,9 +37,7 @@ from gateway.app.tracing import TracedGateway, requests_traced
 from gateway.config.orders import Orders
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
-from gateway.core.events import DrainLifted, DrainRequested, TokenBudgetRestored
-from gateway.core.features.lengths.feature import pools_by_length
-from gateway.core.features.limits.feature import limits_of
+from gateway.core.events import DrainLifted, DrainRequested
 from gateway.core.vocabulary import PoolKind, TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.ground.clock import Clock
@@ -73,7 +71,6 @@ from gateway.request.promises import Promises
 from gateway.request.relay import RelaySettings
 from gateway.security.tls import Certificates
 from gateway.state.lockdown import LockdownAnswer
-from gateway.state.token_budget import TokenBudgetKeeper
 from gateway.takeover.successor import Successor
 
 _SECOND_NS = 1_000_000_000
@@ -390,7 +387,7 @@ def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce
         contents=ContentReader(lambda: in_force.config.content, desk.core.has_thresholds, media_tokens),
         media_tokens=media_tokens,
         promises=Promises(lambda: desk.core.config),
-        rooms=limits_of(desk.core).rooms,
+        rooms=desk.rooms,
     ).make_app()
 
 
@@ -449,7 +446,8 @@ def _run_loops(
     for each in accounts.identities.counters.collectors():
         desk.metrics.registry.register(each)
     accounts.identities.run(loops)
-    _keep_token_budget(config, tenure, desk)
+    for part in desk.parts:
+        part.run(tenure)
     if desk.journal is not None:
         loops.run("journal", desk.journal.run)
     loops.run("event_loop_watch", desk.watch_loop)
@@ -459,16 +457,6 @@ def _run_loops(
     for holder in certificates.holders:
         desk.metrics.follow_certificate(holder.role, partial(certificates.left_s, holder))
     loops.run("certificate_expiry", ExpiryWatch(certificates.holders, desk.clock, desk.log).run)
-
-
-def _keep_token_budget(config: GatewayConfig, tenure: Tenure, desk: Desk) -> None:
-    if config.state.folder is None:
-        return
-    keeper = TokenBudgetKeeper(
-        config.gateway_id, config.state.folder, pools_by_length(desk.core).token_budget, desk.log
-    )
-    keeper.restore(lambda snapshot: desk.driver.submit(TokenBudgetRestored(snapshot)))
-    tenure.run("token_budget", partial(keeper.run, config.content.save_interval_ns))
 
 
 def _keeps_histories(config: GatewayConfig) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.core.decode.admissions import DecodeFigures
 from gateway.core.goodput import Promise
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.peers import Peers, PeerState
@@ -14,6 +15,7 @@ from gateway.core.state import GatewayState
 from gateway.core.vocabulary import (
     GatewayId,
     ModelName,
+    PoolName,
     ReplicaId,
     ServiceClass,
     Standing,
@@ -138,6 +140,11 @@ def gauges_of(core: GatewayState, now_ns: int) -> CoreGauges:
         held={state.spec.replica_id: core.waiting.held_for(state.slot) for state in core.replicas},
         rooms={state.spec.replica_id: state.room for state in core.replicas},
     )
+
+
+def decode_figures_of(core: GatewayState, now_ns: int) -> dict[PoolName, DecodeFigures]:
+    """Figures of each disaggregated pool, by name."""
+    return {pool.spec.name: pool.tier.figures(now_ns) for pool in core.decode_pools}
 
 
 def describe(core: Kernel, now_ns: int) -> dict[str, object]:

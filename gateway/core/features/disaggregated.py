@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from gateway.core.config import CoreConfig
-from gateway.core.decode.admissions import Admission, DecodeFigures
+from gateway.core.decode.admissions import Admission
 from gateway.core.decode.predictors.history import History
 from gateway.core.decode_pools import DecodePool
 from gateway.core.effects import SampleProgress
@@ -29,7 +29,6 @@ from gateway.core.vocabulary import (
     LegResult,
     LegRole,
     PlacementReason,
-    PoolName,
     PoolSpec,
     ReplicaObservation,
     ReplicaRole,
@@ -230,10 +229,6 @@ class Disaggregated(Feature):
     def describe(self, now_ns: int, /) -> dict[str, object]:
         return {"decode_pools": [_describe(pool, now_ns) for pool in self._pools]}
 
-    def figures(self, now_ns: int) -> dict[PoolName, DecodeFigures]:
-        """Figures of each disaggregated pool, by name."""
-        return {pool.spec.name: pool.tier.figures(now_ns) for pool in self._pools}
-
     def invariants(self) -> Iterator[tuple[str, bool, str]]:
         pools = list(self._pools)
         if not pools:
@@ -293,8 +288,3 @@ def _describe(pool: DecodePool, now_ns: int) -> dict[str, object]:
             for group in figures.groups
         ],
     }
-
-
-def disaggregated(core: Kernel) -> Disaggregated:
-    """Feature of a core that was made with it."""
-    return next(each for each in core.features if isinstance(each, Disaggregated))

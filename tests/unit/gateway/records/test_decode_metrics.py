@@ -3,7 +3,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from gateway.core import events
-from gateway.core.features.disaggregated import disaggregated
+from gateway.core.description import decode_figures_of
 from gateway.core.vocabulary import LegResult, RequestId
 from gateway.records.decode_metrics import DecodeLevels
 from tests.support.core import MS
@@ -13,7 +13,7 @@ from tests.support.disaggregated import leg_ended, pair, read, workers
 def test_a_pools_figures_are_told_by_pool_and_group() -> None:
     desk = pair(workers(decode=2))
     registry = CollectorRegistry()
-    registry.register(DecodeLevels(lambda: disaggregated(desk.core).figures(desk.now_ns)))
+    registry.register(DecodeLevels(lambda: decode_figures_of(desk.core, desk.now_ns)))
 
     def value(name: str, **more: str) -> float | None:
         return registry.get_sample_value(f"nightside_{name}", {"pool": "chat"} | more)

@@ -1,10 +1,10 @@
-"""Metrics of tenants' limits, and of budgets that gateways share. It decides nothing."""
+"""Metrics of tenants' limits. It decides nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.core.features.limits.feature import Limits
@@ -53,33 +53,4 @@ class LimitLevels(Collector):
             "nightside_tenant_limits_untold",
             "Tenants with limits that ask for something here and are left out of heartbeats.",
             value=self._limits.untold,
-        )
-
-
-class BudgetLevels(Collector):
-    """Collector that reads at each scrape how many reports on budgets were received."""
-
-    def __init__(self, words: Callable[[], int], not_kept: Callable[[], int], is_failing: Callable[[], bool]) -> None:
-        self._words = words
-        self._not_kept = not_kept
-        self._is_failing = is_failing
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(
-            "nightside_budgets_heard",
-            "Words of other gateways on budgets that are remembered: one for each gateway and budget.",
-            value=self._words(),
-        )
-        yield CounterMetricFamily(
-            "nightside_budgets_not_heard",
-            "Words of other gateways on budgets that did not count: of a day far from ours, or for want of room.",
-            value=self._not_kept(),
-        )
-        yield GaugeMetricFamily(
-            "nightside_usage_failing",
-            "1 while the file of what clients used cannot be read or written: budgets would not survive a restart.",
-            value=self._is_failing(),
         )

@@ -9,7 +9,7 @@ from gateway.core.config import ThresholdConfig
 from gateway.core.events import ConfigApplied, TooLong
 from gateway.core.features.lengths.feature import pools_by_length
 from gateway.core.vocabulary import Category, LegResult, ReplicaId, ReplicaObservation
-from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
+from gateway.features.lengths.metrics import PoolLevels, ThresholdLevels
 from tests.support.core import MODEL, MS, desk, profile
 from tests.support.pools import LONG, SHORT, ask, member, pooled
 

@@ -7,19 +7,17 @@ It builds an idle gateway core and shows no values.
 from __future__ import annotations
 
 from gateway.core.description import gauges_of, sharing_of
-from gateway.core.features.lengths.feature import pools_by_length
-from gateway.core.features.limits.feature import limits_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
+from gateway.features.catalogue import levels_of
 from gateway.ground.naming.counters import DnsCounters
 from gateway.ground.series import Described
 from gateway.ground.tokens.counters import TokenCounters
 from gateway.records.audit import AuditLevels
+from gateway.records.budget_metrics import BudgetLevels
 from gateway.records.control_metrics import ControlLevels
 from gateway.records.decode_metrics import DecodeLevels
-from gateway.records.limit_metrics import BudgetLevels, LimitLevels
 from gateway.records.metrics import Metrics
-from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
 from gateway.records.price_metrics import PriceLevels
 from gateway.records.scaling_metrics import ScalingMetrics
 
@@ -33,11 +31,10 @@ def catalogue() -> list[Described]:
     metrics.registry.register(AuditLevels(None))
     metrics.registry.register(ControlLevels(None))
     metrics.registry.register(DecodeLevels(dict))
-    metrics.registry.register(PoolLevels(pools_by_length(core).figures))
-    metrics.registry.register(ThresholdLevels(pools_by_length(core).tuning))
     metrics.registry.register(PriceLevels(None))
     metrics.follow_sharing(lambda: sharing_of(core, 0))
-    metrics.registry.register(LimitLevels(limits_of(core), str))
+    for level in levels_of(core, str):
+        metrics.registry.register(level)
     metrics.registry.register(BudgetLevels(int, int, bool))
     ScalingMetrics(metrics.registry, tuple)
     for each in (*DnsCounters().collectors(), *TokenCounters().collectors()):

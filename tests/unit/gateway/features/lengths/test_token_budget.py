@@ -14,7 +14,7 @@ from gateway.core.config import TokenBudgetConfig
 from gateway.core.events import TokenBudgetSnapshot
 from gateway.core.features.lengths.token_budget import TokenBudget
 from gateway.core.vocabulary import GatewayId
-from gateway.state.token_budget import TokenBudgetKeeper
+from gateway.features.lengths.token_budget import TokenBudgetKeeper
 from tests.support.core import profile
 
 GATEWAY = GatewayId("us-1")

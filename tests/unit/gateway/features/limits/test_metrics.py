@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.core.features.limits.feature import limits_of
 from gateway.core.vocabulary import TenantName
-from gateway.records.limit_metrics import BudgetLevels, LimitLevels
+from gateway.features.limits.metrics import LimitLevels
 from gateway.records.tenant_labels import OTHER
 from tests.support.core import EU, TENANT, desk, peer_spec
 from tests.support.sharing import asked, heard, limited
@@ -36,11 +36,3 @@ def test_one_that_may_not_be_named_has_no_series() -> None:
     registry.register(LimitLevels(limits_of(one.core), label))
     asked(one)
     assert registry.get_sample_value("nightside_tenant_limit", {"tenant": OTHER, "limit": "concurrency"}) is None
-
-
-def test_what_was_heard_of_budgets() -> None:
-    registry = CollectorRegistry()
-    registry.register(BudgetLevels(lambda: 3, lambda: 2, lambda: True))
-    assert registry.get_sample_value("nightside_budgets_heard") == 3
-    assert registry.get_sample_value("nightside_budgets_not_heard_total") == 2
-    assert registry.get_sample_value("nightside_usage_failing") == 1

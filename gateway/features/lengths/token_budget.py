@@ -31,7 +31,7 @@ class TokenBudgetKeeper:
         self._log = log
         self._saved = 0
 
-    def restore(self, take: Callable[[TokenBudgetSnapshot], None]) -> None:
+    def restore(self, take: Callable[[TokenBudgetSnapshot], object]) -> None:
         """Read the stored estimates before the gateway serves."""
         try:
             found = self._file.read()

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.app.metrics_page import Rule, alerts_on, markdown, names_in, rules_in, sample_names
 from gateway.ground.series import Described
-from gateway.records.metrics_page import Rule, alerts_on, markdown, names_in, rules_in, sample_names
 
 REQUESTS = Described("nightside_requests_total", "counter", ("model", "outcome"), "Requests by how they ended.")
 WAIT = Described("nightside_queue_wait_seconds", "histogram", (), "From arrival to placement.")

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from gateway.app.metrics_catalogue import catalogue
 from gateway.core.description import gauges_of
 from gateway.ground.series import Described, described
-from gateway.records.catalogue import catalogue
 from gateway.records.metrics import Metrics
 from tests.support.core import EU, desk, peer_spec
 from tests.support.followed import Followed

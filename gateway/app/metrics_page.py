@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from gateway.core.decode.admissions import AdmissionReason
 from gateway.core.decode.locality.nearness import SignatureState
 from gateway.core.description import ReplicaCondition
-from gateway.core.features.lengths.feature import Misroute
-from gateway.core.features.lengths.threshold import Move
 from gateway.core.goodput import Promise
 from gateway.core.limits_config import LimitKind
 from gateway.core.scaling.vocabulary import Reason
@@ -29,9 +27,10 @@ from gateway.core.vocabulary import (
     ServiceClass,
     TargetKind,
 )
+from gateway.features.catalogue import labels as feature_labels
 from gateway.ground.naming.counters import ANSWERS, TYPES
 from gateway.ground.naming.counters import OTHER as OTHER_TYPE
-from gateway.ground.series import Described
+from gateway.ground.series import Described, Label
 from gateway.ground.tokens.counters import CAUSES, FAILED, FETCHED, RESULTS
 from gateway.records.model_labels import MODELS_MAX, OTHER
 from gateway.records.price_metrics import SOURCES
@@ -41,14 +40,6 @@ from gateway.records.trace_metrics import NOT_KEPT
 from gateway.request.usage import Counted
 
 _NAME = re.compile(r"\b(?:nightside|process)[a-z0-9_:]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """Meaning of a label; `values` where they are a closed set."""
-
-    meaning: str
-    values: tuple[str, ...] = ()
 
 
 _MODEL = f"Model or adapter that the request named; `{OTHER}` if nobody serves it, and beyond {MODELS_MAX} names."
@@ -70,8 +61,7 @@ LABELS: dict[str, Label] = {
     "category": Label("Of which kind a prompt's text is taken to be.", tuple(Category)),
     "service_class": Label("What a request's client was promised.", tuple(ServiceClass)),
     "promise": Label("What became of that.", tuple(Promise)),
-    "how": Label("How it showed that the pool was too short.", tuple(Misroute)),
-    "move": Label("Why a threshold was moved.", tuple(Move)),
+    **feature_labels(),
     "region": Label("This gateway's own."),
     "group": Label("Decode workers that step in time."),
     "replica": Label("The replica's `id`, with its rank where it has several."),

@@ -1,0 +1,1 @@
+"""Outer halves of the optional features, whose pure halves are in `gateway.core.features`."""

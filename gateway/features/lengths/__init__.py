@@ -1,0 +1,1 @@
+"""Pools by length, outside the core."""

@@ -1,0 +1,1 @@
+"""Tenants' limits, outside the core."""
