@@ -17,13 +17,13 @@ from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
 from gateway.core.description import decode_figures_of, describe, gauges_of, sharing_of
 from gateway.core.effects import EndRequest
-from gateway.core.events import ConfigApplied, PolicyApplied, PricesChanged
+from gateway.core.events import ConfigApplied, PolicyApplied, PricesChanged, TokensSettled
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.limits_config import Room
 from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
 from gateway.features.catalogue import levels_of, parts_of
-from gateway.features.part import Surroundings
+from gateway.features.part import Rooms, Surroundings
 from gateway.ground.clock import Clock
 from gateway.ground.descriptors import DescriptorWatch
 from gateway.ground.journal import JournalSettings
@@ -43,6 +43,7 @@ from gateway.records.refusals import Refusals
 from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
+from gateway.request.usage import tokens_used
 from gateway.state.lockdown import Lockdown
 
 _SECOND_NS = 1_000_000_000
@@ -206,9 +207,10 @@ class Desk:
         self.driver.tell_observers()
         return self.metrics.render()
 
-    def rooms(self, tenant: TenantName, now_ns: int) -> list[Room]:
-        """Remainders of a tenant's limits."""
-        return [room for part in self.parts for room in part.rooms(tenant, now_ns)]
+    @property
+    def rooms(self) -> Rooms:
+        """What is left of tenants' limits; nothing without a feature that tells."""
+        return next((part.rooms for part in self.parts if part.rooms is not None), _no_rooms)
 
     def state(self) -> dict[str, object]:
         self.driver.tell_observers()
@@ -241,8 +243,8 @@ class Desk:
         be trusted afterwards."""
         try:
             self.finished.on_finished(profile, end, summary, record)
-            for part in self.parts:
-                part.finished(profile, end, summary)
+            if end.is_charged:
+                self.driver.submit(TokensSettled(profile.request_id, tokens_used(profile, summary).total))
         except Exception as error:  # noqa: BLE001 - any fault here stops this gateway
             self.driver.fail(error)
         finally:
@@ -337,3 +339,7 @@ def _audit(config: GatewayConfig, clock: Clock, log: FilteringBoundLogger, serve
     if config.audit.folder is None:
         return None
     return Audit(config.audit, config.gateway_id, config.place, serves=serves, clock=clock, log=log)
+
+
+def _no_rooms(_tenant: TenantName, _now_ns: int) -> list[Room]:
+    return []

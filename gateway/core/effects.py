@@ -108,6 +108,8 @@ class EndRequest:
     retry_after_ns: int = 0
     """Time after which a rejected request would be admitted, or could be served at the queue's present drain rate. 0:
     not known."""
+    is_charged: bool = False
+    """The tokens that the request has used are to be reported with TokensSettled."""
 
 
 @value

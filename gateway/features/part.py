@@ -9,17 +9,17 @@ from prometheus_client.registry import Collector
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import GatewayConfig
-from gateway.core.effects import EndRequest
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.limits_config import Room
-from gateway.core.vocabulary import RequestProfile, TenantName
+from gateway.core.vocabulary import TenantName
 from gateway.ground.series import Label
 from gateway.ground.supervisor import Tenure
-from gateway.request.legs import RequestSummary
 
 TenantLabel = Callable[[TenantName], str]
 """Label of a tenant on the metrics page."""
+Rooms = Callable[[TenantName, int], list[Room]]
+"""Remainders of a tenant's limits at a time in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,9 @@ class Surroundings:
 class Part:
     """Outer half of a feature. Every hook does nothing unless a part overrides it."""
 
+    rooms: Rooms | None = None
+    """Tells what is left of a tenant's limits, for response headers; None: this feature does not."""
+
     @staticmethod
     def labels() -> Mapping[str, Label]:
         """Meaning of the labels of its own series."""
@@ -48,10 +51,3 @@ class Part:
 
     def run(self, tenure: Tenure, /) -> None:
         """Run background work, while this process owns the gateway's stores."""
-
-    def finished(self, profile: RequestProfile, end: EndRequest, summary: RequestSummary, /) -> None:
-        """Take in a finished request, after all records of it."""
-
-    def rooms(self, tenant: TenantName, now_ns: int, /) -> list[Room]:  # noqa: ARG002
-        """Remainders of a tenant's limits, for response headers."""
-        return []

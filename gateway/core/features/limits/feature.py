@@ -165,6 +165,7 @@ class Limits(Feature):
         if meter is not None:
             was_turned_away = not request.attempts and end.outcome.startswith("rejected_")
             meter.leave(now_ns, was_turned_away=was_turned_away)
+            end.is_charged = request.request_id in self._charged
 
     def enter(self, profile: RequestProfile, now_ns: int) -> TenantMeter | Rejected | None:
         """Admit a client's request and return its tenant's meter, which counts it as running and must be told of its
