@@ -42,7 +42,7 @@ class GatewayState:
         self.draining = False
         self.locked_down = False
         self.requests: dict[RequestId, RequestState] = {}
-        self.waiting = WaitingRoom(known_share=self._known_share)
+        self.waiting = WaitingRoom()
         self.timers = Timers()
         self.replicas = Replicas(self.config, self.timers)
         self.peers = Peers(self.config, self.timers)
@@ -67,10 +67,6 @@ class GatewayState:
     def _homes(self) -> int:
         """Mask of the replicas that some request is held for."""
         return self.waiting.homes
-
-    def _known_share(self, request: RequestState) -> float:
-        """Share of the request's prompt that is cached at a replica that could take it."""
-        return self.placer.known_share(request)
 
     def ladder_of(self, request_class: RequestClass) -> Ladder | None:
         """Pools that such requests may go to; None where pools are not distinguished by token budget."""

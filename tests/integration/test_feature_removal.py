@@ -17,7 +17,10 @@ ROOT = Path(__file__).parents[2]
 FEATURES = Path("gateway/core/features")
 CATALOGUE = FEATURES / "catalogue.py"
 KERNELS_TESTS = "tests/unit/gateway/core/test_gateway_core.py"
-ALL = sorted(path.stem for path in (ROOT / FEATURES).glob("*.py") if path.stem not in {"__init__", "catalogue"})
+STEMS = {path.stem for path in (ROOT / FEATURES).glob("*.py")} - {"__init__", "catalogue"}
+PACKAGES = {path.parent.name: f"{path.parent.name}.feature" for path in (ROOT / FEATURES).glob("*/feature.py")}
+ALL = {stem: stem for stem in STEMS} | PACKAGES
+"""Module with the class of each feature, by the feature's name."""
 PROGRAM = f"""
 import importlib, pkgutil, sys
 import gateway, pytest
@@ -35,9 +38,12 @@ def without(feature: str, copy: Path) -> None:
     (copy / KERNELS_TESTS).parent.mkdir(parents=True)
     for file in (KERNELS_TESTS, "tests/__init__.py", "pyproject.toml"):
         shutil.copy(ROOT / file, copy / file)
-    (copy / FEATURES / f"{feature}.py").unlink()
+    if feature in PACKAGES:
+        shutil.rmtree(copy / FEATURES / feature)
+    else:
+        (copy / FEATURES / f"{feature}.py").unlink()
     told = (copy / CATALOGUE).read_text()
-    found = re.search(rf"from gateway\.core\.features\.{feature} import (\w+)\n", told)
+    found = re.search(rf"from gateway\.core\.features\.{re.escape(ALL[feature])} import (\w+)\n", told)
     assert found is not None, "the list names it"
     left = told.replace(found.group(0), "").replace(f"        {found.group(1)}(core),\n", "")
     assert left.count("\n") == told.count("\n") - 2, "its import and its line go"
@@ -45,10 +51,10 @@ def without(feature: str, copy: Path) -> None:
 
 
 def test_there_are_features() -> None:
-    assert len(ALL) >= 7
+    assert len(ALL) >= 8
 
 
-@pytest.mark.parametrize("feature", ALL)
+@pytest.mark.parametrize("feature", sorted(ALL))
 def test_what_is_left_without_a_feature_works(feature: str, tmp_path: Path) -> None:
     without(feature, tmp_path)
     environment = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -19,7 +19,6 @@ from gateway.core.events import (
     PredictorFitted,
     ProgressSampled,
 )
-from gateway.core.fair_queue import charge_of
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.placement.placer import Placement
@@ -74,8 +73,9 @@ class Disaggregated(Feature):
         for each in event.progress:
             if pool is not None and self._core.attempt_of(each.request_id, each.attempt) is not None:
                 pool.tier.progressed(each.request_id, each.output_tokens)
-                charge = charge_of(self._core.requests[each.request_id])
-                self._core.waiting.shares.progressed(charge, each.output_tokens)
+                request = self._core.requests[each.request_id]
+                for feature in self._core.hooks.progressed:
+                    feature.progressed(request, each.output_tokens)
 
     def configure(self, config: CoreConfig, now_ns: int, /) -> None:
         self._pools.configure(config.decode, now_ns)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from gateway.core.config import CoreConfig
 from gateway.core.effects import EndRequest, StartLeg
-from gateway.core.events import Event, ForwardArrived, RequestArrived
+from gateway.core.events import Event, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.placement.placer import Placement
 from gateway.core.replicas import ReplicaState
 from gateway.core.requests import AttemptState, LegEnd, LegPlanner, LegState, Rejected, RequestState
@@ -50,7 +50,14 @@ class Feature(LegPlanner):
     def wake(self, timer: str, now_ns: int, /) -> None:
         """Act on a timer that is due; its name tells whose it is."""
 
+    def violations(self) -> list[tuple[str, str]]:
+        """Invariants of the feature that do not hold at present, each with a detail; for tests."""
+        return []
+
     # Steps, while it is on
+
+    def begins(self, now_ns: int, /) -> None:
+        """Take in the time of an event, before anything else of it."""
 
     def observe(self, observations: Sequence[ReplicaObservation], now_ns: int, /) -> None:
         """Take in probes of own replicas."""
@@ -62,6 +69,13 @@ class Feature(LegPlanner):
 
     def admitted(self, request: RequestState, event: RequestArrived | ForwardArrived, now_ns: int, /) -> None:
         """Take in a request that was admitted, before it waits."""
+
+    def joined(self, request: RequestState, /) -> None:
+        """Take in a request that waits from here on, before it is queued. One that is placed at once is never
+        queued."""
+
+    def left(self, request: RequestState, /) -> None:
+        """Take in a request that waits no longer: it starts, or has ended, or is judged again."""
 
     def before_placing(self, now_ns: int, /) -> None:
         """Act after an event, before waiting requests are placed."""
@@ -79,6 +93,9 @@ class Feature(LegPlanner):
         """Longest time that a request may wait for its next attempt; None: as its service class says."""
         return None
 
+    def started(self, request: RequestState, /) -> None:
+        """Take in a request that starts an attempt."""
+
     def plan_legs(
         self,
         request: RequestState,  # noqa: ARG002
@@ -92,6 +109,12 @@ class Feature(LegPlanner):
 
     def on_order(self, request: RequestState, leg: LegState, order: StartLeg, /) -> None:
         """Complete the order that starts a leg, before the driver sees it."""
+
+    def progressed(self, request: RequestState, output_tokens: int, /) -> None:
+        """Take in the length so far of an answer that is being written."""
+
+    def ran(self, request: RequestState, leg: LegState, event: LegEnded, /) -> None:
+        """Take in the end of a leg for which an engine may have done some work."""
 
     def failed(self, request: RequestState, end: LegEnd, /) -> None:
         """Take in the failure of an attempt whose answer had not begun. The request may be ended here; then no further
@@ -112,6 +135,9 @@ class Feature(LegPlanner):
         """Take in the end of a request, and complete the effect that tells of it, before the driver sees it. The hook
         is called whether or not the feature is on: requests outlive the settings under which they arrived."""
 
+    def forgotten(self, request: RequestState, /) -> None:
+        """Take in that a request has ended with all its legs, and its state is dropped."""
+
 
 class Hooks:
     """Features that are on, by the hooks that they define; for `ends`, all features."""
@@ -120,35 +146,49 @@ class Hooks:
         "admitted",
         "before_choice",
         "before_placing",
+        "begins",
         "ends",
         "failed",
+        "forgotten",
         "go_on",
+        "joined",
+        "left",
         "must_wait",
         "newcomer_waits",
         "observe",
         "on_order",
         "plan_legs",
+        "progressed",
+        "ran",
         "reject",
+        "started",
         "wait_max_ns",
         "why_broken",
     )
 
     def __init__(self, features: Sequence[Feature]) -> None:
         on = [feature for feature in features if feature.is_on()]
+        self.begins = _that_define("begins", on)
         self.observe = _that_define("observe", on)
         self.reject = _that_define("reject", on)
         self.admitted = _that_define("admitted", on)
+        self.joined = _that_define("joined", on)
+        self.left = _that_define("left", on)
         self.before_placing = _that_define("before_placing", on)
         self.before_choice = _that_define("before_choice", on)
         self.must_wait = _that_define("must_wait", on)
         self.newcomer_waits = _that_define("newcomer_waits", on)
         self.wait_max_ns = _that_define("wait_max_ns", on)
+        self.started = _that_define("started", on)
         self.plan_legs = _that_define("plan_legs", on)
         self.on_order = _that_define("on_order", on)
+        self.progressed = _that_define("progressed", on)
+        self.ran = _that_define("ran", on)
         self.failed = _that_define("failed", on)
         self.why_broken = _that_define("why_broken", on)
         self.go_on = _that_define("go_on", on)
         self.ends = _that_define("ends", features)
+        self.forgotten = _that_define("forgotten", on)
 
 
 def _that_define(hook: str, features: Sequence[Feature]) -> tuple[Feature, ...]:

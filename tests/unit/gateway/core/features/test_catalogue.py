@@ -19,6 +19,7 @@ from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices import PricesInForce
 from gateway.core.features.resume import Resume
 from gateway.core.features.shadow import Shadow
+from gateway.core.features.sharing.feature import Sharing
 from gateway.core.features.stored_responses import FollowStoredResponses
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.feature import Feature
@@ -31,6 +32,7 @@ ROOT = Path(__file__).parents[5]
 OWN: dict[type[Feature], list[events.Event]] = {
     Resume: [],
     LimitTenants: [events.TokensSettled(RequestId("a"), 1)],
+    Sharing: [],
     Shadow: [],
     Disaggregated: [
         events.ArtifactReady(PoolName("pd"), "", 0),
@@ -107,6 +109,7 @@ WORDS_OF_FEATURES = {
     "limits": r"meter|limits|exceeded",
     "shadow": r"shadow",
     "stored_responses": r"stored_response|ResponseStored",
+    "sharing": r"shares|charge|account|fair",
     "prices": r"price|carbon|currency",
 }
 """Words by which a feature would be named, for those whose core half is whole."""
