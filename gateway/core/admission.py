@@ -1,8 +1,8 @@
-"""Waiting requests of one gateway: one queue per request class, each shared between tenants.
+"""Waiting requests of one gateway: one queue per request class.
 
 A class holds requests that may go to exactly the same targets, so a request that no target takes never blocks one of
-another class. The heads of the classes compete by one order; with one tenant that order is first come, first served.
-The module queues requests and never places them.
+another class. The heads of the classes compete by one order, which is first come, first served unless a feature sets
+another. The module queues requests and never places them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
-from gateway.core.fair_queue import FairOrder, FairQueue, KnownShare, Turn, charge_of
-from gateway.core.fair_shares import Account, FairShares
+from gateway.core.queues import Queue, QueueOrder, Turn
 from gateway.core.requests import Hold, RequestClass, RequestState
 from gateway.core.vocabulary import ModelName, PoolName, ServiceClass, TenantName
 
@@ -27,13 +26,10 @@ class WaitingRoom:
     again when that replica has changed, and blocks no request that may go elsewhere.
     """
 
-    def __init__(self, shares: FairShares | None = None, known_share: KnownShare = lambda _: 0.0) -> None:
-        """`known_share` gives the share of a request's prompt that an available replica has cached. It is called where
-        tenants' counters are too close to decide."""
-        self.shares = FairShares() if shares is None else shares
-        self._order = FairOrder(self.shares, known_share)
-        self._queues: dict[RequestClass, FairQueue] = {}
-        self._held: dict[int, dict[tuple[RequestClass, bool], FairQueue]] = {}
+    def __init__(self) -> None:
+        self.order = QueueOrder()
+        self._queues: dict[RequestClass, Queue] = {}
+        self._held: dict[int, dict[tuple[RequestClass, bool], Queue]] = {}
         """Queues of held requests, by the slot of the replica and then by class and by whether the hold is cold
         (`Hold.is_cold`)."""
         self.homes = 0
@@ -87,30 +83,23 @@ class WaitingRoom:
     def has_class(self, request_class: RequestClass) -> bool:
         return request_class in self._queues
 
+    def order_by(self, order: QueueOrder) -> None:
+        """Set the order of all queues, before any request waits."""
+        assert not self._length, "requests wait by another order"
+        self.order = order
+
     def join(self, request: RequestState) -> None:
         """Queue a request at the place that its arrival number gives; a request that returns takes its old place."""
-        self.announce(request)
-        self.queue(request)
-
-    def announce(self, request: RequestState) -> None:
-        """Count a request as waiting in its tenant's shares. Either `queue` or `leave` follows."""
-        if request.charge is None:
-            request.charge = self.shares.opened(request.profile.tenant)
-        self.shares.joined(request.charge.account)
-
-    def queue(self, request: RequestState) -> None:
-        """Put an announced request into the queue of its class."""
         self._put_in(request)
         self._count(request, 1)
         request.is_queued = True
 
     def leave(self, request: RequestState) -> None:
-        """Remove a request, whether it was queued or only announced."""
+        """Remove a request from the queues, if it stands in one."""
         if request.is_queued:
             request.is_queued = False
             self._take_out(request)
             self._count(request, -1)
-        self.shares.left(charge_of(request).account)
 
     def unhold(self, request: RequestState) -> None:
         """Move a held request back to the queue of its class, where it waits for any target."""
@@ -125,7 +114,7 @@ class WaitingRoom:
         held = self._held.setdefault(hold.slot, {})
         queue = held.get(key)
         if queue is None:
-            queue = held[key] = FairQueue(self._order)
+            queue = held[key] = self.order.queue()
         queue.join(request)
         self.homes |= 1 << hold.slot
 
@@ -155,42 +144,42 @@ class WaitingRoom:
         """Head of each class, as a heap of turns."""
         return self._turns_in(self._queues.values()) if self._queues else []
 
-    def _turns_in(self, queues: Iterable[FairQueue]) -> list[Turn]:
-        turns = [self._order.turn(queue.head()) for queue in queues]
+    def _turns_in(self, queues: Iterable[Queue]) -> list[Turn]:
+        turns = [self.order.turn(queue.head()) for queue in queues]
         heapq.heapify(turns)
         return turns
 
     def next_of(self, heads: list[Turn]) -> RequestState:
-        """Pop the request whose turn it is from such a heap. Starting a request since the heap was made may have raised
-        its tenant's counter or changed the head of a class, so turns are computed again where tenants compete."""
+        """Pop the request whose turn it is from such a heap. Where starting a request since the heap was made may
+        have changed the order, turns are computed again."""
         while True:
             turn = heapq.heappop(heads)
-            if not self.shares.are_contested:
+            if not self.order.is_contested:
                 return turn[5]
-            now = self._order.turn(self._queue_of(turn[5]).head())
+            now = self.order.turn(self._queue_of(turn[5]).head())
             if now <= turn or not heads or now < heads[0]:
                 return now[5]
             heapq.heappush(heads, now)
 
     def add_to(self, heads: list[Turn], request: RequestState) -> None:
-        heapq.heappush(heads, self._order.turn(request))
+        heapq.heappush(heads, self.order.turn(request))
 
-    def _queue_of(self, request: RequestState) -> FairQueue:
+    def _queue_of(self, request: RequestState) -> Queue:
         hold = request.held
         if hold is None:
             return self._queues[request.request_class]
         return self._held[hold.slot][request.request_class, hold.is_cold]
 
-    def lines(self, model: ModelName | None = None) -> Iterator[tuple[RequestClass, Account, int]]:
-        """Number of waiting requests by class and tenant account, for one model or for all. Serves estimates and
-        inspection; O(tenants)."""
+    def queues(self, model: ModelName | None = None) -> list[tuple[RequestClass, Queue]]:
+        """Queues with their classes, for one model or for all; for estimates and inspection."""
         queues = list(self._queues.items())
         for held in self._held.values():
             queues += [(request_class, queue) for (request_class, _), queue in held.items()]
-        for request_class, queue in queues:
-            if model is None or request_class.model == model:
-                for account, length in queue.lines():
-                    yield request_class, account, length
+        return [each for each in queues if model is None or each[0].model == model]
+
+    def ahead_of(self, request: RequestState) -> int:
+        """Requests that get their turn before this one, which has joined a queue just now."""
+        return self.order.ahead_of(request, self.queues(request.profile.model))
 
     def head_of(self, request_class: RequestClass) -> RequestState | None:
         queue = self._queues.get(request_class)
@@ -213,7 +202,7 @@ class WaitingRoom:
     def _put_in(self, request: RequestState) -> None:
         queue = self._queues.get(request.request_class)
         if queue is None:
-            queue = self._queues[request.request_class] = FairQueue(self._order)
+            queue = self._queues[request.request_class] = self.order.queue()
         queue.join(request)
 
     def _take_out(self, request: RequestState) -> None:

@@ -98,18 +98,18 @@ class SharingFigures:
 
 
 def sharing_of(core: GatewayState, now_ns: int) -> SharingFigures:
-    shares = core.waiting.shares
+    lines = core.waiting.order.figures()
     waiting = dict.fromkeys(ServiceClass, 0)
-    for request_class, _, length in core.waiting.lines():
-        waiting[request_class.service_class] += length
+    for request_class, queue in core.waiting.queues():
+        waiting[request_class.service_class] += len(queue)
     return SharingFigures(
         dict(core.goodput.counts),
         waiting,
-        {each.name: each.waiting for each in shares.waiting.values()},
+        lines.waiting,
         core.drains.rates(now_ns),
-        shares.size,
-        shares.forgotten,
-        sum([shares.leaves_room(each) for each in shares.waiting.values()]),
+        lines.known,
+        lines.forgotten,
+        lines.leaving_room,
     )
 
 

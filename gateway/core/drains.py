@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.admission import WaitingRoom
-from gateway.core.fair_queue import charge_of
 from gateway.core.requests import RequestState
 from gateway.core.value import value
 from gateway.core.vocabulary import ModelName
@@ -160,7 +159,7 @@ class Drains:
             return None
         drain = known.everybody if request.request_class.service_rank else known.interactive
         rate = drain.rate(now_ns)
-        ahead = 0 if rate is None else _ahead_of(room, request)
+        ahead = 0 if rate is None else room.ahead_of(request)
         if rate is None or not ahead:
             return None
         wait_ns = int((ahead + 1) * _SECOND_NS / rate + known.first_token_ns)
@@ -169,22 +168,3 @@ class Drains:
         told = f"its first token would take {wait_ns // 1_000_000} ms: {ahead} are before it, {rate:.3g} get their turn"
         whose = f"{request.profile.service_class} was promised" if within_ns == promised_ns else "its client gives it"
         return Lateness(f"{told} a second; {whose} {within_ns // 1_000_000} ms", wait_ns - within_ns)
-
-
-def _ahead_of(room: WaitingRoom, request: RequestState) -> int:
-    """Requests served before this one: all of a better class or priority; of its own tenant those that came before it;
-    and of each other tenant as many as get their turn meanwhile, by weight, as though all requests had one size."""
-    own = charge_of(request).account
-    rank = request.request_class.service_rank
-    alike: dict[str, list[float]] = {}
-    ahead = 0
-    for request_class, account, length in room.lines(request.profile.model):
-        better = (rank - request_class.service_rank, account.priority - own.priority)
-        if better > (0, 0):
-            ahead += length
-        elif better == (0, 0):
-            known = alike.setdefault(account.name, [0.0, account.weight])
-            known[0] += length
-    mine = alike.pop(own.name, [1.0, own.weight])[0]
-    turns = sum(min(length, mine * weight / own.weight) for length, weight in alike.values())
-    return ahead + int(turns) + max(0, int(mine) - 1)

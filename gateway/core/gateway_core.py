@@ -35,7 +35,6 @@ from gateway.core.events import (
     TargetLost,
     TimePassed,
 )
-from gateway.core.fair_queue import charge_of
 from gateway.core.features.catalogue import features_of
 from gateway.core.kernel.deadlines import Deadlines
 from gateway.core.kernel.feature import Hooks
@@ -108,7 +107,8 @@ class GatewayCore(Kernel):
         assert self._now_ns is None or now_ns >= self._now_ns, "time went backwards"
         self._now_ns = now_ns
         self.effects = []
-        self.waiting.shares.begin(now_ns)
+        for feature in self.hooks.begins:
+            feature.begins(now_ns)
         if self.timers.may_be_due(now_ns):
             self._fire_timers(now_ns)
         self._take_in(event, now_ns)
@@ -284,14 +284,15 @@ class GatewayCore(Kernel):
         if len(self.waiting) or request_class.fit is not None or now_ns >= request.next_deadline_ns:
             self.wait(request, now_ns)
         else:
-            self.waiting.announce(request)
+            for feature in self.hooks.joined:
+                feature.joined(request)
             self._placing.newcomer = request
 
     # Waiting and placement
 
     def wait(self, request: RequestState, now_ns: int) -> None:
         """Queue a request and set its timer. One whose deadline has come already ends."""
-        self.waiting.join(request)
+        self.start_waiting(request)
         if now_ns >= request.next_deadline_ns:
             self._deadlines.passed(request, now_ns)
         else:
@@ -361,11 +362,6 @@ class GatewayCore(Kernel):
         self.effects.append(end)
         self.goodput.ended(request, end.outcome, self._promised_ns(request), self._now_ns)
 
-    def forget(self, request: RequestState) -> None:
-        """Drop the request's state and close its charge."""
-        if self.requests.pop(request.request_id, None) is not None:
-            self.waiting.shares.closed(charge_of(request))
-
     def lapse(self, request: RequestState, attempt: AttemptState, why: str, now_ns: int) -> None:
         self._retries.lapse(request, attempt, why, now_ns)
 
@@ -396,7 +392,6 @@ class GatewayCore(Kernel):
         if event.config.attempt != self.config.attempt:
             self.retry_budget = RetryBudget(event.config.attempt)
         self.config = event.config
-        self.waiting.shares.configure(event.config.sharing, event.config.tenants)
         self.replicas.configure(event.config, now_ns)
         for feature in self.features:
             feature.configure(event.config, now_ns)

@@ -126,7 +126,6 @@ class Checker:
             self._follow_effect(effect)
         self._check_requests(now_ns)
         self._check_counts()
-        self._check_shares()
         self._check_features()
         self._check_somebody_is_served()
         self._check_somebody_may_come()
@@ -256,32 +255,8 @@ class Checker:
 
     def _check_features(self) -> None:
         for feature in self._core.features:
-            for invariant, holds, seen in feature.invariants():
-                self._expect(invariant, holds, seen)
-
-    def _check_shares(self) -> None:
-        """Check fair sharing: each open request has an account, accounts count their waiting requests, none is lost,
-        their number is bounded, and no request is charged less than nothing."""
-        shares, waiting = self._core.waiting.shares, dict[str, int]()
-        open_requests = list(self._core.requests.values())
-        for request in open_requests:
-            charge = request.charge
-            self._expect("everybody who is here has an account", charge is not None, request.request_id)
-            if charge is None:
-                continue
-            self._expect("an account is kept while its tenant is here", charge.account in shares, charge.account.name)
-            counted = charge.input_tokens >= 0 and charge.output_tokens >= 0
-            self._expect("nobody is charged less than nothing", counted, request.request_id)
-            is_charged = charge.is_counted or not request.attempts or request.profile.is_control
-            self._expect("whoever was started was charged", is_charged, request.request_id)
-            if request.phase is Phase.WAITING:
-                waiting[charge.account.name] = waiting.get(charge.account.name, 0) + 1
-        told = {each.name: each.waiting for each in shares.waiting.values()}
-        self._expect("accounts count those who wait", told == waiting, f"{told}, {waiting} wait")
-        told_running, running = shares.running, sum(request.phase is not Phase.WAITING for request in open_requests)
-        self._expect("what runs is shared out by what runs", told_running == running, f"{told_running}, not {running}")
-        bound = shares.size_max + len(open_requests)
-        self._expect("every map has a bound", shares.size <= bound, f"{shares.size} accounts")
+            for invariant, detail in feature.violations():
+                self._fail(invariant, detail)
 
     def _is_long_enough(self, request: RequestState, spec: ReplicaSpec) -> bool:
         """True if the replica's pool, as configured, takes the request's length. A request pinned by a stored response

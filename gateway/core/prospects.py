@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from gateway.core.bits import slots_of
 from gateway.core.config import OverflowMode
-from gateway.core.fair_queue import leaves_room
 from gateway.core.peers import PeerState
 from gateway.core.requests import Hold, RequestClass, RequestState
 from gateway.core.residency import Verdict, may_process, may_process_under
@@ -94,14 +93,9 @@ def waits_for(core: GatewayState, request: RequestState) -> str:
 
 def _its_turn(core: GatewayState, request: RequestState) -> str:
     """Other things that a request waits for besides a target. No other tenant is named."""
-    service_class, charge = request.request_class.service_class, request.charge
+    service_class = request.request_class.service_class
     told = "" if service_class is ServiceClass.INTERACTIVE else f"; as {service_class} it takes only what is idle"
-    if leaves_room(core.waiting.shares, request):
-        told += "; its tenant has more than its share, and leaves room for others"
-    if charge is None or not core.waiting.shares.are_contested:
-        return told
-    had_less = sum(each.counter < charge.account.counter for each in core.waiting.shares.waiting.values())
-    return f"{told}; its tenant's turn comes after that of {had_less} others who had less" if had_less else told
+    return told + core.waiting.order.why_later(request)
 
 
 # Reasons why no target could

@@ -20,7 +20,6 @@ from typing import Final
 from gateway.core.decode_pools import DecodePool
 from gateway.core.effects import EndRequest, RecordShadow, RefuseForward
 from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
-from gateway.core.fair_shares import Charge
 from gateway.core.peers import PeerState
 from gateway.core.pools import PoolFit
 from gateway.core.replicas import ReplicaState
@@ -461,7 +460,6 @@ class RequestState:
         "attempts",
         "barred_at",
         "busy_answers",
-        "charge",
         "deadline_ns",
         "failed_at",
         "failures",
@@ -479,6 +477,7 @@ class RequestState:
         "profile",
         "promotion_ns",
         "queue_deadline_ns",
+        "queue_part",
         "record",
         "refusals",
         "request_class",
@@ -528,12 +527,13 @@ class RequestState:
         self.barred_at: tuple[Target, ...] = ()
         """Targets in `failed_at` that the request does not wait for: refused there by residency policy or stamp, or, at
         a peer, for its length."""
-        self.charge: Charge | None = None
-        """Fair-share charge on its tenant's counter; None until the request first waits."""
         self.size = size
         """Estimated size, where pools are told apart by it; None: not needed."""
         self.parts: dict[str, object] | None = None
         """State that optional features keep with the request, by name; None while there is none."""
+        self.queue_part: object | None = None
+        """State that the feature which orders the queues keeps with the request, by a name of its own since each
+        request has it; None until the request first waits."""
         self.has_begun = False
         """True if the client has part of the answer of an attempt that was made here, and what follows continues it.
         The rest of an answer that began at another gateway is a request like any other."""
@@ -542,7 +542,7 @@ class RequestState:
         self.attempts = self.failures = self.refusals = self.busy_answers = 0
         self.last_failure = ""
         self.leaves_room = False
-        """True if the request leaves room for others, since its tenant has more than its share, as of the last look."""
+        """True if the request runs only where there is room to spare, as of the last look; a feature says so."""
 
     def keep(self, feature: str, part: object) -> None:
         """Keep a feature's state with the request."""

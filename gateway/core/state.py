@@ -37,7 +37,7 @@ class GatewayState:
         self.draining = False
         self.locked_down = False
         self.requests: dict[RequestId, RequestState] = {}
-        self.waiting = WaitingRoom(known_share=self._known_share)
+        self.waiting = WaitingRoom()
         self.timers = Timers()
         self.replicas = Replicas(self.config, self.timers)
         self.peers = Peers(self.config, self.timers)
@@ -58,10 +58,6 @@ class GatewayState:
     def _homes(self) -> int:
         """Mask of the replicas that some request is held for."""
         return self.waiting.homes
-
-    def _known_share(self, request: RequestState) -> float:
-        """Share of the request's prompt that is cached at a replica that could take it."""
-        return self.placer.known_share(request)
 
     def has_thresholds(self, model: ModelName) -> bool:
         """True if a pool of the model, here or at a peer, is meant for requests up to some length."""

@@ -616,22 +616,23 @@ class Watch:
         visit.is_pooled, visit.decodes = False, True
 
     def _check_order(self, view: _View, visit: _Visit, leg: StartLeg) -> None:
-        """Check first come, first served among requests of one account that may go to the same targets. Only requests
+        """Check first come, first served among requests of one line that may go to the same targets. Only requests
         that were held for one replica when the event came, or are by its end, and those that leave room, may be
-        overtaken. A tenant has two accounts for a while if it is told apart only once another tenant is forgotten."""
+        overtaken."""
         if not visit.is_ordinary:
             return
         waiting = view.alike(visit.queue, leg.request_id)
         earlier = [request_id for request_id, arrival in waiting.items() if arrival < visit.arrival]
         starter = view.core.requests.get(leg.request_id)
-        own = None if starter is None else starter.charge
+        line_of = view.core.waiting.order.line_of
+        own = None if starter is None else line_of(starter)
         alike = {
             each: found
             for each in earlier
             if (found := view.core.requests.get(each)) is None
             or own is None
-            or found.charge is None
-            or found.charge.account is own.account
+            or (line := line_of(found)) is None
+            or line is own
         }
         where = f"at {view.spec.gateway_id}"
         if view.core.placer.takes_full_replicas:

@@ -67,7 +67,7 @@ def test_there_are_features() -> None:
     assert {"lengths", "limits"} <= halves_in(OUTER).keys() & halves_in(CORE).keys()
 
 
-@pytest.mark.parametrize("feature", ALL)
+@pytest.mark.parametrize("feature", sorted(ALL))
 def test_what_is_left_without_a_feature_works(feature: str, tmp_path: Path) -> None:
     without(feature, tmp_path)
     environment = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -11,8 +11,8 @@ from typing import Any
 
 from gateway.core.admission import WaitingRoom
 from gateway.core.attempts import Breaker
-from gateway.core.fair_queue import FairOrder, Line, Turn
-from gateway.core.fair_shares import Account, Charge, FairShares
+from gateway.core.features.sharing.fair_queue import FairOrder
+from gateway.core.features.sharing.fair_shares import Account, Charge, FairShares
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.intake import Intake
 from gateway.core.kernel.judging import Judging
@@ -27,6 +27,7 @@ from gateway.core.placement.holds import Holds
 from gateway.core.placement.placer import Placement, Placer
 from gateway.core.placement.policy import Offer
 from gateway.core.pools import PoolFit
+from gateway.core.queues import Line, Turn
 from gateway.core.replicas import Replicas, ReplicaState
 from gateway.core.requests import AttemptState, Hold, LegEnd, Phase, RequestClass, RequestState, Size
 from gateway.core.residency import ResidencyPolicy, Verdict
@@ -186,7 +187,7 @@ def takes_while_draining(
     return None if rejection is not None and rejection[0] is Outcome.REJECTED_DRAINING else rejection
 
 
-@mutant("who came last is served first", "fair_queue:Line.head")
+@mutant("who came last is served first", "queues:Line.head")
 def last_comes_first(original: Original, line: Line) -> RequestState:
     *_, last = line
     return last
@@ -482,8 +483,8 @@ def goes_and_comes_once(original: Original, cost: Cost, slot: int, load: float) 
 
 @mutant(
     "tenants who share are served first come, first served",
-    "fair_queue:FairOrder.turn",
-    hunter=f"{_CORE_TESTS}/test_fair_queue.py",
+    "features.sharing.fair_queue:FairOrder.turn",
+    hunter=f"{_CORE_TESTS}/features/sharing/test_fair_queue.py",
 )
 def nobody_shares(original: Original, order: FairOrder, request: RequestState) -> Turn:
     rank = request.request_class.service_rank
@@ -492,8 +493,8 @@ def nobody_shares(original: Original, order: FairOrder, request: RequestState) -
 
 @mutant(
     "whoever idles saves up",
-    "fair_shares:FairShares._lift",
-    hunter=f"{_CORE_TESTS}/test_fair_shares.py::TestIdling",
+    "features.sharing.fair_shares:FairShares._lift",
+    hunter=f"{_CORE_TESTS}/features/sharing/test_fair_shares.py::TestIdling",
 )
 def saves_up(original: Original, shares: FairShares, account: Account) -> None:
     return
@@ -501,8 +502,8 @@ def saves_up(original: Original, shares: FairShares, account: Account) -> None:
 
 @mutant(
     "what is tried again is charged again",
-    "fair_shares:FairShares.started",
-    hunter=f"{_CORE_TESTS}/test_fair_shares.py",
+    "features.sharing.fair_shares:FairShares.started",
+    hunter=f"{_CORE_TESTS}/features/sharing/test_fair_shares.py",
 )
 def charges_again(
     original: Original, shares: FairShares, charge: Charge, profile: RequestProfile, prompt_tokens: int

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.admission import WaitingRoom
-from gateway.core.fair_queue import charge_of
-from gateway.core.fair_shares import FairShares
+from gateway.core.features.sharing.fair_queue import FairOrder
+from gateway.core.features.sharing.fair_shares import FairShares, charge_of
 from gateway.core.requests import RequestState
 from gateway.core.sharing_config import SharingConfig, TenantConfig
 from gateway.core.vocabulary import TenantName
@@ -38,7 +38,8 @@ class Run:
         self.shares = FairShares()
         tenants = {name: TenantConfig(weight=weight) for name, weight in zip(self.names, self.weights, strict=False)}
         self.shares.configure(SharingConfig(prefix_slack_tokens=self.slack), tenants)
-        self.room = WaitingRoom(self.shares, lambda _: self.rng.random())
+        self.room = WaitingRoom()
+        self.room.order_by(FairOrder(self.shares, lambda _: self.rng.random()))
         self.running: list[RequestState] = []
         self.number = 0
         self.waiting = dict.fromkeys(self.names, 0)
@@ -47,13 +48,17 @@ class Run:
 
     def arrive(self, name: TenantName) -> None:
         self.number += 1
-        self.room.join(request(self.number, tenant=name))
+        arrived = request(self.number, tenant=name)
+        charge = arrived.queue_part = self.shares.opened(name)
+        self.shares.joined(charge.account)
+        self.room.join(arrived)
         self.waiting[name] += 1
 
     def start(self) -> None:
         head = self.room.head_of(LLAMA)
         assert head is not None
         self.room.leave(head)
+        self.shares.left(charge_of(head).account)
         name = head.profile.tenant
         self.waiting[name] -= 1
         before = charge_of(head).account.counter

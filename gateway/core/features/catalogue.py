@@ -9,6 +9,7 @@ from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices import PricesInForce
 from gateway.core.features.resume import Resume
 from gateway.core.features.shadow import Shadow
+from gateway.core.features.sharing.feature import Sharing
 from gateway.core.features.stored_responses import StoredResponses
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
@@ -20,6 +21,7 @@ def features_of(core: Kernel) -> list[Feature]:
         PoolsByLength(core),
         Resume(core),
         Limits(core),
+        Sharing(core),
         Shadow(core),
         Disaggregated(core),
         StoredResponses(core),

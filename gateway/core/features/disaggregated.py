@@ -4,7 +4,7 @@ decode tier chooses (BR-0, BR-H, ELDR).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from gateway.core.config import CoreConfig
 from gateway.core.decode.admissions import Admission
@@ -19,7 +19,6 @@ from gateway.core.events import (
     PredictorFitted,
     ProgressSampled,
 )
-from gateway.core.fair_queue import charge_of
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.placement.placer import Placement
@@ -74,8 +73,9 @@ class Disaggregated(Feature):
         for each in event.progress:
             if pool is not None and self._core.attempt_of(each.request_id, each.attempt) is not None:
                 pool.tier.progressed(each.request_id, each.output_tokens)
-                charge = charge_of(self._core.requests[each.request_id])
-                self._core.waiting.shares.progressed(charge, each.output_tokens)
+                request = self._core.requests[each.request_id]
+                for feature in self._core.hooks.progressed:
+                    feature.progressed(request, each.output_tokens)
 
     def configure(self, config: CoreConfig, now_ns: int, /) -> None:
         self._pools.configure(config.decode, now_ns)
@@ -229,17 +229,22 @@ class Disaggregated(Feature):
     def describe(self, now_ns: int, /) -> dict[str, object]:
         return {"decode_pools": [_describe(pool, now_ns) for pool in self._pools]}
 
-    def invariants(self) -> Iterator[tuple[str, bool, str]]:
-        pools = list(self._pools)
+    def violations(self) -> list[tuple[str, str]]:
+        """Check that each pool's books equal the attempts in it, and that what is retained is what waits to be
+        fetched."""
+        pools, found = list(self._pools), list[tuple[str, str]]()
         if not pools:
-            return
+            return found
         attempts = [each.attempt for each in self._core.requests.values() if each.attempt is not None]
         for pool in pools:
             counted, alive = _books_of(pool), _alive_in(pool, attempts)
-            yield "a pool's books equal the attempts in it", counted == alive, f"{pool.spec.name}: {counted}, {alive}"
+            if counted != alive:
+                found.append(("a pool's books equal the attempts in it", f"{pool.spec.name}: {counted}, {alive}"))
         for state in self._core.replicas:
-            kept = sum(attempt.is_retained and attempt.prefill is state for attempt in attempts)
-            yield "what is retained is what waits to be fetched", state.retained == kept, str(state.target)
+            kept = sum([attempt.is_retained and attempt.prefill is state for attempt in attempts])
+            if state.retained != kept:
+                found.append(("what is retained is what waits to be fetched", str(state.target)))
+        return found
 
 
 def _release(attempt: AttemptState) -> None:

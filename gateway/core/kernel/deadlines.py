@@ -49,7 +49,7 @@ class Deadlines:
         self._core.stop_waiting(request)
         request.promotion_ns = None
         request.request_class = replace(request.request_class, service_class=ServiceClass.INTERACTIVE)
-        self._core.waiting.join(request)
+        self._core.start_waiting(request)
         self._core.timers.set(request.timer, request.next_deadline_ns)
 
     def _order_to_stop(self, request: RequestState, attempt: AttemptState, why: str) -> None:

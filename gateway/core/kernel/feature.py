@@ -7,7 +7,7 @@ feature is on, and only for the features that define them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from gateway.core.config import CoreConfig
 from gateway.core.effects import EndRequest, StartLeg
@@ -59,7 +59,18 @@ class Feature(LegPlanner):
     def wake(self, timer: str, now_ns: int, /) -> None:
         """Act on a timer that is due; its name tells whose it is."""
 
+    def describe(self, now_ns: int, /) -> dict[str, object]:  # noqa: ARG002
+        """Own part of the gateway's state, as JSON-ready values by name."""
+        return {}
+
+    def violations(self) -> list[tuple[str, str]]:
+        """Invariants of the feature that do not hold at present, each with a detail; for tests."""
+        return []
+
     # Steps, while it is on
+
+    def begins(self, now_ns: int, /) -> None:
+        """Take in the time of an event, before anything else of it."""
 
     def observe(self, observations: Sequence[ReplicaObservation], now_ns: int, /) -> None:
         """Take in probes of own replicas."""
@@ -97,6 +108,13 @@ class Feature(LegPlanner):
         """Number that changes with `uses`."""
         return 0
 
+    def joined(self, request: RequestState, /) -> None:
+        """Take in a request that waits from here on, before it is queued. One that is placed at once is never
+        queued."""
+
+    def left(self, request: RequestState, /) -> None:
+        """Take in a request that waits no longer: it starts, or has ended, or is judged again."""
+
     def before_placing(self, now_ns: int, /) -> None:
         """Act after an event, before waiting requests are placed."""
 
@@ -112,6 +130,9 @@ class Feature(LegPlanner):
     def wait_max_ns(self, request: RequestState, /) -> int | None:  # noqa: ARG002
         """Longest time that a request may wait for its next attempt; None: as its service class says."""
         return None
+
+    def started(self, request: RequestState, /) -> None:
+        """Take in a request that starts an attempt."""
 
     def plan_legs(
         self,
@@ -138,6 +159,9 @@ class Feature(LegPlanner):
     def leg_over(self, request: RequestState, leg: LegState, event: LegEnded, now_ns: int, /) -> None:
         """Take in the end of a leg, before the core concludes what it means for the request."""
 
+    def progressed(self, request: RequestState, output_tokens: int, /) -> None:
+        """Take in the length so far of an answer that is being written."""
+
     def failed(self, request: RequestState, end: LegEnd, /) -> None:
         """Take in the failure of an attempt whose answer had not begun. The request may be ended here; then no further
         feature is told."""
@@ -157,14 +181,8 @@ class Feature(LegPlanner):
         """Take in the end of a request, and complete the effect that tells of it, before the driver sees it. The hook
         is called whether or not the feature is on: requests outlive the settings under which they arrived."""
 
-    def describe(self, now_ns: int, /) -> dict[str, object]:  # noqa: ARG002
-        """Own part of the gateway's state, as JSON-ready values by name. Asked whether or not the feature is on."""
-        return {}
-
-    def invariants(self) -> Iterator[tuple[str, bool, str]]:
-        """What must hold of the feature's own books after every event: the statement, whether it holds, and what was
-        seen. Only checkers call it, whether or not the feature is on."""
-        return iter(())
+    def forgotten(self, request: RequestState, /) -> None:
+        """Take in that a request has ended with all its legs, and its state is dropped."""
 
 
 class Hooks:
@@ -174,9 +192,13 @@ class Hooks:
         "admitted",
         "before_choice",
         "before_placing",
+        "begins",
         "ends",
         "failed",
+        "forgotten",
         "go_on",
+        "joined",
+        "left",
         "leg_answered",
         "leg_over",
         "longest_of",
@@ -188,8 +210,10 @@ class Hooks:
         "plan_legs",
         "pool_choice",
         "pools_changed",
+        "progressed",
         "reject",
         "size_of",
+        "started",
         "uses",
         "wait_max_ns",
         "why_broken",
@@ -197,6 +221,7 @@ class Hooks:
 
     def __init__(self, features: Sequence[Feature]) -> None:
         on = [feature for feature in features if feature.is_on()]
+        self.begins = _that_define("begins", on)
         self.observe = _that_define("observe", on)
         self.reject = _that_define("reject", on)
         self.size_of = _that_define("size_of", on)
@@ -205,20 +230,25 @@ class Hooks:
         self.admitted = _that_define("admitted", on)
         self.pools_changed = _that_define("pools_changed", on)
         self.uses = _that_define("uses", on)
+        self.joined = _that_define("joined", on)
+        self.left = _that_define("left", on)
         self.before_placing = _that_define("before_placing", on)
         self.before_choice = _that_define("before_choice", on)
         self.must_wait = _that_define("must_wait", on)
         self.newcomer_waits = _that_define("newcomer_waits", on)
         self.wait_max_ns = _that_define("wait_max_ns", on)
+        self.started = _that_define("started", on)
         self.plan_legs = _that_define("plan_legs", on)
         self.pool_choice = _that_define("pool_choice", on)
         self.on_order = _that_define("on_order", on)
         self.leg_answered = _that_define("leg_answered", on)
         self.leg_over = _that_define("leg_over", on)
+        self.progressed = _that_define("progressed", on)
         self.failed = _that_define("failed", on)
         self.why_broken = _that_define("why_broken", on)
         self.go_on = _that_define("go_on", on)
         self.ends = _that_define("ends", features)
+        self.forgotten = _that_define("forgotten", on)
 
 
 def _that_define(hook: str, features: Sequence[Feature]) -> tuple[Feature, ...]:

@@ -25,7 +25,7 @@ class Judging:
             self._core.stop_waiting(request)
             self.judge_again(request)
             if request.phase is not Phase.ENDED:
-                self._core.waiting.join(request)
+                self._core.start_waiting(request)
         self.refuse_hopeless()
 
     def refuse_hopeless(self) -> None:
@@ -115,7 +115,7 @@ class Judging:
                 self._core.stop_waiting(request)
             request.request_class = request_class
             if waits:
-                self._core.waiting.join(request)
+                self._core.start_waiting(request)
 
 
 def _rank(service_class: ServiceClass) -> int:

@@ -88,11 +88,25 @@ class Kernel(GatewayState):
         self.placer.unheld(request.held)
         self.waiting.unhold(request)
 
+    def start_waiting(self, request: RequestState) -> None:
+        """Queue a request at the place that its arrival gives it."""
+        for feature in self.hooks.joined:
+            feature.joined(request)
+        self.waiting.join(request)
+
     def stop_waiting(self, request: RequestState) -> None:
         """Take a waiting request out of the queues, and release its hold."""
         if request.held is not None:
             self.placer.unheld(request.held)
         self.waiting.leave(request)
+        for feature in self.hooks.left:
+            feature.left(request)
+
+    def forget(self, request: RequestState) -> None:
+        """Drop the state of a request that has ended with all its legs."""
+        if self.requests.pop(request.request_id, None) is not None:
+            for feature in self.hooks.forgotten:
+                feature.forgotten(request)
 
     def decision_of(self, request: RequestState, placement: Placement, now_ns: int) -> Decision:
         """Record of a placement."""
@@ -198,10 +212,6 @@ class Kernel(GatewayState):
 
     def end(self, request: RequestState, outcome: Outcome, detail: str, *, retry_after_ns: int = 0) -> None:
         """End the request for its client. Its state stays until each living leg has reported its end."""
-        raise NotImplementedError
-
-    def forget(self, request: RequestState) -> None:
-        """Drop the state of a request that has ended with all its legs."""
         raise NotImplementedError
 
     def judge_waiting_again(self) -> None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import assert_never
 
 from gateway.core.events import FirstToken, LegEnded
-from gateway.core.fair_queue import charge_of
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.retries import Retries
 from gateway.core.requests import AttemptState, LegEnd, Phase, RequestState
 from gateway.core.vocabulary import LegResult, LegRole, Outcome, TargetKind
-
-_RUN = frozenset({LegResult.COMPLETED, LegResult.CANCELLED, LegResult.FAILED})
-"""Results of legs for which an engine may have done some work."""
 
 
 class Legs:
@@ -51,7 +47,7 @@ class Legs:
             self._core.timers.set(request.timer, request.deadline_ns)
 
     def leg_ended(self, event: LegEnded, now_ns: int) -> None:
-        """Take in the end of a leg: update its target, shares, indexes and pools, then conclude what it means for the
+        """Take in the end of a leg: update its target, indexes and pools, then conclude what it means for the
         request. After the attempt's last leg, the request is forgotten if it has ended, else tried again, resumed or
         failed."""
         attempt = self._core.attempt_of(event.request_id, event.attempt)
@@ -68,9 +64,6 @@ class Legs:
         key = event.request_id, event.attempt, event.leg
         has_failed_elsewhere = any(target != leg.target for target in request.failed_at)
         leg.state.home.ended(leg.state, key, result, now_ns, took_ns, has_failed_elsewhere=has_failed_elsewhere)
-        if event.result in _RUN and event.has_reached:
-            written = None if leg.role is LegRole.PREFILL else event.output_tokens
-            self._core.waiting.shares.ended(charge_of(request), event.prompt_tokens, written)
         self._core.placer.leg_ended(request, leg, event, now_ns)
         for feature in self._core.hooks.leg_over:
             feature.leg_over(request, leg, event, now_ns)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gateway.core.bits import next_slot_from, slots_of
-from gateway.core.fair_queue import charge_of, leaves_room
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.placement.placer import Placement
 from gateway.core.pools import PoolFit
@@ -57,8 +56,8 @@ class Placing:
             self._start(request, placement, now_ns)
 
     def _queue(self, request: RequestState) -> None:
-        """Put an announced request into the queue."""
-        self._core.waiting.queue(request)
+        """Queue a request that could not be placed at once."""
+        self._core.waiting.join(request)
         self._core.timers.set(request.timer, request.wakes_ns)
 
     def _place_queued(self, now_ns: int) -> None:
@@ -122,7 +121,7 @@ class Placing:
             request = self._core.waiting.next_of(heads)
             request_class, held = request.request_class, request.held
             assert held is not None, "it is held for a replica"
-            held.is_next = self._core.waiting.shares.are_contested and not (stays or held.is_cold)
+            held.is_next = self._core.waiting.order.is_contested and not (stays or held.is_cold)
             placement = self._placement_of(request, now_ns)
             held.is_next = False
             if isinstance(placement, Hold):
@@ -141,7 +140,6 @@ class Placing:
     def _placement_of(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
         """Choose a target for a waiting request: a placement, a hold for one replica, or None while it must wait."""
         core = self._core
-        request.leaves_room = leaves_room(core.waiting.shares, request)
         for feature in core.hooks.before_choice:
             feature.before_choice(request, now_ns)
         placement = core.placer.place(request, now_ns)
@@ -157,8 +155,8 @@ class Placing:
         if now_ns > request.arrived_ns:
             self._core.drains.served(self._core.waiting, request, now_ns)
         request.move_to(Phase.RUNNING)
-        prompt_tokens = 0 if request.size is None else request.size.prompt_tokens
-        self._core.waiting.shares.started(charge_of(request), request.profile, prompt_tokens)
+        for feature in self._core.hooks.started:
+            feature.started(request)
         request.attempts += 1
         if request.attempts == 1 and not request.profile.goes_on:
             self._core.retry_budget.first_attempt()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from gateway.core.admission import WaitingRoom
 from gateway.core.events import RequestArrived
-from gateway.core.fair_queue import Turn, charge_of
+from gateway.core.queues import Line, QueueOrder, Turn
 from gateway.core.requests import Hold, RequestClass, RequestRecord, RequestState
-from gateway.core.vocabulary import Hops, ModelName, ResidencyStamp, TenantName
+from gateway.core.vocabulary import Hops, ModelName, ResidencyStamp, ServiceClass, TenantName
 from tests.support.core import ANYWHERE, MODEL, SECOND, TENANT, US, policy, profile
 
 LLAMA = RequestClass(MODEL, ANYWHERE, True, True)
@@ -93,31 +97,40 @@ def test_many_who_left_before_their_turn_cost_no_memory() -> None:
         one = request(number)
         room.join(one)
         room.leave(one)
-    (line,) = room._queues[LLAMA]._lines.values()
+    line = room._queues[LLAMA]
+    assert isinstance(line, Line)
     assert len(line._heap) < 100
     assert room.head_of(LLAMA) is last
 
 
-class TestAnnounced:
-    """A request that may be placed at once counts as waiting without standing in a queue."""
+def test_whoever_never_stood_in_a_queue_leaves_nothing_behind() -> None:
+    room, newcomer = WaitingRoom(), request(0)
+    room.leave(newcomer)
+    assert (len(room), newcomer in room, room.heads(), room.lengths()) == (0, False, [], {})
 
-    def test_its_tenant_counts_it_and_no_queue_holds_it(self) -> None:
-        one, newcomer = WaitingRoom(), request(0)
-        one.announce(newcomer)
-        assert (len(one), newcomer in one, one.heads()) == (0, False, [])
-        account = charge_of(newcomer).account
-        assert (account.open, account.waiting, one.shares.running) == (1, 1, 0)
-        one.leave(newcomer)
-        assert (account.open, account.waiting, one.shares.running) == (1, 0, 1)
 
-    def test_it_is_queued_where_it_has_to_wait(self) -> None:
-        one, newcomer = WaitingRoom(), request(0)
-        one.announce(newcomer)
-        one.queue(newcomer)
-        assert (len(one), newcomer in one) == (1, True)
-        assert charge_of(newcomer).account.waiting == 1, "once"
-        one.leave(newcomer)
-        assert (len(one), newcomer in one, one.lengths()) == (0, False, {})
+def test_those_before_a_newcomer_are_all_of_its_model_who_rank_as_high_and_came_before() -> None:
+    room = WaitingRoom()
+    batch = replace(LLAMA, service_class=ServiceClass.BATCH)
+    elsewhere = replace(LLAMA, failed_replicas=1)
+    first, second, held, yields, other = (
+        request(number, kind) for number, kind in enumerate((LLAMA, elsewhere, LLAMA, batch, MISTRAL))
+    )
+    ahead = []
+    for each in (first, second, held, yields, other):
+        room.join(each)
+        ahead.append(room.ahead_of(each))
+        if each is held:
+            room.hold(each, Hold(0, 1, b""))
+    assert ahead == [0, 1, 2, 3, 0]
+    assert room.ahead_of(first) == 2, "who yields goes after it, and it is not before itself"
+
+
+def test_no_other_order_is_set_while_somebody_waits() -> None:
+    room = WaitingRoom()
+    room.join(request(0))
+    with pytest.raises(AssertionError, match="another order"):
+        room.order_by(QueueOrder())
 
 
 class TestHeld:

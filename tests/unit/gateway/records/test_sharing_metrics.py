@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 from gateway.core.admission import WaitingRoom
 from gateway.core.description import sharing_of
 from gateway.core.drains import Drains
+from gateway.core.features.sharing.fair_shares import charge_of
 from gateway.core.goodput import Promise
 from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
 from gateway.records.sharing_metrics import SharingLevels
@@ -50,8 +51,7 @@ def test_operators_are_told_whose_turn_it_is_and_no_other_tenants_name() -> None
     for number, tenant in enumerate(("acme", "zeta")):
         ask(one, f"b{number}", ServiceClass.BATCH, tenant)
     request = next(iter(one.core.requests.values()))
-    assert request.charge is not None
-    request.charge.account.counter += 100
+    charge_of(request).account.counter += 100
     told = one.core.why_it_waits(request.request_id)
     assert "as batch it takes only what is idle" in told
     assert "its tenant's turn comes after that of 1 others who had less" in told

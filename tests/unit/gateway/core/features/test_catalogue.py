@@ -20,6 +20,7 @@ from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices import PricesInForce
 from gateway.core.features.resume import Resume
 from gateway.core.features.shadow import Shadow
+from gateway.core.features.sharing.feature import Sharing
 from gateway.core.features.stored_responses import StoredResponses
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.feature import Feature
@@ -33,6 +34,7 @@ OWN: dict[type[Feature], list[events.Event]] = {
     PoolsByLength: [events.TokenBudgetRestored(events.TokenBudgetSnapshot())],
     Resume: [],
     Limits: [events.TokensSettled(RequestId("a"), 1)],
+    Sharing: [],
     Shadow: [],
     Disaggregated: [
         events.ArtifactReady(PoolName("pd"), "", 0),
@@ -109,6 +111,7 @@ WORDS_OF_FEATURES = {
     "limits": r"meter|limits|exceeded",
     "shadow": r"shadow",
     "stored_responses": r"stored_response|ResponseStored|StoredResponse",
+    "sharing": r"shares|charge|account|fair",
     "prices": r"price|carbon|currency",
 }
 """Words by which a feature would be named, for those whose core half is whole."""

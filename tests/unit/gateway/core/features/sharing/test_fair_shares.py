@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core.fair_shares import OTHERS, Charge, FairShares
+from gateway.core.features.sharing.fair_shares import OTHERS, Charge, FairShares
 from gateway.core.sharing_config import SharingConfig, TenantConfig
 from gateway.core.vocabulary import RequestProfile, TenantName
 from tests.support.core import profile

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.core.requests import RequestState
 from gateway.core.sharing_config import SharingConfig, TenantConfig, tenant_in
 from gateway.core.value import value
 from gateway.core.vocabulary import RequestProfile, TenantName
@@ -85,6 +86,12 @@ class Charge:
         """Output tokens of all legs that generated a part of the answer."""
 
 
+def charge_of(request: RequestState) -> Charge:
+    charge = request.queue_part
+    assert isinstance(charge, Charge), "whoever waits has an account"
+    return charge
+
+
 @value
 class TenantShare:
     """Figures of one tenant, for metrics and operators."""
@@ -109,8 +116,12 @@ class FairShares:
         """Account of the last tenant whose queue drained."""
         self.top_priority = 0
         """Highest configured priority; aging raises no request above it."""
+        self.may_yield = False
+        """A tenant above its share leaves room for others."""
         self.forgotten = 0
         self.now_ns = 0
+        self.recent_until_ns = 0
+        """Time up to which no tenant without requests is dropped from the recent ones."""
         self._lately: dict[TenantName, int] = {}
         """Tenants with open requests, or whose last one arrived or ended within `_LATELY_NS`, with the time; oldest
         first."""
@@ -125,6 +136,7 @@ class FairShares:
         """Apply new settings. Weights hold for tokens charged from here on."""
         self._config, self._tenants = config, tenants
         self.top_priority = max((each.priority for each in tenants.values()), default=0)
+        self.may_yield = config.yields_above is not None
         for account in self._accounts.values():
             told = tenant_in(tenants, account.name)
             account.weight, account.priority = told.weight, told.priority
@@ -154,19 +166,24 @@ class FairShares:
     def begin(self, now_ns: int) -> None:
         """Set the time, and drop tenants without requests whose last one was too long ago from the recent ones."""
         self.now_ns = now_ns
+        if now_ns > self.recent_until_ns:
+            self.drop_old()
+
+    def drop_old(self) -> None:
+        self.recent_until_ns = self.now_ns
         while self._lately:
             name, seen_ns = next(iter(self._lately.items()))
-            if seen_ns >= now_ns - _LATELY_NS:
+            if seen_ns >= self.now_ns - _LATELY_NS:
+                self.recent_until_ns = seen_ns + _LATELY_NS
                 return
             account = self._accounts[name]
             self._unseen(account)
             if account.open:
                 self._seen(account)
-        self._lately_weight = 0.0
 
     def _unseen(self, account: Account) -> None:
         if self._lately.pop(account.name, None) is not None:
-            self._lately_weight -= account.weight
+            self._lately_weight = self._lately_weight - account.weight if self._lately else 0.0
 
     def _lift(self, account: Account) -> None:
         if self.waiting:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gateway.core.admission import WaitingRoom
-from gateway.core.fair_queue import charge_of
-from gateway.core.fair_shares import FairShares
+from gateway.core.features.sharing.fair_queue import FairOrder
+from gateway.core.features.sharing.fair_shares import FairShares, charge_of
 from gateway.core.requests import Hold, RequestClass, RequestState
 from gateway.core.sharing_config import SharingConfig, TenantConfig
 from gateway.core.vocabulary import ServiceClass, TenantName
@@ -15,21 +15,45 @@ ACME, ZETA = "acme", "zeta"
 NO_SLACK = SharingConfig(prefix_slack_tokens=0)
 
 
-def room(
-    config: SharingConfig = NO_SLACK, tenants: dict[str, TenantConfig] | None = None, **known: float
-) -> WaitingRoom:
+class Room:
+    """A waiting room with the shares by which it is ordered."""
+
+    def __init__(self, shares: FairShares, known: dict[str, float]) -> None:
+        self.shares = shares
+        self.queues = WaitingRoom()
+        self.queues.order_by(FairOrder(shares, lambda each: known.get(each.profile.tenant, 0.0)))
+
+    def join(self, request: RequestState) -> None:
+        if request.queue_part is None:
+            request.queue_part = self.shares.opened(request.profile.tenant)
+        self.shares.joined(charge_of(request).account)
+        self.queues.join(request)
+
+    def leave(self, request: RequestState) -> None:
+        self.queues.leave(request)
+        self.shares.left(charge_of(request).account)
+
+    def start(self, request: RequestState, tokens: int) -> None:
+        """Start a request that has left, at a cost of `tokens`."""
+        self.shares.started(charge_of(request), request.profile, tokens)
+
+    def head(self) -> RequestState | None:
+        return self.queues.head_of(LLAMA)
+
+
+def room(config: SharingConfig = NO_SLACK, tenants: dict[str, TenantConfig] | None = None, **known: float) -> Room:
     """`known`: by tenant, the share of its prompts that the free replica has cached."""
     shares = FairShares()
     shares.configure(config, {TenantName(name): each for name, each in (tenants or {}).items()})
-    return WaitingRoom(shares, lambda each: known.get(each.profile.tenant, 0.0))
+    return Room(shares, known)
 
 
-def serve(one: WaitingRoom, tokens: int = 100) -> str:
+def serve(one: Room, tokens: int = 100) -> str:
     """Start the next request, at a cost of `tokens`, and return its tenant."""
-    head = one.head_of(LLAMA)
+    head = one.head()
     assert head is not None
     one.leave(head)
-    one.shares.started(charge_of(head), head.profile, tokens)
+    one.start(head, tokens)
     return str(head.profile.tenant)
 
 
@@ -54,11 +78,11 @@ def test_within_a_tenant_and_with_one_alone_it_is_first_come_first_served() -> N
     one = room()
     for number in (3, 1, 2):
         one.join(request(number))
-    assert [each.arrival_number for each in one] == [1, 2, 3]
-    head = one.head_of(LLAMA)
+    assert [each.arrival_number for each in one.queues] == [1, 2, 3]
+    head = one.head()
     assert head is not None
     assert head.arrival_number == 1
-    assert one.heads()[0][:5] == (0, 0, 0, 0.0, 1), "no counter is looked at"
+    assert one.queues.heads()[0][:5] == (0, 0, 0, 0.0, 1), "no counter is looked at"
 
 
 def test_who_comes_back_goes_before_all_who_have_had_no_turn_yet() -> None:
@@ -67,10 +91,10 @@ def test_who_comes_back_goes_before_all_who_have_had_no_turn_yet() -> None:
     for each in (back, *others):
         one.join(each)
     one.leave(back)
-    one.shares.started(charge_of(back), back.profile, 10_000)
+    one.start(back, 10_000)
     back.attempts = 1
     one.join(back)
-    assert one.head_of(LLAMA) is back
+    assert one.head() is back
 
 
 def test_the_higher_priority_goes_first_until_the_other_has_waited_for_it() -> None:
@@ -78,11 +102,11 @@ def test_the_higher_priority_goes_first_until_the_other_has_waited_for_it() -> N
     low, high = request(0, tenant=ACME), request(1, tenant=ZETA)
     one.join(low)
     one.join(high)
-    one.shares.started(charge_of(high), high.profile, 500)
+    one.start(high, 500)
     one.shares.begin(10 * SECOND - 1)
-    assert one.head_of(LLAMA) is high
+    assert one.head() is high
     one.shares.begin(10 * SECOND)
-    assert one.head_of(LLAMA) is low, "as high by now, and it had less"
+    assert one.head() is low, "as high by now, and it had less"
 
 
 def test_better_classes_go_first_whoever_had_what() -> None:
@@ -91,7 +115,7 @@ def test_better_classes_go_first_whoever_had_what() -> None:
     late, early = request(5, tenant=ACME), request(1, batch, tenant=ZETA)
     for each in (early, late):
         one.join(each)
-    assert one.next_of(one.heads()) is late
+    assert one.queues.next_of(one.queues.heads()) is late
 
 
 class TestPrefixes:
@@ -123,13 +147,13 @@ class TestRounds:
         first, second, other = request(0, kinds[0], ACME), request(1, kinds[1], ACME), request(2, kinds[2], ZETA)
         for each in (first, second, other):
             one.join(each)
-        heads = one.heads()
-        taken = one.next_of(heads)
+        heads = one.queues.heads()
+        taken = one.queues.next_of(heads)
         assert taken is first
         one.leave(taken)
-        one.shares.started(charge_of(taken), taken.profile, 100)
-        assert one.next_of(heads) is other
-        assert one.next_of(heads) is second
+        one.start(taken, 100)
+        assert one.queues.next_of(heads) is other
+        assert one.queues.next_of(heads) is second
 
     def test_a_start_may_put_another_one_at_the_head_of_a_class(self) -> None:
         one = room()
@@ -137,18 +161,18 @@ class TestRounds:
         first, behind, ahead = request(0, elsewhere, ACME), request(1, tenant=ACME), request(2, tenant=ZETA)
         for each in (first, behind, ahead):
             one.join(each)
-        heads = one.heads()
-        one.leave(one.next_of(heads))
-        one.shares.started(charge_of(first), first.profile, 100)
-        assert one.next_of(heads) is ahead
+        heads = one.queues.heads()
+        one.leave(one.queues.next_of(heads))
+        one.start(first, 100)
+        assert one.queues.next_of(heads) is ahead
 
     def test_those_held_for_a_replica_share_it_too(self) -> None:
         one = room()
         everybody: list[RequestState] = [request(number, tenant=(ACME, ACME, ZETA)[number]) for number in range(3)]
         for each in everybody:
             one.join(each)
-            one.hold(each, Hold(2, 1, b""))
-        first = one.next_of(one.held_heads(2))
+            one.queues.hold(each, Hold(2, 1, b""))
+        first = one.queues.next_of(one.queues.held_heads(2))
         one.leave(first)
-        one.shares.started(charge_of(first), first.profile, 100)
-        assert [first, one.held_head_of(2, LLAMA, is_cold=False)] == [everybody[0], everybody[2]]
+        one.start(first, 100)
+        assert [first, one.queues.held_head_of(2, LLAMA, is_cold=False)] == [everybody[0], everybody[2]]

@@ -9,30 +9,20 @@ then the earlier arrival. Among counters within a slack, the prompt that an avai
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from gateway.core.fair_shares import Account, Charge, FairShares
-from gateway.core.requests import RequestState
-from gateway.core.vocabulary import RequestId
+from gateway.core.features.sharing.fair_shares import Account, FairShares, charge_of
+from gateway.core.queues import Line, LineFigures, Queue, QueueOrder, Turn
+from gateway.core.requests import RequestClass, RequestState
 
-_SLACK = 64
 _WEIGHED_MAX: Final = 4
 """Most heads within the slack whose prompts are looked up in the prefix index."""
-Turn = tuple[int, int, int, float, int, RequestState]
-"""Sort key of a head, the smallest first: class rank, whether it returns, is new or leaves room, negated priority,
-counter, arrival number; and the request itself."""
 _COMES_BACK: Final = 0
 _COMES: Final = 1
 _LEAVES_ROOM: Final = 2
 KnownShare = Callable[[RequestState], float]
 """Share of a request's prompt that a replica available to it has cached, 0 to 1."""
-
-
-def charge_of(request: RequestState) -> Charge:
-    charge = request.charge
-    assert charge is not None, "whoever waits has an account"
-    return charge
 
 
 def leaves_room(shares: FairShares, request: RequestState) -> bool:
@@ -45,62 +35,25 @@ def leaves_room(shares: FairShares, request: RequestState) -> bool:
     return not has_one_place and not request.profile.goes_on and shares.leaves_room(charge_of(request).account)
 
 
-class Line:
-    """Requests of one tenant by arrival number. Leaving is lazy: an entry that no longer waits is dropped later."""
-
-    __slots__ = ("_heap", "_members")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, RequestState]] = []
-        self._members: dict[RequestId, RequestState] = {}
-        """Waiting requests by id. The heap may hold an earlier request of the same id, as when a forward comes
-        again."""
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def __contains__(self, request_id: object) -> bool:
-        return request_id in self._members
-
-    def join(self, request: RequestState) -> None:
-        heapq.heappush(self._heap, (request.arrival_number, request))
-        self._members[request.request_id] = request
-
-    def leave(self, request_id: RequestId) -> None:
-        self._members.pop(request_id, None)
-        if len(self._heap) > 2 * len(self._members) + _SLACK:
-            self._compact()
-
-    def head(self) -> RequestState:
-        """Earliest arrival. The line must not be empty."""
-        while not self._is_member(self._heap[0][1]):
-            heapq.heappop(self._heap)
-        return self._heap[0][1]
-
-    def _is_member(self, request: RequestState) -> bool:
-        return self._members.get(request.request_id) is request
-
-    def __iter__(self) -> Iterator[RequestState]:
-        return (request for _, request in sorted(self._entries(), key=_arrival_number))
-
-    def _compact(self) -> None:
-        self._heap = self._entries()
-        heapq.heapify(self._heap)
-
-    def _entries(self) -> list[tuple[int, RequestState]]:
-        """Heap entries of the members, each once; a request that left and came back may stand in the heap twice."""
-        return list({entry[1].request_id: entry for entry in self._heap if self._is_member(entry[1])}.values())
-
-
-class FairOrder:
-    """Order in which heads compete at this moment."""
+class FairOrder(QueueOrder):
+    """Order in which tenants share the queues."""
 
     def __init__(self, shares: FairShares, known_share: KnownShare) -> None:
         self._shares = shares
         self._known_share = known_share
+        """Called where tenants' counters are too close to decide."""
+
+    @property
+    def is_contested(self) -> bool:
+        """True if more than one tenant has waiting requests."""
+        return self._shares.are_contested
+
+    def queue(self) -> Queue:
+        return FairQueue(self)
 
     def turn(self, request: RequestState) -> Turn:
-        """Sort key of a head; its class and arrival number alone where only one tenant waits."""
+        """Sort key of a head: class rank, whether it returns, is new or leaves room, negated priority, counter, arrival
+        number; its class and arrival number alone where only one tenant waits."""
         rank = request.request_class.service_rank
         if not self._shares.are_contested:
             return rank, 0, 0, 0.0, request.arrival_number, request
@@ -124,9 +77,54 @@ class FairOrder:
         shares = [self._known_share(each) for each in alike]
         return alike[shares.index(max(shares))]
 
+    def ahead_of(self, request: RequestState, queues: Iterable[tuple[RequestClass, Queue]], /) -> int:
+        """Requests served before this one: all of a better class or priority; of its own tenant those that came before
+        it; and of each other tenant as many as get their turn meanwhile, by weight, as though all requests had one
+        size."""
+        own = charge_of(request).account
+        rank = request.request_class.service_rank
+        alike: dict[str, list[float]] = {}
+        ahead = 0
+        for request_class, queue in queues:
+            assert isinstance(queue, FairQueue), "this order made it"
+            for account, length in queue.lines():
+                better = (rank - request_class.service_rank, account.priority - own.priority)
+                if better > (0, 0):
+                    ahead += length
+                elif better == (0, 0):
+                    known = alike.setdefault(account.name, [0.0, account.weight])
+                    known[0] += length
+        mine = alike.pop(own.name, [1.0, own.weight])[0]
+        turns = sum(min(length, mine * weight / own.weight) for length, weight in alike.values())
+        return ahead + int(turns) + max(0, int(mine) - 1)
 
-class FairQueue:
-    """Queue of requests that may go to exactly the same targets, with one line per tenant."""
+    def line_of(self, request: RequestState, /) -> object | None:
+        """Account of the request's tenant. A tenant has two for a while if it is told apart only once another tenant is
+        forgotten."""
+        return None if request.queue_part is None else charge_of(request).account
+
+    def why_later(self, request: RequestState, /) -> str:
+        told = ""
+        if leaves_room(self._shares, request):
+            told = "; its tenant has more than its share, and leaves room for others"
+        if not self._shares.are_contested:
+            return told
+        own = charge_of(request).account
+        had_less = sum([each.counter < own.counter for each in self._shares.waiting.values()])
+        return f"{told}; its tenant's turn comes after that of {had_less} others who had less" if had_less else told
+
+    def figures(self) -> LineFigures:
+        shares = self._shares
+        return LineFigures(
+            {each.name: each.waiting for each in shares.waiting.values()},
+            shares.size,
+            shares.forgotten,
+            sum([shares.leaves_room(each) for each in shares.waiting.values()]),
+        )
+
+
+class FairQueue(Queue):
+    """Queue of one class, with one line per tenant."""
 
     __slots__ = ("_length", "_lines", "_order")
 
@@ -137,11 +135,6 @@ class FairQueue:
 
     def __len__(self) -> int:
         return self._length
-
-    def __contains__(self, request: RequestState) -> bool:
-        charge = request.charge
-        line = None if charge is None else self._lines.get(charge.account)
-        return line is not None and request.request_id in line
 
     def join(self, request: RequestState) -> None:
         account = charge_of(request).account
@@ -156,7 +149,7 @@ class FairQueue:
         account = charge_of(request).account
         line = self._lines[account]
         before = len(line)
-        line.leave(request.request_id)
+        line.leave(request)
         self._length += len(line) - before
         if not line:
             del self._lines[account]
@@ -176,7 +169,3 @@ class FairQueue:
     def __iter__(self) -> Iterator[RequestState]:
         for line in self._lines.values():
             yield from line
-
-
-def _arrival_number(entry: tuple[int, RequestState]) -> int:
-    return entry[0]
