@@ -121,7 +121,7 @@ class FairShares:
         self.forgotten = 0
         self.now_ns = 0
         self.recent_until_ns = 0
-        """Time up to which no tenant without requests is dropped from the recent ones."""
+        """Time up to which no tenant is to be dropped from the recent ones, so that `now_ns` may be set alone."""
         self._lately: dict[TenantName, int] = {}
         """Tenants with open requests, or whose last one arrived or ended within `_LATELY_NS`, with the time; oldest
         first."""
@@ -165,15 +165,10 @@ class FairShares:
 
     def begin(self, now_ns: int) -> None:
         """Set the time, and drop tenants without requests whose last one was too long ago from the recent ones."""
-        self.now_ns = now_ns
-        if now_ns > self.recent_until_ns:
-            self.drop_old()
-
-    def drop_old(self) -> None:
-        self.recent_until_ns = self.now_ns
+        self.now_ns = self.recent_until_ns = now_ns
         while self._lately:
             name, seen_ns = next(iter(self._lately.items()))
-            if seen_ns >= self.now_ns - _LATELY_NS:
+            if seen_ns >= now_ns - _LATELY_NS:
                 self.recent_until_ns = seen_ns + _LATELY_NS
                 return
             account = self._accounts[name]

@@ -35,7 +35,7 @@ class Sharing(Feature):
         shares = self._shares
         shares.now_ns = now_ns
         if now_ns > shares.recent_until_ns:
-            shares.drop_old()
+            shares.begin(now_ns)
 
     def joined(self, request: RequestState, /) -> None:
         """Count a request as waiting. Its charge is opened when it waits for the first time."""

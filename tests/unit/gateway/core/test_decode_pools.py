@@ -15,6 +15,7 @@ from gateway.core.decode.config import DecodeConfig
 from gateway.core.decode.predictors.history import Ended
 from gateway.core.decode.predictors.survival import fit_survival
 from gateway.core.effects import Effect, EndRequest, StartLeg, StopLeg
+from gateway.core.features.sharing.fair_shares import charge_of
 from gateway.core.vocabulary import (
     Connector,
     LegResult,
@@ -435,6 +436,7 @@ def test_progress_is_asked_for_before_a_tick_and_counts() -> None:
     view = order.decision.considered[0].decode
     assert view is not None
     assert view.load_tokens == 100 + 40
+    assert charge_of(desk.core.requests[RequestId("a")]).output_tokens == 40
 
 
 def test_a_breaker_lets_one_decode_leg_through_for_a_trial() -> None:

@@ -118,6 +118,16 @@ def test_better_classes_go_first_whoever_had_what() -> None:
     assert one.queues.next_of(one.queues.heads()) is late
 
 
+def test_requests_of_one_tenant_stand_in_one_line() -> None:
+    one = room()
+    first, other, second = request(0, tenant=ACME), request(1, tenant=ZETA), request(2, tenant=ACME)
+    line_of = one.queues.order.line_of
+    assert line_of(first) is None, "it has not waited"
+    for each in (first, other, second):
+        one.join(each)
+    assert line_of(first) is line_of(second) is not line_of(other)
+
+
 class TestPrefixes:
     def test_within_the_slack_whom_the_replica_knows_goes_first(self) -> None:
         one = room(SharingConfig(prefix_slack_tokens=300), zeta=0.9, acme=0.1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from gateway.core.features.sharing.fair_shares import OTHERS, Charge, FairShares
 from gateway.core.sharing_config import SharingConfig, TenantConfig
 from gateway.core.vocabulary import RequestProfile, TenantName
@@ -215,6 +217,15 @@ class TestWhoLeavesRoom:
         acme, *_ = self.running(shares, ACME, ACME, ZETA)
         shares.begin(61_000_000_000)
         assert shares.leaves_room(acme.account)
+
+    def test_once_all_are_gone_their_weights_leave_no_remainder(self) -> None:
+        shares, weights = FairShares(), {ACME: 0.1, ZETA: 0.2, NEW: 0.3}
+        shares.configure(SharingConfig(), {name: TenantConfig(weight=weight) for name, weight in weights.items()})
+        for name in weights:
+            run(shares, name)
+        assert shares._lately_weight == pytest.approx(0.6)
+        shares.begin(61_000_000_000)
+        assert shares._lately_weight == 0.0
 
     def test_who_is_forgotten_counts_no_more(self) -> None:
         shares = FairShares()
