@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,6 @@ from gateway.app.others import listen_for_control, make_control, make_peer_serve
 from gateway.app.overview import Overview
 from gateway.app.predictors import Predictors, PromptKeys
 from gateway.app.reload import RegionPart
-from gateway.app.scaling import Scaling
 from gateway.app.stray_hosts import StrayHosts
 from gateway.app.tracing import TracedGateway, requests_traced
 from gateway.config.orders import Orders
@@ -40,6 +39,8 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.events import DrainLifted, DrainRequested, TokenBudgetRestored
 from gateway.core.vocabulary import PoolKind, TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
+from gateway.features.catalogue import parts_of
+from gateway.features.part import Part
 from gateway.ground.clock import Clock
 from gateway.ground.listening import named_by
 from gateway.ground.logs import libraries_told_of, make_logger
@@ -50,7 +51,6 @@ from gateway.ground.supervisor import Supervisor, Tenure
 from gateway.ground.task_group import TaskGroup
 from gateway.ground.tls import ExpiryWatch
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
-from gateway.http.admin_scaling import add_scaling_route
 from gateway.http.app import Api
 from gateway.http.health import Notes
 from gateway.http.settings import HttpSettings, operators_connections_max
@@ -213,8 +213,8 @@ async def serve_gateway(
         orders = control.precedence.orders
         desk.apply(orders)
         fleet = _fleet(config, orders, desk)
-        scaling = Scaling(config, desk)
-        roster = make_roster(config, desk, loops, control, budgets=accounts.budgets, scaling=scaling)
+        features = parts_of(config, desk)
+        roster = make_roster(config, desk, loops, control, budgets=accounts.budgets, features=features)
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
         tracing = await stack.enter_async_context(requests_traced(config, desk, fleet, roster))
@@ -225,7 +225,9 @@ async def serve_gateway(
             TargetKind.PEER: _peer_opener(config, roster, desk),
         }
         owners = _owners(config, desk, openers, loops, locality=locality, tracing=tracing)
-        peer_server = make_peer_server(config, desk, owners, roster, control, budgets=accounts.budgets)
+        peer_server = make_peer_server(
+            config, desk, owners, roster, control, budgets=accounts.budgets, features=features
+        )
         names = make_names(config, desk)
         in_force = _in_force(config, orders, desk, fleet=fleet, roster=roster, names=names, tenure=tenure)
         handle = GatewayHandle(
@@ -253,7 +255,7 @@ async def serve_gateway(
             locality=locality,
             prices=desk.prices,
             tracing=tracing,
-            scaling=scaling,
+            **{each.name: each for each in features},
             issuers=accounts.identities,
             taken_over_from=succession,
         )
@@ -267,6 +269,7 @@ async def serve_gateway(
                     desk,
                     roster,
                     parts,
+                    features,
                     operators=accounts.identities.operators,
                     drain=partial(_begin_drain, desk, peer_server),
                     undrain=partial(_end_drain, desk, peer_server),
@@ -277,7 +280,8 @@ async def serve_gateway(
             api=_api(desk, owners, accounts, in_force),
             certificates=certificates,
         )
-        scaling.run(tenure)
+        for each in features:
+            each.run(tenure)
         control.run(loops, tenure, handle.http_address, handle.peers_address)
         succession.serve(handle.estate, loops)
         yield handle
@@ -590,6 +594,7 @@ def _admin_app(
     desk: Desk,
     roster: PeerRoster,
     described: Mapping[str, Describes],
+    features: Sequence[Part],
     *,
     operators: Operators,
     drain: Callable[[Operator], Awaitable[object]],
@@ -631,7 +636,8 @@ def _admin_app(
     listen = config.listen
     hosts = (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None
     admin = make_admin_app(sources, operators, hosts)
-    add_scaling_route(admin, described["scaling"].describe)
+    for each in features:
+        each.add_routes(admin)
     return admin
 
 

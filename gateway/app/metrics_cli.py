@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import yaml
 
-from gateway.records.catalogue import catalogue
-from gateway.records.metrics_page import markdown, rules_in
+from gateway.app.metrics_catalogue import catalogue
+from gateway.app.metrics_page import markdown, rules_in
 
 
 @click.command()

@@ -27,6 +27,14 @@ class Described:
     words: str
 
 
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Meaning of a label; `values` where they are a closed set."""
+
+    meaning: str
+    values: tuple[str, ...] = ()
+
+
 def described(family: Metric) -> Described:
     """Description of a metric family that a collector gives, with or without series."""
     name = f"{family.name}_total" if family.type == "counter" else family.name

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from gateway.records.catalogue import catalogue
+from gateway.app.metrics_catalogue import catalogue
 from tests.deploy.test_chart import VERSIONS, validated
 
 FOLDER = Path(__file__).parents[2] / "deploy/scaling"

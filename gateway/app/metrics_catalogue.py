@@ -1,0 +1,44 @@
+"""Catalogue of every series that a gateway's metrics page can have, for documentation and alert rules. No request is
+needed.
+
+It builds an idle gateway core and shows no values.
+"""
+
+from __future__ import annotations
+
+from gateway.core.description import gauges_of, sharing_of
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
+from gateway.features.catalogue import KINDS
+from gateway.ground.naming.counters import DnsCounters
+from gateway.ground.series import Described
+from gateway.ground.tokens.counters import TokenCounters
+from gateway.records.audit import AuditLevels
+from gateway.records.control_metrics import ControlLevels
+from gateway.records.decode_metrics import DecodeLevels
+from gateway.records.limit_metrics import BudgetLevels, LimitLevels
+from gateway.records.metrics import Metrics
+from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
+from gateway.records.price_metrics import PriceLevels
+
+_PLACE = Place(RegionName("nowhere"), Jurisdiction("none"))
+
+
+def catalogue() -> list[Described]:
+    """Descriptions in the order of the page."""
+    core = GatewayCore(GatewayId("nobody"), _PLACE, seed=0)
+    metrics = Metrics(lambda: gauges_of(core, 0), core, {})
+    metrics.registry.register(AuditLevels(None))
+    metrics.registry.register(ControlLevels(None))
+    metrics.registry.register(DecodeLevels(dict))
+    metrics.registry.register(PoolLevels(core.lengths.figures))
+    metrics.registry.register(ThresholdLevels(core.tuning))
+    metrics.registry.register(PriceLevels(None))
+    metrics.follow_sharing(lambda: sharing_of(core, 0))
+    metrics.registry.register(LimitLevels(core.limits, str))
+    metrics.registry.register(BudgetLevels(int, int, bool))
+    for kind in KINDS:
+        kind.register_series(metrics.registry)
+    for each in (*DnsCounters().collectors(), *TokenCounters().collectors()):
+        metrics.registry.register(each)
+    return metrics.catalogue()

@@ -1,0 +1,73 @@
+"""Interface of the optional features outside the core: hooks that the gateway calls, and what a feature may ask of the
+gateway.
+
+A part is made for every gateway. One that the config does not ask for does nothing and costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Protocol
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from structlog.typing import FilteringBoundLogger
+
+from gateway.config.sections import GatewayConfig
+from gateway.core.gateway_core import GatewayCore
+from gateway.core.vocabulary import PeerSpec
+from gateway.ground.clock import Clock
+from gateway.ground.control.vocabulary import Wanted
+from gateway.ground.series import Label
+from gateway.ground.supervisor import Tenure
+from gateway.peers.heartbeats import ReadHeartbeat
+from gateway.records.finished import FinishedRequests
+from gateway.records.metrics import Metrics
+from protos.mesh.v1 import peer_pb2 as pb
+
+
+class Host(Protocol):
+    """Gateway around a feature."""
+
+    clock: Clock
+    log: FilteringBoundLogger
+    core: GatewayCore
+    metrics: Metrics
+    finished: FinishedRequests
+
+
+class Part:
+    """One feature of one gateway, outside the core. Every hook does nothing unless a feature overrides it."""
+
+    name: ClassVar[str]
+    """Name of the feature, as in its packages and its state."""
+    labels: ClassVar[Mapping[tuple[str, str], Label]] = {}
+    """Meaning of labels of the feature's series, by series and label."""
+
+    def __init__(self, config: GatewayConfig, host: Host, /) -> None:
+        raise NotImplementedError
+
+    @staticmethod
+    def register_series(registry: CollectorRegistry, /) -> None:
+        """Register the feature's series without any values, to be described."""
+
+    def run(self, tenure: Tenure, /) -> None:
+        """Start background work, once the gateway serves."""
+
+    def describe(self) -> object | None:
+        """State for operators, JSON-able."""
+        return None
+
+    def add_routes(self, admin: web.Application, /) -> None:
+        """Add routes to the application for operators."""
+
+    def complete_heartbeat(self, message: pb.SubscribeResponse, /) -> None:
+        """Add to a heartbeat that is about to be sent to a peer."""
+
+    def heartbeat_reader(self, peer: PeerSpec, /) -> ReadHeartbeat | None:  # noqa: ARG002
+        """Reader of a peer's heartbeats, or None if the feature takes nothing from them."""
+        return None
+
+    def wanted_replicas(self) -> tuple[Wanted, ...]:
+        """Wanted replicas, for a controller's display."""
+        return ()
