@@ -17,13 +17,10 @@ from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
 from gateway.core.description import decode_figures_of, describe, gauges_of, sharing_of
 from gateway.core.effects import EndRequest
-from gateway.core.events import ConfigApplied, PolicyApplied, PricesChanged, TokensSettled
+from gateway.core.events import ConfigApplied, Event, PolicyApplied, PricesChanged, TokensSettled
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.limits_config import Room
 from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
-from gateway.features.catalogue import levels_of, parts_of
-from gateway.features.part import Rooms, Surroundings
 from gateway.ground.clock import Clock
 from gateway.ground.descriptors import DescriptorWatch
 from gateway.ground.journal import JournalSettings
@@ -109,8 +106,6 @@ class Desk:
         if self._journal is not None:
             observers.append(self._journal)
         self.driver = Driver(self.core, clock, observers=observers, on_crash=self._on_crash, requests=requests)
-        self.parts = parts_of(Surroundings(config, self.core, self.driver.submit, log))
-        """Outer halves of the optional features."""
         self.driver.on_publish(lambda report: self.board.post(report, clock.now_ns()))
         self.policy = PolicyPart(
             config.policy_file, config.place, lambda policy: self.driver.submit(PolicyApplied(policy)), log
@@ -139,6 +134,10 @@ class Desk:
     def _out_of_place(self) -> dict[str, str]:
         return {**self._misplaced, **self._misplaced_found}
 
+    def submit(self, event: Event, /) -> None:
+        """Hand an event to the core."""
+        self.driver.submit(event)
+
     def _submit_prices(self, event: PricesChanged) -> None:
         self.driver.submit(event)
 
@@ -148,8 +147,6 @@ class Desk:
         registry.register(AuditLevels(self.audit))
         registry.register(DecodeLevels(lambda: decode_figures_of(core, clock.now_ns())))
         registry.register(PriceLevels(self.prices))
-        for level in levels_of(core, self.metrics.tenant_label):
-            registry.register(level)
         self.metrics.follow_places(lambda: len(self._out_of_place))
         self.metrics.follow_sharing(lambda: sharing_of(core, clock.now_ns()))
 
@@ -206,11 +203,6 @@ class Desk:
     def metrics_page(self) -> bytes:
         self.driver.tell_observers()
         return self.metrics.render()
-
-    @property
-    def rooms(self) -> Rooms:
-        """What is left of tenants' limits; nothing without a feature that tells."""
-        return next((part.rooms for part in self.parts if part.rooms is not None), _no_rooms)
 
     def state(self) -> dict[str, object]:
         self.driver.tell_observers()
@@ -339,7 +331,3 @@ def _audit(config: GatewayConfig, clock: Clock, log: FilteringBoundLogger, serve
     if config.audit.folder is None:
         return None
     return Audit(config.audit, config.gateway_id, config.place, serves=serves, clock=clock, log=log)
-
-
-def _no_rooms(_tenant: TenantName, _now_ns: int) -> list[Room]:
-    return []

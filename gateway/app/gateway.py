@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,6 @@ from gateway.app.others import listen_for_control, make_control, make_peer_serve
 from gateway.app.overview import Overview
 from gateway.app.predictors import Predictors, PromptKeys
 from gateway.app.reload import RegionPart
-from gateway.app.scaling import Scaling
 from gateway.app.stray_hosts import StrayHosts
 from gateway.app.tracing import TracedGateway, requests_traced
 from gateway.config.orders import Orders
@@ -40,6 +39,8 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.events import DrainLifted, DrainRequested
 from gateway.core.vocabulary import PoolKind, TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
+from gateway.features.catalogue import parts_of
+from gateway.features.part import Part, no_rooms
 from gateway.ground.clock import Clock
 from gateway.ground.listening import named_by
 from gateway.ground.logs import libraries_told_of, make_logger
@@ -50,7 +51,6 @@ from gateway.ground.supervisor import Supervisor, Tenure
 from gateway.ground.task_group import TaskGroup
 from gateway.ground.tls import ExpiryWatch
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
-from gateway.http.admin_scaling import add_scaling_route
 from gateway.http.app import Api
 from gateway.http.health import Notes
 from gateway.http.settings import HttpSettings, operators_connections_max
@@ -212,8 +212,8 @@ async def serve_gateway(
         orders = control.precedence.orders
         desk.apply(orders)
         fleet = _fleet(config, orders, desk)
-        scaling = Scaling(config, desk)
-        roster = make_roster(config, desk, loops, control, budgets=accounts.budgets, scaling=scaling)
+        features = parts_of(config, desk)
+        roster = make_roster(config, desk, loops, control, budgets=accounts.budgets, features=features)
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
         tracing = await stack.enter_async_context(requests_traced(config, desk, fleet, roster))
@@ -224,7 +224,9 @@ async def serve_gateway(
             TargetKind.PEER: _peer_opener(config, roster, desk),
         }
         owners = _owners(config, desk, openers, loops, locality=locality, tracing=tracing)
-        peer_server = make_peer_server(config, desk, owners, roster, control, budgets=accounts.budgets)
+        peer_server = make_peer_server(
+            config, desk, owners, roster, control, budgets=accounts.budgets, features=features
+        )
         names = make_names(config, desk)
         in_force = _in_force(config, orders, desk, fleet=fleet, roster=roster, names=names, tenure=tenure)
         handle = GatewayHandle(
@@ -238,7 +240,7 @@ async def serve_gateway(
         )
 
         await stack.enter_async_context(loops)
-        _run_loops(config, loops, desk, certificates, accounts=accounts, tenure=tenure)
+        _run_loops(config, loops, desk, certificates, accounts=accounts, tenure=tenure, features=features)
         own = partial(_own, stack, handle, peer_server, desk)
         learn = partial(_learn, orders, in_force, fleet, control, loops=loops, locality=locality)
         for begin in (learn, own) if succession.takes_over else (own, learn):  # peers connect back once called
@@ -252,7 +254,7 @@ async def serve_gateway(
             locality=locality,
             prices=desk.prices,
             tracing=tracing,
-            scaling=scaling,
+            **{each.name: each for each in features},
             issuers=accounts.identities,
             taken_over_from=succession,
         )
@@ -266,6 +268,7 @@ async def serve_gateway(
                     desk,
                     roster,
                     parts,
+                    features,
                     operators=accounts.identities.operators,
                     drain=partial(_begin_drain, desk, peer_server),
                     undrain=partial(_end_drain, desk, peer_server),
@@ -273,10 +276,9 @@ async def serve_gateway(
                     notes=lambda: {**desk.notes(), **accounts.usage.notes()},
                 )
             ),
-            api=_api(desk, owners, accounts, in_force),
+            api=_api(desk, owners, accounts, in_force, features),
             certificates=certificates,
         )
-        scaling.run(tenure)
         control.run(loops, tenure, handle.http_address, handle.peers_address)
         succession.serve(handle.estate, loops)
         yield handle
@@ -367,7 +369,9 @@ def _owners(
     )
 
 
-def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce) -> web.Application:
+def _api(
+    desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce, features: Sequence[Part]
+) -> web.Application:
     keyring = accounts.keyring
     names = ModelNames(lambda: in_force.config.models, desk.core.first_served)
     media_tokens = MediaTokens(lambda: in_force.config.content, desk.core.context_max)
@@ -387,7 +391,7 @@ def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce
         contents=ContentReader(lambda: in_force.config.content, desk.core.has_thresholds, media_tokens),
         media_tokens=media_tokens,
         promises=Promises(lambda: desk.core.config),
-        rooms=desk.rooms,
+        rooms=next((each.rooms for each in features if each.rooms is not None), no_rooms),
     ).make_app()
 
 
@@ -439,6 +443,7 @@ def _run_loops(
     *,
     accounts: Accounts,
     tenure: Tenure,
+    features: Sequence[Part],
 ) -> None:
     """Run the loops that watch the gateway itself and write its records."""
     warn_of_open_files(config, desk.log)
@@ -446,7 +451,7 @@ def _run_loops(
     for each in accounts.identities.counters.collectors():
         desk.metrics.registry.register(each)
     accounts.identities.run(loops)
-    for part in desk.parts:
+    for part in features:
         part.run(tenure)
     if desk.journal is not None:
         loops.run("journal", desk.journal.run)
@@ -582,6 +587,7 @@ def _admin_app(
     desk: Desk,
     roster: PeerRoster,
     described: Mapping[str, Describes],
+    features: Sequence[Part],
     *,
     operators: Operators,
     drain: Callable[[Operator], Awaitable[object]],
@@ -592,7 +598,8 @@ def _admin_app(
     explainer = PeerExplainer(roster.links, config.gateway_id)
 
     def state() -> dict[str, object]:
-        return {**desk.state(), **{name: each.describe() for name, each in described.items()}}
+        told = {name: each.describe() for name, each in described.items()}
+        return {**desk.state(), **{name: part for name, part in told.items() if part is not None}}
 
     async def explain(wanted: str) -> Explanation | None:
         desk.driver.tell_observers()
@@ -623,7 +630,8 @@ def _admin_app(
     listen = config.listen
     hosts = (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None
     admin = make_admin_app(sources, operators, hosts)
-    add_scaling_route(admin, described["scaling"].describe)
+    for each in features:
+        each.add_routes(admin)
     return admin
 
 

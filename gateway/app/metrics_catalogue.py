@@ -9,7 +9,7 @@ from __future__ import annotations
 from gateway.core.description import gauges_of, sharing_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
-from gateway.features.catalogue import levels_of
+from gateway.features.catalogue import KINDS
 from gateway.ground.naming.counters import DnsCounters
 from gateway.ground.series import Described
 from gateway.ground.tokens.counters import TokenCounters
@@ -19,7 +19,6 @@ from gateway.records.control_metrics import ControlLevels
 from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.metrics import Metrics
 from gateway.records.price_metrics import PriceLevels
-from gateway.records.scaling_metrics import ScalingMetrics
 
 _PLACE = Place(RegionName("nowhere"), Jurisdiction("none"))
 
@@ -33,10 +32,9 @@ def catalogue() -> list[Described]:
     metrics.registry.register(DecodeLevels(dict))
     metrics.registry.register(PriceLevels(None))
     metrics.follow_sharing(lambda: sharing_of(core, 0))
-    for level in levels_of(core, str):
-        metrics.registry.register(level)
     metrics.registry.register(BudgetLevels(int, int, bool))
-    ScalingMetrics(metrics.registry, tuple)
+    for kind in KINDS:
+        kind.register_series(metrics.registry, core)
     for each in (*DnsCounters().collectors(), *TokenCounters().collectors()):
         metrics.registry.register(each)
     return metrics.catalogue()

@@ -15,7 +15,6 @@ from gateway.core.decode.locality.nearness import SignatureState
 from gateway.core.description import ReplicaCondition
 from gateway.core.goodput import Promise
 from gateway.core.limits_config import LimitKind
-from gateway.core.scaling.vocabulary import Reason
 from gateway.core.vocabulary import (
     Category,
     LegResult,
@@ -27,7 +26,7 @@ from gateway.core.vocabulary import (
     ServiceClass,
     TargetKind,
 )
-from gateway.features.catalogue import labels as feature_labels
+from gateway.features.catalogue import KINDS
 from gateway.ground.naming.counters import ANSWERS, TYPES
 from gateway.ground.naming.counters import OTHER as OTHER_TYPE
 from gateway.ground.series import Described, Label
@@ -61,7 +60,6 @@ LABELS: dict[str, Label] = {
     "category": Label("Of which kind a prompt's text is taken to be.", tuple(Category)),
     "service_class": Label("What a request's client was promised.", tuple(ServiceClass)),
     "promise": Label("What became of that.", tuple(Promise)),
-    **feature_labels(),
     "region": Label("This gateway's own."),
     "group": Label("Decode workers that step in time."),
     "replica": Label("The replica's `id`, with its rank where it has several."),
@@ -102,10 +100,6 @@ LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_prices_age_seconds", "source"): Label("Who has said them.", SOURCES),
     ("nightside_placement_money_total", "region"): Label("That requests were sent to."),
     ("nightside_control_snapshots_total", "result"): Label("What became of it.", ("taken", "rejected")),
-    ("nightside_replicas_wanted_changes_total", "reason"): Label("Why it has changed.", tuple(Reason)),
-    ("nightside_scaling_messages_total", "result"): Label(
-        "What became of it.", ("delivered", "superseded", "refused", "given_up")
-    ),
     ("nightside_traces_dropped_total", "reason"): Label("What they met.", ("full", "refused")),
     ("nightside_token_verifications_total", "result"): Label(
         "Whether it was `valid`, was `remembered` as valid, or what was wrong with it.", RESULTS
@@ -113,6 +107,7 @@ LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_issuer_fetches_total", "result"): Label("Whether it brought keys.", (FETCHED, FAILED)),
     ("nightside_issuer_fetches_total", "cause"): Label("Why it was time.", CAUSES),
     ("nightside_reloads_total", "result"): Label("Whether it is in force now.", ("applied", "refused")),
+    **{key: label for kind in KINDS for key, label in kind.labels.items()},
 }
 """Meaning of labels that differ by series."""
 

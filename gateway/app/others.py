@@ -5,7 +5,7 @@ which replica. It decides nothing.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from gateway.app.budgets import Budgets
@@ -13,10 +13,10 @@ from gateway.app.control import Control, Surroundings
 from gateway.app.decided import told
 from gateway.app.desk import LAST_BYTES_S, Desk
 from gateway.app.load import forwards_told, load_of
-from gateway.app.scaling import Scaling
 from gateway.config.sections import GatewayConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId
+from gateway.features.part import Part
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.transport import Plaintext
 from gateway.peers.ears import Ears
@@ -72,15 +72,21 @@ def listen_for_control(
 
 
 def make_roster(
-    config: GatewayConfig, desk: Desk, loops: Supervisor, control: Control, *, budgets: Budgets, scaling: Scaling
+    config: GatewayConfig,
+    desk: Desk,
+    loops: Supervisor,
+    control: Control,
+    *,
+    budgets: Budgets,
+    features: Sequence[Part],
 ) -> PeerRoster:
-    """Make the roster of peers. Their heartbeats go to budgets and scaling, and the wanted replicas to the
+    """Make the roster of peers. Their heartbeats go to budgets and features, and the wanted replicas to the
     controller."""
     desk.metrics.registry.register(budgets.levels())
-    control.tell_wanted(scaling.told)
+    control.tell_wanted(lambda: tuple(wanted for each in features for wanted in each.wanted_replicas()))
 
     def run_loops(link: PeerLink) -> list[Callable[[], object]]:
-        heartbeats = _heartbeats(config, desk, link, control.ears, budgets=budgets, scaling=scaling)
+        heartbeats = _heartbeats(config, desk, link, control.ears, budgets=budgets, features=features)
         return [
             control.ears.listen_to(link.peer.spec.gateway_id, heartbeats),
             loops.run("peer_credentials", link.follow_credentials),
@@ -110,9 +116,10 @@ def _watch(desk: Desk, seen_by: str) -> Watch:
 
 
 def _heartbeats(
-    config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears, *, budgets: Budgets, scaling: Scaling
+    config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears, *, budgets: Budgets, features: Sequence[Part]
 ) -> Heartbeats:
     gateway_id = link.peer.spec.gateway_id
+    readers = [each.heartbeat_reader(link.peer.spec) for each in features]
     return Heartbeats(
         link,
         config.gateway_id,
@@ -124,12 +131,19 @@ def _heartbeats(
         log=desk.log,
         on_budgets=partial(budgets.hear, gateway_id),
         on_lost=partial(budgets.fell_silent, gateway_id),
-        on_scaling=scaling.ear_for(link.peer.spec),
+        readers=[read for read in readers if read is not None],
     )
 
 
 def make_peer_server(
-    config: GatewayConfig, desk: Desk, owners: OwnerContext, roster: PeerRoster, control: Control, *, budgets: Budgets
+    config: GatewayConfig,
+    desk: Desk,
+    owners: OwnerContext,
+    roster: PeerRoster,
+    control: Control,
+    *,
+    budgets: Budgets,
+    features: Sequence[Part],
 ) -> PeerServer:
     service = PeerService(
         owners,
@@ -149,6 +163,7 @@ def make_peer_server(
         watch=_watch(desk, "called"),
         budgets=lambda place, seen: budgets.told_to(place, desk.core.policy, seen),
         on_subscribed=control.ears.called_by,
+        complete=[each.complete_heartbeat for each in features],
     )
     return PeerServer(
         service,

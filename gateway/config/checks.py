@@ -6,19 +6,18 @@ from collections.abc import Iterator
 
 from gateway.config.content import content_faults, threshold_faults
 from gateway.config.locality import check_locality
-from gateway.config.names import AUTO_MODELS, PROMPT_BLOCKS_MAX
+from gateway.config.names import PROMPT_BLOCKS_MAX
 from gateway.config.oidc import oidc_faults
 from gateway.config.placement_plug_ins import placement_faults
 from gateway.config.pools import pool_faults
 from gateway.config.prediction import check_prediction
 from gateway.config.region_file import RegionFile
-from gateway.config.scaling import scaling_faults
 from gateway.config.sections import ProbeConfig
 from gateway.config.tenants import tenant_faults
 from gateway.config.tracing import tracing_faults
 from gateway.core.config import CoreConfig
 from gateway.core.decode.config import check_decode, out_of_bounds
-from gateway.core.vocabulary import Connector, ReplicaRole
+from gateway.core.vocabulary import Connector
 from gateway.ground.faults import Fault
 from gateway.ground.operators_config import operator_faults
 from gateway.ground.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
@@ -48,17 +47,8 @@ def faults_between(file: RegionFile) -> Iterator[Fault]:
         yield Fault(key, what)
     for key, what in threshold_faults(file.core.threshold):
         yield Fault(key, what)
-    for key, what in scaling_faults(file.sections.scaling, _scaled(file), insecure=file.insecure):
-        yield Fault(key, what)
-
-
-def _scaled(file: RegionFile) -> set[tuple[str, str]]:
-    """Pairs of model and pool served by unified replicas; empty where engines list their models themselves."""
-    engines = [*file.replicas, *(template for _, _, template in file.found())]
-    if any(each.models == AUTO_MODELS for each in engines):
-        return set()
-    whole = [each for each in engines if each.role is ReplicaRole.UNIFIED]
-    return {(model, each.pool_name) for each in whole for model in (*each.models, *each.adapters)}
+    for section in file.sections.of_features():
+        yield from section.faults(file)
 
 
 def _name_faults(file: RegionFile) -> Iterator[Fault]:

@@ -469,6 +469,14 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
         yield from (("dns_replicas", index, each) for index, each in enumerate(self.dns_replicas))
         yield from (("kubernetes_replicas", index, each) for index, each in enumerate(self.kubernetes_replicas))
 
+    def served_whole(self) -> set[tuple[str, str]]:
+        """Pairs of model and pool served by unified replicas; empty where engines list their models themselves."""
+        engines = self._engines()
+        if any(each.models == AUTO_MODELS for each in engines):
+            return set()
+        whole = [each for each in engines if each.role is ReplicaRole.UNIFIED]
+        return {(model, each.pool_name) for each in whole for model in (*each.models, *each.adapters)}
+
     def _engines(self) -> tuple[_EngineFile, ...]:
         return (*self.replicas, *self.dns_replicas, *self.kubernetes_replicas)
 
@@ -483,8 +491,8 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             yield self.sections.oidc.subject_secret_file
         yield from (each.token_file for each in self.kubernetes_replicas if each.token_file is not None)
         yield from (each.key for each in (listen, peering) if each is not None)
-        if (webhook := self.sections.scaling.webhook) is not None:
-            yield webhook.secret_file
+        for section in self.sections.of_features():
+            yield from section.secret_files()
         yield from (each.tls.client_key for each in engines if each.tls is not None and each.tls.client_key is not None)
 
     def _engine_credentials(self) -> Iterator[str]:

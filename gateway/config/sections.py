@@ -1,8 +1,8 @@
 """Sections of a region file that are used as they are written, and the gateway's config made of them.
 
 A new section is a dataclass here and a line in `Sections`; a section that decisions depend on belongs in
-`gateway.core.config` and its `CoreConfig`. Keys in the file, their checks and the defaults shown by `nightside gateway
-check` follow from it.
+`gateway.core.config` and its `CoreConfig`, and the section of an optional feature in `gateway.features.sections`. Keys
+in the file, their checks and the defaults shown by `nightside gateway check` follow from it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from gateway.config.content import ContentConfig
 from gateway.config.locality import LocalityConfig
 from gateway.config.oidc import OidcConfig
 from gateway.config.prediction import PredictionConfig
-from gateway.config.scaling import ScalingConfig
 from gateway.config.targets import DnsReplicasConfig, KubernetesReplicasConfig, PeerConfig, ReplicaConfig
 from gateway.config.tracing import TracingConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
+from gateway.features.sections import FeatureSections
 from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
 from gateway.ground.operators_config import OperatorsConfig
 from gateway.ground.values import (
@@ -344,7 +344,7 @@ class ControlConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sections:
+class Sections(FeatureSections):
     """Sections of the region file, by their keys there."""
 
     listen: ListenConfig = field(default_factory=ListenConfig)
@@ -373,7 +373,6 @@ class Sections:
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
     locality: LocalityConfig = field(default_factory=LocalityConfig)
     content: ContentConfig = field(default_factory=ContentConfig)
-    scaling: ScalingConfig = field(default_factory=ScalingConfig)
     tracing: TracingConfig = field(default_factory=TracingConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     operators: OperatorsConfig = field(default_factory=OperatorsConfig)

@@ -1,1 +1,1 @@
-"""Outer halves of the optional features, whose pure halves are in `gateway.core.features`."""
+"""Optional features of a gateway: all that each is outside the core, in a package of its own."""

@@ -1,34 +1,23 @@
-"""Outer halves of the features that a gateway is built with. Whatever is not listed here is not there."""
+"""Features that a gateway is built with. Whatever is not listed here is not there; a feature with a section of the
+region file is listed in `sections`, too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
-from prometheus_client.registry import Collector
-
-from gateway.core.gateway_core import GatewayCore
+from gateway.config.sections import GatewayConfig
 from gateway.features.lengths.part import LengthsPart
 from gateway.features.limits.part import LimitsPart
-from gateway.features.part import Part, Surroundings, TenantLabel
-from gateway.ground.series import Label
+from gateway.features.part import Host, Part
+from gateway.features.scaling.part import Scaling
 
-PARTS = (
+KINDS: Sequence[type[Part]] = [
     LengthsPart,
     LimitsPart,
-)
+    Scaling,
+]
 
 
-def parts_of(surroundings: Surroundings) -> list[Part]:
-    """Make the outer halves of one gateway's features."""
-    return [part(surroundings) for part in PARTS]
-
-
-def levels_of(core: GatewayCore, tenant_label: TenantLabel) -> Iterator[Collector]:
-    """Collectors of the features' own series."""
-    for part in PARTS:
-        yield from part.levels(core, tenant_label)
-
-
-def labels() -> dict[str, Label]:
-    """Meaning of the labels of the features' own series."""
-    return {name: label for part in PARTS for name, label in part.labels().items()}
+def parts_of(config: GatewayConfig, host: Host) -> list[Part]:
+    """Make the parts of a gateway, in the order in which their hooks are called."""
+    return [kind(config, host) for kind in KINDS]

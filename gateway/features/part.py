@@ -1,53 +1,90 @@
-"""Outer half of an optional feature: what the rest of the gateway asks of it, outside the pure core."""
+"""Interface of the optional features outside the core: hooks that the gateway calls, and what a feature may ask of the
+gateway.
+
+A part is made for every gateway. One that the config does not ask for does nothing and costs nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Protocol
 
-from prometheus_client.registry import Collector
+from aiohttp import web
+from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import GatewayConfig
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.limits_config import Room
-from gateway.core.vocabulary import TenantName
+from gateway.core.vocabulary import PeerSpec, TenantName
+from gateway.ground.clock import Clock
+from gateway.ground.control.vocabulary import Wanted
 from gateway.ground.series import Label
 from gateway.ground.supervisor import Tenure
+from gateway.peers.heartbeats import ReadHeartbeat
+from gateway.records.finished import FinishedRequests
+from gateway.records.metrics import Metrics
+from protos.mesh.v1 import peer_pb2 as pb
 
-TenantLabel = Callable[[TenantName], str]
-"""Label of a tenant on the metrics page."""
 Rooms = Callable[[TenantName, int], list[Room]]
 """Remainders of a tenant's limits at a time in nanoseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a feature may use outside the core."""
+class Host(Protocol):
+    """Gateway around a feature."""
 
-    config: GatewayConfig
-    core: GatewayCore
-    submit: Callable[[Event], object]
-    """Hands an event to the core."""
+    clock: Clock
     log: FilteringBoundLogger
+    core: GatewayCore
+    metrics: Metrics
+    finished: FinishedRequests
+
+    def submit(self, event: Event, /) -> None:
+        """Hand an event to the core."""
 
 
 class Part:
-    """Outer half of a feature. Every hook does nothing unless a part overrides it."""
+    """One feature of one gateway, outside the core. Every hook does nothing unless a feature overrides it."""
+
+    name: ClassVar[str]
+    """Name of the feature, as in its packages and its state."""
+    labels: ClassVar[Mapping[tuple[str, str], Label]] = {}
+    """Meaning of labels of the feature's series, by series and label."""
+
+    def __init__(self, config: GatewayConfig, host: Host, /) -> None:
+        raise NotImplementedError
 
     rooms: Rooms | None = None
     """Tells what is left of a tenant's limits, for response headers; None: this feature does not."""
 
     @staticmethod
-    def labels() -> Mapping[str, Label]:
-        """Meaning of the labels of its own series."""
-        return {}
-
-    @staticmethod
-    def levels(core: GatewayCore, tenant_label: TenantLabel, /) -> Iterable[Collector]:  # noqa: ARG004
-        """Collectors of its own series."""
-        return ()
+    def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:
+        """Register the feature's series of an idle core, to be described."""
 
     def run(self, tenure: Tenure, /) -> None:
-        """Run background work, while this process owns the gateway's stores."""
+        """Start background work, which runs while this process owns the gateway's stores. Called before the gateway
+        serves."""
+
+    def describe(self) -> object | None:
+        """State for operators, JSON-able."""
+        return None
+
+    def add_routes(self, admin: web.Application, /) -> None:
+        """Add routes to the application for operators."""
+
+    def complete_heartbeat(self, message: pb.SubscribeResponse, /) -> None:
+        """Add to a heartbeat that is about to be sent to a peer."""
+
+    def heartbeat_reader(self, peer: PeerSpec, /) -> ReadHeartbeat | None:  # noqa: ARG002
+        """Reader of a peer's heartbeats, or None if the feature takes nothing from them."""
+        return None
+
+    def wanted_replicas(self) -> tuple[Wanted, ...]:
+        """Wanted replicas, for a controller's display."""
+        return ()
+
+
+def no_rooms(_tenant: TenantName, _now_ns: int) -> list[Room]:
+    """Stand for the limits of a gateway that has none."""
+    return []

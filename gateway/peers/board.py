@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from gateway.core.scaling.vocabulary import ScalingReport
 from gateway.core.vocabulary import LoadReport
 
 
@@ -23,8 +22,6 @@ class LoadBoard:
     def __init__(self) -> None:
         self.newest: Posted | None = None
         self.closed = False
-        self.scaling = ScalingReport()
-        """Sent with every report; a change of it alone wakes no subscription."""
         self._changed = asyncio.Event()
 
     def post(self, report: LoadReport, now_ns: int) -> None:

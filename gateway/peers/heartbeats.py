@@ -19,7 +19,6 @@ import grpc.aio
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.events import Event, PeersObserved, TargetLost
-from gateway.core.scaling.vocabulary import ScalingReport
 from gateway.core.vocabulary import GatewayId, LoadReport, PeerObservation, PeerSpec, Place, peer_target
 from gateway.ground.channels import status_in_words
 from gateway.ground.clock import Clock
@@ -28,7 +27,6 @@ from gateway.ground.supervisor import Backoff
 from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
-from gateway.peers.scaling_codec import read_scaling
 from gateway.records.others_usage import BudgetUse
 from protos.mesh.v1 import peer_pb2 as pb
 
@@ -44,6 +42,11 @@ REFUSED_THERE = "the peer does not believe who we are"
 NO_ANSWER = "no answer"
 
 _Call = grpc.aio.UnaryStreamCall[pb.SubscribeRequest, pb.SubscribeResponse]
+
+
+ReadHeartbeat = Callable[[pb.SubscribeResponse], Callable[[], None]]
+"""Reads what a feature adds to a peer's heartbeat, raising WireError, and returns the step that takes it in. The
+step is called once the sender is known to be that peer."""
 
 
 class PeerLost(Exception):
@@ -139,11 +142,11 @@ class Heartbeats:
         log: FilteringBoundLogger,
         on_budgets: Callable[[Sequence[BudgetUse]], None] = lambda _: None,
         on_lost: Callable[[], None] = lambda: None,
-        on_scaling: Callable[[ScalingReport], None] | None = None,
+        readers: Sequence[ReadHeartbeat] = (),
     ) -> None:
         """`on_refused` is called each time a connection fails because the gateway that answers shows a wrong
         certificate, `on_budgets` with the budget uses that the peer reports, and `on_lost` when the peer is lost.
-        `on_scaling` is called with the peer's scaling report; None: scaling reports are not read."""
+        `readers` read what features add to heartbeats."""
         self.round_trips = RoundTrips(link.peering.rtt_window)
         self._link = link
         self._request = codec.subscribe_request(gateway_id, place)
@@ -154,7 +157,7 @@ class Heartbeats:
         self._on_refused = on_refused
         self._on_budgets = on_budgets
         self._on_lost = on_lost
-        self._on_scaling = on_scaling
+        self._readers = tuple(readers)
         self._measured = asyncio.Event()
         self._listen_pause, self._measure_pause = Pause(), Pause()
         self._called_ns: int | None = None
@@ -300,7 +303,7 @@ class Heartbeats:
         began_ns = self._clock.thread_ns()
         report, age_ns = codec.read_load(message)
         budgets = codec.read_budget_uses(message)
-        scaling = None if self._on_scaling is None else read_scaling(message)
+        steps = [read(message) for read in self._readers]
         taken_ns = self._clock.thread_ns() - began_ns
         if fault := identity_fault(report, self._link.peer.spec):
             raise ImposterFound(fault)
@@ -314,8 +317,8 @@ class Heartbeats:
         began_ns = self._clock.thread_ns()
         if budgets:
             self._on_budgets(budgets)
-        if self._on_scaling is not None and scaling is not None:
-            self._on_scaling(scaling)
+        for take_in in steps:
+            take_in()
         return self._allowance.spend(self._clock.now_ns(), taken_ns + self._clock.thread_ns() - began_ns)
 
     def _heard_for_ns(self) -> int:

@@ -37,7 +37,6 @@ from gateway.peers.exchange.callers import Callers
 from gateway.peers.exchange.watch import UNWATCHED, Watch
 from gateway.peers.reception import Reception
 from gateway.peers.room import PeerRoom
-from gateway.peers.scaling_codec import add_scaling
 from gateway.records.decisions import ExplainedRequest
 from gateway.records.others_usage import BudgetUse
 from gateway.request.bodies import Body
@@ -97,10 +96,11 @@ class PeerService:
         watch: Watch = UNWATCHED,
         budgets: BudgetsTold = lambda _place, seen: ((), seen),
         on_subscribed: Callable[[GatewayId], None] = lambda _: None,
+        complete: Sequence[Callable[[pb.SubscribeResponse], None]] = (),
     ) -> None:
         """`why_closed` gives the reason for refusing every forward without asking the core; empty if the core may be
         asked. `budgets` takes a peer's place and the point up to which it was told, and returns the budget uses that
-        changed since and may be known there, with the new point.
+        changed since and may be known there, with the new point. `complete` add to each heartbeat.
 
         `on_refused` is called for every caller whose identity is wrong, `on_malformed` for every gateway that forwards
         a malformed request, and `on_subscribed` for every peer that opens a subscription.
@@ -120,6 +120,7 @@ class PeerService:
         self._explain = explain
         self._ownership = ownership
         self._budgets = budgets
+        self._complete = tuple(complete)
         self._clock = owners.clock
         self._board = board
         self._peers = peers
@@ -233,7 +234,8 @@ class PeerService:
                 uses, seen = self._budgets(place, seen)
                 if uses:
                     codec.write_budget_uses(message, uses)
-                add_scaling(message, self._board.scaling)
+                for complete in self._complete:
+                    complete(message)
                 await context.write(message)
 
     async def _run(self, arrived: codec.ArrivedForward, context: _Context) -> None:

@@ -14,12 +14,12 @@ from gateway.core import effects as ordered
 from gateway.core import events
 from gateway.core.effects import Effect
 from gateway.core.events import Event
+from gateway.core.features.scaling.demand import would_have_run
+from gateway.core.features.scaling.sampling import accepts_of, samples_of, ways_of
+from gateway.core.features.scaling.scaler import Scaler
+from gateway.core.features.scaling.vocabulary import Heard, PoolKey, Want
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import ResidencyPolicy
-from gateway.core.scaling.demand import would_have_run
-from gateway.core.scaling.sampling import accepts_of, samples_of, ways_of
-from gateway.core.scaling.scaler import Scaler
-from gateway.core.scaling.vocabulary import Heard, PoolKey, Want
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId, ReplicaSpec, RequestId
 from loadgen.figures import Figures
 from loadgen.simulator.agenda import Agenda

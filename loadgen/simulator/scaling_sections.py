@@ -11,7 +11,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from gateway.core.scaling.vocabulary import PoolSettings, ScalingSettings
+from gateway.core.features.scaling.vocabulary import PoolSettings, ScalingSettings
 from gateway.core.vocabulary import ModelName
 from loadgen.simulator.sections import Count, CountOrNone, Duration, Moment, Section, Share
 

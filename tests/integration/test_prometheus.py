@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.app.metrics_catalogue import catalogue
 from gateway.app.metrics_page import label_of, markdown, rules_in, sample_names
-from gateway.config.scaling import ScaledPoolConfig, ScalingConfig
 from gateway.config.sections import AuditConfig
+from gateway.features.scaling.config import ScaledPoolConfig, ScalingConfig
 from tests.support.core import MODEL
 from tests.support.gateways import ask
 from tests.support.processes import killed_at_the_end

@@ -14,8 +14,8 @@ import msgspec
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.app.status_cli import Status
-from gateway.config.scaling import ScaledPoolConfig, ScalingConfig
 from gateway.core.vocabulary import Place
+from gateway.features.scaling.config import ScaledPoolConfig, ScalingConfig
 from loadgen.engine.server import serve_engines
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import ENOUGH_S, counted, knowing, region_config, until, write_policy

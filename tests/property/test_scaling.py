@@ -9,8 +9,17 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.scaling.scaler import Scaler
-from gateway.core.scaling.vocabulary import Heard, PoolKey, PoolSettings, Reason, Sample, ScalingSettings, Want, Way
+from gateway.core.features.scaling.scaler import Scaler
+from gateway.core.features.scaling.vocabulary import (
+    Heard,
+    PoolKey,
+    PoolSettings,
+    Reason,
+    Sample,
+    ScalingSettings,
+    Want,
+    Way,
+)
 from gateway.core.vocabulary import GatewayId, ModelName, RegionName
 
 SECOND = 1_000_000_000

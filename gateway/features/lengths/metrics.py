@@ -11,6 +11,9 @@ from prometheus_client.registry import Collector
 from gateway.core.features.lengths.feature import Misroute, PoolFigures
 from gateway.core.features.lengths.tuning import ThresholdTuning
 
+MISROUTED = "nightside_pool_misroutes"
+MOVES = "nightside_pool_threshold_moves"
+
 
 class PoolLevels(Collector):
     """Collector that reads the core at each scrape. Pools and their models are those that the operator named."""
@@ -42,9 +45,7 @@ class ThresholdLevels(Collector):
             "Where the threshold of a pool of ours stands that tunes itself.",
             labels=["pool"],
         )
-        moves = CounterMetricFamily(
-            "nightside_pool_threshold_moves", "How often it was moved, and why.", labels=["pool", "move"]
-        )
+        moves = CounterMetricFamily(MOVES, "How often it was moved, and why.", labels=["pool", "move"])
         for pool, threshold in self._tuning.thresholds.items():
             tokens.add_metric([pool], threshold.tokens)
             for move, count in threshold.moves.items():
@@ -60,7 +61,7 @@ def _counts(figures: PoolFigures) -> Iterator[Metric]:
         labels=["model", "pool", "step"],
     )
     misrouted = CounterMetricFamily(
-        "nightside_pool_misroutes",
+        MISROUTED,
         "Requests that went to a pool too short for them, by how that showed.",
         labels=["model", "pool", "how"],
     )

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from prometheus_client import CollectorRegistry
 
-from prometheus_client.registry import Collector
-
+from gateway.config.sections import GatewayConfig
 from gateway.core.features.limits.feature import limits_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.features.limits.metrics import LimitLevels
-from gateway.features.part import Part, Surroundings, TenantLabel
+from gateway.features.part import Host, Part
 
 
 class LimitsPart(Part):
     """Shows tenants' limits."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self.rooms = limits_of(surroundings.core).rooms
+    name = "limits"
+
+    def __init__(self, config: GatewayConfig, host: Host, /) -> None:  # noqa: ARG002
+        limits = limits_of(host.core)
+        self.rooms = limits.rooms
+        host.metrics.registry.register(LimitLevels(limits, host.metrics.tenant_label))
 
     @staticmethod
-    def levels(core: GatewayCore, tenant_label: TenantLabel, /) -> Iterable[Collector]:
-        return (LimitLevels(limits_of(core), tenant_label),)
+    def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:
+        registry.register(LimitLevels(limits_of(core), str))

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from gateway.core.scaling.planner import Verdict
-from gateway.core.scaling.steady import Steady
-from gateway.core.scaling.vocabulary import PoolSettings, Reason, ScalingSettings
+from gateway.core.features.scaling.planner import Verdict
+from gateway.core.features.scaling.steady import Steady
+from gateway.core.features.scaling.vocabulary import PoolSettings, Reason, ScalingSettings
 from gateway.core.vocabulary import ModelName
 
 SECOND = 1_000_000_000

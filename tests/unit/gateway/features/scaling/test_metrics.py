@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from gateway.core.scaling.vocabulary import PoolKey, Reason, Want
+from gateway.core.features.scaling.vocabulary import PoolKey, Reason, Want
 from gateway.core.vocabulary import DEFAULT_POOL, ModelName, RegionName
-from gateway.records.scaling_metrics import ScalingMetrics
+from gateway.features.scaling.metrics import ScalingMetrics
 
 WANT = Want(
     RegionName("eu"),

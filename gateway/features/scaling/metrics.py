@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.core.scaling.vocabulary import WHOLE, Want
+from gateway.core.features.scaling.vocabulary import WHOLE, Want
 from gateway.ground.series import Tally
 
 _LABELS = ("region", "model", "pool")

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from aiohttp import web
 
-from gateway.config.scaling import WebhookConfig
-from gateway.core.scaling.vocabulary import PoolKey, Reason, Want
+from gateway.core.features.scaling.vocabulary import PoolKey, Reason, Want
 from gateway.core.vocabulary import DEFAULT_POOL, ModelName, RegionName
+from gateway.features.scaling.config import WebhookConfig
+from gateway.features.scaling.webhook import Result, Webhook, sign
 from gateway.ground.clock import Clock
 from gateway.ground.config import LoggingConfig
 from gateway.ground.logs import make_logger
-from gateway.scaling.webhook import Result, Webhook, sign
 
 MS = 1_000_000
 SECRET = b"a secret of some length"

@@ -1,5 +1,5 @@
 """Scaling of one gateway's pools: exchanges demand with peers, computes the wanted replicas at each interval, and
-reports them to the metrics page, operators and a webhook. The decisions are in `gateway.core.scaling`.
+reports them to the metrics page, operators and a webhook. The decisions are in `gateway.core.features.scaling`.
 """
 
 from __future__ import annotations
@@ -7,36 +7,52 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Never
+from typing import ClassVar, Never
 
-from gateway.app.desk import Desk
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
 from gateway.config.sections import GatewayConfig
 from gateway.core.effects import EndRequest
+from gateway.core.features.scaling.demand import would_have_run
+from gateway.core.features.scaling.sampling import accepts_of, key_by_model, key_by_replica, samples_of, ways_of
+from gateway.core.features.scaling.scaler import Scaler
+from gateway.core.features.scaling.vocabulary import WHOLE, Heard, PoolKey, Reason, ScalingReport, Want
+from gateway.core.gateway_core import GatewayCore
 from gateway.core.requests import RequestRecord
-from gateway.core.scaling.demand import would_have_run
-from gateway.core.scaling.sampling import accepts_of, key_by_model, key_by_replica, samples_of, ways_of
-from gateway.core.scaling.scaler import Scaler
-from gateway.core.scaling.vocabulary import WHOLE, Heard, PoolKey, ScalingReport, Want
 from gateway.core.vocabulary import ModelName, PeerSpec, RequestProfile
+from gateway.features.part import Host, Part
+from gateway.features.scaling.codec import add_scaling, read_scaling
+from gateway.features.scaling.metrics import ScalingMetrics
+from gateway.features.scaling.webhook import Result, Webhook
+from gateway.ground.admin_server import as_json, needs
 from gateway.ground.control.vocabulary import Wanted
+from gateway.ground.operators_config import Role
+from gateway.ground.series import Label
 from gateway.ground.supervisor import Tenure
-from gateway.records.scaling_metrics import ScalingMetrics
+from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.request.legs import RequestSummary
-from gateway.scaling.webhook import Webhook
+from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000
 _MINUTE_NS = 60 * _SECOND_NS
 _MINUTES_A_DAY = 24 * 60
 
 
-class Scaling:
+class Scaling(Part):
     """Scaling of one gateway. Without listed pools it says nothing, and costs nothing."""
 
-    def __init__(self, config: GatewayConfig, desk: Desk) -> None:
+    name = "scaling"
+    labels: ClassVar = {
+        ("nightside_replicas_wanted_changes_total", "reason"): Label("Why it has changed.", tuple(Reason)),
+        ("nightside_scaling_messages_total", "result"): Label("What became of it.", tuple(Result)),
+    }
+
+    def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         self._config = config.scaling
         self._gateway_id = config.gateway_id
         self._region = config.place.region
-        self._desk = desk
+        self._host = host
         self._scaler = Scaler(
             config.gateway_id,
             config.place.region,
@@ -47,10 +63,12 @@ class Scaling:
         self._by_model: dict[ModelName, PoolKey] = {}
         self._by_replica: dict[str, PoolKey] = {}
         """Pools by model and by replica, as of the last look."""
-        self._metrics = ScalingMetrics(desk.metrics.registry, self.wants)
+        self._report = ScalingReport()
+        """Report for peers, as of the last look."""
+        self._metrics = ScalingMetrics(host.metrics.registry, self.wants)
         self._webhook = self._make_webhook()
         if self.is_on:
-            desk.finished.hand_to(self._on_finished)
+            host.finished.hand_to(self._on_finished)
 
     @property
     def is_on(self) -> bool:
@@ -59,18 +77,23 @@ class Scaling:
     def wants(self) -> Iterable[Want]:
         return self._scaler.wants.values()
 
-    def ear_for(self, peer: PeerSpec) -> Callable[[ScalingReport], None] | None:
-        """Handler of this peer's scaling reports; None where they are not used."""
-        return partial(self._hear, peer) if self.is_on and self._config.mesh else None
+    @staticmethod
+    def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:  # noqa: ARG004
+        ScalingMetrics(registry, tuple)
 
-    def run(self, loops: Tenure) -> None:
+    def complete_heartbeat(self, message: pb.SubscribeResponse, /) -> None:
+        add_scaling(message, self._report)
+
+    def heartbeat_reader(self, peer: PeerSpec, /) -> ReadHeartbeat | None:
+        return partial(self._read, peer) if self.is_on and self._config.mesh else None
+
+    def run(self, tenure: Tenure, /) -> None:
         if self.is_on:
-            loops.run("scaling", self._look_again_and_again)
+            tenure.run("scaling", self._look_again_and_again)
         if self._webhook is not None:
-            loops.run("scaling_webhook", self._webhook.run)
+            tenure.run("scaling_webhook", self._webhook.run)
 
-    def told(self) -> tuple[Wanted, ...]:
-        """Wanted replicas, for a controller's display."""
+    def wanted_replicas(self) -> tuple[Wanted, ...]:
         return tuple(
             Wanted(want.key.model, want.key.pool, want.wanted, want.ready, want.reason) for want in self.wants()
         )
@@ -84,9 +107,18 @@ class Scaling:
             "webhook_fault": "" if self._webhook is None else self._webhook.fault,
         }
 
+    def add_routes(self, admin: web.Application, /) -> None:
+        """Add the wanted replicas as JSON, for operators and for autoscalers that do not read Prometheus."""
+
+        @needs(Role.LOOK)
+        async def scaling(_: web.Request) -> web.Response:
+            return as_json(self.describe())
+
+        admin.router.add_get("/admin/scaling", scaling)
+
     def look(self) -> None:
         """Compute the wanted replicas again."""
-        core, clock = self._desk.core, self._desk.clock
+        core, clock = self._host.core, self._host.clock
         self._by_model = key_by_model(core, self._scaler.pools)
         self._by_replica = key_by_replica(core, self._scaler.pools)
         before = {want.key: want.wanted for want in self.wants()}
@@ -97,7 +129,7 @@ class Scaling:
             ways=ways_of(core) if self._config.mesh else (),
             accepts=accepts_of(core) if self._config.mesh else (),
         )
-        self._desk.board.scaling = self._scaler.report
+        self._report = self._scaler.report
         for want in wants:
             if want.key not in before or want.wanted != before[want.key]:
                 self._changed(want, before.get(want.key))
@@ -108,13 +140,16 @@ class Scaling:
             await asyncio.sleep(self._config.interval_ns / _SECOND_NS)
             self.look()
 
+    def _read(self, peer: PeerSpec, message: pb.SubscribeResponse) -> Callable[[], None]:
+        return partial(self._hear, peer, read_scaling(message))
+
     def _hear(self, peer: PeerSpec, report: ScalingReport) -> None:
-        self._scaler.hear(Heard(peer.gateway_id, peer.place.region, report, self._desk.clock.now_ns()))
+        self._scaler.hear(Heard(peer.gateway_id, peer.place.region, report, self._host.clock.now_ns()))
 
     def _changed(self, want: Want, before: int | None) -> None:
         """Report a change. The first figure is reported too, so that its receiver need not ask for it."""
         names = {"model": want.key.model, "pool": want.key.pool}
-        self._desk.log.info("replicas_wanted_changed", **names, wanted=want.wanted, before=before, reason=want.reason)
+        self._host.log.info("replicas_wanted_changed", **names, wanted=want.wanted, before=before, reason=want.reason)
         if before is not None:
             self._metrics.changes.add(want.region, want.key.model, want.key.pool, want.reason)
         if self._webhook is not None:
@@ -140,8 +175,8 @@ class Scaling:
         config = self._config.webhook
         if config is None or not self.is_on:
             return None
-        desk = self._desk
-        return Webhook(config, self._gateway_id, clock=desk.clock, count=self._metrics.messages.add, log=desk.log)
+        host = self._host
+        return Webhook(config, self._gateway_id, clock=host.clock, count=self._metrics.messages.add, log=host.log)
 
 
 def _described(want: Want) -> dict[str, object]:

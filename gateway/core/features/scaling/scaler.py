@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gateway.core.scaling.demand import Demand, needed_replicas, needed_slots
-from gateway.core.scaling.planner import Verdict, plan
-from gateway.core.scaling.steady import Steady
-from gateway.core.scaling.vocabulary import (
+from gateway.core.features.scaling.demand import Demand, needed_replicas, needed_slots
+from gateway.core.features.scaling.planner import Verdict, plan
+from gateway.core.features.scaling.steady import Steady
+from gateway.core.features.scaling.vocabulary import (
     Heard,
     PoolKey,
     PoolLoad,

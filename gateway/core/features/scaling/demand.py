@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from gateway.core.scaling.vocabulary import WHOLE, Sample, ScalingSettings
+from gateway.core.features.scaling.vocabulary import WHOLE, Sample, ScalingSettings
 from gateway.core.vocabulary import Outcome
 
 _SECOND_NS = 1_000_000_000

@@ -3,8 +3,8 @@ oscillation."""
 
 from __future__ import annotations
 
-from gateway.core.scaling.planner import Verdict
-from gateway.core.scaling.vocabulary import PoolSettings, Reason, ScalingSettings
+from gateway.core.features.scaling.planner import Verdict
+from gateway.core.features.scaling.vocabulary import PoolSettings, Reason, ScalingSettings
 
 
 class Steady:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.scaling import minute_of
-from gateway.core.scaling.vocabulary import Floor
+from gateway.core.features.scaling.vocabulary import Floor
+from gateway.features.scaling.config import minute_of
 from tests.hostile.webhook_urls import URL_CASES, UrlCase
 from tests.support.region_files import SMALLEST, load_config, region_at, region_faults
 

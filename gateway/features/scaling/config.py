@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 from gateway.config.names import Model
-from gateway.core.scaling.vocabulary import Floor, PoolSettings, ScalingSettings
+from gateway.core.features.scaling.vocabulary import Floor, PoolSettings, ScalingSettings
 from gateway.core.vocabulary import DEFAULT_POOL, ModelName, PoolName
-from gateway.ground.faults import KeyFaults
+from gateway.features.section import FeatureSection, WrittenFile
+from gateway.ground.faults import Fault, KeyFaults
 from gateway.ground.settings import Section
 from gateway.ground.values import SECOND_NS, Id, WebUrl, is_this_machine_s, read_secret
 
@@ -69,13 +70,21 @@ class WebhookConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingConfig(ScalingSettings):
+class ScalingConfig(ScalingSettings, FeatureSection):
     """Scaling of pools: the wanted number of replicas of each. Pools that are not listed are not scaled."""
 
     pools: tuple[Annotated[ScaledPoolConfig, Section(_MAY_BE_ZERO)], ...] = ()
     interval_ns: int = 15 * SECOND_NS
     """Interval of computing the wanted number."""
     webhook: WebhookConfig | None = None
+
+    def faults(self, file: WrittenFile) -> Iterator[Fault]:
+        for key, what in scaling_faults(self, file.served_whole(), insecure=file.insecure):
+            yield Fault(key, what)
+
+    def secret_files(self) -> Iterator[Path]:
+        if self.webhook is not None:
+            yield self.webhook.secret_file
 
 
 def minute_of(time_of_day: str) -> int:

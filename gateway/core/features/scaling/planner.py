@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.core.scaling.flows import Flow
-from gateway.core.scaling.vocabulary import WHOLE, RegionNeed
+from gateway.core.features.scaling.flows import Flow
+from gateway.core.features.scaling.vocabulary import WHOLE, RegionNeed
 from gateway.core.value import value
 from gateway.core.vocabulary import RegionName
 

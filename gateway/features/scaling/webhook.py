@@ -23,8 +23,8 @@ import aiohttp
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config.scaling import WebhookConfig
-from gateway.core.scaling.vocabulary import PoolKey, Want
+from gateway.core.features.scaling.vocabulary import PoolKey, Want
+from gateway.features.scaling.config import WebhookConfig
 from gateway.ground.clock import Clock
 from gateway.ground.faults import KeyFaults
 from gateway.ground.supervisor import Backoff

@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.scaling.flows import Flow
+from gateway.core.features.scaling.flows import Flow
 
 _Problem = tuple[list[int], list[list[int]], list[int]]
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.scaling.demand import Demand, needed_replicas, needed_slots, would_have_run
-from gateway.core.scaling.vocabulary import Sample, ScalingSettings
+from gateway.core.features.scaling.demand import Demand, needed_replicas, needed_slots, would_have_run
+from gateway.core.features.scaling.vocabulary import Sample, ScalingSettings
 from gateway.core.vocabulary import Outcome
 
 SECOND = 1_000_000_000

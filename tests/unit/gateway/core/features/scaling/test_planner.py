@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core.scaling.planner import plan
-from gateway.core.scaling.vocabulary import RegionNeed, Way
+from gateway.core.features.scaling.planner import plan
+from gateway.core.features.scaling.vocabulary import RegionNeed, Way
 from gateway.core.vocabulary import RegionName
 
 MS = 1_000_000

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core.scaling.scaler import Scaler
-from gateway.core.scaling.vocabulary import (
+from gateway.core.features.scaling.scaler import Scaler
+from gateway.core.features.scaling.vocabulary import (
     Floor,
     Heard,
     PoolKey,

@@ -1,0 +1,33 @@
+"""Base of the sections that features add to the region file. It is imported wherever the file is read, so a section
+imports no edge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from gateway.ground.faults import Fault
+
+
+class WrittenFile(Protocol):
+    """Parts of a region file that a section may be checked against."""
+
+    @property
+    def insecure(self) -> bool: ...
+
+    def served_whole(self) -> set[tuple[str, str]]: ...
+
+
+class FeatureSection:
+    """Section of one feature. Every hook does nothing unless the section overrides it."""
+
+    __slots__ = ()
+
+    def faults(self, file: WrittenFile) -> Iterator[Fault]:  # noqa: ARG002
+        """Faults between keys that are valid by themselves."""
+        yield from ()
+
+    def secret_files(self) -> Iterator[Path]:
+        """Files that hold keys or tokens."""
+        yield from ()
