@@ -50,7 +50,7 @@ COMPILED = (
     "gateway/core/features/disaggregated.py",
     "gateway/core/features/limits.py",
     "gateway/core/features/lockdown.py",
-    "gateway/core/features/prices.py",
+    "gateway/core/features/prices/feature.py",
     "gateway/core/features/resume.py",
     "gateway/core/features/scaling/demand.py",
     "gateway/core/features/scaling/flows.py",

@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -39,8 +39,6 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.events import DrainLifted, DrainRequested, TokenBudgetRestored
 from gateway.core.vocabulary import PoolKind, TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
-from gateway.features.catalogue import parts_of
-from gateway.features.part import Part
 from gateway.ground.clock import Clock
 from gateway.ground.listening import named_by
 from gateway.ground.logs import libraries_told_of, make_logger
@@ -211,10 +209,9 @@ async def serve_gateway(
             stack.callback(close)
         control = make_control(config, desk, certificates, lambda: fleet.left_out)
         orders = control.precedence.orders
-        desk.apply(orders)
+        desk.apply(config, orders)
         fleet = _fleet(config, orders, desk)
-        features = parts_of(config, desk)
-        roster = make_roster(config, desk, loops, control, budgets=accounts.budgets, features=features)
+        roster = make_roster(config, desk, loops, control, budgets=accounts.budgets)
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
         tracing = await stack.enter_async_context(requests_traced(config, desk, fleet, roster))
@@ -225,9 +222,7 @@ async def serve_gateway(
             TargetKind.PEER: _peer_opener(config, roster, desk),
         }
         owners = _owners(config, desk, openers, loops, locality=locality, tracing=tracing)
-        peer_server = make_peer_server(
-            config, desk, owners, roster, control, budgets=accounts.budgets, features=features
-        )
+        peer_server = make_peer_server(config, desk, owners, roster, control, budgets=accounts.budgets)
         names = make_names(config, desk)
         in_force = _in_force(config, orders, desk, fleet=fleet, roster=roster, names=names, tenure=tenure)
         handle = GatewayHandle(
@@ -253,9 +248,8 @@ async def serve_gateway(
             control=control,
             predictors=in_force.predictors,
             locality=locality,
-            prices=desk.prices,
             tracing=tracing,
-            **{each.name: each for each in features},
+            **{each.name: each for each in desk.features},
             issuers=accounts.identities,
             taken_over_from=succession,
         )
@@ -269,7 +263,6 @@ async def serve_gateway(
                     desk,
                     roster,
                     parts,
-                    features,
                     operators=accounts.identities.operators,
                     drain=partial(_begin_drain, desk, peer_server),
                     undrain=partial(_end_drain, desk, peer_server),
@@ -280,8 +273,8 @@ async def serve_gateway(
             api=_api(desk, owners, accounts, in_force),
             certificates=certificates,
         )
-        for each in features:
-            each.run(tenure)
+        for each in desk.features:
+            each.run(loops, tenure)
         control.run(loops, tenure, handle.http_address, handle.peers_address)
         succession.serve(handle.estate, loops)
         yield handle
@@ -455,7 +448,6 @@ def _run_loops(
     if desk.journal is not None:
         loops.run("journal", desk.journal.run)
     loops.run("event_loop_watch", desk.watch_loop)
-    loops.run("prices", desk.prices.run)
     if desk.audit is not None:
         loops.run("audit", desk.audit.run)
     for holder in certificates.holders:
@@ -556,7 +548,8 @@ def _add_parts(
 ) -> None:
     _add_region(reloader, region, control, desk)
     reloader.add("policy", desk.policy.reload, desk.policy.files)
-    reloader.add("prices", desk.prices.reload, desk.prices.files)
+    for each in desk.features:
+        each.add_reloads(reloader)
     if accounts.keyring is not None:
         reloader.add("keys", accounts.keyring.reload, accounts.keyring.files)
     operators = accounts.identities.operators
@@ -594,7 +587,6 @@ def _admin_app(
     desk: Desk,
     roster: PeerRoster,
     described: Mapping[str, Describes],
-    features: Sequence[Part],
     *,
     operators: Operators,
     drain: Callable[[Operator], Awaitable[object]],
@@ -636,7 +628,7 @@ def _admin_app(
     listen = config.listen
     hosts = (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None
     admin = make_admin_app(sources, operators, hosts)
-    for each in features:
+    for each in desk.features:
         each.add_routes(admin)
     return admin
 

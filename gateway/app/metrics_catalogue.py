@@ -19,7 +19,6 @@ from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.limit_metrics import BudgetLevels, LimitLevels
 from gateway.records.metrics import Metrics
 from gateway.records.pool_metrics import PoolLevels, ThresholdLevels
-from gateway.records.price_metrics import PriceLevels
 
 _PLACE = Place(RegionName("nowhere"), Jurisdiction("none"))
 
@@ -33,7 +32,6 @@ def catalogue() -> list[Described]:
     metrics.registry.register(DecodeLevels(dict))
     metrics.registry.register(PoolLevels(core.lengths.figures))
     metrics.registry.register(ThresholdLevels(core.tuning))
-    metrics.registry.register(PriceLevels(None))
     metrics.follow_sharing(lambda: sharing_of(core, 0))
     metrics.registry.register(LimitLevels(core.limits, str))
     metrics.registry.register(BudgetLevels(int, int, bool))

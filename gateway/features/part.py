@@ -6,20 +6,24 @@ A part is made for every gateway. One that the config does not ask for does noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
+import click
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
 
+from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import PeerSpec
 from gateway.ground.clock import Clock
 from gateway.ground.control.vocabulary import Wanted
+from gateway.ground.reloader import Reloader
 from gateway.ground.series import Label
-from gateway.ground.supervisor import Tenure
+from gateway.ground.supervisor import Supervisor, Tenure
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.records.finished import FinishedRequests
 from gateway.records.metrics import Metrics
@@ -35,6 +39,9 @@ class Host(Protocol):
     metrics: Metrics
     finished: FinishedRequests
 
+    def submit(self, event: Event, /) -> None:
+        """Submit an event to the core."""
+
 
 class Part:
     """One feature of one gateway, outside the core. Every hook does nothing unless a feature overrides it."""
@@ -42,7 +49,11 @@ class Part:
     name: ClassVar[str]
     """Name of the feature, as in its packages and its state."""
     labels: ClassVar[Mapping[tuple[str, str], Label]] = {}
-    """Meaning of labels of the feature's series, by series and label."""
+    """Meaning of labels of the feature's series, by series, which may be EVERY_SERIES, and label."""
+    is_live: ClassVar[bool] = False
+    """The feature's key of the region file can change while the gateway runs."""
+    audit_commands: ClassVar[Sequence[click.Command]] = ()
+    """Commands under `nightside audit`."""
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         raise NotImplementedError
@@ -51,8 +62,20 @@ class Part:
     def register_series(registry: CollectorRegistry, /) -> None:
         """Register the feature's series without any values, to be described."""
 
-    def run(self, tenure: Tenure, /) -> None:
-        """Start background work, once the gateway serves."""
+    @staticmethod
+    def check_files(config: GatewayConfig, before: GatewayConfig | None, /) -> None:
+        """Check the files that the config names in the feature's key, but for those that the config before named, too.
+        Raises ConfigError."""
+
+    def apply(self, config: GatewayConfig, orders: Orders, /) -> None:
+        """Take in a config and a controller's orders, before the core serves by them and whenever they change."""
+
+    def add_reloads(self, reloader: Reloader, /) -> None:
+        """Add what is read again when it changes."""
+
+    def run(self, loops: Supervisor, tenure: Tenure, /) -> None:
+        """Start background work, once the gateway serves: in `loops`, or in `tenure`, whose loops end when another
+        process takes over."""
 
     def describe(self) -> object | None:
         """State for operators, JSON-able."""

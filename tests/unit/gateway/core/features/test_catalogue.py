@@ -16,7 +16,7 @@ from gateway.core.features.catalogue import features_of
 from gateway.core.features.disaggregated import Disaggregated
 from gateway.core.features.limits import LimitTenants
 from gateway.core.features.lockdown import Lockdown
-from gateway.core.features.prices import PricesInForce
+from gateway.core.features.prices.feature import PricesInForce
 from gateway.core.features.resume import Resume
 from gateway.core.features.shadow import Shadow
 from gateway.core.features.stored_responses import FollowStoredResponses
