@@ -24,7 +24,7 @@ COMMANDS = {
     "keys": ("gateway.security.keys_cli:keys", "Manage the API keys of a gateway's clients."),
     "dev-certs": ("gateway.security.dev_certs_cli:dev_certs", "Create certificates for development."),
     "explain": ("gateway.records.explain_cli:explain", "Explain why a request ran where it did."),
-    "audit": ("gateway.records.audit_cli:audit", "Verify audit records and compare them with policies."),
+    "audit": ("gateway.app.audit_cli:audit", "Verify audit records and compare them with policies."),
     "replay": ("gateway.records.journal_cli:replay", "Replay a gateway's journal and compare every decision."),
     "completion": ("gateway.ground.completion_cli:completion", "Generate the shell completion script."),
     "fit": ("loadgen.fit.main:fit", "Train predictors and expert locality offline."),

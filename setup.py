@@ -56,7 +56,7 @@ COMPILED = (
     "gateway/core/features/limits/tenant_meter.py",
     "gateway/core/features/limits/token_bucket.py",
     "gateway/core/features/lockdown.py",
-    "gateway/core/features/prices.py",
+    "gateway/core/features/prices/feature.py",
     "gateway/core/features/resume.py",
     "gateway/core/features/scaling/demand.py",
     "gateway/core/features/scaling/flows.py",

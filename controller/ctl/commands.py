@@ -17,7 +17,7 @@ from controller.ctl.parameters import check_parameters
 from controller.ctl.replicas import check_replica
 from controller.ctl.status import status
 from controller.history import Entry
-from gateway.config.prices import read_prices_file
+from gateway.features.prices.file import read_prices_file
 from gateway.ground.admin_client import Admin
 from gateway.ground.faults import FileError
 from gateway.ground.yaml_file import read_yaml

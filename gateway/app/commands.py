@@ -33,11 +33,11 @@ from gateway.app.status_cli import status
 from gateway.app.token_cli import token
 from gateway.app.usage_cli import usage
 from gateway.config.orders import without_orders
-from gateway.config.prices import read_prices
 from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.engines.shared_caches import shared_cache_notes
+from gateway.features.catalogue import KINDS
 from gateway.ground.allocator import fix_allocator
 from gateway.ground.certificates import CertificateFault
 from gateway.ground.clock import Clock
@@ -180,8 +180,8 @@ def _checks(file: Path, config: GatewayConfig) -> Iterator[tuple[str, Callable[[
     if config.keys_file is not None:
         yield "", partial(read_keys, config.keys_file, keeps_usage=config.state.folder is not None)
     yield "", partial(head_signer, config.audit)
-    if config.prices_file is not None:
-        yield "", partial(read_prices, config.prices_file)
+    for kind in KINDS:
+        yield "", partial(kind.check_files, config, None)
     yield "", partial(Identities, config, Clock(), make_logger(config.logging, config.gateway_id))
     yield "", partial(_check_dates, config)
     yield f"{file.name}: ", partial(check_engine_certificates, config)

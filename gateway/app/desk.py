@@ -9,7 +9,6 @@ from itertools import islice
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.app.prices import PricesPart
 from gateway.app.readiness import Readiness, engines_note
 from gateway.app.reload import PolicyPart
 from gateway.config.orders import Orders
@@ -17,10 +16,11 @@ from gateway.config.placement_plug_ins import find_policy
 from gateway.config.sections import GatewayConfig
 from gateway.core.description import decode_figures_of, describe, gauges_of, sharing_of
 from gateway.core.effects import EndRequest
-from gateway.core.events import ConfigApplied, Event, PolicyApplied, PricesChanged, TokensSettled
+from gateway.core.events import ConfigApplied, Event, PolicyApplied, TokensSettled
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
+from gateway.features.catalogue import parts_of
 from gateway.ground.clock import Clock
 from gateway.ground.descriptors import DescriptorWatch
 from gateway.ground.journal import JournalSettings
@@ -35,7 +35,6 @@ from gateway.records.forward_rates import ForwardRates
 from gateway.records.journal import Header, Journal, new_header
 from gateway.records.logs import RequestLog
 from gateway.records.metrics import Metrics
-from gateway.records.price_metrics import PriceLevels
 from gateway.records.refusals import Refusals
 from gateway.records.replica_log import ReplicaLog
 from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
@@ -63,16 +62,16 @@ class Desk:
     """Another process takes over or has taken over: operators' orders are for that process."""
 
     def __init__(self, config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> None:
-        """Raises OSError when the journal cannot be written, and ConfigError when the price list cannot be read."""
+        """Raises OSError when the journal cannot be written, and ConfigError when a feature's file cannot be read."""
         self.clock = clock
         self.log = log
-        self.prices = PricesPart(config.prices_file, self._submit_prices, clock, log)
         self.board = LoadBoard()
         seed = secrets.randbits(63) if config.seed is None else config.seed
         self.core = GatewayCore(config.gateway_id, config.place, seed=seed, plug_ins=find_policy)
         self.finished = FinishedRequests()
         requests: dict[RequestId, RequestRecord] = {}
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.core, requests)
+        self.features = parts_of(config, self)
         self.forward_rates = ForwardRates(self.metrics.forwards_so_far, clock.now_ns())
         self._journal_fault = ""
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)
@@ -93,7 +92,6 @@ class Desk:
             counted.on_finished,
             counted.usage.on_finished,
             counted.resumes.on_finished,
-            counted.money.on_finished,
             self.decisions.on_finished,
         ):
             self.finished.hand_to(taker)
@@ -134,11 +132,8 @@ class Desk:
     def _out_of_place(self) -> dict[str, str]:
         return {**self._misplaced, **self._misplaced_found}
 
-    def submit(self, event: Event, /) -> None:
-        """Hand an event to the core."""
-        self.driver.submit(event)
-
-    def _submit_prices(self, event: PricesChanged) -> None:
+    def submit(self, event: Event) -> None:
+        """Submit an event to the core."""
         self.driver.submit(event)
 
     def _show_levels(self) -> None:
@@ -146,7 +141,6 @@ class Desk:
         core, clock, registry = self.core, self.clock, self.metrics.registry
         registry.register(AuditLevels(self.audit))
         registry.register(DecodeLevels(lambda: decode_figures_of(core, clock.now_ns())))
-        registry.register(PriceLevels(self.prices))
         self.metrics.follow_places(lambda: len(self._out_of_place))
         self.metrics.follow_sharing(lambda: sharing_of(core, clock.now_ns()))
 
@@ -154,14 +148,18 @@ class Desk:
     def journal(self) -> Journal | None:
         return self._journal
 
-    def apply(self, orders: Orders) -> None:
+    def apply(self, config: GatewayConfig, orders: Orders) -> None:
         """Configure the core before it learns of replicas and peers."""
         self.driver.submit(ConfigApplied(orders.core))
         self.is_drained = orders.is_drained
-        self.prices.take(orders.prices, orders.prices_fault)
+        self.apply_to_features(config, orders)
         self.policy.narrow(orders.narrowing)
         self.policy.start()
         self.lockdown.restore()
+
+    def apply_to_features(self, config: GatewayConfig, orders: Orders) -> None:
+        for each in self.features:
+            each.apply(config, orders)
 
     def models(self, tenant: TenantName, process: PlaceRule | None) -> Sequence[ModelName]:
         return self.core.models_for(tenant, process)

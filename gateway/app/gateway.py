@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -39,8 +39,7 @@ from gateway.config.sections import GatewayConfig
 from gateway.core.events import DrainLifted, DrainRequested
 from gateway.core.vocabulary import PoolKind, TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
-from gateway.features.catalogue import parts_of
-from gateway.features.part import Part, no_rooms
+from gateway.features.part import no_rooms
 from gateway.ground.clock import Clock
 from gateway.ground.listening import named_by
 from gateway.ground.logs import libraries_told_of, make_logger
@@ -210,10 +209,9 @@ async def serve_gateway(
             stack.callback(close)
         control = make_control(config, desk, certificates, lambda: fleet.left_out)
         orders = control.precedence.orders
-        desk.apply(orders)
+        desk.apply(config, orders)
         fleet = _fleet(config, orders, desk)
-        features = parts_of(config, desk)
-        roster = make_roster(config, desk, loops, control, budgets=accounts.budgets, features=features)
+        roster = make_roster(config, desk, loops, control, budgets=accounts.budgets)
         listen_for_control(config, desk, loops, roster, control)
         stack.push_async_callback(roster.close)
         tracing = await stack.enter_async_context(requests_traced(config, desk, fleet, roster))
@@ -224,9 +222,7 @@ async def serve_gateway(
             TargetKind.PEER: _peer_opener(config, roster, desk),
         }
         owners = _owners(config, desk, openers, loops, locality=locality, tracing=tracing)
-        peer_server = make_peer_server(
-            config, desk, owners, roster, control, budgets=accounts.budgets, features=features
-        )
+        peer_server = make_peer_server(config, desk, owners, roster, control, budgets=accounts.budgets)
         names = make_names(config, desk)
         in_force = _in_force(config, orders, desk, fleet=fleet, roster=roster, names=names, tenure=tenure)
         handle = GatewayHandle(
@@ -240,7 +236,7 @@ async def serve_gateway(
         )
 
         await stack.enter_async_context(loops)
-        _run_loops(config, loops, desk, certificates, accounts=accounts, tenure=tenure, features=features)
+        _run_loops(config, loops, desk, certificates, accounts=accounts, tenure=tenure)
         own = partial(_own, stack, handle, peer_server, desk)
         learn = partial(_learn, orders, in_force, fleet, control, loops=loops, locality=locality)
         for begin in (learn, own) if succession.takes_over else (own, learn):  # peers connect back once called
@@ -252,9 +248,8 @@ async def serve_gateway(
             control=control,
             predictors=in_force.predictors,
             locality=locality,
-            prices=desk.prices,
             tracing=tracing,
-            **{each.name: each for each in features},
+            **{each.name: each for each in desk.features},
             issuers=accounts.identities,
             taken_over_from=succession,
         )
@@ -268,7 +263,6 @@ async def serve_gateway(
                     desk,
                     roster,
                     parts,
-                    features,
                     operators=accounts.identities.operators,
                     drain=partial(_begin_drain, desk, peer_server),
                     undrain=partial(_end_drain, desk, peer_server),
@@ -276,7 +270,7 @@ async def serve_gateway(
                     notes=lambda: {**desk.notes(), **accounts.usage.notes()},
                 )
             ),
-            api=_api(desk, owners, accounts, in_force, features),
+            api=_api(desk, owners, accounts, in_force),
             certificates=certificates,
         )
         control.run(loops, tenure, handle.http_address, handle.peers_address)
@@ -369,9 +363,7 @@ def _owners(
     )
 
 
-def _api(
-    desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce, features: Sequence[Part]
-) -> web.Application:
+def _api(desk: Desk, owners: OwnerContext, accounts: Accounts, in_force: InForce) -> web.Application:
     keyring = accounts.keyring
     names = ModelNames(lambda: in_force.config.models, desk.core.first_served)
     media_tokens = MediaTokens(lambda: in_force.config.content, desk.core.context_max)
@@ -391,7 +383,7 @@ def _api(
         contents=ContentReader(lambda: in_force.config.content, desk.core.has_thresholds, media_tokens),
         media_tokens=media_tokens,
         promises=Promises(lambda: desk.core.config),
-        rooms=next((each.rooms for each in features if each.rooms is not None), no_rooms),
+        rooms=next((each.rooms for each in desk.features if each.rooms is not None), no_rooms),
     ).make_app()
 
 
@@ -443,7 +435,6 @@ def _run_loops(
     *,
     accounts: Accounts,
     tenure: Tenure,
-    features: Sequence[Part],
 ) -> None:
     """Run the loops that watch the gateway itself and write its records."""
     warn_of_open_files(config, desk.log)
@@ -451,12 +442,11 @@ def _run_loops(
     for each in accounts.identities.counters.collectors():
         desk.metrics.registry.register(each)
     accounts.identities.run(loops)
-    for part in features:
-        part.run(tenure)
+    for part in desk.features:
+        part.run(loops, tenure)
     if desk.journal is not None:
         loops.run("journal", desk.journal.run)
     loops.run("event_loop_watch", desk.watch_loop)
-    loops.run("prices", desk.prices.run)
     if desk.audit is not None:
         loops.run("audit", desk.audit.run)
     for holder in certificates.holders:
@@ -549,7 +539,8 @@ def _add_parts(
 ) -> None:
     _add_region(reloader, region, control, desk)
     reloader.add("policy", desk.policy.reload, desk.policy.files)
-    reloader.add("prices", desk.prices.reload, desk.prices.files)
+    for each in desk.features:
+        each.add_reloads(reloader)
     if accounts.keyring is not None:
         reloader.add("keys", accounts.keyring.reload, accounts.keyring.files)
     operators = accounts.identities.operators
@@ -587,7 +578,6 @@ def _admin_app(
     desk: Desk,
     roster: PeerRoster,
     described: Mapping[str, Describes],
-    features: Sequence[Part],
     *,
     operators: Operators,
     drain: Callable[[Operator], Awaitable[object]],
@@ -630,7 +620,7 @@ def _admin_app(
     listen = config.listen
     hosts = (listen.admin.host, *listen.admin_hosts) if listen.admin.is_loopback else None
     admin = make_admin_app(sources, operators, hosts)
-    for each in features:
+    for each in desk.features:
         each.add_routes(admin)
     return admin
 

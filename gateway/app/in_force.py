@@ -58,8 +58,7 @@ class InForce:
         if orders.core != self.config.core:
             self._desk.driver.submit(ConfigApplied(orders.core))
         self._desk.is_drained = orders.is_drained
-        self._desk.prices.move(config.prices_file)
-        self._desk.prices.take(orders.prices, orders.prices_fault)
+        self._desk.apply_to_features(config, orders)
         self._desk.policy.narrow(orders.narrowing)
         self._desk.policy.move(config.policy_file)
         self._desk.place(orders)

@@ -18,7 +18,6 @@ from gateway.records.budget_metrics import BudgetLevels
 from gateway.records.control_metrics import ControlLevels
 from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.metrics import Metrics
-from gateway.records.price_metrics import PriceLevels
 
 _PLACE = Place(RegionName("nowhere"), Jurisdiction("none"))
 
@@ -30,7 +29,6 @@ def catalogue() -> list[Described]:
     metrics.registry.register(AuditLevels(None))
     metrics.registry.register(ControlLevels(None))
     metrics.registry.register(DecodeLevels(dict))
-    metrics.registry.register(PriceLevels(None))
     metrics.follow_sharing(lambda: sharing_of(core, 0))
     metrics.registry.register(BudgetLevels(int, int, bool))
     for kind in KINDS:

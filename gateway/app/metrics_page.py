@@ -29,10 +29,9 @@ from gateway.core.vocabulary import (
 from gateway.features.catalogue import KINDS
 from gateway.ground.naming.counters import ANSWERS, TYPES
 from gateway.ground.naming.counters import OTHER as OTHER_TYPE
-from gateway.ground.series import Described, Label
+from gateway.ground.series import EVERY_SERIES, Described, Label
 from gateway.ground.tokens.counters import CAUSES, FAILED, FETCHED, RESULTS
 from gateway.records.model_labels import MODELS_MAX, OTHER
-from gateway.records.price_metrics import SOURCES
 from gateway.records.tenant_labels import OTHER as OTHER_TENANT
 from gateway.records.tenant_labels import TENANTS_MAX
 from gateway.records.trace_metrics import NOT_KEPT
@@ -66,7 +65,6 @@ LABELS: dict[str, Label] = {
     "task": Label("The background loop."),
     "seen_by": Label("Whether we were the caller or the called.", ("caller", "called")),
     "part": Label("What was read: `region`, `policy`, `keys`, a certificate, …"),
-    "currency": Label("As the price list names it."),
     "role": Label("Whom the certificate is shown to.", ("clients", "peers")),
     "tenant": Label(f"Whose request; `{OTHER_TENANT}` where logs may not name it, and beyond {TENANTS_MAX} of them."),
     "kind": Label("Which tokens.", ("prompt", "output")),
@@ -80,6 +78,7 @@ LABELS: dict[str, Label] = {
     "use": Label("Whom tokens are for.", ("clients", "operators")),
     "issuer": Label("As the region file calls it; empty for one that it does not name."),
     "answer": Label("`accepted`, or why it was refused.", ("accepted", *RefusalReason)),
+    **{label: meaning for kind in KINDS for (series, label), meaning in kind.labels.items() if series == EVERY_SERIES},
 }
 """Meaning of each label, for series without an entry in `LABELS_OF`."""
 
@@ -95,10 +94,6 @@ LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_decode_signatures_total", "state"): Label("What became of a signature.", tuple(SignatureState)),
     ("nightside_decode_admissions_total", "reason"): Label("What chose the worker.", tuple(AdmissionReason)),
     ("nightside_refusals_total", "reason"): Label("The code told to the client."),
-    ("nightside_price_replica_hour", "pool"): Label("A pool that the price list names; empty: every other."),
-    ("nightside_price_replica_hour", "region"): Label("A region that the price list names."),
-    ("nightside_prices_age_seconds", "source"): Label("Who has said them.", SOURCES),
-    ("nightside_placement_money_total", "region"): Label("That requests were sent to."),
     ("nightside_control_snapshots_total", "result"): Label("What became of it.", ("taken", "rejected")),
     ("nightside_traces_dropped_total", "reason"): Label("What they met.", ("full", "refused")),
     ("nightside_token_verifications_total", "result"): Label(
@@ -107,7 +102,7 @@ LABELS_OF: dict[tuple[str, str], Label] = {
     ("nightside_issuer_fetches_total", "result"): Label("Whether it brought keys.", (FETCHED, FAILED)),
     ("nightside_issuer_fetches_total", "cause"): Label("Why it was time.", CAUSES),
     ("nightside_reloads_total", "result"): Label("Whether it is in force now.", ("applied", "refused")),
-    **{key: label for kind in KINDS for key, label in kind.labels.items()},
+    **{key: meaning for kind in KINDS for key, meaning in kind.labels.items() if key[0] != EVERY_SERIES},
 }
 """Meaning of labels that differ by series."""
 

@@ -5,7 +5,7 @@ which replica. It decides nothing.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from gateway.app.budgets import Budgets
@@ -16,7 +16,6 @@ from gateway.app.load import forwards_told, load_of
 from gateway.config.sections import GatewayConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId
-from gateway.features.part import Part
 from gateway.ground.supervisor import Supervisor
 from gateway.ground.transport import Plaintext
 from gateway.peers.ears import Ears
@@ -78,15 +77,14 @@ def make_roster(
     control: Control,
     *,
     budgets: Budgets,
-    features: Sequence[Part],
 ) -> PeerRoster:
     """Make the roster of peers. Their heartbeats go to budgets and features, and the wanted replicas to the
     controller."""
     desk.metrics.registry.register(budgets.levels())
-    control.tell_wanted(lambda: tuple(wanted for each in features for wanted in each.wanted_replicas()))
+    control.tell_wanted(lambda: tuple(wanted for each in desk.features for wanted in each.wanted_replicas()))
 
     def run_loops(link: PeerLink) -> list[Callable[[], object]]:
-        heartbeats = _heartbeats(config, desk, link, control.ears, budgets=budgets, features=features)
+        heartbeats = _heartbeats(config, desk, link, control.ears, budgets=budgets)
         return [
             control.ears.listen_to(link.peer.spec.gateway_id, heartbeats),
             loops.run("peer_credentials", link.follow_credentials),
@@ -115,11 +113,9 @@ def _watch(desk: Desk, seen_by: str) -> Watch:
     return Watch(desk.metrics.exchange_ignored, broken)
 
 
-def _heartbeats(
-    config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears, *, budgets: Budgets, features: Sequence[Part]
-) -> Heartbeats:
+def _heartbeats(config: GatewayConfig, desk: Desk, link: PeerLink, ears: Ears, *, budgets: Budgets) -> Heartbeats:
     gateway_id = link.peer.spec.gateway_id
-    readers = [each.heartbeat_reader(link.peer.spec) for each in features]
+    readers = [each.heartbeat_reader(link.peer.spec) for each in desk.features]
     return Heartbeats(
         link,
         config.gateway_id,
@@ -143,7 +139,6 @@ def make_peer_server(
     control: Control,
     *,
     budgets: Budgets,
-    features: Sequence[Part],
 ) -> PeerServer:
     service = PeerService(
         owners,
@@ -163,7 +158,7 @@ def make_peer_server(
         watch=_watch(desk, "called"),
         budgets=lambda place, seen: budgets.told_to(place, desk.core.policy, seen),
         on_subscribed=control.ears.called_by,
-        complete=[each.complete_heartbeat for each in features],
+        complete=[each.complete_heartbeat for each in desk.features],
     )
     return PeerServer(
         service,

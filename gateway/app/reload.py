@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
 from gateway.app.memory import fitted_like
-from gateway.config.prices import read_prices
 from gateway.config.reading import read_named_files, read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
@@ -18,6 +17,7 @@ from gateway.core.narrowing import narrowed
 from gateway.core.regions import RegionTable
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import Place
+from gateway.features.catalogue import KINDS
 from gateway.ground.faults import ConfigError, Fault, FileError
 from gateway.ground.reloader import ReloadRefused
 from gateway.ground.settings import changed_keys
@@ -49,7 +49,7 @@ class RegionPart:
     async def _take_in(self, read: Callable[[], RegionFile]) -> None:
         try:
             file = fitted_like(await asyncio.to_thread(read), self._file)
-            if faults := [*self._faults_at_rest(file), *self._policy_faults(file), *self._prices_faults(file)]:
+            if faults := [*self._faults_at_rest(file), *self._policy_faults(file), *self._feature_faults(file)]:
                 raise FileError(file.path, file.source.located(faults))
             await self._apply(file.as_config())
         except ConfigError as error:
@@ -66,19 +66,19 @@ class RegionPart:
         problem = load_policy_or_closed(file.policy, file.as_config().place)[1]
         return [] if problem is None else [Fault("policy", problem)]
 
-    def _prices_faults(self, file: RegionFile) -> list[Fault]:
-        """Faults of another price list, which must be usable as well."""
-        if file.prices is None or file.prices == self._file.prices:
-            return []
-        try:
-            read_prices(file.prices)
-        except FileError as error:
-            return [Fault("prices", str(error))]
-        return []
+    def _feature_faults(self, file: RegionFile) -> Iterator[Fault]:
+        """Faults of other files of features, which must be usable as well."""
+        config, before = file.as_config(), self._file.as_config()
+        for kind in KINDS:
+            try:
+                kind.check_files(config, before)
+            except FileError as error:
+                yield Fault(kind.name, str(error))
 
 
 LIVE_KEYS = frozenset(
     {
+        *(kind.name for kind in KINDS if kind.is_live),
         "replicas",
         "dns_replicas",
         "kubernetes_replicas",
@@ -86,7 +86,6 @@ LIVE_KEYS = frozenset(
         "discovery",
         "peers",
         "policy",
-        "prices",
         "placement",
         "pushing",
         "queue",

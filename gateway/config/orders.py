@@ -20,13 +20,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from gateway.config.checks import core_faults
-from gateway.config.prices import parse_prices
 from gateway.config.region_file import SIDE_CHANNEL_HOSTS_MAX, CoreFile, ReplicaFile
 from gateway.config.sections import GatewayConfig, ParametersRule
 from gateway.config.targets import PeerConfig, ReplicaConfig
 from gateway.core.config import CoreConfig
 from gateway.core.decode.config import check_decode
-from gateway.core.price_list import PriceList
 from gateway.core.regions import RegionTable
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
@@ -86,10 +84,8 @@ class Orders:
     narrowing: ResidencyPolicy | None = None
     records: RecordTree | None = None
     """DNS records of the mesh's name; None: as before."""
-    prices: PriceList | None = None
-    """Prices in force in place of the region file's; None: the region file's."""
-    prices_fault: str = ""
-    """Fault of the controller's prices, where they cannot be read here; the rest of the snapshot still takes effect."""
+    prices: str = ""
+    """Price list in place of the region file's, as the controller wrote it; empty: the region file's."""
     regions: RegionTable | None = None
     """The operators' table, for discovered replicas; None while there has been no usable one."""
     is_drained: bool = False
@@ -122,7 +118,6 @@ def read_orders(
     left_out |= unfit
     further = tuple(_further_peers(snapshot.peers, local))
     misplaced |= _misplaced_peers(further, regions)
-    prices, prices_fault = _prices(snapshot.prices, local)
     return Orders(
         version=snapshot.version,
         replicas=replicas,
@@ -135,8 +130,7 @@ def read_orders(
         core=core,
         narrowing=snapshot.narrowing,
         records=snapshot.records,
-        prices=prices,
-        prices_fault=prices_fault,
+        prices="" if local.control.parameters is ParametersRule.IGNORE else snapshot.prices,
         is_drained=snapshot.is_drained,
         regions=regions,
     )
@@ -380,20 +374,6 @@ def _base(section: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     if over.get("policy", section.get("policy")) == section.get("policy"):
         return section
     return {key: value for key, value in section.items() if key not in ("policy_version", "policy_options")}
-
-
-# Prices
-
-
-def _prices(text: str, local: GatewayConfig) -> tuple[PriceList | None, str]:
-    """Return the snapshot's prices, or the reason why they cannot be read here: unreadable prices do not refuse the
-    rest."""
-    if not text or local.control.parameters is ParametersRule.IGNORE:
-        return None, ""
-    try:
-        return parse_prices(text), ""
-    except ConfigError as error:
-        return None, f"what a controller says of prices: {error}"
 
 
 # Places

@@ -357,8 +357,6 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
     region: Id
     jurisdiction: Id
     policy: FilePath | None = None
-    prices: FilePath | None = None
-    """Prices file: costs of replicas and egress by time of day."""
     insecure: bool = False
     """Listen and dial beyond this machine without TLS or authentication."""
     pools: tuple[PoolFile, ...] = ()
@@ -430,7 +428,6 @@ class RegionFile(RegionSections[CoreConfig | Sections]):
             gateway_id=GatewayId(self.gateway),
             place=home,
             policy_file=self.policy,
-            prices_file=self.prices,
             pools=tuple(self.pool_specs().values()),
             replicas=tuple(
                 replica for each in self.replicas for replica in each.as_configs(home, sections.probes, connectors)

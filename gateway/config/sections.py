@@ -388,8 +388,6 @@ class GatewayConfig(Sections):
     policy_file: Path | None
     replicas: tuple[ReplicaConfig, ...]
     peers: tuple[PeerConfig, ...]
-    prices_file: Path | None = None
-    """Prices of replicas and egress by time of day. None: only the controller's prices, if it sends any."""
     dns_replicas: tuple[DnsReplicasConfig, ...] = ()
     kubernetes_replicas: tuple[KubernetesReplicasConfig, ...] = ()
     core: CoreConfig = field(default_factory=CoreConfig)

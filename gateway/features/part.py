@@ -6,13 +6,15 @@ A part is made for every gateway. One that the config does not ask for does noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Protocol
 
+import click
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
 
+from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
@@ -20,8 +22,9 @@ from gateway.core.limits_config import Room
 from gateway.core.vocabulary import PeerSpec, TenantName
 from gateway.ground.clock import Clock
 from gateway.ground.control.vocabulary import Wanted
+from gateway.ground.reloader import Reloader
 from gateway.ground.series import Label
-from gateway.ground.supervisor import Tenure
+from gateway.ground.supervisor import Supervisor, Tenure
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.records.finished import FinishedRequests
 from gateway.records.metrics import Metrics
@@ -41,7 +44,7 @@ class Host(Protocol):
     finished: FinishedRequests
 
     def submit(self, event: Event, /) -> None:
-        """Hand an event to the core."""
+        """Submit an event to the core."""
 
 
 class Part:
@@ -50,7 +53,11 @@ class Part:
     name: ClassVar[str]
     """Name of the feature, as in its packages and its state."""
     labels: ClassVar[Mapping[tuple[str, str], Label]] = {}
-    """Meaning of labels of the feature's series, by series and label."""
+    """Meaning of labels of the feature's series, by series, which may be EVERY_SERIES, and label."""
+    is_live: ClassVar[bool] = False
+    """The feature's key of the region file can change while the gateway runs."""
+    audit_commands: ClassVar[Sequence[click.Command]] = ()
+    """Commands under `nightside audit`."""
 
     def __init__(self, config: GatewayConfig, host: Host, /) -> None:
         raise NotImplementedError
@@ -62,9 +69,20 @@ class Part:
     def register_series(registry: CollectorRegistry, core: GatewayCore, /) -> None:
         """Register the feature's series of an idle core, to be described."""
 
-    def run(self, tenure: Tenure, /) -> None:
-        """Start background work, which runs while this process owns the gateway's stores. Called before the gateway
-        serves."""
+    @staticmethod
+    def check_files(config: GatewayConfig, before: GatewayConfig | None, /) -> None:
+        """Check the files that the config names in the feature's key, but for those that the config before named, too.
+        Raises ConfigError."""
+
+    def apply(self, config: GatewayConfig, orders: Orders, /) -> None:
+        """Take in a config and a controller's orders, before the core serves by them and whenever they change."""
+
+    def add_reloads(self, reloader: Reloader, /) -> None:
+        """Add what is read again when it changes."""
+
+    def run(self, loops: Supervisor, tenure: Tenure, /) -> None:
+        """Start background work, before the gateway serves: in `loops`, or in `tenure`, whose loops run only while this
+        process owns the gateway's stores."""
 
     def describe(self) -> object | None:
         """State for operators, JSON-able."""

@@ -1,9 +1,11 @@
-"""Sections that features add to the region file. A key that is not listed here is unknown."""
+"""Keys that features add to the region file: sections, and files that the region file names. A key that is not listed
+here is unknown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from gateway.features.scaling.config import ScalingConfig
 from gateway.features.section import FeatureSection
@@ -11,11 +13,15 @@ from gateway.features.section import FeatureSection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureSections:
-    """Sections of features, by their keys in the file."""
+    """Keys of features, each with the feature's name."""
 
+    prices: Path | None = None
+    """Prices file: costs of replicas and egress by time of day. None: only the controller's prices, if it sends any."""
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
 
     def of_features(self) -> Iterator[FeatureSection]:
         """All sections of features."""
         for each in fields(FeatureSections):
-            yield getattr(self, each.name)
+            section = getattr(self, each.name)
+            if isinstance(section, FeatureSection):
+                yield section

@@ -27,6 +27,10 @@ class Described:
     words: str
 
 
+EVERY_SERIES = ""
+"""Stands for the name of every series that has a label."""
+
+
 @dataclass(frozen=True, slots=True)
 class Label:
     """Meaning of a label; `values` where they are a closed set."""

@@ -1,4 +1,4 @@
-"""Command `nightside audit`: verifies the audit log's chain, sums it up, prices it, and checks it against policies. It
+"""Command `nightside audit`: verifies the audit log's chain, sums it up, and checks it against policies. It
 changes no file."""
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.config.prices import read_prices
 from gateway.core.residency import ResidencyPolicy, may_accept, may_process
 from gateway.core.vocabulary import Jurisdiction, LegResult, Outcome, Place, RegionName, TargetKind, TenantName
 from gateway.ground.faults import ConfigError
@@ -22,7 +21,6 @@ from gateway.policy.file import PolicyError, load_policy
 from gateway.records.audit import REFUSED_PREFIX, AuditLine, AuditPlace, AuditRecord, ForbiddenPlace, LostLines
 from gateway.records.audit_files import SUFFIX, FileHeader
 from gateway.records.audit_heads import SignedHead, Witness, read_noted, read_public_key
-from gateway.records.audit_price import PricedRecord
 from gateway.records.audit_verify import (
     BrokenLine,
     VerifiedFile,
@@ -39,7 +37,7 @@ PLAIN_WIDTH = 110
 SHOWN_MAX = 100
 """Maximum of contradictions printed one by one; all are counted."""
 
-_DECODER = msgspec.json.Decoder(FileHeader | SignedHead | AuditRecord)
+DECODER = msgspec.json.Decoder(FileHeader | SignedHead | AuditRecord)
 
 
 def _files_in(_context: click.Context, _option: click.Parameter, given: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -53,7 +51,7 @@ def _files_in(_context: click.Context, _option: click.Parameter, given: tuple[Pa
     return tuple(dict.fromkeys(found))
 
 
-_files_argument = click.argument(
+files_argument = click.argument(
     "files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path), callback=_files_in
 )
 
@@ -67,7 +65,7 @@ def audit() -> None:
 
 
 @audit.command()
-@_files_argument
+@files_argument
 @click.option(
     "--public-key",
     "key_files",
@@ -100,7 +98,7 @@ def verify(
 
 
 @audit.command()
-@_files_argument
+@files_argument
 def heads(files: tuple[Path, ...]) -> None:
     """Print where FILES stand, a JSON object a line, to be noted elsewhere for `audit verify --noted`.
 
@@ -187,7 +185,7 @@ def _as_document(checked: CheckedFiles) -> dict[str, object]:
 
 
 @audit.command()
-@_files_argument
+@files_argument
 @click.option("--policies", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="Print a form for programs instead of a table.")
 def summary(files: tuple[Path, ...], *, policies: Path | None, as_json: bool) -> None:
@@ -210,66 +208,6 @@ def summary(files: tuple[Path, ...], *, policies: Path | None, as_json: bool) ->
         _print_summary(made, checked, console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH))
     if made.contradictions or made.unreadable or made.lost or checked.broken:
         raise SystemExit(1)
-
-
-# Costs
-
-
-@audit.command()
-@_files_argument
-@click.option("--prices", "prices_file", required=True, metavar="FILE", type=_FILE)
-@click.option("--json", "as_json", is_flag=True, help="Print a form for programs instead of a table.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print a line for each tenant and region, for a spreadsheet.")
-def price(files: tuple[Path, ...], *, prices_file: Path, as_json: bool, as_csv: bool) -> None:
-    """Say what ran where and what it cost, by tenant and region, at the prices of a prices file.
-
-    Each request counts once, in the files of the gateway that its client spoke to; a tenant is named only where the
-    policy lets logs name it. Replica time is estimated: the time from asking a target to the end of its answer,
-    divided by the list's requests_per_replica.
-
-    Exit codes: 0 all was counted, 1 the files are broken or lines are missing, 2 a file cannot be read.
-    """
-    if as_json and as_csv:
-        raise click.UsageError("--json does not go with --csv")
-    try:
-        record = PricedRecord(read_prices(prices_file))
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error
-    checked = check_files(files)
-    missing = 0
-    for path in dict.fromkeys(files):
-        missing += _price_file(path, record)
-    if as_json or as_csv:
-        click.echo(record.as_csv() if as_csv else msgspec.json.encode(record.document()), nl=not as_csv)
-    else:
-        console = Console(highlight=False)
-        console = console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
-        console.print(record.table())
-        for remark in record.remarks():
-            console.print(Text(remark))
-    if missing or checked.broken:
-        raise click.ClickException(
-            f"{missing} lines are missing or unreadable, {len(checked.broken)} places are broken"
-        )
-
-
-def _price_file(path: Path, record: PricedRecord) -> int:
-    """Price the lines of a file. Returns the number of lines that could not be counted."""
-    missing = 0
-    with path.open("rb") as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                continue
-            try:
-                read = _DECODER.decode(line)
-            except msgspec.DecodeError:
-                missing += 1
-                continue
-            if isinstance(read, AuditLine):
-                record.take(read)
-            elif isinstance(read, LostLines):
-                missing += read.lines
-    return missing
 
 
 @dataclass(slots=True)
@@ -312,7 +250,7 @@ class Summary:
 
     def _take(self, path: str, number: int, line: bytes) -> None:
         try:
-            record = _DECODER.decode(line)
+            record = DECODER.decode(line)
         except msgspec.DecodeError:
             self.unreadable += 1
             return

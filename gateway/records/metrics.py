@@ -35,7 +35,6 @@ from gateway.core.vocabulary import (
 from gateway.ground.series import Described, Distribution, Level, Tally, described
 from gateway.records.forward_rates import Way
 from gateway.records.model_labels import OTHER, ModelLabels
-from gateway.records.price_metrics import MoneyTally
 from gateway.records.resume_metrics import ResumeMetrics
 from gateway.records.sharing_metrics import SharingLevels
 from gateway.records.tenant_labels import TenantLabels
@@ -70,7 +69,6 @@ class Metrics:
         self._define_histograms()
         self.usage = UsageMetrics(self.registry, self._models, self.tenant_label)
         self.resumes = ResumeMetrics(self.registry)
-        self.money = MoneyTally(self.registry)
         self.traces = TraceMetrics(self.registry)
         self._define_levels()
         self.subscriptions: GatewaySubscriptions = self._subscribe()

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gateway.config.prices import read_prices
-from gateway.core.price_list import PriceList
+from gateway.core.features.prices.price_list import PriceList
+from gateway.features.prices.file import read_prices
 from gateway.ground.faults import ConfigError
 from gateway.ground.values import parse_duration_ns
 from loadgen.figures import Figures

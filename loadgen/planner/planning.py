@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from gateway.core.price_list import PriceList
+from gateway.core.features.prices.price_list import PriceList
 from loadgen.figures import Figures
 from loadgen.planner.fleet import PoolSize, Seats, Sizing, fewest, savings
 from loadgen.planner.lengths import Lengths

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from gateway.core.price_list import PriceList
+from gateway.core.features.prices.price_list import PriceList
 from gateway.core.prices import MICROS, PriceTable
 from gateway.core.vocabulary import PoolName, RegionName
 from loadgen.figures import Figures

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from gateway.core.price_list import PriceList
+from gateway.core.features.prices.price_list import PriceList
 from gateway.core.prices import MICROS, Prices, PriceTable, ReplicaPrice
 from gateway.core.vocabulary import PoolName, RegionName
 from loadgen.figures import Figures

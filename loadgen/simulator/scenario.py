@@ -24,7 +24,6 @@ from pydantic import (
     model_validator,
 )
 
-from gateway.config.prices import parse_prices, read_prices_file
 from gateway.config.region_file import CoreFile
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import (
@@ -41,6 +40,7 @@ from gateway.core.vocabulary import (
     ServiceClass,
     TenantName,
 )
+from gateway.features.prices.file import parse_prices, read_prices_file
 from gateway.ground.faults import ConfigError
 from gateway.ground.yaml_file import YamlFile, read_yaml
 from gateway.policy.file import Places, PolicyDocument, TenantSection

@@ -17,7 +17,7 @@ from gateway.features.lengths.metrics import MISROUTED, MOVES, PoolLevels, Thres
 from gateway.features.lengths.token_budget import TokenBudgetKeeper
 from gateway.features.part import Host, Part
 from gateway.ground.series import Label
-from gateway.ground.supervisor import Tenure
+from gateway.ground.supervisor import Supervisor, Tenure
 
 
 class LengthsPart(Part):
@@ -41,7 +41,7 @@ class LengthsPart(Part):
         registry.register(PoolLevels(feature.figures))
         registry.register(ThresholdLevels(feature.tuning))
 
-    def run(self, tenure: Tenure, /) -> None:
+    def run(self, loops: Supervisor, tenure: Tenure, /) -> None:  # noqa: ARG002
         """Read the stored estimates, and save them repeatedly."""
         folder = self._config.state.folder
         if folder is None:

@@ -29,7 +29,7 @@ from gateway.ground.admin_server import as_json, needs
 from gateway.ground.control.vocabulary import Wanted
 from gateway.ground.operators_config import Role
 from gateway.ground.series import Label
-from gateway.ground.supervisor import Tenure
+from gateway.ground.supervisor import Supervisor, Tenure
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.request.legs import RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
@@ -87,7 +87,7 @@ class Scaling(Part):
     def heartbeat_reader(self, peer: PeerSpec, /) -> ReadHeartbeat | None:
         return partial(self._read, peer) if self.is_on and self._config.mesh else None
 
-    def run(self, tenure: Tenure, /) -> None:
+    def run(self, loops: Supervisor, tenure: Tenure, /) -> None:  # noqa: ARG002
         if self.is_on:
             tenure.run("scaling", self._look_again_and_again)
         if self._webhook is not None:

@@ -361,15 +361,14 @@ def test_parameters_count_key_by_key_before_the_region_file(local: GatewayConfig
 PRICES = '{"version": 1, "currency": "EUR", "regions": {"us-east-1": {"replica_hour": 2.5}}}'
 
 
-def test_a_price_list_is_read_and_one_that_cannot_be_keeps_nothing_else_from_being_taken(local: GatewayConfig) -> None:
-    told = orders(local, prices=PRICES)
-    assert (told.prices and told.prices.currency, told.prices_fault) == ("EUR", "")
-    broken = orders(local, prices=PRICES.replace("2.5", "-1"), parameters='{"queue": {"wait_max": "5s"}}')
-    assert broken.prices is None
-    assert "prices: regions.us-east-1.replica_hour: should be greater" in broken.prices_fault
-    assert broken.core.queue.wait_max_ns == 5_000_000_000
+def test_a_price_list_is_handed_on_as_it_was_written_unless_the_region_file_says_otherwise(
+    local: GatewayConfig,
+) -> None:
+    assert orders(local, prices=PRICES).prices == PRICES
+    broken = orders(local, prices="{", parameters='{"queue": {"wait_max": "5s"}}')
+    assert (broken.prices, broken.core.queue.wait_max_ns) == ("{", 5_000_000_000)
     ignoring = replace(local, control=ControlConfig(parameters=ParametersRule.IGNORE))
-    assert orders(ignoring, prices=PRICES).prices is None
+    assert orders(ignoring, prices=PRICES).prices == ""
 
 
 def test_parameters_are_left_out_where_the_region_file_says_so(local: GatewayConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,14 +15,32 @@ from gateway.features.sections import FeatureSections
 
 ROOT = Path(__file__).parents[4]
 FOLDER = ROOT / "gateway/features"
-WORDS = {"scaling": "scaling"}
+WORDS = {"prices": r"price|money|carbon|(?<!con)currency", "scaling": "scaling"}
 """Words by which a feature would be named, for those whose halves are whole."""
 STILL_NAMED = {
-    "scaling": {
+    "prices": {
+        "gateway/app/memory.py",
         "gateway/app/status_cli.py",
-    }
+        "gateway/config/orders.py",
+        "gateway/conformance/placement.py",
+        "gateway/core/config.py",
+        "gateway/core/events.py",
+        "gateway/core/placement/catalogue.py",
+        "gateway/core/placement/fleet.py",
+        "gateway/core/placement/placer.py",
+        "gateway/core/placement/price.py",
+        "gateway/core/prices.py",
+        "gateway/core/vocabulary.py",
+        "gateway/ground/control/codec.py",
+        "gateway/ground/control/vocabulary.py",
+        "gateway/peers/codec.py",
+        "gateway/records/decisions.py",
+        "gateway/records/explain_cli.py",
+        "gateway/records/wording.py",
+    },
+    "scaling": {"gateway/app/status_cli.py"},
 }
-"""Files outside a feature's folders that still name it."""
+"""Files outside a feature's folders that still name it. The lists only become shorter."""
 
 
 def test_each_package_is_listed_once_by_its_name() -> None:
@@ -32,15 +51,16 @@ def test_each_package_is_listed_once_by_its_name() -> None:
 
 def test_the_region_file_has_the_sections_keys() -> None:
     keys = {each.name for each in fields(FeatureSections)}
+    assert keys
     assert keys <= {kind.name for kind in KINDS}
     assert keys <= RegionFile.model_fields.keys()
 
 
 @pytest.mark.parametrize("feature", WORDS)
 def test_no_file_outside_its_folders_names_a_feature(feature: str) -> None:
-    own = (FOLDER / feature, ROOT / "gateway/core/features" / feature, *FOLDER.glob("*.py"))
-    others = [path for path in (ROOT / "gateway").rglob("*.py") if not any(path.is_relative_to(each) for each in own)]
-    named = {str(path.relative_to(ROOT)) for path in others if WORDS[feature] in " ".join(names_in(path)).lower()}
+    word = re.compile(WORDS[feature], re.IGNORECASE)
+    files = [path for path in (ROOT / "gateway").rglob("*.py") if "features" not in path.parts]
+    named = {str(path.relative_to(ROOT)) for path in files if any(word.search(name) for name in names_in(path))}
     assert named == STILL_NAMED[feature]
 
 

@@ -3,9 +3,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count, pairwise
 
 import grpc
@@ -18,6 +19,7 @@ from gateway.core.vocabulary import GatewayId, LoadReport, peer_target
 from gateway.ground.clock import Clock
 from gateway.ground.config import LoggingConfig
 from gateway.ground.logs import make_logger
+from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.heartbeats import (
     NO_ANSWER,
@@ -25,6 +27,7 @@ from gateway.peers.heartbeats import (
     REFUSED_THERE,
     Allowance,
     Heartbeats,
+    ImposterFound,
     RoundTrips,
     failure_of_ping,
     identity_fault,
@@ -407,6 +410,54 @@ async def test_what_it_says_of_budgets_takes_of_its_time_too(peer: FakePeer) -> 
     assert heartbeats._take_in(message) == 0
     message.budget_uses.add(kind="key", name="a", day="2026-11-22")
     assert heartbeats._take_in(message) > 0
+    await link.close()
+
+
+class Features:
+    """Readers of two features, and what they did, in order. The second needs a pool in the heartbeat."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+
+    def first(self, _: pb.SubscribeResponse) -> Callable[[], None]:
+        self.did.append("read")
+        return partial(self.did.append, "took in")
+
+    def second(self, message: pb.SubscribeResponse) -> Callable[[], None]:
+        if not message.pool_loads:
+            raise WireError("no pool")
+        return partial(self.did.append, "took in, too")
+
+
+@pytest.mark.parametrize(
+    ("report", "pools", "lost", "did"),
+    [
+        (REPORT, 1, None, ["read", "observed", "took in", "took in, too"]),
+        (REPORT, 0, WireError, ["read"]),
+        (replace(REPORT, gateway_id=GatewayId("other")), 1, ImposterFound, ["read"]),
+    ],
+)
+async def test_what_features_add_is_read_first_and_taken_in_from_the_peer_alone(
+    peer: FakePeer, report: LoadReport, pools: int, lost: type[Exception] | None, did: list[str]
+) -> None:
+    features = Features()
+    link = peer_link(peer.config(SPEC), QUICK)
+    heartbeats = Heartbeats(
+        link,
+        GatewayId("us-1"),
+        US,
+        submit=lambda _: features.did.append("observed"),
+        clock=Clock(),
+        rng=random.Random(1),
+        on_refused=lambda: None,
+        log=make_logger(LoggingConfig(), GatewayId("us-1")),
+        readers=(features.first, features.second),
+    )
+    message = codec.load_to_pb(report, age_ns=0)
+    message.pool_loads.extend(pb.PoolLoad() for _ in range(pools))
+    with nullcontext() if lost is None else pytest.raises(lost):
+        heartbeats._take_in(message)
+    assert features.did == did
     await link.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.price_list import Hours, PriceList, Tariff
+from gateway.core.features.prices.price_list import Hours, PriceList, Tariff
 from gateway.core.prices import EgressPrice
 from gateway.core.vocabulary import DEFAULT_POOL, PoolName, RegionName
 from loadgen.report import RequestRecord

@@ -17,7 +17,7 @@ from gateway.core.features.disaggregated import Disaggregated
 from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import Limits
 from gateway.core.features.lockdown import Lockdown
-from gateway.core.features.prices import PricesInForce
+from gateway.core.features.prices.feature import PricesInForce
 from gateway.core.features.resume import Resume
 from gateway.core.features.shadow import Shadow
 from gateway.core.features.sharing.feature import Sharing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.config.prices import parse_prices
+from gateway.features.prices.file import parse_prices
 from loadgen.evaluation.sharing.day_price import EXPECTED, PRICES, WORKLOADS, scenario, section
 from loadgen.simulator.world import World
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.app.audit_cli import audit
 from gateway.core.vocabulary import GatewayId, Place
 from gateway.records.audit import AuditAttempt, AuditLine, AuditPlace, AuditProcessed, LostLines
-from gateway.records.audit_cli import audit
 from gateway.records.audit_files import ChainedFiles, ChainSettings
 from tests.support.core import AP, EU, US
 

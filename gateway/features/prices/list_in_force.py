@@ -13,21 +13,21 @@ from typing import Never
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.config.prices import read_prices
 from gateway.core.events import PricesChanged
-from gateway.core.price_list import PriceList
+from gateway.core.features.prices.price_list import PriceList
 from gateway.core.prices import Prices
+from gateway.features.prices.file import read_prices
+from gateway.features.prices.metrics import CONTROLLER, FILE, NOBODY
 from gateway.ground.clock import Clock
 from gateway.ground.faults import ConfigError
 from gateway.ground.reloader import ReloadRefused
-from gateway.records.price_metrics import CONTROLLER, FILE, NOBODY
 
 _SECOND_NS = 1_000_000_000
 _LOOK_S = 60.0
 """Longest wait in seconds for prices of another hour, since the wall clock may be set meanwhile."""
 
 
-class PricesPart:
+class ListInForce:
     """Price list in force. A controller's list replaces the region's own file as a whole: two lists are never mixed."""
 
     def __init__(

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict, ValidationError, model_validator
 
-from gateway.core.price_list import DAY_MINUTES, Hours, PriceList, Tariff
+from gateway.core.features.prices.price_list import DAY_MINUTES, Hours, PriceList, Tariff
 from gateway.core.prices import MICROS, EgressPrice
 from gateway.core.vocabulary import PoolName, RegionName
 from gateway.ground.faults import ConfigError, Fault, FileError, KeyFaults

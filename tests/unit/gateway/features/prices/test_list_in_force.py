@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.prices import PricesPart
-from gateway.config.prices import read_prices
 from gateway.core.events import PricesChanged
-from gateway.core.price_list import PriceList
+from gateway.core.features.prices.price_list import PriceList
 from gateway.core.vocabulary import GatewayId
+from gateway.features.prices.file import read_prices
+from gateway.features.prices.list_in_force import ListInForce
 from gateway.ground.config import LogFormat, LoggingConfig
 from gateway.ground.faults import ConfigError
 from gateway.ground.logs import make_logger
@@ -52,9 +52,9 @@ class Bench:
     def write(self, text: str) -> None:
         self.path.write_text(text)
 
-    def part(self, path: Path | None) -> PricesPart:
+    def part(self, path: Path | None) -> ListInForce:
         log = make_logger(LoggingConfig(format=LogFormat.JSON), GatewayId("g"), io.StringIO())
-        return PricesPart(path, self.hear, self.clock, log)
+        return ListInForce(path, self.hear, self.clock, log)
 
     def hear(self, event: PricesChanged) -> None:
         self.told.append(event)

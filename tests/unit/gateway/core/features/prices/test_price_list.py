@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core.price_list import DAY_MINUTES, Hours, PriceList, Tariff
+from gateway.core.features.prices.price_list import DAY_MINUTES, Hours, PriceList, Tariff
 from gateway.core.vocabulary import PoolName, RegionName
 
 DAY_S = 24 * 3600

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.prices import parse_prices, read_prices, read_prices_file
 from gateway.core.prices import EgressPrice
 from gateway.core.vocabulary import PoolName, RegionName
+from gateway.features.prices.file import parse_prices, read_prices, read_prices_file
 from gateway.ground.faults import ConfigError, FileError
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 EXAMPLE = ROOT / "docs/examples/prices.yaml"
 MONDAY_S = 1_774_828_800
 SMALLEST = """

@@ -21,7 +21,7 @@ from gateway.core.vocabulary import (
     Target,
 )
 from gateway.core.vocabulary import peer_target as peer
-from gateway.records.price_metrics import FILE, MoneyTally, PriceLevels
+from gateway.features.prices.metrics import FILE, MoneyTally, PriceLevels
 from tests.support.core import EU, SECOND, US, desk, peer_spec, policy, profile
 
 LIST = Prices("EUR", "digest", (ReplicaPrice(EU.region, PoolName(""), 4_400_000, True, 16),))

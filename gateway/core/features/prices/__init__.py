@@ -1,0 +1,1 @@
+"""Prices: lists of what replicas and egress cost, and the prices in force for placement."""
