@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from gateway.config.sections import GatewayConfig
 from gateway.features.part import Host, Part
 from gateway.features.prices.part import PricesPart
-from gateway.features.scaling.part import Scaling
+from gateway.features.scaling.part import ScalingPart
 
 KINDS: Sequence[type[Part]] = [
     PricesPart,
-    Scaling,
+    ScalingPart,
 ]
 
 
