@@ -10,13 +10,13 @@ from gateway.features.lengths.part import LengthsPart
 from gateway.features.limits.part import LimitsPart
 from gateway.features.part import Host, Part
 from gateway.features.prices.part import PricesPart
-from gateway.features.scaling.part import Scaling
+from gateway.features.scaling.part import ScalingPart
 
 KINDS: Sequence[type[Part]] = [
     LengthsPart,
     LimitsPart,
     PricesPart,
-    Scaling,
+    ScalingPart,
 ]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 
+from gateway.features.prices.key import PricesPath
 from gateway.features.scaling.config import ScalingConfig
 from gateway.features.section import FeatureSection
 
@@ -15,8 +15,7 @@ from gateway.features.section import FeatureSection
 class FeatureSections:
     """Keys of features, each with the feature's name."""
 
-    prices: Path | None = None
-    """Prices file: costs of replicas and egress by time of day. None: only the controller's prices, if it sends any."""
+    prices: PricesPath = None
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
 
     def of_features(self) -> Iterator[FeatureSection]:

@@ -10,15 +10,17 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from gateway.features.sections import FeatureSections
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = (Path("gateway/core/features"), Path("gateway/features"))
 """Folders of the features' halves, in the core and outside it."""
-SECTIONS = "gateway/features/sections.py"
-LISTS = ("gateway/core/features/catalogue.py", "gateway/features/catalogue.py", SECTIONS)
+LISTS = ("gateway/core/features/catalogue.py", "gateway/features/catalogue.py", "gateway/features/sections.py")
 NO_FEATURES = {"__init__", "catalogue", "part", "section", "sections"}
 KERNELS_TESTS = "tests/unit/gateway/core/test_gateway_core.py"
 HALVES = [path for folder in FOLDERS for path in (ROOT / folder).glob("[!_]*") if path.stem not in NO_FEATURES]
@@ -48,7 +50,7 @@ def without(feature: str, copy: Path) -> list[str]:
         shutil.rmtree(copy / folder / feature, ignore_errors=True)
     struck = [file for file in LISTS if strike(feature, copy / file)]
     assert struck, "a list names it"
-    return [feature] if SECTIONS in struck else []
+    return [each.name for each in fields(FeatureSections) if each.name == feature]
 
 
 def strike(feature: str, file: Path) -> bool:

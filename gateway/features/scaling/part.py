@@ -39,7 +39,7 @@ _MINUTE_NS = 60 * _SECOND_NS
 _MINUTES_A_DAY = 24 * 60
 
 
-class Scaling(Part):
+class ScalingPart(Part):
     """Scaling of one gateway. Without listed pools it says nothing, and costs nothing."""
 
     name = "scaling"
