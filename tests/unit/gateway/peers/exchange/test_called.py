@@ -83,8 +83,10 @@ async def test_500_forwards_on_a_stream_that_is_killed_each_end_once_and_leave_n
         failures: list[LegFailure] = []
 
         async def client(number: int) -> None:
+            order = forward_order(f"r-{number}")
+            order.deadline_ns += 170 * SECOND  # a slow machine takes its time to begin so many
             try:
-                async with callee.forward(forward_order(f"r-{number}")) as leg:
+                async with callee.forward(order) as leg:
                     begun.append(number)
                     async for _ in leg.chunks():
                         pass
@@ -95,7 +97,8 @@ async def test_500_forwards_on_a_stream_that_is_killed_each_end_once_and_leave_n
         async with asyncio.TaskGroup() as tasks:
             for number in range(500):
                 tasks.create_task(client(number))
-            await until(lambda: len(begun) == 500)
+            await until(lambda: len(begun) + len(failures) == 500)
+            assert failures == []
             assert callee.server._service.callers.streams == 1
             await callee.server.stop(0)
         assert len(failures) == 500
