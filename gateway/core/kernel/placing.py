@@ -40,7 +40,7 @@ class Placing:
         if homes:
             self._place_held(now_ns)
             if self._core.replicas.idle(homes & ~self._core.waiting.homes):
-                self._place_queued(now_ns)  # for an idle replica that no request is held for any longer
+                self._place_queued(now_ns)  # a replica idles, and no request is held for it any longer
         else:
             self._core.replicas.changed = 0
 

@@ -154,7 +154,7 @@ class PoolsByLength(Feature):
         self.tuning.configured(now_ns)
 
     def pools_changed(self) -> bool:
-        """Where budgets sort requests, or did, all of them may fit into other pools now."""
+        """Waiting requests may fit into other pools now if budgets sort them, or did before."""
         was_sorted, self._is_sorted = self._is_sorted, self.ladders.exist
         return was_sorted or self._is_sorted
 

@@ -1,4 +1,4 @@
-"""What a request's steps mean for its tenant's account, and the order where the feature is not there."""
+"""Each step of a request changes its tenant's account as it should; without the feature, queues go by arrival."""
 
 from __future__ import annotations
 
