@@ -247,7 +247,7 @@ def everybody_is_first(original: Original, holds: Holds, hold: Hold | None) -> b
 @mutant(
     "what follows stored responses goes past all who are held",
     "placement.cost:Cost.hold_pinned",
-    hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestHolding",
+    hunter=f"{_CORE_TESTS}/features/test_stored_responses.py",
 )
 def follows_past_everybody(
     original: Original, policy: Cost, profile: RequestProfile, offer: Offer, slot: int
