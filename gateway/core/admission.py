@@ -86,6 +86,7 @@ class WaitingRoom:
     def order_by(self, order: QueueOrder) -> None:
         """Set the order of all queues, before any request waits."""
         assert not self._length, "requests wait by another order"
+        assert type(self.order) is QueueOrder, "another feature orders the queues"
         self.order = order
 
     def join(self, request: RequestState) -> None:

@@ -1,4 +1,4 @@
-"""State of one gateway: its config, policy, targets, requests and limits, and the placer with its prefix indexes. It
+"""State of one gateway: its config, policy, targets and requests, and the placer with its prefix indexes. It
 answers queries; decisions are made elsewhere."""
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from gateway.core.peers import Peers
 from gateway.core.placement.placer import Placer
 from gateway.core.placement.policy import PlugIns
 from gateway.core.replicas import Replicas
-from gateway.core.requests import RequestClass, RequestState, Size
+from gateway.core.requests import RequestClass, RequestState
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.timers import Timers
-from gateway.core.vocabulary import ControlVersion, GatewayId, ModelName, Place, RequestId, RequestProfile, Target
+from gateway.core.vocabulary import ControlVersion, GatewayId, ModelName, Place, RequestId, Target
 
 
 class GatewayState:
@@ -67,10 +67,6 @@ class GatewayState:
         """Longest context of the model, here or at a peer, in tokens; 0 while some pool or peer states none."""
         bounds = [*self.replicas.contexts(model), *self.peers.contexts(model)]
         return max(bounds) if bounds and min(bounds) > 0 else 0
-
-    def size_of(self, profile: RequestProfile) -> Size | None:
-        """Size of a request, where pools are told apart by it."""
-        raise NotImplementedError
 
     def pinned(self, follows: str) -> Target | None:
         """Only target that can serve what follows from this key; None: it is not known."""

@@ -33,7 +33,8 @@ class Feature(LegPlanner):
     methods of `LegPlanner` that have no default, too."""
 
     def is_on(self) -> bool:
-        """Return true if the config or the fleet asks for the feature at present."""
+        """Return true if the config or the fleet asks for the feature at present. Asked after each change of either; a
+        feature that keeps counts of requests stays on while such a request lives."""
         return False
 
     # Inputs, whether or not it is on
@@ -101,7 +102,8 @@ class Feature(LegPlanner):
         return False
 
     def uses(self) -> tuple[TenantUse, ...]:
-        """Use of tenants that heartbeats tell. A feature that defines this defines `told_version`, too."""
+        """Use of tenants that heartbeats tell. A feature that defines this defines `told_version`, too; both are called
+        whether or not it is on, since peers are told when a use has ended."""
         return ()
 
     def told_version(self) -> int:
@@ -113,7 +115,7 @@ class Feature(LegPlanner):
         queued."""
 
     def left(self, request: RequestState, /) -> None:
-        """Take in a request that waits no longer: it starts, or has ended, or is judged again."""
+        """Take in a request that waits no longer: it starts, or has ended, or is to be queued anew."""
 
     def before_placing(self, now_ns: int, /) -> None:
         """Act after an event, before waiting requests are placed."""
@@ -186,7 +188,7 @@ class Feature(LegPlanner):
 
 
 class Hooks:
-    """Features that are on, by the hooks that they define; for `ends`, all features."""
+    """Features that are on, by the hooks that they define; for `ends` and `uses`, all features."""
 
     __slots__ = (
         "admitted",
@@ -229,7 +231,7 @@ class Hooks:
         self.longest_of = _that_define("longest_of", on)
         self.admitted = _that_define("admitted", on)
         self.pools_changed = _that_define("pools_changed", on)
-        self.uses = _that_define("uses", on)
+        self.uses = _that_define("uses", features)
         self.joined = _that_define("joined", on)
         self.left = _that_define("left", on)
         self.before_placing = _that_define("before_placing", on)

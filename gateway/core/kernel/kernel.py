@@ -112,7 +112,7 @@ class Kernel(GatewayState):
         """Record of a placement."""
         pool: PoolChoice | None = None
         for feature in self.hooks.pool_choice:
-            pool = feature.pool_choice(request, placement)
+            pool = pool or feature.pool_choice(request, placement)
         return Decision(
             placement.reason,
             placement.matched_blocks,
@@ -155,7 +155,7 @@ class Kernel(GatewayState):
 
     def _order(self, request: RequestState, attempt: AttemptState, leg: LegState) -> StartLeg:
         """Order that starts a leg, with what its kind of target needs: the connector and pool for a part, hops and
-        stamp for a peer, and budgets."""
+        stamp for a peer."""
         connector = prefill = pool = hops = stamp = None
         yields = True
         if attempt.planner is not None:

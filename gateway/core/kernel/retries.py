@@ -117,8 +117,8 @@ class Retries:
         self._try_again_after_busy(request, now_ns)
 
     def _try_again_longer(self, request: RequestState, now_ns: int) -> None:
-        """Queue the request again, once, after an engine refused it for its length: its budget is larger by then, so a
-        longer pool is chosen."""
+        """Queue the request again, once, after an engine refused it for its length: its size may be larger by then,
+        and a longer pool be chosen."""
         if request.was_too_long_before:
             self._core.end(request, Outcome.REJECTED_TOO_LONG, request.last_failure)
             return

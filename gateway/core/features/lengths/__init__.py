@@ -1,0 +1,1 @@
+"""Pools told apart by the length of the requests that they take."""

@@ -490,3 +490,12 @@ def test_a_debt_is_not_forgotten_by_keeping_quiet_while_others_ask() -> None:
     assert end is not None
     assert end.outcome is Outcome.REJECTED_TENANT_TOKEN_RATE
     assert end.retry_after_ns > 3000 * SECOND
+
+
+def test_limits_that_nobody_uses_are_no_news_for_peers() -> None:
+    one = with_peers(CoreConfig())
+    one.wait(200 * MS)
+    for config in (limited(concurrency_max=3), CoreConfig()):
+        told = [each for each in one.tell(events.ConfigApplied(config)) if isinstance(each, PublishLoad)]
+        assert told == []
+        one.wait(101 * MS)
