@@ -85,7 +85,7 @@ def test_every_event_is_the_cores_or_one_features() -> None:
     features = {type(each) for each in ALL_OWN}
     assert not features & THE_CORES
     assert features | THE_CORES == set(get_args(events.Event))
-    made = features_of(GatewayCore(GatewayId("gw-us"), US, seed=1))
+    made = GatewayCore(GatewayId("gw-us"), US, seed=1).features
     assert [type(each) for each in made] == list(OWN)
 
 
