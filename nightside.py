@@ -26,7 +26,7 @@ COMMANDS = {
     "explain": ("gateway.records.explain_cli:explain", "Explain why a request ran where it did."),
     "audit": ("gateway.app.audit_cli:audit", "Verify audit records and compare them with policies."),
     "replay": ("gateway.records.journal_cli:replay", "Replay a gateway's journal and compare every decision."),
-    "completion": ("gateway.ground.completion_cli:completion", "Generate the shell completion script."),
+    "completion": ("mesh.completion_cli:completion", "Generate the shell completion script."),
     "fit": ("loadgen.fit.main:fit", "Train predictors and expert locality offline."),
     "engine": ("loadgen.engine.main:main", "Run an emulated inference engine, without a GPU."),
     "demo": ("loadgen.demo.main:demo", "Run three regions on this machine and show the gain of forwarding."),
@@ -45,9 +45,9 @@ DEVELOPERS = frozenset({"fit", "engine", "demo", "sim", "load", "plan", "trace",
 """Subcommands for trying out, measuring and developing. All others are for operators."""
 
 
-PACKAGES = ("gateway", "controller", "loadgen", "protos")
+PACKAGES = ("gateway", "controller", "loadgen", "mesh", "protos")
 """Own packages. Another distribution, or a folder of PYTHONPATH, may have such a name too:
-docs/decisions/0014-four-packages.md."""
+docs/decisions/0014-packages-at-the-top.md."""
 
 
 def packages_from_elsewhere(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
@@ -84,7 +84,7 @@ class LazyCommand(click.Command):
                 f"Python takes {taken}, and not from {Path(__file__).resolve().parent}: something else has that name. "
                 "Install Nightside into an environment of its own, and look at PYTHONPATH."
             )
-        importlib.import_module("gateway.ground.environment").keep_grpc_quiet()
+        importlib.import_module("mesh.environment").keep_grpc_quiet()
         module_name, _, attribute = self.target.partition(":")
         gc.disable()  # modules stay: collecting among them takes a tenth of the start
         command = getattr(importlib.import_module(module_name), attribute)

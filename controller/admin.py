@@ -12,11 +12,11 @@ from controller.history import SHOWN_MAX, Entry
 from controller.operations import NotKnown, NotWritten, OrderAnswer, OrderBody, OrderForbidden
 from controller.orders import OrderRefused
 from controller.questions import TooManyQuestions
-from gateway.ground.admin_server import OPERATOR, add_whoami, admin_middlewares, as_json, fault, needs
-from gateway.ground.operators import Operator, Operators
-from gateway.ground.operators_config import Role
-from gateway.ground.page.live import Sections
-from gateway.ground.page.serving import add_page
+from mesh.admin_server import OPERATOR, add_whoami, admin_middlewares, as_json, fault, needs
+from mesh.operators import Operator, Operators
+from mesh.operators_config import Role
+from mesh.page.live import Sections
+from mesh.page.serving import add_page
 
 BODY_BYTES_MAX = 64 << 20
 """Largest request body: an import holds everything that every gateway announced."""

@@ -41,22 +41,22 @@ from controller.server import ControlServer, ControlService
 from controller.standby import StandbyEnded
 from controller.store.store import Store, StoreError
 from gateway.core.vocabulary import GatewayId, RegionName
-from gateway.ground.admin_listening import listen_for_operators
-from gateway.ground.clock import Clock
-from gateway.ground.journal import JournalSettings
-from gateway.ground.listening import named_by
-from gateway.ground.logs import libraries_told_of, make_logger
-from gateway.ground.naming.limits import DnsLimits
-from gateway.ground.naming.service import NameService
-from gateway.ground.operators import Operators
-from gateway.ground.reloader import Reloader
-from gateway.ground.supervisor import Supervisor
-from gateway.ground.task_group import TaskGroup
-from gateway.ground.tls import ControllerTls, ExpiryWatch, Holder, HttpTls
-from gateway.ground.tokens.issuer import Around
-from gateway.ground.tokens.operators import make_operators
-from gateway.ground.transport import Plaintext
-from gateway.ground.values import Address
+from mesh.admin_listening import listen_for_operators
+from mesh.clock import Clock
+from mesh.journal import JournalSettings
+from mesh.listening import named_by
+from mesh.logs import libraries_told_of, make_logger
+from mesh.naming.limits import DnsLimits
+from mesh.naming.service import NameService
+from mesh.operators import Operators
+from mesh.reloader import Reloader
+from mesh.supervisor import Supervisor
+from mesh.task_group import TaskGroup
+from mesh.tls import ControllerTls, ExpiryWatch, Holder, HttpTls
+from mesh.tokens.issuer import Around
+from mesh.tokens.operators import make_operators
+from mesh.transport import Plaintext
+from mesh.values import Address
 
 _SECOND_NS = 1_000_000_000
 _LAST_WRITE_S = 2.0

@@ -26,15 +26,15 @@ from controller.journal import replay as replay_journal
 from controller.lease import Lease
 from controller.store.opening import open_store
 from controller.store.store import StoreError
-from gateway.ground.certificates import CertificateFault, date_fault
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
-from gateway.ground.journal import JournalUnreadable
-from gateway.ground.logs import announce
-from gateway.ground.private_files import open_to_others
-from gateway.ground.runs import files_of_one_run
-from gateway.ground.story import report_as_text
-from gateway.ground.tls import ControllerTls, HttpTls
+from mesh.certificates import CertificateFault, date_fault
+from mesh.clock import Clock
+from mesh.faults import ConfigError
+from mesh.journal import JournalUnreadable
+from mesh.logs import announce
+from mesh.private_files import open_to_others
+from mesh.runs import files_of_one_run
+from mesh.story import report_as_text
+from mesh.tls import ControllerTls, HttpTls
 
 EXIT_DIVERGED = 1
 EXIT_UNREADABLE = 2

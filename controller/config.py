@@ -17,14 +17,14 @@ from controller.dns.expressible import lease_faults, record_faults, zone_of
 from controller.store.config import StoreConfig, StoreKind, store_faults
 from gateway.core.regions import RegionTable
 from gateway.core.vocabulary import RegionName
-from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
-from gateway.ground.environment import PROCESS_ENVIRONMENT
-from gateway.ground.faults import Fault, FileError, KeyFaults
-from gateway.ground.naming.tree import NameServer
-from gateway.ground.operators_config import OperatorsConfig, operator_faults
-from gateway.ground.regions import NamedRegions, table_of
-from gateway.ground.settings import FileModel, SectionsFile
-from gateway.ground.values import (
+from mesh.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
+from mesh.environment import PROCESS_ENVIRONMENT
+from mesh.faults import Fault, FileError, KeyFaults
+from mesh.naming.tree import NameServer
+from mesh.operators_config import OperatorsConfig, operator_faults
+from mesh.regions import NamedRegions, table_of
+from mesh.settings import FileModel, SectionsFile
+from mesh.values import (
     CERTIFICATE_NAME_PATTERN,
     MEBIBYTE,
     MILLISECOND_NS,
@@ -36,7 +36,7 @@ from gateway.ground.values import (
     Surroundings,
     read_secret,
 )
-from gateway.ground.yaml_file import YamlFile, read_yaml
+from mesh.yaml_file import YamlFile, read_yaml
 
 _GATEWAYS, _OPERATORS = (Address("127.0.0.1", port) for port in (7090, 9091))
 

@@ -32,8 +32,8 @@ from gateway.core.narrowing import narrowed
 from gateway.core.regions import RegionTable
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName
-from gateway.ground.control.vocabulary import Hello
-from gateway.ground.naming.tree import Area, NameServer, RecordTree
+from mesh.control.vocabulary import Hello
+from mesh.naming.tree import Area, NameServer, RecordTree
 
 _SECOND_NS = 1_000_000_000
 _REFUSED_MAX = 64

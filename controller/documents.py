@@ -12,7 +12,7 @@ from controller.store.store import StoreUnusable
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, Place, RegionName, ReplicaId
-from gateway.ground.control.vocabulary import Announcement
+from mesh.control.vocabulary import Announcement
 
 ANNOUNCED = "announced/"
 GATEWAY_ORDER = "ordered/gateway/"

@@ -20,9 +20,9 @@ from controller.core.effects import (
     TellOrphans,
 )
 from controller.core.events import Event, TimePassed
-from gateway.ground.clock import Clock
-from gateway.ground.naming.tree import RecordTree
-from gateway.ground.pump import TAIL_STEPS_DEFAULT, Core, Crash, Observer, Pump, Step, Subscriptions
+from mesh.clock import Clock
+from mesh.naming.tree import RecordTree
+from mesh.pump import TAIL_STEPS_DEFAULT, Core, Crash, Observer, Pump, Step, Subscriptions
 
 ControllerStep: TypeAlias = Step[Event, Effect]
 ControllerCrash: TypeAlias = Crash[Event, Effect]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.ground.private_files import make_private_folder, private_opener
-from gateway.ground.threads import finish_in_thread
+from mesh.private_files import make_private_folder, private_opener
+from mesh.threads import finish_in_thread
 
 SHOWN_MAX = 1000
 _LINE_BYTES_MAX = 64 * 1024

@@ -14,9 +14,9 @@ from controller.core.controller_core import ControllerCore
 from controller.core.effects import Effect
 from controller.core.events import Event
 from controller.driver import ControllerCrash, ControllerStep, ControllerSubscriptions
-from gateway.ground.journal import JournalFiles, JournalSettings, code_version
-from gateway.ground.pump import Step
-from gateway.ground.story import ReplayReport, StoryReader, encode_header, encode_step, tell_again, write_tail
+from mesh.journal import JournalFiles, JournalSettings, code_version
+from mesh.pump import Step
+from mesh.story import ReplayReport, StoryReader, encode_header, encode_step, tell_again, write_tail
 
 FORMAT = 1
 

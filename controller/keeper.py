@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 from controller.documents import Changes
 from controller.store.store import CHANGES_MAX, Holding, Store, StoreError, StoreLost, StoreUncertain, check_changes
 from gateway.core.vocabulary import ControlVersion
-from gateway.ground.supervisor import Backoff
+from mesh.supervisor import Backoff
 
 _BACKOFF = Backoff(min_ns=200_000_000, max_ns=10_000_000_000)
 _ASKED_MAX = 1024

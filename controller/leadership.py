@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 from controller.lease import Lease
 from controller.store.held import lease_end_ns
 from controller.store.store import Holding, Store, StoreError, StoreLost, StoreTaken, StoreUnavailable
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 

@@ -22,12 +22,12 @@ from controller.metrics import CONTENT_TYPE, Metrics
 from controller.standby import Standby, make_standby_app
 from controller.store.opening import open_store
 from controller.store.store import Holding, Store, StoreError
-from gateway.ground.admin_listening import listen_for_operators
-from gateway.ground.clock import Clock
-from gateway.ground.operators import Operators
-from gateway.ground.supervisor import Supervisor
-from gateway.ground.tls import HttpTls
-from gateway.ground.values import Address
+from mesh.admin_listening import listen_for_operators
+from mesh.clock import Clock
+from mesh.operators import Operators
+from mesh.supervisor import Supervisor
+from mesh.tls import HttpTls
+from mesh.values import Address
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import inf
 
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 

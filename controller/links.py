@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 from gateway.core.vocabulary import ControlVersion, GatewayId
-from gateway.ground.control.vocabulary import ForwardsTo, GatewayLoad, Hello, Question, Rejected, Wanted
+from mesh.control.vocabulary import ForwardsTo, GatewayLoad, Hello, Question, Rejected, Wanted
 
 ASKED_MAX = 8
 

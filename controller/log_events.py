@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.ground.log_events import SHARED, LogEvent
+from mesh.log_events import SHARED, LogEvent
 
 CONTROLLER = (
     LogEvent(

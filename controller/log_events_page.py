@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from controller.log_events import CONTROLLER
-from gateway.ground.gateway_log_events import GATEWAY
-from gateway.ground.log_events import SHARED, LogEvent
+from mesh.gateway_log_events import GATEWAY
+from mesh.log_events import SHARED, LogEvent
 
 _INTRODUCTION = (
     "# Log events",

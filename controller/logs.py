@@ -23,7 +23,7 @@ from controller.core.effects import (
 from controller.core.vocabulary import Condition
 from controller.driver import ControllerStep, ControllerSubscriptions
 from controller.log_events import EVENTS
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 
 RECENT_MAX = 100
 

@@ -16,7 +16,7 @@ from controller.core.vocabulary import Condition
 from controller.desk import Desk
 from controller.driver import ControllerStep, ControllerSubscriptions
 from controller.server import ServerWatch
-from gateway.ground.series import Described, Distribution, Level, Tally, described
+from mesh.series import Described, Distribution, Level, Tally, described
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "nightside_controller_"

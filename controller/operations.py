@@ -18,8 +18,8 @@ from controller.preview import Preview, preview
 from controller.registry import Registered, RegisteredReplica
 from controller.store.store import StoreError, StoreUncertain
 from gateway.core.vocabulary import GatewayId, ReplicaId
-from gateway.ground.clock import Clock
-from gateway.ground.operators import ANYBODY, Operator
+from mesh.clock import Clock
+from mesh.operators import ANYBODY, Operator
 
 _SECOND_NS = 1_000_000_000
 _LENGTH_MAX = 200

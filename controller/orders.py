@@ -14,9 +14,9 @@ from controller.registry import DocumentFault, RegisteredReplica, Registry, read
 from controller.store.store import StoreUnusable
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
-from gateway.ground.control.vocabulary import PRICES_LENGTH_MAX, Announcement
-from gateway.ground.operators_config import Role
-from gateway.ground.values import ID_PATTERN, host_address
+from mesh.control.vocabulary import PRICES_LENGTH_MAX, Announcement
+from mesh.operators_config import Role
+from mesh.values import ID_PATTERN, host_address
 
 PARAMETER_SECTIONS = ("placement", "pushing", "queue", "attempt", "observation")
 PARAMETERS_BYTES_MAX = 64 * 1024

@@ -18,9 +18,9 @@ from controller.questions import LatestDecisions
 from controller.registry import Registered
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, RegionName
-from gateway.ground.page.shown import ROWS_MAX, Health, Note, RegionShown, forwards_of, health_of, some_of
 from gateway.policy.flows import Region, region_of
 from gateway.policy.words import region_sentences
+from mesh.page.shown import ROWS_MAX, Health, Note, RegionShown, forwards_of, health_of, some_of
 
 _ORDERS_SHOWN = 40
 _NAMES_SHOWN = 12

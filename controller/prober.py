@@ -15,7 +15,7 @@ from controller.config import ProbeConfig
 from controller.core.events import Event, GatewayProbed
 from controller.registry import Registry
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.task_group import TaskGroup
+from mesh.task_group import TaskGroup
 
 _SECOND_NS = 1_000_000_000
 _LOOK_S = 1.0

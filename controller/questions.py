@@ -11,10 +11,10 @@ import msgspec
 
 from controller.links import Links
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.clock import Clock
-from gateway.ground.control.vocabulary import Answer, Question
-from gateway.ground.page.shown import DECISIONS_SHOWN, DecisionShown, SideShown, shown_at
-from gateway.ground.wire import TEXT_LENGTH_MAX
+from mesh.clock import Clock
+from mesh.control.vocabulary import Answer, Question
+from mesh.page.shown import DECISIONS_SHOWN, DecisionShown, SideShown, shown_at
+from mesh.wire import TEXT_LENGTH_MAX
 
 OPEN_MAX = 16
 _LATEST_EVERY_NS = 2_000_000_000

@@ -21,9 +21,9 @@ from gateway.core.regions import RegionTable
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
-from gateway.ground.control.vocabulary import Announcement, Hello, PeerGrant
-from gateway.ground.regions import announcement_fault
-from gateway.ground.values import REPLICA_ID_PATTERN
+from mesh.control.vocabulary import Announcement, Hello, PeerGrant
+from mesh.regions import announcement_fault
+from mesh.values import REPLICA_ID_PATTERN
 
 REPLICA_DOCUMENT_BYTES_MAX = 16 * 1024
 _NO_ORDER = GatewayOrder()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from controller.config import ControllerFile, read_controller_file
 from controller.desk import Naming
-from gateway.ground.faults import ConfigError, Fault, FileError
-from gateway.ground.reloader import ReloadRefused
-from gateway.ground.settings import changed_keys
+from mesh.faults import ConfigError, Fault, FileError
+from mesh.reloader import ReloadRefused
+from mesh.settings import changed_keys
 
 LIVE_KEYS = frozenset({"decisions", "probes", "recovery", "naming"})
 """Sections that take effect while the controller runs. All others wait for a restart."""

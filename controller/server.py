@@ -26,16 +26,16 @@ from controller.snapshots import snapshot_for
 from controller.store.store import StoreError
 from controller.views import View
 from gateway.core.residency import ResidencyPolicy
-from gateway.ground.channels import server_options, stop_at_once
-from gateway.ground.clock import Clock
-from gateway.ground.control.codec import read_from_gateway, said_by_controller
-from gateway.ground.control.vocabulary import Alive, Announcement, Answer, FromGateway, Hello, Rejected, Report, Taken
-from gateway.ground.listening import why_not
-from gateway.ground.supervisor import Backoff
-from gateway.ground.task_group import TaskGroup
-from gateway.ground.transport import Door
-from gateway.ground.values import Address
-from gateway.ground.wire import WireError
+from mesh.channels import server_options, stop_at_once
+from mesh.clock import Clock
+from mesh.control.codec import read_from_gateway, said_by_controller
+from mesh.control.vocabulary import Alive, Announcement, Answer, FromGateway, Hello, Rejected, Report, Taken
+from mesh.listening import why_not
+from mesh.supervisor import Backoff
+from mesh.task_group import TaskGroup
+from mesh.transport import Door
+from mesh.values import Address
+from mesh.wire import WireError
 from protos.mesh.v1 import control_pb2 as pb
 from protos.mesh.v1 import control_pb2_grpc
 

@@ -6,7 +6,7 @@ from controller.registry import RegisteredReplica
 from controller.views import View
 from gateway.core.residency import accepted_origins
 from gateway.core.vocabulary import GatewayId, PlaceRule
-from gateway.ground.control.vocabulary import ReplicaGrant, Snapshot
+from mesh.control.vocabulary import ReplicaGrant, Snapshot
 
 
 def snapshot_for(gateway_id: GatewayId, view: View) -> Snapshot:

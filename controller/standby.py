@@ -12,10 +12,10 @@ from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
 from controller.store.store import StoreError, StoreTaken
-from gateway.ground.admin_server import admin_middlewares, fault, needs
-from gateway.ground.operators import Operators
-from gateway.ground.operators_config import Role
-from gateway.ground.page.files import add_files
+from mesh.admin_server import admin_middlewares, fault, needs
+from mesh.operators import Operators
+from mesh.operators_config import Role
+from mesh.page.files import add_files
 
 _SECOND_NS = 1_000_000_000
 

@@ -10,8 +10,8 @@ from functools import cached_property
 from controller.registry import RegisteredReplica, Registry
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName, ReplicaId
-from gateway.ground.control.vocabulary import NOBODY, ReplicaOwner
-from gateway.ground.naming.tree import RecordTree
+from mesh.control.vocabulary import NOBODY, ReplicaOwner
+from mesh.naming.tree import RecordTree
 
 
 @dataclass(frozen=True)

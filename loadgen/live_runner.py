@@ -18,11 +18,11 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 
 from gateway.core.vocabulary import RegionName
-from gateway.ground.clock import Clock
 from loadgen.live_client import SESSION_HEADER, Answer, AnswerFailure, Dialect, exchange
 from loadgen.report import RequestRecord
 from loadgen.vocabulary import RequestEnd
 from loadgen.workload import Message, Program, Workload
+from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 _IDLE_CONNECTION_S = 4.0

@@ -17,7 +17,7 @@ import dns.rcode
 import dns.rdatatype
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 _PATIENCE_S = 1.0

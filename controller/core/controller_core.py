@@ -44,7 +44,7 @@ from controller.core.state import HOLDS, MeshState
 from controller.core.vocabulary import Condition
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, ReplicaId
-from gateway.ground.naming.tree import Area, RecordTree
+from mesh.naming.tree import Area, RecordTree
 
 
 class ControllerCore(MeshState):

@@ -6,7 +6,7 @@ from controller.core.vocabulary import Condition
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, ReplicaId
-from gateway.ground.naming.tree import RecordTree
+from mesh.naming.tree import RecordTree
 
 
 @value

@@ -14,7 +14,7 @@ from controller.core.geography import Geography
 from controller.core.vocabulary import GatewayEntry
 from gateway.core.residency import ResidencyPolicy, processing_rule
 from gateway.core.vocabulary import Place, PlaceRule, RegionName, TenantName
-from gateway.ground.naming.tree import Area
+from mesh.naming.tree import Area
 
 PolicyOf = Callable[[RegionName], ResidencyPolicy | None]
 """Lookup of the policy in force in a region; None where it is not known."""

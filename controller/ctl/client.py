@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from gateway.ground.admin_client import Admin, AdminFault, Answer, TurnedAway, admin_options_at
+from mesh.admin_client import Admin, AdminFault, Answer, TurnedAway, admin_options_at
 
 ADMIN_URL = "http://127.0.0.1:9091"
 admin_options = admin_options_at(ADMIN_URL)

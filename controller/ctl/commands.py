@@ -18,10 +18,10 @@ from controller.ctl.replicas import check_replica
 from controller.ctl.status import status
 from controller.history import Entry
 from gateway.features.prices.file import read_prices_file
-from gateway.ground.admin_client import Admin
-from gateway.ground.faults import FileError
-from gateway.ground.yaml_file import read_yaml
 from gateway.policy.file import load_narrowing
+from mesh.admin_client import Admin
+from mesh.faults import FileError
+from mesh.yaml_file import read_yaml
 
 
 class Give(Protocol):

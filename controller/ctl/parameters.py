@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from gateway.config.region_file import CoreFile
-from gateway.ground.faults import FileError
-from gateway.ground.yaml_file import faults_in
+from mesh.faults import FileError
+from mesh.yaml_file import faults_in
 
 _KNOWN_TO_GATEWAYS = "placement.policy"
 """Key whose plugged-in policies, and their options, only the gateways' machines know."""

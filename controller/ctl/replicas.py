@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from gateway.config.region_file import ReplicaFile
-from gateway.ground.faults import FileError
-from gateway.ground.values import Surroundings
-from gateway.ground.yaml_file import faults_in
+from mesh.faults import FileError
+from mesh.values import Surroundings
+from mesh.yaml_file import faults_in
 
 SECRETS = ("api_key_env", "api_key_file")
 """Keys of secrets, which only the gateway that serves the replica reads."""

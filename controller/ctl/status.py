@@ -16,7 +16,7 @@ from rich.text import Text
 
 from controller.core.vocabulary import Condition
 from controller.ctl.client import ExitCode, NotAsked, admin_options, ask
-from gateway.ground.admin_client import Admin
+from mesh.admin_client import Admin
 
 PLAIN_WIDTH = 120
 """Width in columns where the output is no terminal."""

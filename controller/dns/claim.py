@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from controller.dns.provider import DnsOutdated, DnsRefused
 from gateway.core.value import value
 from gateway.core.vocabulary import RegionName
-from gateway.ground.naming.tree import RecordTree
+from mesh.naming.tree import RecordTree
 
 LABEL = "_nightside"
 """Label of the record, below the mesh's name and below each region's."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from gateway.ground.values import SECOND_NS, Address, Id
+from mesh.values import SECOND_NS, Address, Id
 
 
 class RecordsKind(StrEnum):

@@ -6,8 +6,8 @@ The gateways' name servers are outside its scope: they have the tree from their 
 from __future__ import annotations
 
 from controller.dns.provider import Changes, DnsError, DnsOutdated, DnsRefused, Published, published_as
-from gateway.ground.naming.service import NameService
-from gateway.ground.naming.tree import RecordTree
+from mesh.naming.service import NameService
+from mesh.naming.tree import RecordTree
 
 
 class EmbeddedDns:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from controller.dns.config import HealthCheckKind, RecordsConfig, RecordsKind, Rfc2136Config, Route53Config, secret_of
 from controller.dns.route53.record_sets import NO_CLIENTS, Location, location_of
 from gateway.core.vocabulary import Jurisdiction
-from gateway.ground.faults import Fault
+from mesh.faults import Fault
 
 _AWS_REGION = re.compile(r"[a-z]{2,3}(-[a-z]+)+-[0-9]")
 _HOSTED_ZONE = re.compile(r"[A-Z0-9]{1,32}")

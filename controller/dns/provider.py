@@ -11,7 +11,7 @@ from typing import Protocol
 from controller.lease import Lease, LeaseOver
 from gateway.core.value import value
 from gateway.core.vocabulary import RegionName
-from gateway.ground.naming.tree import RecordTree
+from mesh.naming.tree import RecordTree
 
 
 class DnsError(Exception):

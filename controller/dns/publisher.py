@@ -15,9 +15,9 @@ from typing import Never
 from structlog.typing import FilteringBoundLogger
 
 from controller.dns.provider import DnsError, DnsOutdated, DnsProvider, DnsRefused, changes_between
-from gateway.ground.naming.tree import RecordTree
-from gateway.ground.supervisor import Backoff
-from gateway.ground.task_group import TaskGroup
+from mesh.naming.tree import RecordTree
+from mesh.supervisor import Backoff
+from mesh.task_group import TaskGroup
 
 DEADLINE_S = 30.0
 UNSAID_CHECK_S = 30.0

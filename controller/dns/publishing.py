@@ -17,7 +17,7 @@ from controller.dns.route53.client import check_installed, make_client
 from controller.dns.route53.provider import Route53Dns
 from controller.lease import Lease
 from controller.metrics import Metrics
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 

@@ -45,8 +45,8 @@ from controller.dns.rfc2136_records import (
     wanted,
 )
 from controller.lease import Lease
-from gateway.ground.naming.tree import RecordTree
-from gateway.ground.task_group import TaskGroup
+from mesh.naming.tree import RecordTree
+from mesh.task_group import TaskGroup
 
 _SECOND_NS = 1_000_000_000
 _CONNECTIONS = 8

@@ -15,8 +15,8 @@ import dns.rrset
 from controller.dns.claim import LABEL, TTL_S, Claim, claim_in
 from controller.dns.provider import Published
 from gateway.core.vocabulary import RegionName
-from gateway.ground.naming.tree import RecordTree
-from gateway.ground.naming.zone import Zone, address_sets, https_set, region_name, services
+from mesh.naming.tree import RecordTree
+from mesh.naming.zone import Zone, address_sets, https_set, region_name, services
 
 ADDRESSES_MAX = 100
 """Addresses of one kind under one name."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from gateway.ground.faults import Fault, KeyFaults
-from gateway.ground.values import MILLISECOND_NS, SECOND_NS, Address, read_secret
+from mesh.faults import Fault, KeyFaults
+from mesh.values import MILLISECOND_NS, SECOND_NS, Address, read_secret
 
 
 class StoreKind(StrEnum):

@@ -32,7 +32,7 @@ from controller.store.store import (
     check_changes,
 )
 from gateway.core.value import value
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 
 FORMAT = 1
 SHARDS = 32

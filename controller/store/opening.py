@@ -11,9 +11,9 @@ from types import ModuleType
 from controller.store.config import DynamodbConfig, PostgresqlConfig, StoreConfig, StoreKind
 from controller.store.sqlite import SqliteStore
 from controller.store.store import Store, StoreUnavailable, StoreUnusable
-from gateway.ground.clock import Clock
-from gateway.ground.faults import KeyFaults
-from gateway.ground.values import read_secret
+from mesh.clock import Clock
+from mesh.faults import KeyFaults
+from mesh.values import read_secret
 
 
 async def open_store(config: StoreConfig, clock: Clock) -> Store:

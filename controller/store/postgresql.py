@@ -29,8 +29,8 @@ from controller.store.store import (
     StoreUnusable,
     check_changes,
 )
-from gateway.ground.clock import Clock
-from gateway.ground.values import Address
+from mesh.clock import Clock
+from mesh.values import Address
 
 FORMAT = 1
 _SECOND_NS = 1_000_000_000

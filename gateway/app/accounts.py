@@ -18,12 +18,6 @@ from structlog.typing import FilteringBoundLogger
 from gateway.app.budgets import Budgets
 from gateway.app.identities import Identities
 from gateway.config.sections import GatewayConfig, UsageConfig
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
-from gateway.ground.operators import Operator, told_of
-from gateway.ground.reloader import ReloadRefused
-from gateway.ground.threads import finish_in_thread
-from gateway.ground.values import parse_duration_ns
 from gateway.http.admin_keys import KeysRefused, add_key_routes, add_usage_route
 from gateway.records.others_usage import BudgetName
 from gateway.records.usage_book import Line, Rows, UsageBook, Used
@@ -31,6 +25,12 @@ from gateway.records.usage_store import UsageStore, UsageUnusable, days_before, 
 from gateway.request.callers import KeyId
 from gateway.security.keyring import Keyring
 from gateway.security.keys_editing import KeyUnknown, add_key, change_key, remove_key, rotate_key, shown
+from mesh.clock import Clock
+from mesh.faults import ConfigError
+from mesh.operators import Operator, told_of
+from mesh.reloader import ReloadRefused
+from mesh.threads import finish_in_thread
+from mesh.values import parse_duration_ns
 
 _SECOND_NS = 1_000_000_000
 _DAY_NS = 86_400 * _SECOND_NS

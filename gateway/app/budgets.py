@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 from gateway.core.residency import ResidencyPolicy, processing_rule
 from gateway.core.vocabulary import GatewayId, Place, TenantName
-from gateway.ground.clock import Clock
 from gateway.records.budget_metrics import BudgetLevels
 from gateway.records.others_usage import BudgetName, BudgetUse, Used
 from gateway.records.usage_book import UsageBook
 from gateway.security.keyring import Keyring
+from mesh.clock import Clock
 
 USES_MAX = 256
 """Budget reports in one heartbeat."""

@@ -38,19 +38,19 @@ from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.engines.shared_caches import shared_cache_notes
 from gateway.features.catalogue import KINDS
-from gateway.ground.allocator import fix_allocator
-from gateway.ground.certificates import CertificateFault
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
-from gateway.ground.logs import announce, make_logger
-from gateway.ground.machine_memory import memory_bytes
-from gateway.ground.regions import announcement_fault, networks_of
 from gateway.policy.file import load_policy_or_closed
 from gateway.records.audit import head_signer
 from gateway.security.keyring import read_keys
 from gateway.security.tls import Certificates
 from gateway.takeover.successor import Successor
 from gateway.takeover.wire import TakeOverFault
+from mesh.allocator import fix_allocator
+from mesh.certificates import CertificateFault
+from mesh.clock import Clock
+from mesh.faults import ConfigError
+from mesh.logs import announce, make_logger
+from mesh.machine_memory import memory_bytes
+from mesh.regions import announcement_fault, networks_of
 
 _GARBAGE_THRESHOLDS = (20_000, 20, 50)
 """Thresholds of the garbage collector; Python's own suit programs that are short or leave many cycles."""

@@ -20,8 +20,9 @@ from gateway.control.keeping import Kept, SnapshotKeeper
 from gateway.core.regions import RegionTable
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import ControlVersion, GatewayId
-from gateway.ground.clock import Clock
-from gateway.ground.control.vocabulary import (
+from gateway.peers.ears import Ears
+from mesh.clock import Clock
+from mesh.control.vocabulary import (
     Answer,
     ForwardsTo,
     GatewayLoad,
@@ -32,11 +33,10 @@ from gateway.ground.control.vocabulary import (
     Snapshot,
     Wanted,
 )
-from gateway.ground.faults import ConfigError
-from gateway.ground.supervisor import Supervisor, Tenure
-from gateway.ground.transport import Transport
-from gateway.ground.values import Address
-from gateway.peers.ears import Ears
+from mesh.faults import ConfigError
+from mesh.supervisor import Supervisor, Tenure
+from mesh.transport import Transport
+from mesh.values import Address
 
 _SECOND_NS = 1_000_000_000
 

@@ -10,10 +10,10 @@ import msgspec
 
 from gateway.app.desk import Desk
 from gateway.core.vocabulary import ModelName, TargetKind
-from gateway.ground.control.codec import ANSWER_BYTES_MAX
-from gateway.ground.page.shown import DecisionShown, SideShown
 from gateway.records.decisions import ExplainedRequest, OtherSide
 from gateway.records.wording import headline, of_other_side, sentence
+from mesh.control.codec import ANSWER_BYTES_MAX
+from mesh.page.shown import DecisionShown, SideShown
 
 _TOLD_MAX = 20
 """Decisions told to a controller that asks for the latest."""

@@ -21,10 +21,6 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
 from gateway.features.catalogue import parts_of
-from gateway.ground.clock import Clock
-from gateway.ground.descriptors import DescriptorWatch
-from gateway.ground.journal import JournalSettings
-from gateway.ground.story import write_tail
 from gateway.peers.board import LoadBoard
 from gateway.peers.trust import Tell, Trust
 from gateway.records.audit import Audit, AuditLevels
@@ -41,6 +37,10 @@ from gateway.request.driver import Driver, GatewayCrash, GatewayObserver
 from gateway.request.legs import RequestSummary
 from gateway.request.usage import tokens_used
 from gateway.state.lockdown import Lockdown
+from mesh.clock import Clock
+from mesh.descriptors import DescriptorWatch
+from mesh.journal import JournalSettings
+from mesh.story import write_tail
 
 _SECOND_NS = 1_000_000_000
 _LOOP_CHECK_NS = 100_000_000

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from gateway.ground.admin_client import Admin, AdminFault, admin_options
+from mesh.admin_client import Admin, AdminFault, admin_options
 
 
 @click.command()

@@ -14,9 +14,9 @@ from gateway.core.decode.locality.nearness import Nearness, SignatureState
 from gateway.core.decode.locality.signature import Comparer
 from gateway.core.events import ArtifactReady
 from gateway.core.vocabulary import PoolName
-from gateway.ground.supervisor import Tenure
 from gateway.request.expert_counts import BadCounts, read_counts
 from gateway.state.locality import LocalityKeeper
+from mesh.supervisor import Tenure
 
 
 class ExpertLocality:

@@ -22,10 +22,10 @@ from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.models import ModelWatcher
 from gateway.engines.prober import Prober
 from gateway.engines.tls import TlsContexts
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
-from gateway.ground.regions import found_fault, network_fault
-from gateway.ground.supervisor import Supervisor
+from mesh.clock import Clock
+from mesh.faults import ConfigError
+from mesh.regions import found_fault, network_fault
+from mesh.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from gateway.discovery.dns import DnsSource

@@ -40,15 +40,6 @@ from gateway.core.events import DrainLifted, DrainRequested
 from gateway.core.vocabulary import PoolKind, TargetKind
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.features.part import no_rooms
-from gateway.ground.clock import Clock
-from gateway.ground.listening import named_by
-from gateway.ground.logs import libraries_told_of, make_logger
-from gateway.ground.naming.service import NameService
-from gateway.ground.operators import Operator, Operators, told_of
-from gateway.ground.reloader import Reloader
-from gateway.ground.supervisor import Supervisor, Tenure
-from gateway.ground.task_group import TaskGroup
-from gateway.ground.tls import ExpiryWatch
 from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
 from gateway.http.app import Api
 from gateway.http.health import Notes
@@ -71,6 +62,15 @@ from gateway.request.relay import RelaySettings
 from gateway.security.tls import Certificates
 from gateway.state.lockdown import LockdownAnswer
 from gateway.takeover.successor import Successor
+from mesh.clock import Clock
+from mesh.listening import named_by
+from mesh.logs import libraries_told_of, make_logger
+from mesh.naming.service import NameService
+from mesh.operators import Operator, Operators, told_of
+from mesh.reloader import Reloader
+from mesh.supervisor import Supervisor, Tenure
+from mesh.task_group import TaskGroup
+from mesh.tls import ExpiryWatch
 
 _SECOND_NS = 1_000_000_000
 

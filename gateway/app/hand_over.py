@@ -21,13 +21,6 @@ from gateway.app.listening import Door
 from gateway.config.sections import GatewayConfig
 from gateway.core.state import GatewayState
 from gateway.core.vocabulary import GatewayId, TenantName
-from gateway.ground.listening import named_by, why_not
-from gateway.ground.naming.server import Inherited
-from gateway.ground.naming.service import NameService
-from gateway.ground.supervisor import Supervisor, Tenure
-from gateway.ground.task_group import TaskGroup
-from gateway.ground.threads import finish_in_thread
-from gateway.ground.values import Address
 from gateway.peers.server import PeerServer
 from gateway.records.audit import Audit
 from gateway.records.others_usage import BudgetName
@@ -38,6 +31,13 @@ from gateway.takeover.messages import Account, Audited, FromSuccessor, Left, Off
 from gateway.takeover.predecessor import Predecessor
 from gateway.takeover.successor import Successor
 from gateway.takeover.wire import OtherGone, Wire
+from mesh.listening import named_by, why_not
+from mesh.naming.server import Inherited
+from mesh.naming.service import NameService
+from mesh.supervisor import Supervisor, Tenure
+from mesh.task_group import TaskGroup
+from mesh.threads import finish_in_thread
+from mesh.values import Address
 
 _NAMES = ("names_streams", "names_datagrams")
 _LEFT_TOLD_S = 0.2

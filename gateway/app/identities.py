@@ -5,13 +5,13 @@ from __future__ import annotations
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import GatewayConfig
-from gateway.ground.clock import Clock
-from gateway.ground.supervisor import Supervisor
-from gateway.ground.tokens.issuer import Around, Issuer
-from gateway.ground.tokens.operators import FOR_OPERATORS, make_operators
-from gateway.ground.tokens.tokens import Tokens
 from gateway.request.callers import ClientKey
 from gateway.security.tokens import FOR_CLIENTS, ClientGrants
+from mesh.clock import Clock
+from mesh.supervisor import Supervisor
+from mesh.tokens.issuer import Around, Issuer
+from mesh.tokens.operators import FOR_OPERATORS, make_operators
+from mesh.tokens.tokens import Tokens
 
 
 class Identities:

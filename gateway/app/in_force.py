@@ -11,10 +11,10 @@ from gateway.app.predictors import Predictors
 from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
 from gateway.core.events import ConfigApplied
-from gateway.ground.faults import ConfigError
-from gateway.ground.naming.service import NameService
-from gateway.ground.naming.tree import RecordTree
 from gateway.peers.roster import PeerRoster
+from mesh.faults import ConfigError
+from mesh.naming.service import NameService
+from mesh.naming.tree import RecordTree
 
 
 class InForce:

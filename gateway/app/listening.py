@@ -11,13 +11,13 @@ from ssl import SSLContext
 from aiohttp import web
 
 from gateway.app.desk import Desk
-from gateway.ground.listening import named_by
-from gateway.ground.values import Address
 from gateway.http.app import make_runner
 from gateway.http.connections import GuardedRunner
 from gateway.http.settings import HttpSettings
 from gateway.http.site import Site
 from gateway.request.driver import Driver
+from mesh.listening import named_by
+from mesh.values import Address
 
 _BACKLOG = 1024
 _LOOK_S = 0.02

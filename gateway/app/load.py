@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from gateway.core.description import ReplicaCondition, condition_of
 from gateway.core.state import GatewayState
-from gateway.ground.control.vocabulary import ForwardsTo, GatewayLoad
 from gateway.records.forward_rates import ForwardRates, Way
+from mesh.control.vocabulary import ForwardsTo, GatewayLoad
 
 FORWARDS_TOLD_MAX = 64
 """Peers reported, those with the most forwards."""

@@ -14,11 +14,11 @@ from typing import Any
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.config import PlacementConfig, PlacementPolicy
-from gateway.ground.allocator import describe_allocator
-from gateway.ground.naming.limits import DnsLimits
-from gateway.ground.values import MEBIBYTE
 from gateway.http.connections import READ_BYTES
 from gateway.http.settings import operators_connections_max
+from mesh.allocator import describe_allocator
+from mesh.naming.limits import DnsLimits
+from mesh.values import MEBIBYTE
 
 _KIBIBYTE = 1024
 _PROGRAM_BYTES = 128 * MEBIBYTE

@@ -10,14 +10,14 @@ from gateway.core.description import gauges_of, sharing_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
 from gateway.features.catalogue import KINDS
-from gateway.ground.naming.counters import DnsCounters
-from gateway.ground.series import Described
-from gateway.ground.tokens.counters import TokenCounters
 from gateway.records.audit import AuditLevels
 from gateway.records.budget_metrics import BudgetLevels
 from gateway.records.control_metrics import ControlLevels
 from gateway.records.decode_metrics import DecodeLevels
 from gateway.records.metrics import Metrics
+from mesh.naming.counters import DnsCounters
+from mesh.series import Described
+from mesh.tokens.counters import TokenCounters
 
 _PLACE = Place(RegionName("nowhere"), Jurisdiction("none"))
 

@@ -27,15 +27,15 @@ from gateway.core.vocabulary import (
     TargetKind,
 )
 from gateway.features.catalogue import KINDS
-from gateway.ground.naming.counters import ANSWERS, TYPES
-from gateway.ground.naming.counters import OTHER as OTHER_TYPE
-from gateway.ground.series import EVERY_SERIES, Described, Label
-from gateway.ground.tokens.counters import CAUSES, FAILED, FETCHED, RESULTS
 from gateway.records.model_labels import MODELS_MAX, OTHER
 from gateway.records.tenant_labels import OTHER as OTHER_TENANT
 from gateway.records.tenant_labels import TENANTS_MAX
 from gateway.records.trace_metrics import NOT_KEPT
 from gateway.request.usage import Counted
+from mesh.naming.counters import ANSWERS, TYPES
+from mesh.naming.counters import OTHER as OTHER_TYPE
+from mesh.series import EVERY_SERIES, Described, Label
+from mesh.tokens.counters import CAUSES, FAILED, FETCHED, RESULTS
 
 _NAME = re.compile(r"\b(?:nightside|process)[a-z0-9_:]*")
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from gateway.app.desk import Desk
 from gateway.config.sections import GatewayConfig
-from gateway.ground.naming.limits import DnsLimits
-from gateway.ground.naming.service import NameService
+from mesh.naming.limits import DnsLimits
+from mesh.naming.service import NameService
 
 
 def make_names(config: GatewayConfig, desk: Desk) -> NameService:

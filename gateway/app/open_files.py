@@ -11,7 +11,7 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import GatewayConfig
-from gateway.ground.private_files import open_to_others
+from mesh.private_files import open_to_others
 
 TOLD_MAX = 20
 _RECORDS = ("*.journal", "*.crash", "*.audit", "*.lockdown.json")

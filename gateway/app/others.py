@@ -16,8 +16,6 @@ from gateway.app.load import forwards_told, load_of
 from gateway.config.sections import GatewayConfig
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.supervisor import Supervisor
-from gateway.ground.transport import Plaintext
 from gateway.peers.ears import Ears
 from gateway.peers.exchange.watch import Watch
 from gateway.peers.heartbeats import Heartbeats
@@ -30,6 +28,8 @@ from gateway.request.cache_salts import CacheSalts
 from gateway.request.driver import Driver
 from gateway.request.owner import OwnerContext
 from gateway.security.tls import Certificates
+from mesh.supervisor import Supervisor
+from mesh.transport import Plaintext
 
 _SECOND_NS = 1_000_000_000
 

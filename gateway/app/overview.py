@@ -14,8 +14,10 @@ from gateway.core.peers import PeerState
 from gateway.core.replicas import ReplicaState
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ModelCapacity, Place, Standing
-from gateway.ground.naming.service import NameService
-from gateway.ground.page.shown import (
+from gateway.policy.words import sentences_seen_from
+from gateway.records.forward_rates import Way
+from mesh.naming.service import NameService
+from mesh.page.shown import (
     DECISIONS_SHOWN,
     Health,
     Note,
@@ -25,8 +27,6 @@ from gateway.ground.page.shown import (
     shown_at,
     some_of,
 )
-from gateway.policy.words import sentences_seen_from
-from gateway.records.forward_rates import Way
 
 _QUEUES_MAX = 50
 _MILLISECOND_NS = 1_000_000

@@ -14,7 +14,7 @@ from gateway.config.orders import Orders, OrdersRefused, away_from, read_orders,
 from gateway.config.sections import GatewayConfig
 from gateway.core.regions import RegionTable
 from gateway.core.vocabulary import ControlVersion
-from gateway.ground.control.vocabulary import Ownership, Snapshot
+from mesh.control.vocabulary import Ownership, Snapshot
 
 Apply = Callable[[GatewayConfig, Orders], None]
 """Puts config and orders in force at once. Raises ConfigError, and has changed nothing then."""

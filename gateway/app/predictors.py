@@ -23,10 +23,10 @@ from gateway.core.decode.predictors.arrays import (
 from gateway.core.decode.predictors.catalogue import make_estimator
 from gateway.core.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, PoolKind, PoolName, PoolSpec, RequestProfile
-from gateway.ground.state_files import StateUnusable
-from gateway.ground.supervisor import Tenure
 from gateway.state.prediction import PredictorKeeper
 from gateway.state.predictor_files import read_or_make_secret
+from mesh.state_files import StateUnusable
+from mesh.supervisor import Tenure
 
 _KEY_BYTES = 8
 

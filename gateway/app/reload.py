@@ -18,10 +18,10 @@ from gateway.core.regions import RegionTable
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import Place
 from gateway.features.catalogue import KINDS
-from gateway.ground.faults import ConfigError, Fault, FileError
-from gateway.ground.reloader import ReloadRefused
-from gateway.ground.settings import changed_keys
 from gateway.policy.file import load_policy_or_closed, table_file
+from mesh.faults import ConfigError, Fault, FileError
+from mesh.reloader import ReloadRefused
+from mesh.settings import changed_keys
 
 
 class RegionPart:

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.core.vocabulary import Standing
-from gateway.ground.admin_client import Admin, AdminFault, admin_options
-from gateway.ground.clock import Clock
+from mesh.admin_client import Admin, AdminFault, admin_options
+from mesh.clock import Clock
 
 PLAIN_WIDTH = 120
 """Columns when the output is no terminal."""

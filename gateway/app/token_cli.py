@@ -17,14 +17,14 @@ import click
 from gateway.app.identities import Identities
 from gateway.config.reading import read_region_file
 from gateway.config.sections import GatewayConfig
-from gateway.ground.clock import Clock
-from gateway.ground.config import LoggingConfig
-from gateway.ground.faults import ConfigError
-from gateway.ground.logs import make_logger
-from gateway.ground.operators import NotAnOperator
-from gateway.ground.tokens.counters import AT_START
-from gateway.ground.tokens.words import TokenRefused, looks_like_token
 from gateway.request.callers import ClientKey
+from mesh.clock import Clock
+from mesh.config import LoggingConfig
+from mesh.faults import ConfigError
+from mesh.logs import make_logger
+from mesh.operators import NotAnOperator
+from mesh.tokens.counters import AT_START
+from mesh.tokens.words import TokenRefused, looks_like_token
 
 
 @click.command()

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import click
 import msgspec
 
-from gateway.ground.admin_client import Admin, AdminFault, admin_options
+from mesh.admin_client import Admin, AdminFault, admin_options
 
 _COLUMNS = ("requests", "prompt_tokens", "cached_tokens", "output_tokens")
 

@@ -18,9 +18,9 @@ from gateway.config.tracing import tracing_faults
 from gateway.core.config import CoreConfig
 from gateway.core.decode.config import check_decode, out_of_bounds
 from gateway.core.vocabulary import Connector
-from gateway.ground.faults import Fault
-from gateway.ground.operators_config import operator_faults
-from gateway.ground.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
+from mesh.faults import Fault
+from mesh.operators_config import operator_faults
+from mesh.values import CERTIFICATE_NAME_PATTERN, MILLISECOND_NS, Address
 
 CLIENT_ADDRESSES_MAX = 16
 _FORWARD_WINDOW_BYTES_MIN = 16 * 1024

@@ -12,7 +12,7 @@ from gateway.config.names import Model
 from gateway.config.plug_ins import PlugInUnusable
 from gateway.core.config import ThresholdConfig, TokenBudgetConfig
 from gateway.core.vocabulary import Category, TenantName
-from gateway.ground.values import SECOND_NS
+from mesh.values import SECOND_NS
 
 _PART_TOKENS_MAX = 100_000
 

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Strict
 
 from gateway.config.targets import KubernetesApi
-from gateway.ground.whole_files import read_whole
+from mesh.whole_files import read_whole
 
 SERVICE_ACCOUNT_VARIABLE = "NIGHTSIDE_SERVICE_ACCOUNT"
 """Environment variable with the folder of the pod's token, if not the usual one."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.core.vocabulary import PoolName
-from gateway.ground.values import SECOND_NS
+from mesh.values import SECOND_NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,10 @@ from pydantic import Field
 from gateway.config.names import Model
 from gateway.config.places import ProcessSection
 from gateway.core.vocabulary import ServiceClass
-from gateway.ground.faults import Fault
-from gateway.ground.settings import Section
-from gateway.ground.tokens.config import ClaimText, IssuerConfig, issuer_faults
-from gateway.ground.values import Id
+from mesh.faults import Fault
+from mesh.settings import Section
+from mesh.tokens.config import ClaimText, IssuerConfig, issuer_faults
+from mesh.values import Id
 
 _NAMES_MAX = 1000
 _MODELS_MAX = 1000

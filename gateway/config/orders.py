@@ -40,14 +40,14 @@ from gateway.core.vocabulary import (
     ReplicaRole,
     ReplicaSpec,
 )
-from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
-from gateway.ground.environment import PROCESS_ENVIRONMENT
-from gateway.ground.faults import ConfigError
-from gateway.ground.naming.tree import RecordTree
-from gateway.ground.regions import announcement_fault
-from gateway.ground.settings import settings_as_file
-from gateway.ground.values import CERTIFICATE_NAME_PATTERN, ID_PATTERN, Surroundings, parse_address
-from gateway.ground.yaml_file import faults_in
+from mesh.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
+from mesh.environment import PROCESS_ENVIRONMENT
+from mesh.faults import ConfigError
+from mesh.naming.tree import RecordTree
+from mesh.regions import announcement_fault
+from mesh.settings import settings_as_file
+from mesh.values import CERTIFICATE_NAME_PATTERN, ID_PATTERN, Surroundings, parse_address
+from mesh.yaml_file import faults_in
 
 BY_CONTROLLER = "controller"
 """Source of a place that the region file does not state and a controller does."""

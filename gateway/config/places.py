@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gateway.core.vocabulary import Jurisdiction, PlaceRule, RegionName
-from gateway.ground.settings import FileModel
-from gateway.ground.values import Id
+from mesh.settings import FileModel
+from mesh.values import Id
 
 
 class ProcessSection(FileModel):

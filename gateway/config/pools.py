@@ -10,9 +10,9 @@ from pydantic import StrictBool, model_validator
 
 from gateway.config.targets import Dialect
 from gateway.core.vocabulary import DEFAULT_POOL, Connector, PoolKind, PoolName, PoolSpec, ReplicaRole
-from gateway.ground.faults import Fault, KeyFaults
-from gateway.ground.settings import FileModel
-from gateway.ground.values import Count, Duration, Id
+from mesh.faults import Fault, KeyFaults
+from mesh.settings import FileModel
+from mesh.values import Count, Duration, Id
 
 _LEASE_NS = PoolSpec(DEFAULT_POOL).lease_ns
 _DIALECTS = {Connector.SGLANG: Dialect.SGLANG}

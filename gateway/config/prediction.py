@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.core.decode.predictors.arrays import LENGTHS_MAX, PredictorKind, PromptKey
-from gateway.ground.values import SECOND_NS
+from mesh.values import SECOND_NS
 
 _MINUTE_NS = 60 * SECOND_NS
 

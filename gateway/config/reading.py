@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from gateway.config.checks import faults_between
 from gateway.config.region_file import CoreFile, RegionFile
-from gateway.ground.environment import PROCESS_ENVIRONMENT
-from gateway.ground.faults import Fault, FileError
-from gateway.ground.values import Surroundings
-from gateway.ground.yaml_file import YamlFile, faults_in, read_yaml
+from mesh.environment import PROCESS_ENVIRONMENT
+from mesh.faults import Fault, FileError
+from mesh.values import Surroundings
+from mesh.yaml_file import YamlFile, faults_in, read_yaml
 
 
 def read_region_file(path: Path, environ: Mapping[str, str] = PROCESS_ENVIRONMENT) -> RegionFile:

@@ -46,10 +46,10 @@ from gateway.core.vocabulary import (
     ReplicaRole,
     ReplicaSpec,
 )
-from gateway.ground.faults import Fault, KeyFaults
-from gateway.ground.settings import AnySections, FileModel, Section, SectionsFile
-from gateway.ground.values import AddressText, FilePath, Id, Surroundings, WebUrl, checked_secret, read_secret
-from gateway.ground.yaml_file import YamlFile
+from mesh.faults import Fault, KeyFaults
+from mesh.settings import AnySections, FileModel, Section, SectionsFile
+from mesh.values import AddressText, FilePath, Id, Surroundings, WebUrl, checked_secret, read_secret
+from mesh.yaml_file import YamlFile
 
 SIDE_CHANNEL_HOSTS_MAX = 64
 NO_CONNECTORS: Mapping[str, Connector | None] = {}

@@ -21,9 +21,9 @@ from gateway.config.tracing import TracingConfig
 from gateway.core.config import CoreConfig
 from gateway.core.vocabulary import GatewayId, ModelName, Place, PoolSpec
 from gateway.features.sections import FeatureSections
-from gateway.ground.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
-from gateway.ground.operators_config import OperatorsConfig
-from gateway.ground.values import (
+from mesh.config import DnsConfig, ListenTlsConfig, LoggingConfig, MeshTlsConfig
+from mesh.operators_config import OperatorsConfig
+from mesh.values import (
     MEBIBYTE,
     MILLISECOND_NS,
     SECOND_NS,

@@ -8,7 +8,7 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from gateway.core.vocabulary import Connector, PeerSpec, ReplicaId, ReplicaRole, ReplicaSpec
-from gateway.ground.values import Address
+from mesh.values import Address
 
 
 class Dialect(StrEnum):

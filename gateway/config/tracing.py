@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gateway.ground.faults import Fault, KeyFaults
-from gateway.ground.values import SECOND_NS, Address, WebUrl, checked_secret, read_secret
+from mesh.faults import Fault, KeyFaults
+from mesh.values import SECOND_NS, Address, WebUrl, checked_secret, read_secret
 
 EXTRA = "otel"
 _QUEUE_MAX = 1_000_000

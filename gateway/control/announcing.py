@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gateway.config.sections import GatewayConfig
-from gateway.ground.control.vocabulary import Announcement
-from gateway.ground.values import Address
+from mesh.control.vocabulary import Announcement
+from mesh.values import Address
 
 _ANYWHERE = frozenset({"0.0.0.0", "::"})
 

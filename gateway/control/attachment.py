@@ -21,10 +21,10 @@ import grpc.aio
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import ControlConfig
-from gateway.ground.channels import client_options, status_in_words
-from gateway.ground.clock import Clock
-from gateway.ground.control import codec
-from gateway.ground.control.vocabulary import (
+from mesh.channels import client_options, status_in_words
+from mesh.clock import Clock
+from mesh.control import codec
+from mesh.control.vocabulary import (
     Answer,
     FromGateway,
     Hello,
@@ -34,12 +34,12 @@ from gateway.ground.control.vocabulary import (
     Snapshot,
     Taken,
 )
-from gateway.ground.faults import ConfigError
-from gateway.ground.supervisor import Backoff
-from gateway.ground.task_group import TaskGroup
-from gateway.ground.transport import Transport
-from gateway.ground.values import Address
-from gateway.ground.wire import WireError
+from mesh.faults import ConfigError
+from mesh.supervisor import Backoff
+from mesh.task_group import TaskGroup
+from mesh.transport import Transport
+from mesh.values import Address
+from mesh.wire import WireError
 from protos.mesh.v1 import control_pb2 as pb
 from protos.mesh.v1 import control_pb2_grpc
 

@@ -12,9 +12,9 @@ from typing import Never
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.control.vocabulary import Snapshot
-from gateway.ground.state_files import StateFile, StateUnusable
-from gateway.ground.threads import finish_in_thread
+from mesh.control.vocabulary import Snapshot
+from mesh.state_files import StateFile, StateUnusable
+from mesh.threads import finish_in_thread
 
 _KIND = "control snapshot"
 _VERSION = 1

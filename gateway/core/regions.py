@@ -1,7 +1,7 @@
 """Operators' table of regions: the regions that exist, the jurisdiction of each, and where its replicas may run. The
 table is the only trusted source on places; claims of gateways, controllers and peers are checked against it.
 
-`gateway.ground.regions` reads the table. A region that is absent from it receives no traffic.
+`mesh.regions` reads the table. A region that is absent from it receives no traffic.
 """
 
 from __future__ import annotations

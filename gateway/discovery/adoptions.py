@@ -10,7 +10,7 @@ from typing import Never
 
 from gateway.config.sections import ControlConfig
 from gateway.config.targets import ReplicaConfig
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 

@@ -9,7 +9,7 @@ from typing import Never
 
 from gateway.config.targets import ReplicaConfig
 from gateway.discovery.source import ReplicaSource
-from gateway.ground.task_group import TaskGroup
+from mesh.task_group import TaskGroup
 
 OnFound = Callable[[str, tuple[ReplicaConfig, ...]], None]
 

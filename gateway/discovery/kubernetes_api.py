@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 
 from gateway.config.targets import KubernetesApi
-from gateway.ground.whole_files import read_whole
+from mesh.whole_files import read_whole
 
 _PAGE = 100
 _PAGES_MAX = 50

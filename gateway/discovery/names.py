@@ -17,8 +17,8 @@ import dns.resolver
 
 from gateway.config.targets import DnsRecord, DnsReplicasConfig
 from gateway.discovery.templates import Location, is_one_servers
-from gateway.ground.task_group import TaskGroup
-from gateway.ground.values import Address
+from mesh.task_group import TaskGroup
+from mesh.values import Address
 
 _SECOND_NS = 1_000_000_000
 _TARGETS_MAX = 256

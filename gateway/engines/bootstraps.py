@@ -20,8 +20,8 @@ from gateway.engines.exposition import BadProbe
 from gateway.engines.handoff.bootstrap import QUERY_PATHS, Bootstrap, bootstrap_of, read_query, read_server_info
 from gateway.engines.loops import QUESTIONS_SHARE, EngineLoops, LookBudget
 from gateway.engines.probe import FAULTS, get_page, probe_connections
-from gateway.ground.clock import Clock
-from gateway.ground.supervisor import Backoff, OnFailure
+from mesh.clock import Clock
+from mesh.supervisor import Backoff, OnFailure
 
 _SECOND_NS = 1_000_000_000
 _RETRY_S = 1.0

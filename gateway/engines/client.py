@@ -26,14 +26,14 @@ from gateway.engines.handoff.bodies import LegBody, decode_body, prefill_body
 from gateway.engines.handoff.bootstrap import Bootstrap
 from gateway.engines.handoff.meeting import leg_headers, meeting
 from gateway.engines.tokenizing import TokenizerLacks, in_words_of
-from gateway.ground.clock import Clock
-from gateway.ground.shortage import is_our_shortage
 from gateway.request.body_edits import CACHE_SALT, Setting, set_members
 from gateway.request.engine_api import TOKENIZE_PATH
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.extras import ask_for
 from gateway.request.legs import Headers, Leg, LegFailure, LegHead, OutboundRequest, Part
 from gateway.request.side_channels import NOWHERE, SideChannel
+from mesh.clock import Clock
+from mesh.shortage import is_our_shortage
 
 _SECOND_NS = 1_000_000_000
 _ERROR_BYTES_MAX = 512 * 1024

@@ -20,8 +20,8 @@ from urllib.parse import SplitResult, urlsplit
 import httptools
 
 from gateway.engines.tls import EngineTls
-from gateway.ground.waiter import Waiter
 from gateway.request.header_values import from_bytes, to_bytes
+from mesh.waiter import Waiter
 
 Headers = tuple[tuple[str, str], ...]
 

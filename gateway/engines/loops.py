@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from gateway.engines.endpoints import Engine, ReplicaEndpoints
-from gateway.ground.clock import Clock
-from gateway.ground.supervisor import Backoff, OnFailure, keep_running
-from gateway.ground.task_group import TaskGroup
+from mesh.clock import Clock
+from mesh.supervisor import Backoff, OnFailure, keep_running
+from mesh.task_group import TaskGroup
 
 _SECOND_NS = 1_000_000_000
 QUESTIONS_SHARE = 0.125

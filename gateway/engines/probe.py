@@ -15,7 +15,7 @@ from gateway.engines.connection import ConnectionPool, Response, origin_of
 from gateway.engines.dialects import DIALECTS, Reading
 from gateway.engines.endpoints import Engine
 from gateway.engines.exposition import BadProbe
-from gateway.ground.shortage import is_our_shortage
+from mesh.shortage import is_our_shortage
 
 _SECOND_NS = 1_000_000_000
 _PAGE_BYTES_MAX = 8 << 20

@@ -20,8 +20,8 @@ from gateway.engines.dialects import Reading
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.loops import EngineLoops, LookBudget
 from gateway.engines.probe import EngineProbe, probe_connections
-from gateway.ground.clock import Clock
-from gateway.ground.supervisor import Backoff, OnFailure
+from mesh.clock import Clock
+from mesh.supervisor import Backoff, OnFailure
 
 OnAdopted = Callable[[str, bool], None]
 """Called with an engine's URL, and whether it has answered."""

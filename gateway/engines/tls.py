@@ -11,8 +11,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from gateway.config.targets import EngineTlsConfig
-from gateway.ground.faults import ConfigError
-from gateway.ground.whole_files import read_whole
+from mesh.faults import ConfigError
+from mesh.whole_files import read_whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,14 @@ from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.limits_config import Room
 from gateway.core.vocabulary import PeerSpec, TenantName
-from gateway.ground.clock import Clock
-from gateway.ground.control.vocabulary import Wanted
-from gateway.ground.reloader import Reloader
-from gateway.ground.series import Label
-from gateway.ground.supervisor import Supervisor, Tenure
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.records.finished import FinishedRequests
 from gateway.records.metrics import Metrics
+from mesh.clock import Clock
+from mesh.control.vocabulary import Wanted
+from mesh.reloader import Reloader
+from mesh.series import Label
+from mesh.supervisor import Supervisor, Tenure
 from protos.mesh.v1 import peer_pb2 as pb
 
 Rooms = Callable[[TenantName, int], list[Room]]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from gateway.ground.faults import Fault
+from mesh.faults import Fault
 
 
 class WrittenFile(Protocol):

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from gateway.ground.admin_server import OPERATOR, add_whoami, admin_middlewares, as_json, fault, needs
-from gateway.ground.operators import Operator, Operators
-from gateway.ground.operators_config import Role
-from gateway.ground.page.live import Sections
-from gateway.ground.page.serving import add_page
 from gateway.http.health import Notes, Readiness, add_health_routes
+from mesh.admin_server import OPERATOR, add_whoami, admin_middlewares, as_json, fault, needs
+from mesh.operators import Operator, Operators
+from mesh.operators_config import Role
+from mesh.page.live import Sections
+from mesh.page.serving import add_page
 
 BODY_BYTES_MAX = 64 * 1024
 _GIVEN_AWAY = "another process is taking over from this one: repeat the request over a new connection"

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
-from gateway.ground.admin_server import OPERATOR, as_json, fault, needs
-from gateway.ground.operators import Operator
-from gateway.ground.operators_config import Role
 from gateway.records.usage_book import Line, Used
+from mesh.admin_server import OPERATOR, as_json, fault, needs
+from mesh.operators import Operator
+from mesh.operators_config import Role
 
 _BY = ("", "key", "tenant")
 

@@ -18,7 +18,7 @@ from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.web_protocol import _ErrInfo
 
-from gateway.ground.task_group import forget_cancellation
+from mesh.task_group import forget_cancellation
 
 http_date = rfc822_formatted_time
 """Current time in HTTP's date format, formatted once a second."""

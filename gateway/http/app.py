@@ -16,7 +16,6 @@ from aiohttp import web
 from gateway.core.effects import EndRequest
 from gateway.core.events import RequestArrived
 from gateway.core.vocabulary import ModelName, Outcome, PlaceRule, RequestId, TenantName
-from gateway.ground.tokens.tokens import Tokens
 from gateway.http import errors
 from gateway.http.connections import SHORTCUTS, GuardedRunner, Handler, OnFault, tell_loop
 from gateway.http.cors import Cors
@@ -43,6 +42,7 @@ from gateway.request.model_names import ModelNames
 from gateway.request.owner import OwnerContext, RequestOwner
 from gateway.request.promises import NO_PROMISES, Promises
 from gateway.request.transcript import Hold
+from mesh.tokens.tokens import Tokens
 
 Models = Callable[[TenantName, PlaceRule | None], Sequence[ModelName]]
 """Model names that a client of the tenant may use, over all targets that may serve it, with the restriction of its

@@ -14,10 +14,6 @@ from aiohttp import web
 
 from gateway.core.limits_config import TRY_AGAIN_NS, Room
 from gateway.core.vocabulary import RequestId, RequestProfile, TenantName
-from gateway.ground.admin_server import HEALTH_PATHS, credential_of
-from gateway.ground.clock import Clock
-from gateway.ground.tokens.tokens import Tokens
-from gateway.ground.tokens.words import TokenRefused, looks_like_token
 from gateway.http.errors import (
     BUDGET_EXCEEDED,
     CONCURRENCY_EXCEEDED,
@@ -38,6 +34,10 @@ from gateway.records.usage_book import Spent, UsageBook, Used
 from gateway.request.callers import NO_BUDGET, ClientKey, KeyCheck, KeyId, TenantBudget
 from gateway.request.legs import RequestSummary
 from gateway.request.usage import prompt_guess, tokens_used
+from mesh.admin_server import HEALTH_PATHS, credential_of
+from mesh.clock import Clock
+from mesh.tokens.tokens import Tokens
+from mesh.tokens.words import TokenRefused, looks_like_token
 
 CALLER = web.RequestKey("caller", Caller)
 _METER = web.RequestKey("meter", KeyMeter)

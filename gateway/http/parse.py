@@ -27,7 +27,6 @@ from gateway.core.vocabulary import (
     ServiceClass,
     TenantName,
 )
-from gateway.ground.values import ID_PATTERN, parse_duration_ns
 from gateway.http.errors import (
     CLASS_NOT_ALLOWED,
     INVALID_CLASS,
@@ -54,6 +53,7 @@ from gateway.request.media import Media, MediaTokens, media_in
 from gateway.request.model_names import ModelNames, body_for
 from gateway.request.promises import NO_PROMISES, Promises
 from gateway.request.trace_context import TRACEPARENT, TRACESTATE
+from mesh.values import ID_PATTERN, parse_duration_ns
 
 TENANT_HEADER = "x-nightside-tenant"
 CONTENT_HEADER = "x-nightside-content"

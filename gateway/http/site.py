@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from gateway.ground.accepting import hear_of_all_accepted
 from gateway.http import aiohttp_internals
+from mesh.accepting import hear_of_all_accepted
 
 
 class Site(aiohttp_internals.Site):

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.ground.tokens.words import Reason, TokenRefused
 from gateway.http.errors import ClientFault, ErrorKind
+from mesh.tokens.words import Reason, TokenRefused
 
 _BAD_REQUEST = "invalid_request_error"
 

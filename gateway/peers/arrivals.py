@@ -18,9 +18,9 @@ from google.protobuf.message import DecodeError
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import RefusalReason
-from gateway.ground.identity import caller_identity
 from gateway.peers import codec
 from gateway.peers.room import PeerRoom, Place
+from mesh.identity import caller_identity
 from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000

@@ -16,7 +16,6 @@ from functools import partial
 from gateway.core.effects import StartLeg
 from gateway.core.forwarding import leg_end_of
 from gateway.core.vocabulary import GatewayId, LegResult, RefusalReason
-from gateway.ground.clock import Clock
 from gateway.peers import codec
 from gateway.peers.calls import CallWords
 from gateway.peers.exchange.origin import Unserved
@@ -25,6 +24,7 @@ from gateway.peers.trust import Tell
 from gateway.peers.words import Word, Words, faults_as_leg_failures
 from gateway.request.answers import TokenUsage, believed
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt
+from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000

@@ -45,9 +45,21 @@ from gateway.core.vocabulary import (
     TenantName,
     TenantUse,
 )
-from gateway.ground.control.codec import owners_to_pb, read_owners
-from gateway.ground.control.vocabulary import Ownership
-from gateway.ground.wire import (
+from gateway.records.decisions import (
+    ExplainedCandidate,
+    ExplainedCosts,
+    ExplainedPlacement,
+    ExplainedPool,
+    ExplainedRefusal,
+    ExplainedRequest,
+)
+from gateway.records.others_usage import KINDS, BudgetUse
+from gateway.request.engine_api import is_engine_call, stored_response_of
+from gateway.request.header_values import from_bytes, from_text, has_control_character, to_bytes
+from gateway.request.legs import Headers, LegHead, OutboundRequest, RanAt, RequestSummary
+from mesh.control.codec import owners_to_pb, read_owners
+from mesh.control.vocabulary import Ownership
+from mesh.wire import (
     KEY_LENGTH_MAX,
     LIST_LENGTH_MAX,
     MICROSECOND_NS,
@@ -64,18 +76,6 @@ from gateway.ground.wire import (
     require,
     rule_to_pb,
 )
-from gateway.records.decisions import (
-    ExplainedCandidate,
-    ExplainedCosts,
-    ExplainedPlacement,
-    ExplainedPool,
-    ExplainedRefusal,
-    ExplainedRequest,
-)
-from gateway.records.others_usage import KINDS, BudgetUse
-from gateway.request.engine_api import is_engine_call, stored_response_of
-from gateway.request.header_values import from_bytes, from_text, has_control_character, to_bytes
-from gateway.request.legs import Headers, LegHead, OutboundRequest, RanAt, RequestSummary
 from protos.mesh.v1 import peer_pb2 as pb
 
 MILLISECOND_NS = 1_000_000

@@ -10,8 +10,8 @@ from functools import partial
 
 from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import ControlVersion, GatewayId
-from gateway.ground.control.vocabulary import PeerHeard
 from gateway.peers.heartbeats import Heartbeats
+from mesh.control.vocabulary import PeerHeard
 
 
 class Ears:

@@ -10,11 +10,11 @@ import grpc
 import grpc.aio
 
 from gateway.core.vocabulary import GatewayId, RequestId
-from gateway.ground.channels import status_in_words
-from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
 from gateway.records.decisions import OtherSide
+from mesh.channels import status_in_words
+from mesh.wire import WireError
 
 _SECOND_NS = 1_000_000_000
 

@@ -20,14 +20,14 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, PeerObservation, PeerSpec, Place, peer_target
-from gateway.ground.channels import status_in_words
-from gateway.ground.clock import Clock
-from gateway.ground.control.vocabulary import PeerHeard
-from gateway.ground.supervisor import Backoff
-from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
 from gateway.records.others_usage import BudgetUse
+from mesh.channels import status_in_words
+from mesh.clock import Clock
+from mesh.control.vocabulary import PeerHeard
+from mesh.supervisor import Backoff
+from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000

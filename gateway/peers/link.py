@@ -10,14 +10,14 @@ import grpc.aio
 
 from gateway.config.sections import PeeringConfig
 from gateway.config.targets import PeerConfig
-from gateway.ground.channels import FollowedChannel, client_options
-from gateway.ground.clock import Clock
-from gateway.ground.task_group import TaskGroup
-from gateway.ground.transport import Transport
 from gateway.peers.exchange.carrier import Carrier, Start
 from gateway.peers.exchange.origin import METHOD
 from gateway.peers.exchange.watch import UNWATCHED, Watch
 from gateway.peers.words import is_our_shortage
+from mesh.channels import FollowedChannel, client_options
+from mesh.clock import Clock
+from mesh.task_group import TaskGroup
+from mesh.transport import Transport
 from protos.mesh.v1 import peer_pb2_grpc
 
 _SECOND_NS = 1_000_000_000

@@ -12,12 +12,12 @@ import grpc.aio
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import ControlVersion, GatewayId
-from gateway.ground.channels import status_in_words
-from gateway.ground.clock import Clock
-from gateway.ground.control.vocabulary import Ownership
-from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.link import PeerLink
+from mesh.channels import status_in_words
+from mesh.clock import Clock
+from mesh.control.vocabulary import Ownership
+from mesh.wire import WireError
 
 _SECOND_NS = 1_000_000_000
 ASKED_AT_ONCE_MAX = 4

@@ -15,10 +15,6 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.clock import Clock
-from gateway.ground.logs import Seldom
-from gateway.ground.transport import Claim
-from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.scrutiny import scrutinise
 from gateway.request.bodies import Body
@@ -26,6 +22,10 @@ from gateway.request.cache_salts import CacheSalts
 from gateway.request.legs import Sink
 from gateway.request.owner import OwnerContext, RequestOwner
 from gateway.request.transcript import Hold
+from mesh.clock import Clock
+from mesh.logs import Seldom
+from mesh.transport import Claim
+from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 
 

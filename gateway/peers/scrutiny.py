@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import RequestProfile
-from gateway.ground.wire import WireError
 from gateway.request.bodies import Body, BodyFault, read_body
 from gateway.request.engine_api import ENGINE_HEADERS, POSTED_PATHS, REQUEST_ID_HEADER
 from gateway.request.legs import Headers, OutboundRequest
+from mesh.wire import WireError
 
 _HEADERS = frozenset({*ENGINE_HEADERS, REQUEST_ID_HEADER})
 

@@ -21,14 +21,6 @@ from structlog.typing import FilteringBoundLogger
 from gateway.config.sections import PeeringConfig
 from gateway.core.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import GatewayId, Jurisdiction, PeerSpec, Place, RefusalReason, RegionName, RequestId
-from gateway.ground.channels import MalformedCalls, server_options
-from gateway.ground.clock import Clock
-from gateway.ground.control.vocabulary import Ownership
-from gateway.ground.listening import why_not
-from gateway.ground.logs import Seldom
-from gateway.ground.transport import Claim, Transport
-from gateway.ground.values import Address
-from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.arrivals import Arrivals, caller_name
 from gateway.peers.board import LoadBoard
@@ -43,6 +35,14 @@ from gateway.request.bodies import Body
 from gateway.request.cache_salts import CacheSalts
 from gateway.request.legs import LegHead, RequestSummary, SinkGone
 from gateway.request.owner import OwnerContext
+from mesh.channels import MalformedCalls, server_options
+from mesh.clock import Clock
+from mesh.control.vocabulary import Ownership
+from mesh.listening import why_not
+from mesh.logs import Seldom
+from mesh.transport import Claim, Transport
+from mesh.values import Address
+from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
 

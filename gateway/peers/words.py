@@ -13,10 +13,10 @@ import grpc.aio
 
 from gateway.core.forwarding import leg_end_of
 from gateway.core.vocabulary import LegResult, RefusalReason
-from gateway.ground.channels import status_in_words
-from gateway.ground.shortage import tells_our_shortage
-from gateway.ground.wire import WireError
 from gateway.request.legs import LegFailure
+from mesh.channels import status_in_words
+from mesh.shortage import tells_our_shortage
+from mesh.wire import WireError
 
 _TOO_LARGE_AN_ANSWER = "CLIENT: Received message larger than max"
 """gRPC has one status for an answer that is too large, for a request that is too large, and for too many calls at once;

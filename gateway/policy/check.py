@@ -24,7 +24,6 @@ from gateway.core.residency import (
     within,
 )
 from gateway.core.vocabulary import Place, PlaceRule, RegionName, TenantName
-from gateway.ground.faults import Fault
 from gateway.policy.file import (
     NameKind,
     PolicyContradiction,
@@ -37,6 +36,7 @@ from gateway.policy.file import (
 )
 from gateway.policy.flows import Region, one_of, others, region_of
 from gateway.policy.words import by_number, places_in_words, tenants_in_words
+from mesh.faults import Fault
 
 _NOTHING: Mapping[Path, ResidencyPolicy] = MappingProxyType({})
 

@@ -22,15 +22,15 @@ from rich.text import Text
 from gateway.core.regions import only
 from gateway.core.residency import ResidencyPolicy, may_enter
 from gateway.core.vocabulary import Place
-from gateway.ground.faults import Fault, FileError
-from gateway.ground.regions import is_table
-from gateway.ground.yaml_file import YamlFile, read_yaml
 from gateway.policy.check import Check, Finding, Severity, check_policies
 from gateway.policy.file import PolicyError, in_words, policy_schema, read_policy, rules_of
 from gateway.policy.flows import Flow, Region, flows_between
 from gateway.policy.matrix import LEGEND, matrix_page, matrix_rows
 from gateway.policy.samples import copy_samples, samples
 from gateway.policy.words import capitalised, region_sentences
+from mesh.faults import Fault, FileError
+from mesh.regions import is_table
+from mesh.yaml_file import YamlFile, read_yaml
 
 EXIT_CODES = {"fine": 0, "contradiction": 1, "invalid": 2}
 PLAIN_WIDTH = 100

@@ -30,12 +30,12 @@ from pydantic_core import ErrorDetails
 from gateway.core.regions import RegionTable, only, places_in
 from gateway.core.residency import LoggingRule, ResidencyPolicy, TenantPolicy, closed_policy, within
 from gateway.core.vocabulary import Jurisdiction, Place, PlaceRule, RegionName, TenantName
-from gateway.ground.descriptions import describe_keys
-from gateway.ground.environment import PROCESS_ENVIRONMENT
-from gateway.ground.faults import Fault, FileError
-from gateway.ground.regions import Name, NamedRegions, RegionFile, table_named_in, table_of
-from gateway.ground.values import Surroundings
-from gateway.ground.yaml_file import YamlFile, read_yaml
+from mesh.descriptions import describe_keys
+from mesh.environment import PROCESS_ENVIRONMENT
+from mesh.faults import Fault, FileError
+from mesh.regions import Name, NamedRegions, RegionFile, table_named_in, table_of
+from mesh.values import Surroundings
+from mesh.yaml_file import YamlFile, read_yaml
 
 POLICY_FILE_BYTES_MAX = 256 * 1024
 DEPTH_MAX = 8

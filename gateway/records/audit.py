@@ -23,13 +23,13 @@ from gateway.core.effects import EndRequest
 from gateway.core.requests import LegState, RequestRecord
 from gateway.core.residency import may_accept, may_enter
 from gateway.core.vocabulary import GatewayId, Place, RequestId, RequestProfile
-from gateway.ground.clock import Clock
-from gateway.ground.threads import finish_in_thread
 from gateway.records.audit_files import ChainedFiles, ChainSettings
 from gateway.records.audit_heads import Head, HeadSigner
 from gateway.records.finished import ServesModel, names_served_model, rule_applied
 from gateway.request.legs import RanAt, RequestSummary
 from gateway.request.usage import tokens_used
+from mesh.clock import Clock
+from mesh.threads import finish_in_thread
 
 UNAVAILABLE = "the audit record cannot be written"
 REFUSED_PREFIX = "refused_"

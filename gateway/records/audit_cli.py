@@ -16,7 +16,6 @@ from rich.text import Text
 
 from gateway.core.residency import ResidencyPolicy, may_accept, may_process
 from gateway.core.vocabulary import Jurisdiction, LegResult, Outcome, Place, RegionName, TargetKind, TenantName
-from gateway.ground.faults import ConfigError
 from gateway.policy.file import PolicyError, load_policy
 from gateway.records.audit import REFUSED_PREFIX, AuditLine, AuditPlace, AuditRecord, ForbiddenPlace, LostLines
 from gateway.records.audit_files import SUFFIX, FileHeader
@@ -30,6 +29,7 @@ from gateway.records.audit_verify import (
     missing_before,
     verify_file,
 )
+from mesh.faults import ConfigError
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 PLAIN_WIDTH = 110

@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 
 from gateway.core.vocabulary import GatewayId, Place
-from gateway.ground.private_files import make_private_folder, named, private_opener
-from gateway.ground.shortage import is_full_disk
 from gateway.records.audit_heads import Head, HeadSigner
+from mesh.private_files import make_private_folder, named, private_opener
+from mesh.shortage import is_full_disk
 
 FORMAT = 2
 SUFFIX = ".audit"

@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from gateway.ground.faults import ConfigError
-from gateway.ground.whole_files import read_whole
+from mesh.faults import ConfigError
+from mesh.whole_files import read_whole
 
 FIRST_SIGNED_LINE = 2
 """Line that is signed first: a file's header is signed at once, so that no file can be made without the key."""

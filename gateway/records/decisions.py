@@ -32,9 +32,9 @@ from gateway.core.vocabulary import (
     Target,
     TargetKind,
 )
-from gateway.ground.values import ID_PATTERN
 from gateway.request.driver import GatewayStep, GatewaySubscriptions
 from gateway.request.legs import RanAt, RequestSummary
+from mesh.values import ID_PATTERN
 
 REFUSED = "refused"
 """Value in place of an outcome: the request was refused before it reached this gateway's core."""

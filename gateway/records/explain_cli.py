@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.core.vocabulary import GatewayId, PlacementReason, RequestId, TargetKind
-from gateway.ground.admin_client import Admin, AdminFault, admin_options
 from gateway.records.decisions import (
     ExplainedCandidate,
     ExplainedCosts,
@@ -26,6 +25,7 @@ from gateway.records.decisions import (
     decision_id,
 )
 from gateway.records.wording import headline, in_ms, of_other_side, rounded, sentence, share
+from mesh.admin_client import Admin, AdminFault, admin_options
 
 PLAIN_WIDTH = 110
 """Columns when the output is no terminal."""

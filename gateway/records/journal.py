@@ -17,11 +17,11 @@ from gateway.core.effects import Effect
 from gateway.core.events import ConfigApplied, Event, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId, Place
-from gateway.ground.journal import JournalFiles, JournalSettings, JournalUnreadable, code_version
-from gateway.ground.pump import Step
-from gateway.ground.story import ReplayReport, StoryReader, encode_header, encode_step, tell_again
 from gateway.records.pseudonyms import Pseudonyms
 from gateway.request.driver import GatewayStep, GatewaySubscriptions
+from mesh.journal import JournalFiles, JournalSettings, JournalUnreadable, code_version
+from mesh.pump import Step
+from mesh.story import ReplayReport, StoryReader, encode_header, encode_step, tell_again
 
 FORMAT = 2
 

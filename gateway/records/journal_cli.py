@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from gateway.ground.journal import JournalUnreadable
-from gateway.ground.runs import files_of_one_run
-from gateway.ground.story import report_as_text
 from gateway.records.journal import replay as replay_journal
+from mesh.journal import JournalUnreadable
+from mesh.runs import files_of_one_run
+from mesh.story import report_as_text
 
 EXIT_DIVERGED = 1
 EXIT_UNREADABLE = 2

@@ -32,7 +32,6 @@ from gateway.core.vocabulary import (
     TargetKind,
     TenantName,
 )
-from gateway.ground.series import Described, Distribution, Level, Tally, described
 from gateway.records.forward_rates import Way
 from gateway.records.model_labels import OTHER, ModelLabels
 from gateway.records.resume_metrics import ResumeMetrics
@@ -42,6 +41,7 @@ from gateway.records.trace_metrics import TraceMetrics
 from gateway.records.usage_metrics import FIRST_TOKEN_S, SHARE, UsageMetrics, ran
 from gateway.request.driver import GatewayStep, GatewaySubscriptions
 from gateway.request.legs import RequestSummary
+from mesh.series import Described, Distribution, Level, Tally, described
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 from gateway.core.effects import Effect, EndRequest, RefuseForward
 from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, ModelName, Outcome, RefusalReason, RequestProfile
-from gateway.ground.pump import Step
 from gateway.request.driver import GatewayStep
+from mesh.pump import Step
 
 KEY_BYTES = 16
 _ROUNDS = 10

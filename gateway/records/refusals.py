@@ -10,9 +10,9 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core.state import GatewayState
 from gateway.core.value import value
 from gateway.core.vocabulary import GatewayId, Place, RequestId, TenantName
-from gateway.ground.clock import Clock
 from gateway.records.decisions import REFUSED, ExplainedRefusal, ExplainedRequest
 from gateway.request.callers import KeyId
+from mesh.clock import Clock
 
 REMEMBERED_MAX = 1024
 """Maximum of remembered refusals. They are kept apart from decisions, so that clients without a key cannot push

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 from gateway.core.effects import EndRequest
 from gateway.core.requests import LegState, RequestRecord
 from gateway.core.vocabulary import LegResult, RequestProfile
-from gateway.ground.series import Tally
 from gateway.request.legs import RequestSummary
+from mesh.series import Tally
 
 _BREAKS = frozenset({LegResult.FAILED, LegResult.BUSY, LegResult.REFUSED})
 

@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry
 from gateway.core.effects import EndRequest
 from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import Outcome, RequestProfile, Target, TargetKind, TenantName
-from gateway.ground.series import Distribution, Tally
 from gateway.records.model_labels import ModelLabels
 from gateway.request.legs import RequestSummary
 from gateway.request.usage import Counted, TokensUsed, tokens_used
+from mesh.series import Distribution, Tally
 
 FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 SHARE = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from gateway.core.vocabulary import GatewayId, TenantName
-from gateway.ground.private_files import make_private_folder
 from gateway.records.others_usage import BudgetName, BudgetUse, Told
 from gateway.records.usage_book import Line, Used
 from gateway.request.callers import KeyId
+from mesh.private_files import make_private_folder
 
 _DAYS_FORGOTTEN_MAX = 7
 ROWS_ASKED_MAX = 10_000

@@ -13,10 +13,10 @@ from gateway.core.effects import Effect, EndRequest, PublishLoad, RecordShadow, 
 from gateway.core.events import Event, ForwardArrived, ProgressSampled, RequestArrived, TimePassed
 from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import LoadReport, Outcome, RequestId
-from gateway.ground.clock import Clock
-from gateway.ground.pump import TAIL_STEPS_DEFAULT, Core, Crash, Observer, Pump, Step, Subscriptions
 from gateway.request.mailbox import Mailbox, cancelled
 from gateway.request.progress import ProgressBoard
+from mesh.clock import Clock
+from mesh.pump import TAIL_STEPS_DEFAULT, Core, Crash, Observer, Pump, Step, Subscriptions
 
 _UNTOLD_STEPS_MAX = 256
 """Most steps that wait for the observers when a request arrives; the pump itself tells them at twice as many."""

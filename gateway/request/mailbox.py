@@ -13,7 +13,7 @@ from typing import Self, assert_never
 from gateway.core.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg
 from gateway.core.events import Event, LegEnded, RequestAbandoned
 from gateway.core.vocabulary import LegResult, RequestId
-from gateway.ground.waiter import Waiter
+from mesh.waiter import Waiter
 
 Order = StartLeg | AcceptForward | RefuseForward | EndRequest
 """Order of the core to a request's owner."""

@@ -17,7 +17,6 @@ from gateway.core.effects import AcceptForward, EndRequest, RefuseForward, Start
 from gateway.core.events import ForwardArrived, LegEnded, RequestArrived
 from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import LegResult, LegRole, Outcome, RefusalReason, RequestProfile, TargetKind
-from gateway.ground.clock import Clock
 from gateway.request.driver import Driver
 from gateway.request.engine_api import UNGENERATING_PATHS
 from gateway.request.legs import (
@@ -35,6 +34,7 @@ from gateway.request.parts import PartFeed
 from gateway.request.relay import Compare, Feed, OnStray, Relay, RelaySettings, ignore_stray, leg_ended
 from gateway.request.trace_context import RequestTrace
 from gateway.request.transcript import Hold
+from mesh.clock import Clock
 
 _CLOSE_WAIT_S = 5.0
 """Time for cancelled legs to end; they wait only for their turn on the event loop."""

@@ -23,7 +23,6 @@ from gateway.core.vocabulary import (
     Target,
     TargetKind,
 )
-from gateway.ground.clock import Clock
 from gateway.request.answers import (
     USAGE_WITHIN_BYTES,
     Fault,
@@ -45,6 +44,7 @@ from gateway.request.resuming import Rest, rest_of
 from gateway.request.rewriting import Rewriter, rewriter_for
 from gateway.request.too_long import too_long_in
 from gateway.request.transcript import PATHS, Hold, Transcript, Unsound
+from mesh.clock import Clock
 
 Compare = Callable[[PoolName, bytes], Nearness | None]
 """Compares the expert counts of a prefill's answer, unchanged or empty, with a pool's workers. Never raises."""

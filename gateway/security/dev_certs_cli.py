@@ -15,10 +15,10 @@ import click
 import yaml
 
 from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName
-from gateway.ground.clock import Clock
-from gateway.ground.identity import ControllerIdentity, MeshIdentity, is_trust_domain
-from gateway.ground.values import CERTIFICATE_NAME_PATTERN
 from gateway.security.development_ca import DevelopmentCa, Issued, validity
+from mesh.clock import Clock
+from mesh.identity import ControllerIdentity, MeshIdentity, is_trust_domain
+from mesh.values import CERTIFICATE_NAME_PATTERN
 
 ROOTS = "roots.pem"
 CA_KEY = "development-ca.key"

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from gateway.ground.identity import ControllerIdentity, MeshIdentity
+from mesh.identity import ControllerIdentity, MeshIdentity
 
 ORGANIZATION = "Nightside development, not for production"
 CLOCK_SKEW = timedelta(minutes=5)

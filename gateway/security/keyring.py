@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gateway.core.vocabulary import TenantName
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError, FileError
-from gateway.ground.reloader import ReloadRefused
 from gateway.request.callers import NO_BUDGET, Budget, ClientKey, KeyId
 from gateway.security.keys import KeysFile, KeyTable, read_keys_file
+from mesh.clock import Clock
+from mesh.faults import ConfigError, FileError
+from mesh.reloader import ReloadRefused
 
 
 class Keyring:

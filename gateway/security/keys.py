@@ -29,11 +29,11 @@ from pydantic import (
 from gateway.config.names import Model
 from gateway.config.places import ProcessSection
 from gateway.core.vocabulary import ModelName, ServiceClass, TenantName
-from gateway.ground.faults import Fault, KeyFaults
-from gateway.ground.settings import FileModel
-from gateway.ground.values import ID_PATTERN, Id
-from gateway.ground.yaml_file import read_yaml
 from gateway.request.callers import NO_BUDGET, Budget, ClientKey, KeyId, KeyLimits
+from mesh.faults import Fault, KeyFaults
+from mesh.settings import FileModel
+from mesh.values import ID_PATTERN, Id
+from mesh.yaml_file import read_yaml
 
 KEYS_MAX = 10_000
 MODELS_MAX = 1000

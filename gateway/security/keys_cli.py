@@ -11,9 +11,6 @@ from typing import Any
 import click
 
 from gateway.core.vocabulary import ServiceClass
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
-from gateway.ground.values import parse_duration_ns
 from gateway.security.keys import read_keys_file
 from gateway.security.keys_editing import (
     Minted,
@@ -24,6 +21,9 @@ from gateway.security.keys_editing import (
     set_tenant_budget,
     shown,
 )
+from mesh.clock import Clock
+from mesh.faults import ConfigError
+from mesh.values import parse_duration_ns
 
 
 @click.group()

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import ValidationError
 
-from gateway.ground.faults import ConfigError, Fault, FileError
-from gateway.ground.yaml_file import faults_in
 from gateway.security.keys import KeyEntry, KeysFile, mint, parse_time, read_keys_file
+from mesh.faults import ConfigError, Fault, FileError
+from mesh.yaml_file import faults_in
 
 KEEP_MAX_NS = 366 * 86_400 * 1_000_000_000
 _HEAD = "# Written by `nightside keys`: comments do not last. The hashes give no key away.\n"

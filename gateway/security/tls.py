@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gateway.config.sections import GatewayConfig
-from gateway.ground.certificates import date_fault
-from gateway.ground.clock import Clock
-from gateway.ground.tls import Holder, HttpTls, MeshTls, expires_soon
+from mesh.certificates import date_fault
+from mesh.clock import Clock
+from mesh.tls import Holder, HttpTls, MeshTls, expires_soon
 
 _SECOND_NS = 1_000_000_000
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from gateway.config.oidc import ChoiceConfig, ClientIssuerConfig, OidcConfig, PlanConfig
 from gateway.core.vocabulary import ModelName, TenantName
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError, KeyFaults
-from gateway.ground.tokens.claims import claim_values
-from gateway.ground.tokens.config import IssuerConfig
-from gateway.ground.tokens.words import Reason, TokenRefused
-from gateway.ground.values import ID_PATTERN, read_secret
 from gateway.request.callers import NO_BUDGET, Budget, ClientKey, KeyId, KeyLimits
+from mesh.clock import Clock
+from mesh.faults import ConfigError, KeyFaults
+from mesh.tokens.claims import claim_values
+from mesh.tokens.config import IssuerConfig
+from mesh.tokens.words import Reason, TokenRefused
+from mesh.values import ID_PATTERN, read_secret
 
 FOR_CLIENTS = "clients"
 OTHERS = "others"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gateway.core.decode.locality.artifact import EldrArtifact, UnusableArtifact
 from gateway.core.decode.locality.signature import Comparer
-from gateway.ground.state_files import StateFile, StateUnusable
+from mesh.state_files import StateFile, StateUnusable
 
 
 def eldr_file(path: Path) -> StateFile[EldrArtifact]:

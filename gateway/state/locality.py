@@ -17,11 +17,11 @@ from structlog.typing import FilteringBoundLogger
 from gateway.config.locality import LocalityConfig, PoolLocalityConfig
 from gateway.core.decode.locality.signature import Comparer
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.clock import Clock
-from gateway.ground.state_files import StateUnusable
-from gateway.ground.threads import finish_in_thread
 from gateway.state.eldr_files import read_comparer
 from gateway.state.processes import ProcessFailed, run_process
+from mesh.clock import Clock
+from mesh.state_files import StateUnusable
+from mesh.threads import finish_in_thread
 
 _SECOND_NS = 1_000_000_000
 

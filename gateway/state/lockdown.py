@@ -15,10 +15,10 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core.events import Event, LockdownChanged
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.clock import Clock
-from gateway.ground.operators import ANYBODY, Operator, told_of
-from gateway.ground.state_files import StateFile, StateUnusable
-from gateway.ground.threads import finish_in_thread
+from mesh.clock import Clock
+from mesh.operators import ANYBODY, Operator, told_of
+from mesh.state_files import StateFile, StateUnusable
+from mesh.threads import finish_in_thread
 
 REASON_LENGTH_MAX = 500
 _KIND = "lockdown"

@@ -23,9 +23,6 @@ from gateway.core.decode.predictors.exact_match import fit_exact_match
 from gateway.core.decode.predictors.history import Ended, History, Snapshot
 from gateway.core.decode.predictors.survival import fit_survival
 from gateway.core.vocabulary import GatewayId, PoolName
-from gateway.ground.clock import Clock
-from gateway.ground.state_files import StateUnusable
-from gateway.ground.threads import finish_in_thread
 from gateway.state.predictor_files import (
     Artifact,
     artifact_of,
@@ -34,6 +31,9 @@ from gateway.state.predictor_files import (
     write_history,
 )
 from gateway.state.processes import ProcessFailed, run_process
+from mesh.clock import Clock
+from mesh.state_files import StateUnusable
+from mesh.threads import finish_in_thread
 
 _SECOND_NS = 1_000_000_000
 

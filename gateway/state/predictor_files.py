@@ -24,7 +24,7 @@ from gateway.core.decode.predictors.arrays import (
 from gateway.core.decode.predictors.catalogue import kind_of, make_estimator
 from gateway.core.decode.predictors.estimator import KEY_MAX
 from gateway.core.decode.predictors.history import Ended, Snapshot
-from gateway.ground.state_files import StateFile, StateUnusable
+from mesh.state_files import StateFile, StateUnusable
 
 _MILLISECOND_NS = 1_000_000
 _SECRET_BYTES = 32

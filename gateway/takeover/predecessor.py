@@ -15,9 +15,9 @@ from typing import Protocol, TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.threads import finish_in_thread
 from gateway.takeover.messages import VERSION, Done, FromSuccessor, Hello, Offer, Ready, Refused, Released, Serving
 from gateway.takeover.wire import SEND_MAX_S, OtherGone, TakeOverFault, Wire, listen_at
+from mesh.threads import finish_in_thread
 
 _HELLO_MAX_S = 5.0
 _READY_MAX_S = 120.0

@@ -13,7 +13,6 @@ from typing import Protocol, Self
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.values import Address, parse_address
 from gateway.takeover.messages import (
     VERSION,
     Account,
@@ -30,6 +29,7 @@ from gateway.takeover.messages import (
     Used,
 )
 from gateway.takeover.wire import SEND_MAX_S, OtherGone, TakeOverFault, Wire, connect_to
+from mesh.values import Address, parse_address
 
 _RELEASED_MAX_S = 60.0
 

@@ -18,9 +18,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from gateway.ground.clock import Clock
-from gateway.ground.private_files import make_private_folder
 from gateway.takeover.messages import MESSAGE_BYTES_MAX, FromPredecessor, FromSuccessor
+from mesh.clock import Clock
+from mesh.private_files import make_private_folder
 
 SEND_MAX_S = 5.0
 """Seconds for the other process to read a message."""

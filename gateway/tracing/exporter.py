@@ -22,11 +22,11 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from gateway.config.tracing import CollectorTlsConfig, Protocol, TracingConfig
 from gateway.core.vocabulary import GatewayId, Place
-from gateway.ground.faults import ConfigError
-from gateway.ground.values import SECOND_NS
-from gateway.ground.whole_files import read_whole
 from gateway.tracing.encoding import encoded
 from gateway.tracing.spans import FinishedRequest, ServerOf, spans_of
+from mesh.faults import ConfigError
+from mesh.values import SECOND_NS
+from mesh.whole_files import read_whole
 
 _LOGGERS = (
     "opentelemetry.exporter.otlp.proto.grpc.exporter",

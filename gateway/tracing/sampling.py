@@ -10,9 +10,9 @@ from gateway.config.tracing import TailConfig, TracingConfig
 from gateway.core.effects import EndRequest
 from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import LegResult, Outcome, TargetKind
-from gateway.ground.values import SECOND_NS
 from gateway.request.legs import OutboundRequest, RequestSummary
 from gateway.request.trace_context import RequestTrace, SpanName, fresh_span_id, fresh_trace_id, named_in
+from mesh.values import SECOND_NS
 
 FAILURES = frozenset(
     {

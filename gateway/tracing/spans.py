@@ -23,7 +23,6 @@ from gateway.core.vocabulary import (
     Target,
     TargetKind,
 )
-from gateway.ground.values import MILLISECOND_NS, SECOND_NS
 from gateway.records.decisions import decision_id
 from gateway.records.finished import rule_applied
 from gateway.request.engine_api import (
@@ -41,6 +40,7 @@ from gateway.request.engine_api import (
 from gateway.request.legs import RequestSummary
 from gateway.request.trace_context import RequestTrace, fresh_span_id
 from gateway.tracing.sampling import FAILURES, Kept
+from mesh.values import MILLISECOND_NS, SECOND_NS
 
 Attribute = str | int | float | bool
 Attributes = dict[str, Attribute]

@@ -15,9 +15,6 @@ from gateway.core.effects import EndRequest
 from gateway.core.requests import RequestRecord
 from gateway.core.state import GatewayState
 from gateway.core.vocabulary import RequestProfile
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
-from gateway.ground.values import SECOND_NS
 from gateway.records.finished import ServesModel, names_served_model
 from gateway.records.trace_metrics import NOT_KEPT, TraceMetrics
 from gateway.request.legs import OutboundRequest, RequestSummary
@@ -25,6 +22,9 @@ from gateway.request.trace_context import RequestTrace
 from gateway.tracing.outbox import Outbox
 from gateway.tracing.sampling import HeadSampler, Kept, TailSampler
 from gateway.tracing.spans import FinishedRequest, ServerOf
+from mesh.clock import Clock
+from mesh.faults import ConfigError
+from mesh.values import SECOND_NS
 
 
 class Tracing:

@@ -16,8 +16,8 @@ from controller.core.controller_core import ControllerCore
 from controller.core.vocabulary import GatewayEntry, HeardPeer, Location, ReplicaEntry
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Jurisdiction, Place, PlaceRule, RegionName, ReplicaId
-from gateway.ground.control.codec import said_by_controller
-from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
+from mesh.control.codec import said_by_controller
+from mesh.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
 
 SIZES = ((10, 3), (1_000, 3), (10_000, 3), (10, 100), (1_000, 100), (10_000, 100))
 """Pairs of replicas and regions."""

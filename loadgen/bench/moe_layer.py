@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 EXPERTS = (16, 32, 48, 64, 96, 128)

@@ -14,14 +14,14 @@ from typing import Any
 from joserfc import jws
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
-from gateway.ground.tokens.config import Algorithm, IssuerConfig
-from gateway.ground.tokens.counters import AT_START
-from gateway.ground.tokens.issuer import Around
-from gateway.ground.tokens.tokens import Tokens
 from gateway.security.keys import KeyEntry, KeyTable, mint
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
+from mesh.tokens.config import Algorithm, IssuerConfig
+from mesh.tokens.counters import AT_START
+from mesh.tokens.issuer import Around
+from mesh.tokens.tokens import Tokens
 
 _ROUNDS = 7
 _REMEMBERED, _FRESH = 2000, 200

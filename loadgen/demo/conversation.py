@@ -17,10 +17,10 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from gateway.core.vocabulary import RegionName
-from gateway.ground.clock import Clock
 from loadgen.demo.mesh import Mesh
 from loadgen.demo.processes import DemoFailure
 from loadgen.demo.scenario import DemoScenario
+from mesh.clock import Clock
 
 _NS = 1e-9
 _BUSY_S = 20.0

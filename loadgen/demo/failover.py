@@ -16,12 +16,12 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from gateway.core.vocabulary import GatewayId, RegionName
-from gateway.ground.clock import Clock
 from loadgen.demo.mesh import Mesh
 from loadgen.demo.report import RunResult
 from loadgen.demo.watch import TTL_S, Cause, Death, Homecoming, Sightings, Watch
 from loadgen.pages.markdown import NOTHING
 from loadgen.vocabulary import RequestEnd
+from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 _MILLISECOND_NS = 1_000_000

@@ -23,7 +23,6 @@ from rich.text import Text
 
 from gateway.core.config import OverflowMode
 from gateway.core.vocabulary import RegionName
-from gateway.ground.clock import Clock
 from loadgen.demo.conversation import converse
 from loadgen.demo.failover import FailoverReport, kill_and_return
 from loadgen.demo.mesh import Mesh, read_prefix_tokens, running_mesh
@@ -59,6 +58,7 @@ from loadgen.machine import CpuSampler
 from loadgen.names import NameResolver
 from loadgen.round_trips import read_round_trips
 from loadgen.workload import MultiTurnWorkload
+from mesh.clock import Clock
 
 EXIT_PROBLEM = 1
 _DEATH_LOAD = 1.3

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Never, Protocol
 
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.clock import Clock
 from loadgen.demo.failover import HOME_WITHIN_S, SEEN_WITHIN_S
 from loadgen.demo.members import Member
 from loadgen.demo.watch import Homecoming, Sightings
+from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 DOWN_S = 5.0

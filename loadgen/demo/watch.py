@@ -13,11 +13,11 @@ from enum import StrEnum
 import aiohttp
 
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.clock import Clock
 from loadgen.demo.members import Member
 from loadgen.demo.mesh import Mesh, Named
 from loadgen.demo.region_files import ZONE
 from loadgen.names import NameResolver
+from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 _LOOK_S = 0.05

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from gateway.ground.clock import Clock
 from loadgen.engine import model as engine_model
 from loadgen.engine.exposition import RequestMetrics
 from loadgen.engine.model import EngineLoad, EngineOutput
 from loadgen.engine.ranks import Ranks
 from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.vocabulary import FinishReason, Rejection
+from mesh.clock import Clock
 
 _MILLISECOND_NS = 1_000_000
 _SECOND_NS = 1_000_000_000

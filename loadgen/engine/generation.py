@@ -21,7 +21,6 @@ from uuid import uuid4
 import xxhash
 from aiohttp import web
 
-from gateway.ground.clock import Clock
 from loadgen.engine.api_answers import DONE, Answer, busy, encode, error_event, internal, shutting_down
 from loadgen.engine.api_requests import GenerationRequest, check_least, check_length, parse_generation
 from loadgen.engine.choices import Choice, choices_of, collect_all, stream_all, voice_of
@@ -40,6 +39,7 @@ from loadgen.engine.server_config import EngineServerConfig
 from loadgen.engine.tokens import TOKEN_BYTES, block_names, continuation, continued_tokens, token_count
 from loadgen.engine.tools import call_arguments, json_text
 from loadgen.engine.vocabulary import Endpoint, FinishReason, Rejection
+from mesh.clock import Clock
 
 _AnyAnswer = Answer | ResponsesAnswer | MessagesAnswer
 _Parse = Callable[[str, bytes], GenerationRequest]

@@ -18,7 +18,6 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from gateway.core.vocabulary import Connector
-from gateway.ground.clock import Clock
 from loadgen.engine.api_answers import ENGINE_VERSION, encode
 from loadgen.engine.consumer import Consumer
 from loadgen.engine.decode_group import Steps
@@ -34,6 +33,7 @@ from loadgen.engine.server_config import EngineServerConfig
 from loadgen.engine.sglang_pages import loads_page, metrics_page, server_info
 from loadgen.engine.step_trace import StepTrace
 from loadgen.engine.tokenizer import detokenize, tokenize
+from mesh.clock import Clock
 
 __all__ = ["EngineServer", "EngineServerConfig", "serve_engines"]
 

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gateway.ground.yaml_file import read_yaml
 from loadgen.simulator.scenario import Scenario, check_playable, parse_scenario, set_key
+from mesh.yaml_file import read_yaml
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 

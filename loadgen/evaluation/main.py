@@ -11,7 +11,6 @@ from pathlib import Path
 
 import click
 
-from gateway.ground.faults import ConfigError
 from loadgen.demo.processes import DemoFailure
 from loadgen.evaluation.balanceroute.command import balanceroute
 from loadgen.evaluation.cache import CellCache, code_version
@@ -32,6 +31,7 @@ from loadgen.evaluation.succession.command import succession
 from loadgen.evaluation.token_budget.command import token_budget
 from loadgen.evaluation.token_budget.live_command import token_budget_live
 from loadgen.figures import Figures
+from mesh.faults import ConfigError
 
 _FOLDER = Path("docs/results")
 _CACHE = Path("build/results")

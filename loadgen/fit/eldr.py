@@ -18,10 +18,10 @@ from rich.console import Console
 
 from gateway.core.decode.locality.artifact import EldrArtifact, centroids_of, digest_of
 from gateway.core.decode.locality.nearness import CLUSTERS_MAX
-from gateway.ground.clock import Clock
-from gateway.ground.state_files import StateFile, StateUnusable
 from gateway.state.eldr_files import eldr_file, read_eldr
 from loadgen.pages.eldr import eldr_page
+from mesh.clock import Clock
+from mesh.state_files import StateFile, StateUnusable
 
 if TYPE_CHECKING:
     from gateway.fit.eldr import EldrFit

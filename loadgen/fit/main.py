@@ -16,14 +16,14 @@ from rich.console import Console
 
 from gateway.core.decode.predictors.arrays import PredictorKind, PromptKey
 from gateway.core.decode.predictors.history import Snapshot
-from gateway.ground.clock import Clock
-from gateway.ground.state_files import StateUnusable
 from gateway.state.predictor_files import artifact_file, artifact_of
 from loadgen.fit.eldr import eldr
 from loadgen.fit.sources import TOKEN_S, history_from, history_of_trace
 from loadgen.pages.predictors import predictor_page
 from loadgen.shipped import TRACE
 from loadgen.traces.files import Draw, TraceError, read_trace
+from mesh.clock import Clock
+from mesh.state_files import StateUnusable
 
 if TYPE_CHECKING:
     from gateway.fit.fitting import Fit

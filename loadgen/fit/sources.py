@@ -15,11 +15,11 @@ from xxhash import xxh3_64_intdigest
 from gateway.core.decode.predictors.arrays import LENGTHS_MAX, TOKENS_MAX
 from gateway.core.decode.predictors.estimator import KEY_MAX, UNKNOWN_PROMPT
 from gateway.core.decode.predictors.history import Ended, Snapshot
-from gateway.ground.state_files import StateUnusable
 from gateway.state.predictor_files import read_history
 from loadgen.passages import Passage
 from loadgen.traces.files import TraceError
 from loadgen.traces.rows import Trace
+from mesh.state_files import StateUnusable
 
 _SECOND_NS = 1_000_000_000
 TOKEN_S = 0.03

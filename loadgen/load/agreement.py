@@ -17,7 +17,6 @@ import aiohttp
 from rich.console import Console
 
 from gateway.core.vocabulary import ModelName, RegionName
-from gateway.ground.clock import Clock
 from loadgen.demo.mesh import Mesh
 from loadgen.engine.model import EngineConfig, EngineModel, FirstToken
 from loadgen.engine.sequences import EngineRequest
@@ -34,6 +33,7 @@ from loadgen.simulator.scenario import RunSection, Scenario, load_scenario
 from loadgen.simulator.world import World
 from loadgen.vocabulary import Api
 from loadgen.workload import Message
+from mesh.clock import Clock
 
 BUSY_SHARE = 0.6
 """CPU share of the machine above which a live run is marked as busy and excluded, since it measures the machine too."""

@@ -16,13 +16,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from gateway.ground.faults import ConfigError
 from loadgen.demo.processes import DemoFailure
 from loadgen.figures import Figures
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal, leaves
 from loadgen.load.agreement import BUSY_SHARE, Agreement
 from loadgen.settings import setting
 from loadgen.shipped import SCENARIO
+from mesh.faults import ConfigError
 
 EXIT_APART = 1
 EXIT_UNKNOWN = 3

@@ -13,11 +13,11 @@ from pathlib import Path
 import yaml
 
 from gateway.core.vocabulary import ModelName, RegionName
-from gateway.ground.faults import ConfigError
 from loadgen.demo.mesh import Mesh, running_mesh
 from loadgen.demo.region_files import write_table
 from loadgen.demo.scenario import TABLE, DemoScenario, RegionScenario
 from loadgen.simulator.scenario import RunSection, Scenario
+from mesh.faults import ConfigError
 
 _MILLISECOND_NS = 1_000_000
 

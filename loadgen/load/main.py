@@ -15,8 +15,6 @@ import click
 from rich.console import Console
 
 from gateway.core.vocabulary import ModelName
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
 from loadgen.figures import Figures
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal
 from loadgen.live_client import Dialect
@@ -32,6 +30,8 @@ from loadgen.shipped import SCENARIO
 from loadgen.simulator.scenario import load_scenario
 from loadgen.vocabulary import Api
 from loadgen.wide_console import wide_console
+from mesh.clock import Clock
+from mesh.faults import ConfigError
 
 EXIT_PROBLEM = 1
 _SECOND_NS = 1_000_000_000

@@ -15,12 +15,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.core.vocabulary import RegionName
-from gateway.ground.faults import ConfigError
-from gateway.ground.yaml_file import read_yaml
 from loadgen.live_client import Dialect
 from loadgen.live_runner import ClientGroup, ClosedLoop, LoadPlan, OpenLoop
 from loadgen.simulator.scenario import ArrivalsSection, ClientsSection, Scenario
 from loadgen.workload import Program, Recorded, Workload, arrivals
+from mesh.faults import ConfigError
+from mesh.yaml_file import read_yaml
 
 _SECOND_NS = 1_000_000_000
 _EVERYBODY = "*"

@@ -1,7 +1,7 @@
 """Makes the coastline of the operators' page from Natural Earth's land at 1:110 million, as `land-110m.json` of the npm
 package `world-atlas` has it in TopoJSON. Run it by hand to change the map:
 
-    python -m loadgen.pages.world_map land-110m.json > gateway/ground/page/assets/world.js
+    python -m loadgen.pages.world_map land-110m.json > mesh/page/assets/world.js
 
 Natural Earth is in the public domain; `world-atlas` is under the ISC licence.
 """

@@ -20,8 +20,6 @@ from rich.table import Table
 
 from gateway.core.features.prices.price_list import PriceList
 from gateway.features.prices.file import read_prices
-from gateway.ground.faults import ConfigError
-from gateway.ground.values import parse_duration_ns
 from loadgen.figures import Figures
 from loadgen.pages.plan import SEATS, facts, fleet_table, plan_page, price_table, region_table
 from loadgen.pages.tables import Table as Shown
@@ -38,6 +36,8 @@ from loadgen.traces.files import Draw, TraceError, opened
 from loadgen.traces.rates import Points, parse_rates
 from loadgen.traces.rows import RowFault
 from loadgen.wide_console import wide_console
+from mesh.faults import ConfigError
+from mesh.values import parse_duration_ns
 
 _SECOND_NS, _MS_NS = 1e9, 1e6
 _THRESHOLDS_MAX = 32

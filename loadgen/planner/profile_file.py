@@ -8,9 +8,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from gateway.ground.yaml_file import read_yaml
 from loadgen.engine.iteration_cost import LinearCost
 from loadgen.planner.profiles import BLOCK_TOKENS, Gpu, Model, Price, Profile
+from mesh.yaml_file import read_yaml
 
 _FILE_BYTES_MAX = 2**20
 _GB = 1e9

@@ -14,12 +14,12 @@ from typing import Protocol
 
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, RegionName, ReplicaId, ReplicaSpec
-from gateway.ground.control.vocabulary import PeerHeard, ReplicaOwner, Snapshot
-from gateway.ground.naming.tree import RecordTree
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.gateways import SimGateway
 from loadgen.simulator.network import Line, Network
 from loadgen.simulator.observers import ControlObserver
+from mesh.control.vocabulary import PeerHeard, ReplicaOwner, Snapshot
+from mesh.naming.tree import RecordTree
 
 _NONE = ControlVersion()
 _DISK_MAX = 8

@@ -12,7 +12,6 @@ from controller.core.effects import Effect as Order
 from controller.core.effects import KeepPolicy
 from controller.core.events import Event as News
 from gateway.core.vocabulary import ControlVersion, GatewayId, RegionName, ReplicaId
-from gateway.ground.control.vocabulary import Snapshot
 from loadgen.figures import Figures
 from loadgen.simulator.asks import Ask
 from loadgen.simulator.attachments import ASK_TIMEOUT_NS, Attachment, ControlTimes, Ties
@@ -29,6 +28,7 @@ from loadgen.simulator.network import Way
 from loadgen.simulator.observers import ControlObserver
 from loadgen.simulator.scenario import Scenario
 from loadgen.simulator.shared_store import SharedStore
+from mesh.control.vocabulary import Snapshot
 
 _SECOND_NS = 1_000_000_000
 _OLDER_BY = 3

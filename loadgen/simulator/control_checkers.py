@@ -22,12 +22,12 @@ from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, RegionName, ReplicaId, RequestId, TargetKind
-from gateway.ground.control.vocabulary import Snapshot
-from gateway.ground.naming.tree import Area, RecordTree
 from loadgen.simulator.checkers import Broken, names_place
 from loadgen.simulator.control_sections import ControllerSection
 from loadgen.simulator.faults import CONTROLLER
 from loadgen.simulator.observers import GatewaySpec
+from mesh.control.vocabulary import Snapshot
+from mesh.naming.tree import Area, RecordTree
 
 _SNAPSHOTS_MAX = 256
 

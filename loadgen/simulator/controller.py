@@ -19,8 +19,6 @@ from controller.core.vocabulary import Condition, GatewayEntry, HeardPeer, Repli
 from controller.store.held import Mark, Watch, lease_end_ns
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, RegionName
-from gateway.ground.control.vocabulary import PeerGrant, PeerHeard, ReplicaGrant, ReplicaOwner, Snapshot
-from gateway.ground.naming.tree import RecordTree
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.attachments import Attachment, SimHello
 from loadgen.simulator.control_sections import ControllerSection
@@ -28,6 +26,8 @@ from loadgen.simulator.faults import CONTROLLER
 from loadgen.simulator.network import Line, Network
 from loadgen.simulator.observers import ControlObserver
 from loadgen.simulator.shared_store import Kept, SharedStore
+from mesh.control.vocabulary import PeerGrant, PeerHeard, ReplicaGrant, ReplicaOwner, Snapshot
+from mesh.naming.tree import RecordTree
 
 REGION = RegionName(CONTROLLER)
 """Region of the first controller, separate from the region beside it, so that it can be cut off from that too."""

@@ -18,10 +18,10 @@ from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId, RequestId, TargetKind
-from gateway.ground.control.vocabulary import Snapshot
-from gateway.ground.naming.tree import RecordTree
 from loadgen.figures import Figures
 from loadgen.simulator.observers import GatewaySpec
+from mesh.control.vocabulary import Snapshot
+from mesh.naming.tree import RecordTree
 
 _SECOND_NS = 1_000_000_000
 

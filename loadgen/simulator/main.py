@@ -20,7 +20,6 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gateway.ground.faults import ConfigError
 from loadgen.figures import Figures
 from loadgen.pages.runs import sweep_page
 from loadgen.results import failovers_table, in_short, money_table, summary_table, write_results
@@ -45,6 +44,7 @@ from loadgen.simulator.scenario import Scenario, check_playable, load_scenario
 from loadgen.simulator.sweep import Cell, Spread, all_done, all_done_on, grid, play
 from loadgen.simulator.world import World
 from loadgen.wide_console import wide_console
+from mesh.faults import ConfigError
 
 EXIT_FOUND = 1
 _CELLS_MAX = 4096

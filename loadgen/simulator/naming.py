@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.core.vocabulary import GatewayId, RegionName
-from gateway.ground.naming.tree import RecordTree
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.control_sections import NamesSection
 from loadgen.simulator.network import Network
+from mesh.naming.tree import RecordTree
 
 _SECOND_NS = 1_000_000_000
 

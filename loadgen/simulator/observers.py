@@ -15,7 +15,7 @@ from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, PeerSpec, Place, ReplicaSpec
-from gateway.ground.control.vocabulary import Snapshot
+from mesh.control.vocabulary import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

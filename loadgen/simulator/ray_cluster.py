@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway.ground.faults import ConfigError
+from mesh.faults import ConfigError
 
 _ROOT = Path(__file__).parents[2]
-_PACKAGES = ("gateway", "loadgen")
+_PACKAGES = ("gateway", "loadgen", "mesh")
 _ANSWER_S = 60
 """Time-out of the health check in seconds; on a busy machine most of it passes while the checking process starts."""
 _EXCLUDED = ["**/__pycache__", "**/*.log"]

@@ -41,8 +41,6 @@ from gateway.core.vocabulary import (
     TenantName,
 )
 from gateway.features.prices.file import parse_prices, read_prices_file
-from gateway.ground.faults import ConfigError
-from gateway.ground.yaml_file import YamlFile, read_yaml
 from gateway.policy.file import Places, PolicyDocument, TenantSection
 from loadgen.engine.decode_group import DecodeGroupConfig
 from loadgen.engine.model import EngineConfig
@@ -82,6 +80,8 @@ from loadgen.workload import (
     diurnal,
     steady,
 )
+from mesh.faults import ConfigError
+from mesh.yaml_file import YamlFile, read_yaml
 
 _SECOND_NS = 1_000_000_000
 _DAY_NS = 24 * 3600 * _SECOND_NS

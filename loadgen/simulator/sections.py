@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
-from gateway.ground.values import parse_duration_ns, parse_size_bytes
+from mesh.values import parse_duration_ns, parse_size_bytes
 
 
 def _duration_or_zero(text: object) -> int:

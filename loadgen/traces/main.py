@@ -17,13 +17,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gateway.ground.faults import ConfigError
-from gateway.ground.values import parse_duration_ns
 from loadgen.shipped import TRACE
 from loadgen.traces.figures import trace_figures
 from loadgen.traces.files import Draw, TraceError, read_trace
 from loadgen.traces.native import native_lines
 from loadgen.traces.rows import Trace, TraceFormat
+from mesh.faults import ConfigError
+from mesh.values import parse_duration_ns
 
 EXIT_UNREADABLE = 1
 _SECOND_NS = 1_000_000_000

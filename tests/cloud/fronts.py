@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import dns.message
 import dns.opcode
 
-from gateway.ground.values import Address
+from mesh.values import Address
 from tests.support.listening import listening
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.lease import Lease
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 

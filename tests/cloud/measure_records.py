@@ -19,10 +19,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from controller.app import ControllerHandle
 from controller.dns.provider import DnsOutdated, DnsProvider, DnsUnavailable, changes_between
 from controller.dns.rfc2136 import Rfc2136Dns
-from gateway.ground.clock import Clock
-from gateway.ground.naming.tree import RecordTree
-from gateway.ground.values import SECOND_NS
 from loadgen.bench.relay.machine import describe_machine
+from mesh.clock import Clock
+from mesh.naming.tree import RecordTree
+from mesh.values import SECOND_NS
 from tests.cloud.leases import leading
 from tests.cloud.name_servers import SECRET, ZONE, Bind, Knot, NameServer
 from tests.cloud.programs import ministack

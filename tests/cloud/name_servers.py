@@ -15,7 +15,7 @@ import dns.tsig
 import dns.update
 
 from controller.dns.config import Rfc2136Config
-from gateway.ground.values import SECOND_NS, Address
+from mesh.values import SECOND_NS, Address
 from tests.cloud.programs import Program, found, free_port
 
 ZONE = "mesh.example."

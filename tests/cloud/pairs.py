@@ -15,7 +15,7 @@ import aiohttp
 from controller.store.config import StoreConfig
 from controller.store.opening import open_store
 from controller.store.store import Contents
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 from tests.support.controllers import ControllerProcess, controller_file, controller_started, read_file
 from tests.support.gateways import until
 

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Final, Self
 
-from gateway.ground.values import Address
+from mesh.values import Address
 from tests.cloud.programs import Program, found, free_port
 
 USER: Final = "nightside"

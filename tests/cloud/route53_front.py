@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape
 import aiohttp
 from aiohttp import web
 
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 from tests.cloud.route53_rules import Changes, faults_of_batch, faults_of_check
 from tests.support.listening import serving_http
 

@@ -21,7 +21,7 @@ import dns.rdatatype
 import dns.rrset
 
 from gateway.core.value import value
-from gateway.ground.values import Address
+from mesh.values import Address
 
 Sets = list[dict[str, Any]]
 _ANSWERS_MAX = 8

@@ -15,7 +15,7 @@ from aiohttp import web
 from controller.app import ControllerHandle, serve_controller
 from controller.config import read_controller_file
 from gateway.core.vocabulary import GatewayId, Place
-from gateway.ground.control.vocabulary import PeerHeard
+from mesh.control.vocabulary import PeerHeard
 from tests.fakes.attached import AttachedGateway, hello
 from tests.support.controllers import plain_gateway
 from tests.support.listening import serving_http

@@ -21,7 +21,7 @@ from controller.store.store import (
     StoreUncertain,
     StoreUnusable,
 )
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 from tests.cloud.dynamodb import NOBODY, new_table
 from tests.cloud.programs import Emulator, free_port
 from tests.support.clock import StillClock

@@ -15,7 +15,7 @@ import dns.message
 import pytest
 
 from controller.dns.claim import Claim, claim_in
-from gateway.ground.values import Address
+from mesh.values import Address
 from tests.cloud.name_servers import KEY_NAME, SECRET, Bind
 from tests.cloud.pairs import SharedStore, pair, resume, stop
 from tests.cloud.postgresql import USER, Postgresql

@@ -18,8 +18,8 @@ from controller.store.store import (
     StoreUncertain,
     StoreUnusable,
 )
-from gateway.ground.clock import Clock
-from gateway.ground.values import Address
+from mesh.clock import Clock
+from mesh.values import Address
 from tests.cloud.postgresql import DATABASE, USER, Postgresql
 from tests.cloud.programs import free_port
 from tests.support.clock import StillClock

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from controller.app import ControllerHandle
 from controller.commands import cli
-from gateway.ground.values import Address
+from mesh.values import Address
 from tests.cloud.name_servers import KEY_NAME, SECRET, Bind, Knot, NameServer
 from tests.cloud.programs import Emulator
 from tests.cloud.stands import Standing, kill, publishing

@@ -24,8 +24,8 @@ from controller.dns.provider import (
 )
 from controller.dns.rfc2136 import Rfc2136Dns
 from controller.lease import Lease
-from gateway.ground.naming.tree import RecordTree
-from gateway.ground.values import Address
+from mesh.naming.tree import RecordTree
+from mesh.values import Address
 from tests.cloud.fronts import swallowing
 from tests.cloud.leases import leading
 from tests.cloud.name_servers import OTHER_SECRET, SECRET, ZONE, Bind, Knot, NameServer

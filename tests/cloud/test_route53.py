@@ -29,9 +29,9 @@ from controller.dns.route53.checks import UNUSED_MAX_NS
 from controller.dns.route53.provider import Route53Dns
 from controller.lease import Lease
 from gateway.core.vocabulary import Jurisdiction, RegionName
-from gateway.ground.clock import Clock
-from gateway.ground.naming.tree import Area, RecordTree
-from gateway.ground.values import SECOND_NS, Address
+from mesh.clock import Clock
+from mesh.naming.tree import Area, RecordTree
+from mesh.values import SECOND_NS, Address
 from tests.cloud.leases import leading
 from tests.cloud.programs import Emulator
 from tests.cloud.route53_front import StrictRoute53

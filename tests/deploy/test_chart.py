@@ -20,9 +20,9 @@ import yaml
 from click.testing import CliRunner
 
 from gateway.app.commands import cli
-from gateway.ground.values import SECOND_NS, parse_duration_ns
 from gateway.security.dev_certs_cli import dev_certs
 from gateway.security.keys_cli import keys
+from mesh.values import SECOND_NS, parse_duration_ns
 from tests.deploy.charts import CHART, EXAMPLES, PYTHON, Rendered, helm, of_example, refusal, render
 from tests.support.processes import gateway_process
 

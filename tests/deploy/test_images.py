@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 import yaml
 
-from gateway.ground.values import SECOND_NS, parse_duration_ns
+from mesh.values import SECOND_NS, parse_duration_ns
 from tests.deploy.containers import COMPOSE, IMAGE, ROOT, Containers, Service, services, why_not_here
 
 pytestmark = pytest.mark.timeout(1200)

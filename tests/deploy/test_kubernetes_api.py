@@ -17,8 +17,8 @@ from gateway.config.sections import DiscoveryConfig
 from gateway.config.targets import Dialect, KubernetesApi, KubernetesKind, KubernetesReplicasConfig, ReplicaConfig
 from gateway.core.vocabulary import GatewayId
 from gateway.discovery.kubernetes import KubernetesSource
-from gateway.ground.config import LoggingConfig
-from gateway.ground.logs import make_logger
+from mesh.config import LoggingConfig
+from mesh.logs import make_logger
 from tests.deploy.charts import KUBECTL, PYTHON
 from tests.fakes.engine import Tally
 from tests.fakes.kubernetes import FakeKubernetes, endpoint_slice, pod

@@ -14,12 +14,12 @@ from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.pump import Step
-from gateway.ground.story import encode_header, encode_step
 from gateway.records.journal import new_header
 from loadgen.simulator.decision_digest import DecisionDigest
 from loadgen.simulator.observers import GatewaySpec
 from loadgen.simulator.world import World
+from mesh.pump import Step
+from mesh.story import encode_header, encode_step
 from tests.digests.run import FLAVOURS
 
 FOLDER = Path(__file__).with_name("journals")

@@ -15,8 +15,8 @@ import grpc.aio
 
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place
-from gateway.ground.control.codec import read_from_controller, said_by_gateway
-from gateway.ground.control.vocabulary import (
+from mesh.control.codec import read_from_controller, said_by_gateway
+from mesh.control.vocabulary import (
     Alive,
     Announcement,
     FromGateway,

@@ -11,9 +11,9 @@ from typing import TypeVar
 import grpc
 import grpc.aio
 
-from gateway.ground.channels import stop_at_once
-from gateway.ground.control import codec
-from gateway.ground.control.vocabulary import (
+from mesh.channels import stop_at_once
+from mesh.control import codec
+from mesh.control.vocabulary import (
     Alive,
     Announcement,
     FromController,
@@ -24,7 +24,7 @@ from gateway.ground.control.vocabulary import (
     Snapshot,
     Taken,
 )
-from gateway.ground.tls import ControllerTls, MeshTls
+from mesh.tls import ControllerTls, MeshTls
 from protos.mesh.v1 import control_pb2 as pb
 from protos.mesh.v1 import control_pb2_grpc
 

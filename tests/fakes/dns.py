@@ -13,7 +13,7 @@ import dns.rcode
 import dns.rdatatype
 import dns.rrset
 
-from gateway.ground.values import Address
+from mesh.values import Address
 from tests.fakes.engine import Tally
 from tests.support.listening import listening
 

@@ -17,8 +17,8 @@ from aiohttp import web
 from joserfc import jws
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
-from gateway.ground.clock import Clock
-from gateway.ground.tokens.fetching import DISCOVERY_PATH
+from mesh.clock import Clock
+from mesh.tokens.fetching import DISCOVERY_PATH
 
 KEYS_PATH = "/keys"
 NOTHING: Mapping[str, object] = {}

@@ -12,7 +12,7 @@ import grpc.aio
 
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import PeerSpec
-from gateway.ground.values import parse_address
+from mesh.values import parse_address
 from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
 from tests.fakes.exchanging import serve_exchange

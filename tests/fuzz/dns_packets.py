@@ -10,10 +10,10 @@ import dns.flags
 import dns.message
 import dns.opcode
 
-from gateway.ground.naming.answers import PAYLOAD_BYTES, Answers
-from gateway.ground.naming.counters import DnsCounters
-from gateway.ground.naming.limits import Allowance, DnsLimits, Places, TimeShare
-from gateway.ground.naming.server import Common, DnsServer
+from mesh.naming.answers import PAYLOAD_BYTES, Answers
+from mesh.naming.counters import DnsCounters
+from mesh.naming.limits import Allowance, DnsLimits, Places, TimeShare
+from mesh.naming.server import Common, DnsServer
 from tests.support.clock import StillClock
 from tests.support.naming import EU, NS1, ZONE, query, tree
 

@@ -24,9 +24,6 @@ from gateway.config.reading import read_region_file
 from gateway.core.vocabulary import GatewayId, RequestId, TenantName
 from gateway.engines.answers import read_error
 from gateway.engines.connection import Connection, Origin, _request_head
-from gateway.ground.control.codec import read_from_controller, read_from_gateway
-from gateway.ground.faults import ConfigError
-from gateway.ground.wire import WireError
 from gateway.http.errors import ClientFault
 from gateway.http.parse import Caller, choose_request_id, engine_headers, read_caller, read_request
 from gateway.http.settings import HttpSettings
@@ -35,6 +32,9 @@ from gateway.peers import codec
 from gateway.request.answers import first_id_of, inspect_answer
 from gateway.request.engine_api import POSTED_PATHS
 from gateway.request.event_scanner import EventScanner
+from mesh.control.codec import read_from_controller, read_from_gateway
+from mesh.faults import ConfigError
+from mesh.wire import WireError
 from protos.mesh.v1 import control_pb2
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fuzz.dns_packets import DNS_WORDS, dns_packets, read_dns_packet

@@ -24,9 +24,10 @@ from gateway.app.gateway import GatewayHandle
 from gateway.control.keeping import snapshot_file
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, ReplicaId
-from gateway.ground.channels import stop_at_once
-from gateway.ground.clock import Clock
-from gateway.ground.control.vocabulary import (
+from gateway.peers import codec as peer_codec
+from mesh.channels import stop_at_once
+from mesh.clock import Clock
+from mesh.control.vocabulary import (
     Announcement,
     Hello,
     PeerGrant,
@@ -37,9 +38,8 @@ from gateway.ground.control.vocabulary import (
     Snapshot,
     Taken,
 )
-from gateway.ground.naming.tree import Area, NameServer, RecordTree
-from gateway.ground.tls import ControllerTls, MeshTls
-from gateway.peers import codec as peer_codec
+from mesh.naming.tree import Area, NameServer, RecordTree
+from mesh.tls import ControllerTls, MeshTls
 from protos.mesh.v1 import peer_pb2, peer_pb2_grpc
 from tests.fakes.controller import FakeController, serve_fake_controller
 from tests.fakes.engine import GOOD_STREAM, FakeEngine

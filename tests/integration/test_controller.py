@@ -16,8 +16,8 @@ import pytest
 
 from controller.app import ControllerHandle, serve_controller
 from gateway.core.vocabulary import ControlVersion, GatewayId
-from gateway.ground.control.codec import said_by_gateway
-from gateway.ground.control.vocabulary import PeerHeard
+from mesh.control.codec import said_by_gateway
+from mesh.control.vocabulary import PeerHeard
 from tests.fakes.attached import hello
 from tests.fakes.engine import FakeEngine
 from tests.support.controllers import plain_gateway, read_file

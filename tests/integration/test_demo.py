@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from gateway.ground.clock import Clock
 from loadgen.demo.main import compare_runs
 from loadgen.demo.scenario import DemoScenario, disaggregated_scenario
 from loadgen.interrupts import EXIT_INTERRUPTED
 from loadgen.names import NameResolver
 from loadgen.workload import Spread, WorkloadConfig
+from mesh.clock import Clock
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what is left behind is looked up in /proc")
 

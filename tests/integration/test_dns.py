@@ -22,8 +22,8 @@ import pytest
 import yaml
 
 from gateway.app.gateway import GatewayHandle
-from gateway.ground.naming.tree import NameServer, RecordTree
-from gateway.ground.values import Address
+from mesh.naming.tree import NameServer, RecordTree
+from mesh.values import Address
 from tests.support.core import EU as EU_PLACE
 from tests.support.core import US as US_PLACE
 from tests.support.gateways import counted, region_document, serving_file

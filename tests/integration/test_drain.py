@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from gateway.app.gateway import serve_gateway
-from gateway.ground.values import Address
+from mesh.values import Address
 from tests.fakes.engine import GOOD_STREAM, stream_until
 from tests.support.core import EU, SECOND, US
 from tests.support.gateways import ask, counted, free_replicas, nightside, until, usable_peers

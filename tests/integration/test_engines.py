@@ -18,8 +18,8 @@ import yaml
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import ReadinessConfig
 from gateway.core.vocabulary import GatewayId, Standing
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 from tests.fakes.engine import GOOD_ANSWER, FakeEngine, answer
 from tests.fakes.engine_pages import (
     HANGS,

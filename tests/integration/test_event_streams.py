@@ -17,7 +17,7 @@ import pytest_asyncio
 from controller.app import ControllerHandle, serve_controller
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import LimitsConfig
-from gateway.ground.values import Address
+from mesh.values import Address
 from tests.fakes.attached import hello
 from tests.fakes.engine import FakeEngine
 from tests.hostile.event_streams import STORM_CASES, WATCHERS_MAX, StormCase

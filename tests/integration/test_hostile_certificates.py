@@ -19,8 +19,8 @@ import pytest_asyncio
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId, PeerSpec
-from gateway.ground.values import Address
 from gateway.security.development_ca import DevelopmentCa
+from mesh.values import Address
 from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
 from tests.fakes.raw_peer import RawPeer, serve_raw_peer, written

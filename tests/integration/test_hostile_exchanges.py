@@ -17,11 +17,11 @@ import pytest
 
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId, PeerSpec
-from gateway.ground.values import Address
 from gateway.peers.exchange import patience
 from gateway.peers.exchange.callers import STREAMS_EACH_MAX
 from gateway.peers.exchange.grpc_internals import CallOver
 from gateway.peers.exchange.patience import WASTED_MAX
+from mesh.values import Address
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.engine import ROLE, Exchange, stream, stream_and_hang, token
 from tests.hostile.peers import forward

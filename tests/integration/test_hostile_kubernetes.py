@@ -21,8 +21,8 @@ from gateway.core.vocabulary import GatewayId
 from gateway.discovery import kubernetes, kubernetes_api
 from gateway.discovery.kubernetes import KubernetesSource
 from gateway.discovery.kubernetes_api import OBJECTS_MAX
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 from tests.fakes.engine import Tally
 from tests.fakes.lying_kubernetes import Answers, LyingKubernetes
 from tests.hostile.kubernetes_answers import HONEST, LIST_CASES, TRUTH, WATCH_CASES, ClusterCase, event, stream

@@ -20,8 +20,8 @@ import pytest_asyncio
 
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import GatewayId, PeerSpec
-from gateway.ground.values import Address
 from gateway.peers.exchange import patience
+from mesh.values import Address
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.raw_peer import SERVICE, RawPeer, serve_raw_peer, written
 from tests.hostile.peers import (

@@ -17,7 +17,7 @@ import yaml
 
 from gateway.app.gateway import GatewayHandle
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule
-from gateway.ground.control.vocabulary import ReplicaGrant, Snapshot, Taken
+from mesh.control.vocabulary import ReplicaGrant, Snapshot, Taken
 from tests.fakes.controller import FakeController, serve_fake_controller
 from tests.fakes.engine import FakeEngine
 from tests.hostile.replica_descriptions import DESCRIPTION_CASES, DescriptionCase, described

@@ -41,8 +41,6 @@ from gateway.core.vocabulary import (
 )
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
-from gateway.ground.clock import Clock
-from gateway.ground.pump import Step
 from gateway.http.admin import AdminSources, make_admin_app
 from gateway.http.app import Api, make_runner
 from gateway.http.settings import HttpSettings
@@ -52,6 +50,8 @@ from gateway.request.event_scanner import EventScanner
 from gateway.request.legs import RequestSummary
 from gateway.request.owner import OwnerContext
 from gateway.request.relay import RelaySettings
+from mesh.clock import Clock
+from mesh.pump import Step
 from tests.fakes.engine import (
     DONE,
     GOOD_ANSWER,

@@ -25,12 +25,12 @@ from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.oidc import ChoiceConfig, ClientIssuerConfig, OidcConfig, PlanConfig
 from gateway.config.places import ProcessSection
 from gateway.config.sections import AuditConfig, JournalConfig, StateConfig
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig, LogLevel
-from gateway.ground.logs import make_logger
-from gateway.ground.operators_config import OperatorIssuerConfig, OperatorsConfig, Role
 from gateway.security.keys import mint
 from gateway.security.tokens import Subjects
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig, LogLevel
+from mesh.logs import make_logger
+from mesh.operators_config import OperatorIssuerConfig, OperatorsConfig, Role
 from tests.fakes.engine import FakeEngine, answer
 from tests.fakes.issuer import FakeIssuer, ec_key, issuing
 from tests.support.core import MODEL, US

@@ -18,9 +18,9 @@ import yaml
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import JournalConfig, LimitsConfig
-from gateway.ground.config import LogFormat, LoggingConfig, LogLevel
-from gateway.ground.logs import make_logger
 from gateway.security.keys import mint
+from mesh.config import LogFormat, LoggingConfig, LogLevel
+from mesh.logs import make_logger
 from tests.fakes.engine import (
     DONE,
     GOOD_ANSWER,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from gateway.ground.clock import Clock
-from gateway.ground.tls import HttpTls
+from mesh.clock import Clock
+from mesh.tls import HttpTls
 from tests.support.certificates import Files, clients_leaf, new_ca
 from tests.support.listening import knock, listening, serving_http, until_dropped
 

@@ -16,9 +16,9 @@ from typing import Any
 import grpc.aio
 
 from gateway.core.vocabulary import GatewayId, ResidencyStamp
-from gateway.ground.clock import Clock
 from gateway.peers import codec
 from gateway.request.legs import OutboundRequest
+from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2_grpc
 from tests.fakes.engine import FakeEngine, hang
 from tests.support.core import EU, MODEL, TENANT, US, profile, rule

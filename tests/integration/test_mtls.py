@@ -28,14 +28,14 @@ from gateway.core.vocabulary import (
     GatewayId,
     Place,
 )
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
-from gateway.ground.tls import MeshTls
 from gateway.peers import codec
 from gateway.peers.exchange.grpc_internals import CallOver, writer_of
 from gateway.request.legs import OutboundRequest
 from gateway.security.development_ca import DevelopmentCa, Issued
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
+from mesh.tls import MeshTls
 from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, Exchange, FakeEngine, stream_until, token

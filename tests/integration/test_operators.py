@@ -20,11 +20,11 @@ from click.testing import CliRunner
 from controller.app import ControllerHandle, serve_controller
 from controller.ctl.commands import ctl
 from gateway.app.gateway import GatewayHandle, serve_gateway
-from gateway.ground.admin_client import TOKEN_VARIABLE
-from gateway.ground.admin_server import undeclared_routes
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
-from gateway.ground.operators_config import OperatorsConfig, OperatorTokenConfig, Role
+from mesh.admin_client import TOKEN_VARIABLE
+from mesh.admin_server import undeclared_routes
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
+from mesh.operators_config import OperatorsConfig, OperatorTokenConfig, Role
 from tests.support.controllers import read_file
 from tests.support.core import US
 from tests.support.gateways import region_config, write_policy

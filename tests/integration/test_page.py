@@ -22,10 +22,10 @@ from controller.app import serve_controller
 from gateway.app.gateway import GatewayHandle
 from gateway.config.sections import ControlConfig, GatewayConfig
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.control.vocabulary import ForwardsTo, GatewayLoad, Report
-from gateway.ground.operators_config import OperatorsConfig, OperatorTokenConfig, Role
-from gateway.ground.page.serving import add_page
-from gateway.ground.values import Address
+from mesh.control.vocabulary import ForwardsTo, GatewayLoad, Report
+from mesh.operators_config import OperatorsConfig, OperatorTokenConfig, Role
+from mesh.page.serving import add_page
+from mesh.values import Address
 from tests.fakes.attached import hello
 from tests.hostile.names_shown import NAME_CASES, NameCase
 from tests.support.browser import Page, chromium

@@ -20,10 +20,10 @@ from gateway.app.gateway import serve_gateway
 from gateway.config.content import ContentConfig
 from gateway.config.sections import GatewayConfig
 from gateway.core.config import PlacementPolicy
-from gateway.ground.clock import Clock
 from gateway.records.decisions import Explanation
 from gateway.security.keys_editing import add_key
 from loadgen.engine.fields import MEDIA_TOKENS
+from mesh.clock import Clock
 from tests.fakes.engine import DONE, GOOD_ANSWER, ROLE, STOP, USAGE, FakeEngine, answer, stream_until, token
 from tests.support.core import MODEL, US, under
 from tests.support.gateways import free_replicas, region_config, until, write_policy

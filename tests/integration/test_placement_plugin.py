@@ -18,10 +18,10 @@ import gateway.core.placement.policy
 from gateway.core.config import CoreConfig, PlacementConfig
 from gateway.core.events import ConfigApplied
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.pump import Step
-from gateway.ground.story import encode_header, encode_step
 from gateway.records.journal import new_header
 from gateway.request.driver import GatewayStep
+from mesh.pump import Step
+from mesh.story import encode_header, encode_step
 from tests.fakes.engine import FakeEngine
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import CHAT

@@ -19,7 +19,7 @@ import yaml
 from controller.app import ControllerHandle, serve_controller
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.core.vocabulary import ControlVersion, GatewayId, Jurisdiction, Place, PlaceRule, RegionName, ReplicaId
-from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot, Taken
+from mesh.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot, Taken
 from tests.fakes.attached import hello, replica_document
 from tests.fakes.controller import FakeController, serve_fake_controller
 from tests.fakes.engine import FakeEngine

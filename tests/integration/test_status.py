@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gateway.app.gateway import serve_gateway
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 from tests.fakes.engine import GOOD_STREAM, answer, stream_until
 from tests.support.core import EU, MODEL, US
 from tests.support.gateways import ask, counted, free_replicas, nightside, region_config, until, write_policy

@@ -24,10 +24,10 @@ import yaml
 from controller.app import serve_controller
 from gateway.app.hand_over import socket_path
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.clock import Clock
 from gateway.security.keys_editing import add_key
 from gateway.takeover.messages import VERSION, Hello, Refused
 from gateway.takeover.wire import connect_to
+from mesh.clock import Clock
 from tests.fakes.engine import GOOD_STREAM, Exchange, FakeEngine, answer, stream, stream_until
 from tests.support.certificates import Files, clients_leaf, new_ca, roots_of
 from tests.support.controllers import read_file

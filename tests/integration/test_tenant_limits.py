@@ -20,9 +20,9 @@ from gateway.core.features.limits.feature import limits_of
 from gateway.core.limits_config import LimitScope
 from gateway.core.sharing_config import TenantConfig
 from gateway.core.vocabulary import TenantName
-from gateway.ground.clock import Clock
 from gateway.records.decisions import Explanation
 from gateway.security.keys_editing import add_key, set_tenant_budget
+from mesh.clock import Clock
 from tests.fakes.engine import hang
 from tests.support.core import EU, US
 from tests.support.gateways import CHAT, until

@@ -15,8 +15,8 @@ import pytest
 
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig, StateConfig, UsageConfig
-from gateway.ground.clock import Clock
 from gateway.security.keys_editing import add_key, set_tenant_budget
+from mesh.clock import Clock
 from tests.fakes.engine import FakeEngine
 from tests.support.core import MODEL, US
 from tests.support.gateways import free_replicas, nightside, region_config, until, write_policy

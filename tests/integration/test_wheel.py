@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("gateway", "controller", "loadgen", "protos")
+PACKAGES = ("gateway", "controller", "loadgen", "mesh", "protos")
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from controller.ctl.commands import ctl
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.oidc import ChoiceConfig, ClientIssuerConfig, OidcConfig, PlanConfig
 from gateway.config.sections import StateConfig
-from gateway.ground.admin_client import TOKEN_VARIABLE
+from mesh.admin_client import TOKEN_VARIABLE
 from tests.fakes.engine import FakeEngine, answer
 from tests.fakes.issuer import RSA_KEY, SigningKey
 from tests.issuers.conftest import PROVIDER

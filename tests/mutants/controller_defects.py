@@ -19,8 +19,8 @@ from controller.core.health import GatewayHealth
 from controller.dns.route53.changes import Action, Change
 from gateway.core.residency import Verdict
 from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
-from gateway.ground.control.vocabulary import Snapshot
 from loadgen.simulator.attachments import Attachment, served
+from mesh.control.vocabulary import Snapshot
 from tests.mutants.seams import Mutant, Original
 
 MUTANTS: dict[str, Mutant] = {}

@@ -22,11 +22,6 @@ from gateway.core.vocabulary import (
     RequestId,
     TargetKind,
 )
-from gateway.ground.clock import Clock
-from gateway.ground.config import LoggingConfig
-from gateway.ground.logs import make_logger
-from gateway.ground.transport import Plaintext
-from gateway.ground.values import parse_address
 from gateway.peers.board import LoadBoard
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.link import PeerLink
@@ -36,6 +31,11 @@ from gateway.request.cache_salts import CacheSalts
 from gateway.request.driver import Driver
 from gateway.request.legs import Leg, LegFailure, LegHead, LegOpener, OutboundRequest, RanAt
 from gateway.request.owner import OwnerContext
+from mesh.clock import Clock
+from mesh.config import LoggingConfig
+from mesh.logs import make_logger
+from mesh.transport import Plaintext
+from mesh.values import parse_address
 from tests.support.core import EU, SECOND, US, no_leg_beside, peer_spec, policy, profile, replica_spec
 from tests.support.legs import Pouring
 from tests.support.links import peer_link

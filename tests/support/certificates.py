@@ -11,10 +11,10 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place
-from gateway.ground.clock import Clock
-from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
-from gateway.ground.identity import ControllerIdentity, MeshIdentity
 from gateway.security.development_ca import DevelopmentCa, Issued, validity
+from mesh.clock import Clock
+from mesh.config import ListenTlsConfig, MeshTlsConfig
+from mesh.identity import ControllerIdentity, MeshIdentity
 
 TRUST_DOMAIN = "mesh.test"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 
 
 class StillClock(Clock):

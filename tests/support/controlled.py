@@ -18,8 +18,8 @@ import aiohttp
 import yaml
 
 from gateway.core.vocabulary import Place
-from gateway.ground.clock import Clock
 from loadgen.names import NameAnswer, NameResolver
+from mesh.clock import Clock
 from tests.fakes.engine import GOOD_STREAM, FakeEngine
 from tests.support.controllers import QUICK, ControllerProcess, controller_file, controller_process
 from tests.support.core import AP, EU, MODEL, US

@@ -17,10 +17,10 @@ import yaml
 
 from controller.config import ControllerFile, read_controller_file
 from gateway.core.vocabulary import GatewayId, Place
-from gateway.ground.clock import Clock
-from gateway.ground.control.vocabulary import Hello
-from gateway.ground.tls import MeshTls
 from gateway.security.development_ca import DevelopmentCa
+from mesh.clock import Clock
+from mesh.control.vocabulary import Hello
+from mesh.tls import MeshTls
 from tests.fakes.attached import AttachedGateway, attached
 from tests.support.certificates import Files, controller_leaf, mesh_leaf, roots_of
 from tests.support.core import regions_document

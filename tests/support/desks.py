@@ -13,10 +13,10 @@ from controller.desk import Desk, Naming
 from controller.driver import Driver
 from controller.keeper import Keeper
 from controller.store.store import Contents, Holding, StoreError
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
-from gateway.ground.supervisor import Backoff
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
+from mesh.supervisor import Backoff
 from tests.support.clock import StillClock
 from tests.support.core import REGIONS
 

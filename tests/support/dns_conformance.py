@@ -24,8 +24,8 @@ from controller.dns.provider import (
     changes_between,
     published_as,
 )
-from gateway.ground.naming.tree import RecordTree
-from gateway.ground.values import Address
+from mesh.naming.tree import RecordTree
+from mesh.values import Address
 from tests.support.naming import AP, EU, EU_ADDRESSES, EVERYBODY, US, US_ADDRESS, query, tree, with_networks
 
 _KINDS = (dns.rdatatype.A, dns.rdatatype.AAAA)

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from gateway.core.vocabulary import ReplicaId
-from gateway.ground.clock import Clock
 from gateway.peers import codec
 from gateway.peers.exchange.batches import Outbox, Outgoing
 from gateway.peers.exchange.origin import OriginForward, OriginStream
 from gateway.request.legs import LegHead, RanAt
+from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.core import EU
 

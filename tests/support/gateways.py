@@ -22,7 +22,7 @@ from gateway.config.targets import Dialect, PeerConfig, ReplicaConfig
 from gateway.core.config import ResumeConfig
 from gateway.core.description import gauges_of
 from gateway.core.vocabulary import GatewayId, PeerSpec, Place, ReplicaId, ReplicaSpec
-from gateway.ground.values import Address
+from mesh.values import Address
 from tests.support.core import AP, EU, LAYERED, LOOPBACK_RANGES, MODEL, MS, SECOND, US, regions_document, under
 
 _Asked = aiohttp.client._RequestContextManager

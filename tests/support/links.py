@@ -6,9 +6,9 @@ import asyncio
 
 from gateway.config.sections import PeeringConfig
 from gateway.config.targets import PeerConfig
-from gateway.ground.clock import Clock
-from gateway.ground.transport import Plaintext, Transport
 from gateway.peers.link import PeerLink
+from mesh.clock import Clock
+from mesh.transport import Plaintext, Transport
 
 _DEFAULTS = PeeringConfig()
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 
 from aiohttp import web
 
-from gateway.ground.accepting import hear_of_all_accepted
+from mesh.accepting import hear_of_all_accepted
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]]
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gateway.ground.log_events import LogEvent
+from mesh.log_events import LogEvent
 
 _LEVELS = {
     "debug": "debug",

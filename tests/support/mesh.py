@@ -36,8 +36,8 @@ from gateway.core.vocabulary import (
     TargetKind,
     TenantName,
 )
-from gateway.ground.pump import Step
-from gateway.ground.story import encode_step
+from mesh.pump import Step
+from mesh.story import encode_step
 from tests.support.core import MODEL, MS, profile
 
 RTT_NS = 80 * MS

@@ -10,7 +10,7 @@ import dns.name
 import dns.rdatatype
 
 from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName
-from gateway.ground.naming.tree import Area, NameServer, RecordTree
+from mesh.naming.tree import Area, NameServer, RecordTree
 
 ZONE = dns.name.from_text("mesh.example.")
 NS1, NS2 = "ns1.mesh.example.", "ns2.elsewhere.example."

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 
-from gateway.ground.clock import Clock
 from gateway.security.development_ca import DevelopmentCa, Issued, validity
+from mesh.clock import Clock
 from tests.hostile.peer_certificates import CertificateCase, Signer, Usage
 from tests.support.certificates import mesh_leaf, new_ca
 from tests.support.core import EU

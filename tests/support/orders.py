@@ -20,7 +20,7 @@ from gateway.core.vocabulary import (
     peer_target,
     replica_target,
 )
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 from tests.support.core import EU, SECOND, TENANT, US, rule
 
 R1 = RequestId("r1")

@@ -26,13 +26,13 @@ from gateway.core.vocabulary import (
     RequestProfile,
     TargetKind,
 )
-from gateway.ground.clock import Clock
-from gateway.ground.pump import Step
 from gateway.request.answers import TokenUsage
 from gateway.request.driver import Driver, GatewayStep, GatewaySubscriptions
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
 from gateway.request.owner import OwnerContext, RequestOwner
 from gateway.request.relay import RelaySettings
+from mesh.clock import Clock
+from mesh.pump import Step
 from tests.fakes.engine import (
     GOOD_STREAM,
 )

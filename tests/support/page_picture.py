@@ -12,11 +12,11 @@ import click
 from rich.console import Console
 
 from gateway.core.config import OverflowMode
-from gateway.ground.clock import Clock
 from loadgen.demo.main import Demo, page_of
 from loadgen.demo.scenario import DemoScenario
 from loadgen.demo.story import MESH_RUN
 from loadgen.live_runner import LiveRunner
+from mesh.clock import Clock
 from tests.support.browser import Page, chromium
 from tests.support.served import in_thread
 

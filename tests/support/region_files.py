@@ -11,8 +11,8 @@ import yaml
 from gateway.config.reading import read_region_file
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
-from gateway.ground.environment import PROCESS_ENVIRONMENT
-from gateway.ground.faults import ConfigError
+from mesh.environment import PROCESS_ENVIRONMENT
+from mesh.faults import ConfigError
 
 SMALLEST = """\
 gateway: us-1

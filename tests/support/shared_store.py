@@ -18,7 +18,7 @@ from controller.store.store import (
     StoreUncertain,
     check_changes,
 )
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 
 
 @dataclass(frozen=True)

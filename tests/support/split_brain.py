@@ -30,9 +30,9 @@ from controller.store.store import (
 from gateway.app.precedence import Precedence
 from gateway.config.orders import OrdersRefused
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId
-from gateway.ground.clock import Clock
-from gateway.ground.control.vocabulary import ReplicaGrant, ReplicaOwner, Snapshot
-from gateway.ground.operators import Operators
+from mesh.clock import Clock
+from mesh.control.vocabulary import ReplicaGrant, ReplicaOwner, Snapshot
+from mesh.operators import Operators
 from tests.hostile.split_brain import SplitCase
 from tests.support.controllers import read_file
 from tests.support.core import EU, REGIONS, US

@@ -20,7 +20,7 @@ from controller.store.store import (
     StoreLost,
     StoreTaken,
 )
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 from tests.support.clock import StillClock
 
 Open = Callable[[], Awaitable[Store]]

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from gateway.ground.values import Address
+from mesh.values import Address
 from tests.hostile.event_streams import StormCase, Then
 
 _AT_ONCE = 50

@@ -8,12 +8,12 @@ from gateway.core.effects import EndRequest
 from gateway.core.requests import RequestRecord
 from gateway.core.residency import LoggingRule
 from gateway.core.vocabulary import GatewayId, RequestProfile, Target
-from gateway.ground.values import Address
 from gateway.request.engine_api import CHAT_PATH
 from gateway.request.legs import RequestSummary
 from gateway.request.trace_context import RequestTrace, SpanName
 from gateway.tracing.sampling import Kept
 from gateway.tracing.spans import FinishedRequest, Server, Span, spans_of
+from mesh.values import Address
 from tests.support.core import Desk, desk
 from tests.support.followed import Followed
 

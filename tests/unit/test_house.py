@@ -47,7 +47,7 @@ def test_no_file_names_a_place_on_one_machine() -> None:
 
 
 NAMED_FILE = re.compile(r"(?<![\w./{}*-])((?:[a-z_][\w.-]*/)*[\w-]+\.(?:py|md))\b")
-NAMED_MODULE = re.compile(r"`((?:gateway|controller|loadgen|protos)(?:\.[a-z_]\w*)+)`")
+NAMED_MODULE = re.compile(r"`((?:gateway|controller|loadgen|mesh(?!\.example)|protos)(?:\.[a-z_]\w*)+)`")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 
@@ -55,7 +55,7 @@ def telling_files() -> Iterator[Path]:
     """Pages and sources that name other files by their paths."""
     yield from ROOT.glob("*.md")
     yield from ROOT.glob("*.py")
-    for folder in ("docs", "policies", "gateway", "controller", "loadgen", "engine_plugins"):
+    for folder in ("docs", "policies", "gateway", "controller", "loadgen", "mesh", "engine_plugins"):
         yield from (path for path in (ROOT / folder).rglob("*.*") if path.suffix in {".md", ".py"})
 
 
@@ -155,10 +155,10 @@ def test_locks_name_no_index_and_hash_everything(lock: str) -> None:
 @pytest.mark.parametrize("program", ["gateway", "controller"])
 def test_groups_of_tasks_are_those_that_can_be_stopped(program: str) -> None:
     """asyncio.TaskGroup can forget that it was cancelled before Python 3.13, and servers are stopped at any moment:
-    only gateway/ground/task_group.py may use it.
+    only mesh/task_group.py may use it.
     """
     ours = {path for path in (ROOT / program).rglob("*.py") if "asyncio.TaskGroup" in path.read_text()}
-    assert ours <= {ROOT / "gateway/ground/task_group.py"}
+    assert ours <= {ROOT / "mesh/task_group.py"}
 
 
 def test_the_changelog_begins_with_this_version_and_is_short_about_it() -> None:
@@ -179,7 +179,7 @@ def test_the_image_is_built_without_being_told_what_on() -> None:
 def test_what_the_image_is_built_from_reaches_the_build() -> None:
     """The wheel's sources must be let in by .dockerignore: the build sees nothing else."""
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    assert {"gateway", "controller", "loadgen", "protos", "policies", "nightside.py", "setup.py"} <= let_in
+    assert {"gateway", "controller", "loadgen", "mesh", "protos", "policies", "nightside.py", "setup.py"} <= let_in
 
 
 def test_every_make_target_is_explained() -> None:
@@ -240,7 +240,7 @@ LAYER_BREAKS = [
 def tree_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("tree")
     shutil.copy(ROOT / "pyproject.toml", copy)
-    for package in ("gateway", "controller", "loadgen", "protos"):
+    for package in ("gateway", "controller", "loadgen", "mesh", "protos"):
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
     return copy
 

@@ -56,7 +56,19 @@ def test_what_is_typed_is_completed(typed: str, offered: set[str]) -> None:
 
 
 def test_help_loads_no_part_of_the_product() -> None:
-    heavy = ["gateway", "controller", "loadgen", "protos", "aiohttp", "grpc", "numpy", "pydantic", "rich", "uvloop"]
+    heavy = [
+        "gateway",
+        "controller",
+        "loadgen",
+        "mesh",
+        "protos",
+        "aiohttp",
+        "grpc",
+        "numpy",
+        "pydantic",
+        "rich",
+        "uvloop",
+    ]
     done = subprocess.run(
         [sys.executable, "-c", LOADED_BY_HELP, *heavy], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -19,8 +19,8 @@ from controller.dns.route53.changes import Change
 from controller.dns.route53.record_sets import RecordSet, as_api, from_api
 from controller.lease import Lease
 from gateway.core.value import value
-from gateway.ground.clock import Clock
-from gateway.ground.supervisor import Backoff
+from mesh.clock import Clock
+from mesh.supervisor import Backoff
 
 if TYPE_CHECKING:
     from types_boto3_route53.client import Route53Client

@@ -11,8 +11,8 @@ from typing import Any
 from controller.dns.config import HealthCheckConfig, HealthCheckKind
 from controller.dns.route53.api import HealthCheck, Route53Api
 from controller.dns.route53.record_sets import RecordSet
-from gateway.ground.clock import Clock
-from gateway.ground.naming.tree import RecordTree
+from mesh.clock import Clock
+from mesh.naming.tree import RecordTree
 
 _SECOND_NS = 1_000_000_000
 UNUSED_MAX_NS = 3600 * _SECOND_NS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controller.dns.config import Route53Config
-from gateway.ground.faults import ConfigError
+from mesh.faults import ConfigError
 
 if TYPE_CHECKING:
     from types_boto3_route53.client import Route53Client

@@ -24,8 +24,8 @@ from controller.dns.config import Route53Config
 from controller.dns.provider import Published
 from controller.dns.route53.record_sets import ELSEWHERE, NO_CLIENTS, Alias, Location, RecordSet, location_of
 from gateway.core.vocabulary import Jurisdiction, RegionName
-from gateway.ground.naming.tree import Area, RecordTree
-from gateway.ground.naming.zone import Zone, https_set, region_name, services
+from mesh.naming.tree import Area, RecordTree
+from mesh.naming.zone import Zone, https_set, region_name, services
 
 SETS_MAX = 100
 """Record sets of one name and kind that Route53 accepts."""

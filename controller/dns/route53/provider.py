@@ -20,9 +20,9 @@ from controller.dns.route53.layout import Layout
 from controller.dns.route53.record_sets import RecordSet
 from controller.lease import Lease
 from gateway.core.value import value
-from gateway.ground.clock import Clock
-from gateway.ground.naming.tree import RecordTree
-from gateway.ground.supervisor import Backoff
+from mesh.clock import Clock
+from mesh.naming.tree import RecordTree
+from mesh.supervisor import Backoff
 
 _SECOND_NS = 1_000_000_000
 _SYNC_POLLS = Backoff(_SECOND_NS, 8 * _SECOND_NS)

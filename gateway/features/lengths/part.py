@@ -16,8 +16,8 @@ from gateway.core.gateway_core import GatewayCore
 from gateway.features.lengths.metrics import MISROUTED, MOVES, PoolLevels, ThresholdLevels
 from gateway.features.lengths.token_budget import TokenBudgetKeeper
 from gateway.features.part import Host, Part
-from gateway.ground.series import Label
-from gateway.ground.supervisor import Supervisor, Tenure
+from mesh.series import Label
+from mesh.supervisor import Supervisor, Tenure
 
 
 class LengthsPart(Part):

@@ -15,8 +15,8 @@ from structlog.typing import FilteringBoundLogger
 from gateway.core.events import TokenBudgetSnapshot
 from gateway.core.features.lengths.token_budget import TokenBudget
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.state_files import StateFile, StateUnusable
-from gateway.ground.threads import finish_in_thread
+from mesh.state_files import StateFile, StateUnusable
+from mesh.threads import finish_in_thread
 
 _SECOND_NS = 1_000_000_000
 

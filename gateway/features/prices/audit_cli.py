@@ -11,9 +11,9 @@ from rich.text import Text
 
 from gateway.features.prices.audit import PricedRecord
 from gateway.features.prices.file import read_prices
-from gateway.ground.faults import ConfigError
 from gateway.records.audit import AuditLine, LostLines
 from gateway.records.audit_cli import DECODER, PLAIN_WIDTH, check_files, files_argument
+from mesh.faults import ConfigError
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

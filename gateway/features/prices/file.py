@@ -19,10 +19,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, St
 from gateway.core.features.prices.price_list import DAY_MINUTES, Hours, PriceList, Tariff
 from gateway.core.prices import MICROS, EgressPrice
 from gateway.core.vocabulary import PoolName, RegionName
-from gateway.ground.faults import ConfigError, Fault, FileError, KeyFaults
-from gateway.ground.settings import FileModel
-from gateway.ground.values import Count, Id
-from gateway.ground.yaml_file import faults_in, read_yaml
+from mesh.faults import ConfigError, Fault, FileError, KeyFaults
+from mesh.settings import FileModel
+from mesh.values import Count, Id
+from mesh.yaml_file import faults_in, read_yaml
 
 PRICES_BYTES_MAX = 256 * 2**10
 _REGIONS_MAX = 1024

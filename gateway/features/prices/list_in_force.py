@@ -18,9 +18,9 @@ from gateway.core.features.prices.price_list import PriceList
 from gateway.core.prices import Prices
 from gateway.features.prices.file import read_prices
 from gateway.features.prices.metrics import CONTROLLER, FILE, NOBODY
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
-from gateway.ground.reloader import ReloadRefused
+from mesh.clock import Clock
+from mesh.faults import ConfigError
+from mesh.reloader import ReloadRefused
 
 _SECOND_NS = 1_000_000_000
 _LOOK_S = 60.0

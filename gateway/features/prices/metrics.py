@@ -14,8 +14,8 @@ from gateway.core.effects import EndRequest
 from gateway.core.prices import MICROS, Prices
 from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import RequestProfile
-from gateway.ground.series import Tally
 from gateway.request.legs import RequestSummary
+from mesh.series import Tally
 
 NOBODY, FILE, CONTROLLER = "nobody", "file", "controller"
 SOURCES = (NOBODY, FILE, CONTROLLER)

@@ -17,10 +17,10 @@ from gateway.features.prices.audit_cli import price
 from gateway.features.prices.file import parse_prices, read_prices
 from gateway.features.prices.list_in_force import ListInForce
 from gateway.features.prices.metrics import SOURCES, MoneyTally, PriceLevels
-from gateway.ground.faults import ConfigError
-from gateway.ground.reloader import Reloader
-from gateway.ground.series import EVERY_SERIES, Label
-from gateway.ground.supervisor import Supervisor, Tenure
+from mesh.faults import ConfigError
+from mesh.reloader import Reloader
+from mesh.series import EVERY_SERIES, Label
+from mesh.supervisor import Supervisor, Tenure
 
 
 class PricesPart(Part):

@@ -10,7 +10,7 @@ from gateway.config.names import MODEL_NAME_LENGTH_MAX
 from gateway.core.features.scaling.vocabulary import WHOLE, PoolKey, PoolLoad, ScalingReport, Way
 from gateway.core.vocabulary import ModelName, PoolName, RegionName
 from gateway.features.scaling.config import CONCURRENCY_MAX, REPLICAS_MAX
-from gateway.ground.wire import MICROSECOND_NS, read_id, read_text, require, require_few
+from mesh.wire import MICROSECOND_NS, read_id, read_text, require, require_few
 from protos.mesh.v1 import peer_pb2 as pb
 
 POOLS_MAX = 64

@@ -12,9 +12,9 @@ from gateway.config.names import Model
 from gateway.core.features.scaling.vocabulary import Floor, PoolSettings, ScalingSettings
 from gateway.core.vocabulary import DEFAULT_POOL, ModelName, PoolName
 from gateway.features.section import FeatureSection, WrittenFile
-from gateway.ground.faults import Fault, KeyFaults
-from gateway.ground.settings import Section
-from gateway.ground.values import SECOND_NS, Id, WebUrl, is_this_machine_s, read_secret
+from mesh.faults import Fault, KeyFaults
+from mesh.settings import Section
+from mesh.values import SECOND_NS, Id, WebUrl, is_this_machine_s, read_secret
 
 _MAY_BE_ZERO = frozenset({"replicas", "replicas_min"})
 _TIME_OF_DAY = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")

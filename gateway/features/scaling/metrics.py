@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.core.features.scaling.vocabulary import WHOLE, Want
-from gateway.ground.series import Tally
+from mesh.series import Tally
 
 _LABELS = ("region", "model", "pool")
 

@@ -25,13 +25,13 @@ from gateway.features.part import Host, Part
 from gateway.features.scaling.codec import add_scaling, read_scaling
 from gateway.features.scaling.metrics import ScalingMetrics
 from gateway.features.scaling.webhook import Result, Webhook
-from gateway.ground.admin_server import as_json, needs
-from gateway.ground.control.vocabulary import Wanted
-from gateway.ground.operators_config import Role
-from gateway.ground.series import Label
-from gateway.ground.supervisor import Supervisor, Tenure
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.request.legs import RequestSummary
+from mesh.admin_server import as_json, needs
+from mesh.control.vocabulary import Wanted
+from mesh.operators_config import Role
+from mesh.series import Label
+from mesh.supervisor import Supervisor, Tenure
 from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000

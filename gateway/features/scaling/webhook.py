@@ -25,10 +25,10 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core.features.scaling.vocabulary import PoolKey, Want
 from gateway.features.scaling.config import WebhookConfig
-from gateway.ground.clock import Clock
-from gateway.ground.faults import KeyFaults
-from gateway.ground.supervisor import Backoff
-from gateway.ground.values import read_secret
+from mesh.clock import Clock
+from mesh.faults import KeyFaults
+from mesh.supervisor import Backoff
+from mesh.values import read_secret
 
 _SECOND_NS = 1_000_000_000
 _SECRET_PREFIX = "whsec_"  # noqa: S105 - what the specification begins secrets with

@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from gateway.ground.waiter import Waiter
-from gateway.ground.wire import WireError
+from mesh.waiter import Waiter
+from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 
 MESSAGE_BYTES_MAX = 1 << 20

@@ -18,15 +18,15 @@ from google.protobuf.message import DecodeError
 from gateway.config.sections import PeeringConfig
 from gateway.core.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import GatewayId, Outcome, RefusalReason
-from gateway.ground.task_group import TaskGroup
-from gateway.ground.transport import Claim
-from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.exchange.batches import UNASKED_BYTES_MAX, Outbox, Outgoing, read_message
 from gateway.peers.exchange.patience import CREDIT_MIN, WASTED_MAX, Patience
 from gateway.peers.reception import Reception
 from gateway.peers.room import PeerRoom, Place
 from gateway.request.legs import LegHead, RequestSummary, SinkGone
+from mesh.task_group import TaskGroup
+from mesh.transport import Claim
+from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 
 _SECOND_NS = 1_000_000_000

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from gateway.ground.clock import Clock
 from gateway.peers.exchange.called import CalledStream
 from gateway.peers.exchange.patience import Patience
+from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 STREAMS_EACH_MAX = 8

@@ -14,10 +14,10 @@ from typing import Any
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import LegResult
-from gateway.ground.clock import Clock
-from gateway.ground.supervisor import Backoff
 from gateway.peers.exchange.origin import OriginForward, OriginStream, Unserved
 from gateway.request.legs import LegFailure
+from mesh.clock import Clock
+from mesh.supervisor import Backoff
 
 _SECOND_NS = 1_000_000_000
 _STREAMS_PER_AGE = 2

@@ -16,10 +16,6 @@ import grpc
 import grpc.aio
 
 from gateway.core.vocabulary import LegResult, RefusalReason
-from gateway.ground.clock import Clock
-from gateway.ground.task_group import TaskGroup
-from gateway.ground.waiter import Waiter
-from gateway.ground.wire import WireError
 from gateway.peers.exchange.batches import (
     FRAMES_MAX,
     UNASKED_BYTES_MAX,
@@ -32,6 +28,10 @@ from gateway.peers.exchange.grpc_internals import CallOver, writer_of
 from gateway.peers.exchange.patience import CREDIT_MIN, WASTED_MAX, Patience
 from gateway.peers.words import Word, closed_without_a_word, failure_in
 from gateway.request.legs import LegFailure
+from mesh.clock import Clock
+from mesh.task_group import TaskGroup
+from mesh.waiter import Waiter
+from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 
 METHOD = "/nightside.mesh.v1.PeerService/Exchange"

@@ -29,7 +29,7 @@ def import_sources_only(*roots: Path) -> None:
 
 def main(kind: str) -> None:
     if kind == "plain":
-        import_sources_only(_ROOT / "gateway", _ROOT / "loadgen")
+        import_sources_only(_ROOT / "gateway", _ROOT / "loadgen", _ROOT / "mesh")
     from loadgen.bench.decode.ticks import Backlog  # noqa: PLC0415 - after the choice of sources above
 
     backlogs: dict[str, Backlog] = {}

@@ -25,7 +25,6 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from gateway.ground.clock import Clock
 from loadgen.bench.relay import page, wire
 from loadgen.bench.relay.client import WrongAnswer
 from loadgen.bench.relay.figures import DIRECT, Figure, Reading, as_document, with_added
@@ -69,6 +68,7 @@ from loadgen.bench.relay.relays import (
 from loadgen.demo.members import state_at
 from loadgen.demo.processes import log_tail
 from loadgen.interrupts import leaves
+from mesh.clock import Clock
 
 _LEVEL = 1.03
 """Ratio that counts as equal cost, given the spread of rounds on one machine."""

@@ -13,7 +13,7 @@ _ROOT = Path(__file__).parents[3]
 
 def main(kind: str, workers: int, rounds: int) -> None:
     if kind == "plain":
-        import_sources_only(_ROOT / "gateway", _ROOT / "loadgen")
+        import_sources_only(_ROOT / "gateway", _ROOT / "loadgen", _ROOT / "mesh")
     from loadgen.evaluation.eldr.decision_costs import decision_costs  # noqa: PLC0415 - after the choice above
 
     print(json.dumps(decision_costs(workers, rounds)))  # noqa: T201 - the parent reads it

@@ -23,12 +23,12 @@ from gateway.core.decode.predictor import Facts
 from gateway.core.decode.tier import DecodeTier
 from gateway.core.events import LegEnded
 from gateway.core.vocabulary import Connector, LegResult, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
-from gateway.ground.clock import Clock
-from gateway.ground.pump import Step
-from gateway.ground.story import encode_step
 from gateway.request.expert_counts import read_counts
 from loadgen.bench.relay.machine import is_core_compiled
 from loadgen.figures import Figures
+from mesh.clock import Clock
+from mesh.pump import Step
+from mesh.story import encode_step
 
 LAYERS, EXPERTS = 48, 128
 MASKED = 16

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from gateway.fit.eldr import EldrRules, EldrScores, fit_eldr
-from gateway.ground.clock import Clock
 from loadgen.evaluation.eldr.decision_costs import costs_by_core, journal_bytes
 from loadgen.evaluation.eldr.workloads import Sizes, Workload, costs_of, drawn_workloads, drifting
 from loadgen.evaluation.eldr.world import Drawn, Fleet, Play, play
 from loadgen.figures import Figures
 from loadgen.simulator.sweep import all_done
+from mesh.clock import Clock
 
 BALANCERS = ("random", "round_robin", "power_of_two", "join_shortest_queue")
 POLICIES = (*BALANCERS, "domain", "eldr")

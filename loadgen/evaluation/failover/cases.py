@@ -15,7 +15,6 @@ import yaml
 
 from gateway.core.config import OverflowMode
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
-from gateway.ground.clock import Clock
 from loadgen.demo.members import Member
 from loadgen.demo.mesh import Mesh, running_mesh
 from loadgen.demo.region_files import write_table
@@ -23,6 +22,7 @@ from loadgen.demo.scenario import DemoScenario, RegionScenario
 from loadgen.demo.watch import TTL_S, Cause, Death, Sightings, Watch
 from loadgen.evaluation.failover.clients import Asked, Clients
 from loadgen.names import NameResolver
+from mesh.clock import Clock
 
 _USERS = 3
 """Users in each region."""

@@ -11,8 +11,8 @@ import httpx2
 from openai import APIStatusError, AsyncOpenAI, OpenAIError
 
 from gateway.core.vocabulary import RegionName
-from gateway.ground.clock import Clock
 from loadgen.names import NameResolver
+from mesh.clock import Clock
 
 _ANSWER_TOKENS = 12
 _PAUSE_S = 0.02

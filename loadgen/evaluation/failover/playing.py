@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gateway.ground.clock import Clock
 from loadgen.bench import controller
 from loadgen.bench.relay.machine import describe_machine
 from loadgen.demo.processes import DemoFailure
@@ -14,6 +13,7 @@ from loadgen.evaluation.failover.cases import CASES, Case, Outcome, play
 from loadgen.evaluation.failover.page import page_of
 from loadgen.interrupts import leaves
 from loadgen.machine import read_cpu_times
+from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 

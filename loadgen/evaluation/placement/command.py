@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from gateway.ground.faults import ConfigError
 from loadgen.evaluation.cache import CellCache, code_version
 from loadgen.evaluation.experiments import all_cells
 from loadgen.evaluation.placement.held_out import EXPECTED
 from loadgen.evaluation.placement.page import page_of
 from loadgen.evaluation.placement.plan import evaluation
 from loadgen.evaluation.progress import played
+from mesh.faults import ConfigError
 
 _FOLDER = Path("docs/results")
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from gateway.ground.faults import ConfigError
 from loadgen.evaluation import numbers as of
 from loadgen.evaluation.cache import CellCache, code_version
 from loadgen.evaluation.experiments import Changes, Experiment
@@ -30,6 +29,7 @@ from loadgen.evaluation.progress import played
 from loadgen.figures import Figures
 from loadgen.settings import setting
 from loadgen.simulator.scenario import merged
+from mesh.faults import ConfigError
 
 Row = dict[str, Any]
 """One policy on one workload: names, medians of the seeds, and each seed's throughput and mean TTFT."""

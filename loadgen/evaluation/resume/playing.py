@@ -20,10 +20,10 @@ from typing import Any
 import aiohttp
 import yaml
 
-from gateway.ground.clock import Clock
 from loadgen.demo.processes import Child, DemoFailure, running_child
 from loadgen.demo.region_files import free_ports
 from loadgen.engine.tokens import Message, chat_prompt, continuation
+from mesh.clock import Clock
 
 MODEL = "llama"
 TOKENS = 60

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from gateway.ground.faults import ConfigError
 from loadgen.bench.relay.machine import describe_machine
 from loadgen.demo.processes import DemoFailure
 from loadgen.evaluation.succession.page import page_of
 from loadgen.evaluation.succession.playing import play
 from loadgen.machine import read_cpu_times
+from mesh.faults import ConfigError
 
 _FOLDER = Path("docs/results")
 

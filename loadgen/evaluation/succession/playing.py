@@ -19,8 +19,8 @@ import aiohttp
 import yaml
 
 from controller.config import read_controller_file
-from gateway.ground.clock import Clock
 from loadgen.demo.processes import DemoFailure
+from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
 _ENOUGH_S = 120.0

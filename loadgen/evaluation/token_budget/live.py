@@ -15,13 +15,13 @@ import aiohttp
 import yaml
 
 from gateway.core.vocabulary import ModelName
-from gateway.ground.clock import Clock
-from gateway.ground.task_group import TaskGroup
 from loadgen.demo.members import until_ready
 from loadgen.demo.processes import running_child
 from loadgen.demo.region_files import LOOPBACK, free_ports
 from loadgen.live_client import Answer, AnswerFailure, Dialect, exchange
 from loadgen.workload import Message
+from mesh.clock import Clock
+from mesh.task_group import TaskGroup
 
 MODEL = ModelName("llama-3-70b")
 PRESET = "token-budget-a100"

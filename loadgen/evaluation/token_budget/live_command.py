@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from gateway.ground.faults import ConfigError
 from loadgen.bench.relay.machine import describe_machine
 from loadgen.demo.processes import DemoFailure
 from loadgen.evaluation.token_budget import live
@@ -18,6 +17,7 @@ from loadgen.evaluation.token_budget.live import Seen, at, middle
 from loadgen.interrupts import leaves
 from loadgen.machine import read_cpu_times
 from loadgen.pages.markdown import NOTHING, table
+from mesh.faults import ConfigError
 
 NAME = "token-budget-live.md"
 _FOLDER = Path("docs/results")

@@ -21,8 +21,8 @@ from controller.journal import read_journal
 from controller.store.sqlite import SqliteStore
 from controller.store.store import StoreUnavailable
 from gateway.core.vocabulary import ControlVersion, GatewayId, ReplicaId
-from gateway.ground.clock import Clock
-from gateway.ground.control.vocabulary import PeerHeard, Rejected
+from mesh.clock import Clock
+from mesh.control.vocabulary import PeerHeard, Rejected
 from tests.fakes.attached import AttachedGateway, attached, hello
 from tests.support.background import in_background
 from tests.support.certificates import new_ca

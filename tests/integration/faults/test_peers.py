@@ -20,10 +20,10 @@ from gateway.config.targets import PeerConfig
 from gateway.core.config import CoreConfig
 from gateway.core.description import gauges_of
 from gateway.core.vocabulary import GatewayId, Jurisdiction, LoadReport, ModelName, Place, RegionName, ReplicaId
-from gateway.ground.values import Address
 from gateway.peers import codec
 from gateway.request.legs import RanAt
 from loadgen.wan import Wan
+from mesh.values import Address
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, hang, stream_until, token
 from tests.fakes.liar import (

@@ -26,7 +26,6 @@ import pytest
 from gateway.core import effects, events, vocabulary
 from gateway.core.prefix_index import _NODE_BYTES, _Node
 from gateway.core.requests import AttemptState, LegState, RequestRecord, RequestState
-from gateway.ground.pump import TAIL_STEPS_DEFAULT, Step
 from gateway.http.sink import HttpSink
 from gateway.peers.client import PeerLeg
 from gateway.peers.server import ForwardSink
@@ -34,6 +33,7 @@ from gateway.request.event_scanner import EventScanner
 from gateway.request.mailbox import Mailbox
 from gateway.request.owner import RequestOwner
 from gateway.request.relay import Relay
+from mesh.pump import TAIL_STEPS_DEFAULT, Step
 from tests.fakes.engine import (
     GOOD_ANSWER,
     GOOD_STREAM,

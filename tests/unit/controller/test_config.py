@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from controller.config import read_controller_file
-from gateway.ground.faults import ConfigError
-from gateway.ground.naming.tree import NameServer
+from mesh.faults import ConfigError
+from mesh.naming.tree import NameServer
 from tests.support.controllers import controller_file
 
 EXAMPLE = Path(__file__).parents[3] / "docs/examples/every_controller_key.yaml"

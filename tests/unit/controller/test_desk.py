@@ -12,7 +12,7 @@ from controller.desk import Desk, Naming
 from controller.orders import FreezeAll, MoveReplicas, SetPolicy, changes_of
 from controller.store.store import StoreUnavailable, StoreUnusable
 from gateway.core.vocabulary import GatewayId, Place, PlaceRule, RegionName, ReplicaId
-from gateway.ground.naming.tree import NameServer, RecordTree
+from mesh.naming.tree import NameServer, RecordTree
 from tests.fakes.attached import hello
 from tests.support.clock import StillClock
 from tests.support.core import EU, US, policy, rule

@@ -13,9 +13,9 @@ from controller.driver import ControllerStep, Driver
 from controller.journal import FORMAT, Journal, new_header, read_journal, replay
 from gateway.core.residency import TenantPolicy
 from gateway.core.vocabulary import GatewayId, Jurisdiction, ReplicaId, TenantName
-from gateway.ground.journal import JournalSettings, JournalUnreadable
-from gateway.ground.pump import Step
-from gateway.ground.story import encode_header, encode_step
+from mesh.journal import JournalSettings, JournalUnreadable
+from mesh.pump import Step
+from mesh.story import encode_header, encode_step
 from tests.support.clock import StillClock
 from tests.support.controller import EU, SECOND, US, Told, mesh, policy
 from tests.support.core import rule

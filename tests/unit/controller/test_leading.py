@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from controller.store.store import Store
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 from tests.hostile.split_brain import SPLIT_CASES, SplitCase
 from tests.support.shared_store import SharedMemory, SharedStore
 from tests.support.split_brain import staged

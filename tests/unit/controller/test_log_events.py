@@ -9,9 +9,9 @@ import pytest
 
 from controller.log_events import CONTROLLER
 from controller.log_events import EVENTS as OF_CONTROLLERS
-from gateway.ground.gateway_log_events import EVENTS as OF_GATEWAYS
-from gateway.ground.gateway_log_events import GATEWAY
-from gateway.ground.log_events import SHARED, LogEvent
+from mesh.gateway_log_events import EVENTS as OF_GATEWAYS
+from mesh.gateway_log_events import GATEWAY
+from mesh.log_events import SHARED, LogEvent
 from tests.support.log_calls import LogCall, faults_of, log_calls
 
 ROOT = Path(__file__).parents[3]

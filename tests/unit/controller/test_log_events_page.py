@@ -27,7 +27,7 @@ def test_other_commands_do_not_load_the_gateway_s_events() -> None:
     script = "import sys, controller.commands; print(*sys.modules, sep=chr(10))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert "controller.log_events" in loaded
-    assert "gateway.ground.gateway_log_events" not in loaded
+    assert "mesh.gateway_log_events" not in loaded
 
 
 def test_the_command_prints_or_writes_the_page(tmp_path: Path) -> None:

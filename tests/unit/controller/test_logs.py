@@ -21,7 +21,7 @@ from controller.log_events import CONTROLLER
 from controller.logs import TELLINGS, CoreLog, Recent, Telling
 from gateway.core.residency import closed_policy
 from gateway.core.vocabulary import GatewayId, ReplicaId
-from gateway.ground.naming.tree import Area, RecordTree
+from mesh.naming.tree import Area, RecordTree
 from tests.support.clock import StillClock
 from tests.support.core import US, policy
 from tests.support.log_calls import registered_fields

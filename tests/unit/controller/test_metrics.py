@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from controller.metrics import Metrics
-from gateway.ground.control.vocabulary import Hello
+from mesh.control.vocabulary import Hello
 from tests.fakes.attached import hello
 from tests.support.core import EU, US
 from tests.support.desks import MemoryStore, running_desk

@@ -7,7 +7,7 @@ from controller import orders
 from controller.orders import Order, OrderRefused, changes_of, export_of, role_needed
 from controller.registry import Registry, registry_of
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
-from gateway.ground.operators_config import Role
+from mesh.operators_config import Role
 from tests.fakes.attached import hello, replica_document
 from tests.support.core import AP, EU, REGIONS, US, policy
 

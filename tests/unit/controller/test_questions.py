@@ -9,8 +9,8 @@ import pytest
 from controller.links import Link, Links
 from controller.questions import OPEN_MAX, LatestDecisions, Questions, TooManyQuestions
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.control.vocabulary import Answer
-from gateway.ground.page.shown import DecisionShown, SideShown
+from mesh.control.vocabulary import Answer
+from mesh.page.shown import DecisionShown, SideShown
 from tests.fakes.attached import hello
 from tests.support.clock import StillClock
 from tests.support.core import EU, US

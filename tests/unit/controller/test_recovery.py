@@ -12,8 +12,8 @@ from controller.core.effects import StartRecovery
 from controller.lease import Lease
 from controller.recovery import Recovery
 from gateway.core.vocabulary import GatewayId, RegionName
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 from tests.support.clock import StillClock
 from tests.support.gateways import until
 

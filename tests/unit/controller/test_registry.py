@@ -11,7 +11,7 @@ from controller.registry import AnnouncementRefused, DocumentFault, PlaceRefused
 from controller.store.store import StoreUnusable
 from gateway.core.regions import KnownRegion, RegionTable
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, ReplicaId
-from gateway.ground.control.vocabulary import Hello
+from mesh.control.vocabulary import Hello
 from tests.fakes.attached import hello, replica_document
 from tests.support.core import AP, EU, REGIONS, US, policy, table
 

@@ -8,8 +8,8 @@ from controller.snapshots import snapshot_for
 from controller.views import View
 from gateway.core.residency import ResidencyPolicy, closed_policy
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId
-from gateway.ground.control.codec import read_from_controller, said_by_controller
-from gateway.ground.control.vocabulary import NOBODY, ReplicaOwner
+from mesh.control.codec import read_from_controller, said_by_controller
+from mesh.control.vocabulary import NOBODY, ReplicaOwner
 from tests.fakes.attached import hello
 from tests.support.core import AP, EU, REGIONS, US, policy, rule
 

@@ -9,9 +9,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from controller.standby import Standby, StandbyEnded, make_standby_app
 from controller.store.store import StoreTaken, StoreUnavailable
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
-from gateway.ground.operators import Operators
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
+from mesh.operators import Operators
 from tests.support.desks import LOG
 
 

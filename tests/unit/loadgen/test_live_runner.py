@@ -13,12 +13,12 @@ import pytest
 from aiohttp import web
 
 from gateway.core.vocabulary import ModelName, RegionName
-from gateway.ground.clock import Clock
 from loadgen.live_client import Dialect
 from loadgen.live_runner import ClientGroup, ClosedLoop, LiveRunner, LoadPlan, OpenLoop
 from loadgen.report import RequestRecord
 from loadgen.vocabulary import Api, RequestEnd
 from loadgen.workload import MultiTurnWorkload, Program, Spread, Step, WorkloadConfig
+from mesh.clock import Clock
 from tests.support.listening import serving_http
 
 US = RegionName("us-east-1")

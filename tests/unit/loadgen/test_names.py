@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 import structlog
 
-from gateway.ground.clock import Clock
-from gateway.ground.naming.service import NameService
-from gateway.ground.values import Address
 from loadgen.names import NameResolver
+from mesh.clock import Clock
+from mesh.naming.service import NameService
+from mesh.values import Address
 from tests.support.naming import EVERYBODY, US_ADDRESS, tree
 
 NAME = "mesh.example."

@@ -13,8 +13,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
 from loadgen.bench.relay.machine import describe_machine
 from loadgen.bench.relay.relays import RIVALS, version_of, why_missing
 from loadgen.evaluation.placement.live.cases import Case, cases
@@ -24,6 +22,8 @@ from loadgen.evaluation.placement.live.systems import LiveSystem, systems
 from loadgen.figures import Figures
 from loadgen.interrupts import EXIT_INTERRUPTED, ends_by_signal
 from loadgen.settings import setting
+from mesh.clock import Clock
+from mesh.faults import ConfigError
 
 _FOLDER = Path("docs/results")
 _PAGE = "placement_live.md"

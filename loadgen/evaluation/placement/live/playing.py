@@ -15,8 +15,6 @@ import aiohttp
 from rich.console import Console
 
 from gateway.core.vocabulary import ModelName, RegionName
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
 from loadgen.demo.processes import DemoFailure
 from loadgen.evaluation.placement.live.cases import Case
 from loadgen.evaluation.placement.live.systems import Answering, Fleet, LiveSystem
@@ -31,6 +29,8 @@ from loadgen.load.screen import Screen
 from loadgen.machine import CpuSampler
 from loadgen.simulator.scenario import Scenario
 from loadgen.workload import Message
+from mesh.clock import Clock
+from mesh.faults import ConfigError
 
 _IN_FLIGHT_MAX = 1_000
 _ANSWERS_S = 30.0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from controller.ctl.parameters import check_parameters
-from gateway.ground.faults import FileError
+from mesh.faults import FileError
 
 FILE = Path("parameters.yaml")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from controller.ctl.replicas import check_replica
-from gateway.ground.faults import FileError
+from mesh.faults import FileError
 
 FILE = Path("replica.yaml")
 WHOLE = {"id": "r", "url": "http://10.0.0.7:8000", "models": ["m"], "dialect": "sglang"}

@@ -7,12 +7,12 @@ import pytest
 
 from controller.dns.embedded import EmbeddedDns
 from controller.dns.provider import Changes, DnsProvider, Published
-from gateway.ground.clock import Clock
-from gateway.ground.config import LoggingConfig
-from gateway.ground.logs import make_logger
-from gateway.ground.naming.service import NameService
-from gateway.ground.naming.tree import RecordTree
-from gateway.ground.values import Address
+from mesh.clock import Clock
+from mesh.config import LoggingConfig
+from mesh.logs import make_logger
+from mesh.naming.service import NameService
+from mesh.naming.tree import RecordTree
+from mesh.values import Address
 from tests.support.dns_conformance import DnsConformance
 
 

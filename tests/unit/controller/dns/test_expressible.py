@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from controller.config import read_controller_file
-from gateway.ground.faults import ConfigError
+from mesh.faults import ConfigError
 from tests.support.controllers import controller_file
 
 ROUTE53: dict[str, Any] = {"provider": "route53", "route53": {"hosted_zone": "Z0123456789ABC"}}

@@ -6,7 +6,7 @@ import pytest
 
 from controller.dns.provider import Changes, changes_between
 from gateway.core.vocabulary import RegionName
-from gateway.ground.naming.tree import RecordTree
+from mesh.naming.tree import RecordTree
 from tests.support.naming import AP, EU, US, tree, with_networks
 
 NOBODY: frozenset[RegionName] = frozenset()

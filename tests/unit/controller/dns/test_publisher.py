@@ -14,11 +14,11 @@ from controller.dns.provider import (
     changes_between,
 )
 from controller.dns.publisher import Publisher
-from gateway.ground.clock import Clock
-from gateway.ground.config import LoggingConfig
-from gateway.ground.logs import make_logger
-from gateway.ground.naming.tree import RecordTree
-from gateway.ground.supervisor import Backoff
+from mesh.clock import Clock
+from mesh.config import LoggingConfig
+from mesh.logs import make_logger
+from mesh.naming.tree import RecordTree
+from mesh.supervisor import Backoff
 from tests.support.naming import US, tree
 
 AT_ONCE = Backoff(1, 1)

@@ -9,8 +9,8 @@ from controller.dns.publishing import provider_of
 from controller.dns.rfc2136 import Rfc2136Dns
 from controller.dns.route53.provider import Route53Dns
 from controller.lease import Lease
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
+from mesh.clock import Clock
+from mesh.faults import ConfigError
 from tests.support.controllers import read_file
 
 NAMING = {"zone": "mesh.example"}

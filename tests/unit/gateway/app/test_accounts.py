@@ -11,13 +11,13 @@ from gateway.app import accounts
 from gateway.app.accounts import UsageKeeper
 from gateway.config.sections import UsageConfig
 from gateway.core.vocabulary import GatewayId, TenantName
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
 from gateway.records.others_usage import BudgetName
 from gateway.records.usage_book import Rows, Used
 from gateway.records.usage_store import UsageStore
 from gateway.request.callers import KeyId
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 
 ACME = TenantName("acme")
 

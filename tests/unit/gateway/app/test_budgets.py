@@ -8,14 +8,14 @@ import pytest
 from gateway.app.budgets import Budgets
 from gateway.core.residency import TenantPolicy
 from gateway.core.vocabulary import GatewayId, Place, TenantName
-from gateway.ground.clock import Clock
-from gateway.ground.wire import WireError
 from gateway.peers.codec import read_budget_uses
 from gateway.records.others_usage import NOTHING, BudgetUse
 from gateway.records.usage_book import UsageBook, Used
 from gateway.request.callers import KeyId
 from gateway.security.keyring import Keyring
 from gateway.security.keys_editing import add_key, change_key, set_tenant_budget
+from mesh.clock import Clock
+from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.hostile.tenants_told import BUDGET_CASES, BudgetCase
 from tests.support.core import AP, EU, US, policy, rule

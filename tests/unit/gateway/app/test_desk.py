@@ -11,10 +11,10 @@ from gateway.app.desk import Desk
 from gateway.core.effects import EndRequest
 from gateway.core.events import TimePassed
 from gateway.core.vocabulary import Outcome, RequestId
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
 from gateway.request.legs import RequestSummary
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 from tests.support.core import US, profile
 from tests.support.gateways import region_config, write_policy
 

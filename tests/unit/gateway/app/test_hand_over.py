@@ -9,9 +9,9 @@ import pytest
 
 from gateway.app.hand_over import Estate
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
-from gateway.ground.values import Address
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
+from mesh.values import Address
 
 
 class Parts:

@@ -11,9 +11,9 @@ from gateway.config.region_file import RegionFile
 from gateway.config.sections import AuditConfig, GatewayConfig, LimitsConfig, ListenConfig, PeeringConfig
 from gateway.config.tracing import TracingConfig
 from gateway.core.config import PlacementConfig, PlacementPolicy
-from gateway.ground.allocator import describe_allocator
-from gateway.ground.config import DnsConfig, ListenTlsConfig
-from gateway.ground.values import MEBIBYTE
+from mesh.allocator import describe_allocator
+from mesh.config import DnsConfig, ListenTlsConfig
+from mesh.values import MEBIBYTE
 from tests.support.core import EU, LAYERED, US, under
 from tests.support.gateways import ANY_PORT, knowing, region_config
 from tests.support.region_files import PEER, SMALLEST, region_at

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.app.metrics_page import Rule, alerts_on, markdown, names_in, rules_in, sample_names
-from gateway.ground.series import Described
+from mesh.series import Described
 
 REQUESTS = Described("nightside_requests_total", "counter", ("model", "outcome"), "Requests by how they ended.")
 WAIT = Described("nightside_queue_wait_seconds", "histogram", (), "From arrival to placement.")

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from gateway.app.commands import cli
 from gateway.app.open_files import TOLD_MAX, warn_of_open_files
 from gateway.config.sections import AuditConfig, GatewayConfig, JournalConfig, StateConfig
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 from tests.support.core import US
 from tests.support.gateways import region_config, write_policy
 from tests.support.region_files import SMALLEST, load_config, region_at

@@ -15,7 +15,7 @@ from gateway.app.precedence import Precedence
 from gateway.config.orders import Orders, OrdersRefused
 from gateway.config.sections import GatewayConfig
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId
-from gateway.ground.control.vocabulary import (
+from mesh.control.vocabulary import (
     NOBODY,
     Ownership,
     PeerGrant,
@@ -23,7 +23,7 @@ from gateway.ground.control.vocabulary import (
     ReplicaOwner,
     Snapshot,
 )
-from gateway.ground.faults import ConfigError
+from mesh.faults import ConfigError
 from tests.support.core import EU, REGIONS, US
 from tests.support.gateways import region_config
 

@@ -14,11 +14,11 @@ from gateway.core.decode.predictors.arrays import PredictorKind
 from gateway.core.decode.predictors.history import Ended, Snapshot
 from gateway.core.events import AssignmentApplied
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
-from gateway.ground.supervisor import Supervisor, Tenure
 from gateway.state.predictor_files import read_history, write_history
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
+from mesh.supervisor import Supervisor, Tenure
 from tests.support.core import US, profile
 from tests.support.disaggregated import POOL, workers
 from tests.support.gateways import region_config, until, write_policy

@@ -18,13 +18,13 @@ from gateway.config.reading import read_region_file
 from gateway.config.sections import GatewayConfig, LimitsConfig
 from gateway.core.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.faults import ConfigError
-from gateway.ground.logs import make_logger
-from gateway.ground.reloader import Reloader, ReloadRefused
 from gateway.security.keyring import Keyring
 from gateway.security.keys import mint
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig
+from mesh.faults import ConfigError
+from mesh.logs import make_logger
+from mesh.reloader import Reloader, ReloadRefused
 from tests.fakes.engine import Tally
 from tests.hostile.files import FILE_CASES, SECRET, TOO_LARGE, FileCase
 from tests.support.background import in_background

@@ -5,8 +5,8 @@ import json
 
 from gateway.app.stray_hosts import StrayHosts
 from gateway.core.vocabulary import GatewayId, ReplicaId, replica_target
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 
 ONE, TWO = replica_target(ReplicaId("p")), replica_target(ReplicaId("q"))
 

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
-from gateway.ground.config import ListenTlsConfig, MeshTlsConfig
-from gateway.ground.values import (
+from mesh.config import ListenTlsConfig, MeshTlsConfig
+from mesh.values import (
     Address,
 )
 from tests.support.region_files import CERTIFIED, PEER, PROTECTED, SMALLEST, load_config, region_at, region_faults

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.ground.faults import FileError
+from mesh.faults import FileError
 from tests.support.region_files import SMALLEST, load_config, region_at
 
 ISSUER = {

@@ -26,8 +26,8 @@ from gateway.core.vocabulary import (
     ReplicaId,
     ReplicaRole,
 )
-from gateway.ground.config import MeshTlsConfig
-from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
+from mesh.config import MeshTlsConfig
+from mesh.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
 from tests.support.core import AP, EU, REGIONS, US, table
 from tests.support.region_files import load_config
 

@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from gateway.config.reading import read_named_files, read_region_file
-from gateway.ground.config import LogFormat, LogLevel
-from gateway.ground.faults import ConfigError
 from gateway.policy.file import load_policy_or_closed
+from mesh.config import LogFormat, LogLevel
+from mesh.faults import ConfigError
 from tests.support.region_files import SMALLEST, load_config, region_at, region_faults
 
 

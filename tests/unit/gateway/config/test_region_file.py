@@ -11,7 +11,7 @@ from gateway.config.reading import read_region_file
 from gateway.config.targets import Dialect, KubernetesApi, KubernetesKind
 from gateway.core.config import CoreConfig, PlacementPolicy
 from gateway.core.vocabulary import Jurisdiction, Place, RegionName
-from gateway.ground.values import (
+from mesh.values import (
     Address,
 )
 from tests.support.region_files import SMALLEST, load_config, region_at, region_faults

@@ -7,8 +7,8 @@ import pytest
 
 from gateway.config import tracing
 from gateway.config.tracing import CollectorTlsConfig, Protocol, TailConfig, TracingConfig, tracing_faults
-from gateway.ground.faults import ConfigError
-from gateway.ground.values import Address
+from mesh.faults import ConfigError
+from mesh.values import Address
 from tests.support.core import US
 from tests.support.gateways import region_document
 from tests.support.region_files import read_document

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from gateway.config.sections import ControlConfig, GatewayConfig
 from gateway.control.announcing import announcement_of
-from gateway.ground.config import ListenTlsConfig
-from gateway.ground.control.vocabulary import Announcement
-from gateway.ground.values import Address
+from mesh.config import ListenTlsConfig
+from mesh.control.vocabulary import Announcement
+from mesh.values import Address
 from tests.support.core import US
 from tests.support.gateways import region_config
 

@@ -20,9 +20,9 @@ from structlog.testing import CapturingLogger
 from gateway.config.sections import ControlConfig
 from gateway.control.attachment import Attachment
 from gateway.core.vocabulary import ControlVersion, GatewayId
-from gateway.ground.clock import Clock
-from gateway.ground.control import codec
-from gateway.ground.control.vocabulary import (
+from mesh.clock import Clock
+from mesh.control import codec
+from mesh.control.vocabulary import (
     Alive,
     Answer,
     FromController,
@@ -35,9 +35,9 @@ from gateway.ground.control.vocabulary import (
     Snapshot,
     Taken,
 )
-from gateway.ground.faults import ConfigError
-from gateway.ground.transport import Plaintext
-from gateway.ground.values import Address
+from mesh.faults import ConfigError
+from mesh.transport import Plaintext
+from mesh.values import Address
 from protos.mesh.v1 import control_pb2 as pb
 from tests.fakes.attached import hello
 from tests.support.core import MS, SECOND, US

@@ -9,12 +9,12 @@ import pytest
 from gateway.control.keeping import Kept, SnapshotKeeper, snapshot_file
 from gateway.core.residency import ResidencyPolicy, TenantPolicy
 from gateway.core.vocabulary import ControlVersion, GatewayId, PlaceRule, ReplicaId, TenantName
-from gateway.ground.clock import Clock
-from gateway.ground.config import LoggingConfig
-from gateway.ground.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
-from gateway.ground.logs import make_logger
-from gateway.ground.naming.tree import Area, RecordTree
-from gateway.ground.state_files import StateFile
+from mesh.clock import Clock
+from mesh.config import LoggingConfig
+from mesh.control.vocabulary import PeerGrant, ReplicaGrant, ReplicaOwner, Snapshot
+from mesh.logs import make_logger
+from mesh.naming.tree import Area, RecordTree
+from mesh.state_files import StateFile
 from tests.support.core import EU, US
 from tests.support.gateways import until
 

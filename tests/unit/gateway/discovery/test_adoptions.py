@@ -6,7 +6,7 @@ from gateway.config.sections import ControlConfig
 from gateway.config.targets import Dialect, ReplicaConfig
 from gateway.core.vocabulary import ReplicaId
 from gateway.discovery.adoptions import Adoptions
-from gateway.ground.clock import Clock
+from mesh.clock import Clock
 from tests.fakes.engine import Tally
 from tests.support.background import in_background
 from tests.support.clock import StillClock

@@ -15,8 +15,8 @@ from gateway.config.targets import Dialect, DnsRecord, DnsReplicasConfig, Engine
 from gateway.core.vocabulary import GatewayId, ReplicaRole
 from gateway.discovery.dns import DnsSource, replicas_at
 from gateway.discovery.templates import Location
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 from tests.fakes.dns import FakeDns
 from tests.fakes.engine import Tally
 from tests.support.background import in_background

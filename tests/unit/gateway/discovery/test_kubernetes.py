@@ -22,8 +22,8 @@ from gateway.config.targets import (
 from gateway.core.vocabulary import GatewayId
 from gateway.discovery import kubernetes
 from gateway.discovery.kubernetes import KubernetesSource
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 from tests.fakes.engine import Tally
 from tests.fakes.kubernetes import FakeKubernetes, endpoint_slice, pod
 from tests.support.background import in_background

@@ -20,8 +20,8 @@ from gateway.core.vocabulary import (
 )
 from gateway.engines.client import ClientSettings, EngineClient, _result_of
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
-from gateway.ground.clock import Clock
 from gateway.request.legs import CacheSalt, Headers, Leg, LegFailure, OutboundRequest
+from mesh.clock import Clock
 from tests.fakes import engine as fakes
 from tests.fakes.engine import Exchange, FakeEngine
 from tests.support.core import SECOND, US, profile

@@ -6,8 +6,8 @@ from gateway.config.targets import Dialect
 from gateway.core.vocabulary import ReplicaId
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.loops import EngineLoops, LookBudget
-from gateway.ground.clock import Clock
-from gateway.ground.supervisor import Backoff
+from mesh.clock import Clock
+from mesh.supervisor import Backoff
 from tests.fakes.engine import Tally
 from tests.support.clock import StillClock
 from tests.support.core import US

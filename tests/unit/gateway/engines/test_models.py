@@ -12,9 +12,9 @@ from gateway.core.vocabulary import GatewayId, ModelName, ReplicaId
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.exposition import BadProbe
 from gateway.engines.models import ModelWatcher, checked_models
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 from tests.fakes.engine import Tally
 from tests.fakes.engine_pages import Page, PagesEngine, model_list
 from tests.support.background import in_background

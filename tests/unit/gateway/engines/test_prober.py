@@ -14,8 +14,8 @@ from gateway.core.events import ReplicasObserved
 from gateway.core.vocabulary import ReplicaId, ReplicaObservation
 from gateway.engines.endpoints import Engine, ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.prober import Prober, next_beat_ns, wait_s
-from gateway.ground.clock import Clock
-from gateway.ground.supervisor import Backoff
+from mesh.clock import Clock
+from mesh.supervisor import Backoff
 from tests.fakes.engine import Exchange, FakeEngine, Tally, answer, hang, metrics_page
 from tests.fakes.engine_pages import PagesEngine, vllm_page
 from tests.support.background import in_background

@@ -10,7 +10,7 @@ from gateway.config.targets import Dialect, EngineTlsConfig
 from gateway.engines.endpoints import Engine
 from gateway.engines.probe import get_page, probe_connections
 from gateway.engines.tls import TlsContexts
-from gateway.ground.faults import ConfigError
+from mesh.faults import ConfigError
 from tests.fakes.engine_pages import PagesEngine, server_context, vllm_page
 from tests.support.certificates import Files, clients_leaf, mesh_leaf, new_ca, roots_of
 from tests.support.core import US

@@ -11,9 +11,9 @@ from gateway.core.vocabulary import ReplicaId, replica_target
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
 from gateway.engines.tokenizing import TokenizerLacks, in_words_of
-from gateway.ground.clock import Clock
 from gateway.request.engine_api import DETOKENIZE_PATH, TOKENIZE_PATH
 from gateway.request.legs import Leg, OutboundRequest
+from mesh.clock import Clock
 from tests.fakes.engine import FakeEngine, answer
 from tests.support.core import SECOND, US, profile
 from tests.support.orders import leg_order

@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.ground.clock import Clock
-from gateway.ground.tls import HttpTls
 from gateway.http.site import Site
+from mesh.clock import Clock
+from mesh.tls import HttpTls
 from tests.support.certificates import Files, clients_leaf, new_ca, roots_of
 from tests.support.listening import knock, until_dropped
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.ground.tokens.words import WORDS, Reason, TokenRefused
 from gateway.http.errors import error_headers
 from gateway.http.token_errors import token_fault
+from mesh.tokens.words import WORDS, Reason, TokenRefused
 
 
 @pytest.mark.parametrize("reason", list(Reason))

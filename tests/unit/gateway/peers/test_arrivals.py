@@ -13,12 +13,12 @@ import pytest
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import GatewayId, RefusalReason
-from gateway.ground.clock import Clock
 from gateway.peers import codec
 from gateway.peers.arrivals import Arrivals, Context
 from gateway.peers.room import PeerRoom
 from gateway.peers.server import SERVICE_NAME
 from gateway.request.legs import OutboundRequest
+from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
 from protos.mesh.v1 import peer_pb2_grpc
 from tests.support.core import MS, profile

@@ -19,10 +19,10 @@ from gateway.core.vocabulary import (
     RequestId,
     Resumes,
 )
-from gateway.ground.clock import Clock
 from gateway.peers import codec
 from gateway.peers.client import PeerLegOpener
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
+from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, ForwardContext, serve_fake_peer
 from tests.support.core import AP, EU, SECOND, peer_spec, profile

@@ -32,11 +32,11 @@ from gateway.core.vocabulary import (
     TenantName,
     TenantUse,
 )
-from gateway.ground.wire import TEXT_LENGTH_MAX, WireError
 from gateway.peers import codec
 from gateway.records.others_usage import BudgetUse
 from gateway.request.header_values import from_bytes, from_text, has_control_character, to_bytes
 from gateway.request.legs import LegHead, OutboundRequest, RanAt, RequestSummary
+from mesh.wire import TEXT_LENGTH_MAX, WireError
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.other_versions import before_exchange, said_before_exchange
 from tests.fakes.spoken import BODY as SPOKEN_BODY

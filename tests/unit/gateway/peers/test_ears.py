@@ -4,11 +4,11 @@ import random
 
 from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import ControlVersion, GatewayId, PeerObservation, PeerSpec, peer_target
-from gateway.ground.clock import Clock
-from gateway.ground.config import LoggingConfig
-from gateway.ground.logs import make_logger
 from gateway.peers.ears import Ears
 from gateway.peers.heartbeats import Heartbeats
+from mesh.clock import Clock
+from mesh.config import LoggingConfig
+from mesh.logs import make_logger
 from tests.fakes.liar import idle_report
 from tests.fakes.peer import serve_fake_peer
 from tests.support.core import EU, US

@@ -10,7 +10,6 @@ from msgspec import UNSET
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import GatewayId, RequestId
-from gateway.ground.wire import TEXT_LENGTH_MAX, WireError
 from gateway.peers import codec
 from gateway.peers.explain import PeerExplainer
 from gateway.records.decisions import (
@@ -21,6 +20,7 @@ from gateway.records.decisions import (
     ExplainedRequest,
     OtherSide,
 )
+from mesh.wire import TEXT_LENGTH_MAX, WireError
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import ExplainContext, FakePeer, serve_fake_peer
 from tests.support.core import EU, MS, peer_spec

@@ -16,10 +16,6 @@ import pytest
 from gateway.config.sections import PeeringConfig
 from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, LoadReport, peer_target
-from gateway.ground.clock import Clock
-from gateway.ground.config import LoggingConfig
-from gateway.ground.logs import make_logger
-from gateway.ground.wire import WireError
 from gateway.peers import codec
 from gateway.peers.heartbeats import (
     NO_ANSWER,
@@ -34,6 +30,10 @@ from gateway.peers.heartbeats import (
     observe,
 )
 from gateway.peers.link import PeerLink
+from mesh.clock import Clock
+from mesh.config import LoggingConfig
+from mesh.logs import make_logger
+from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer
 from tests.support.core import AP, EU, MS, SECOND, US, peer_spec

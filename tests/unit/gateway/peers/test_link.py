@@ -9,8 +9,8 @@ import grpc.aio
 import pytest
 
 from gateway.config.sections import PeeringConfig
-from gateway.ground.transport import Plaintext
 from gateway.peers.link import PeerLink
+from mesh.transport import Plaintext
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.engine import Tally
 from tests.fakes.peer import FakePeer, SubscribeContext, serve_fake_peer

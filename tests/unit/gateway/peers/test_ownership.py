@@ -9,12 +9,12 @@ import pytest
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import ControlVersion, GatewayId, PeerSpec, ReplicaId
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig, LogLevel
-from gateway.ground.control.vocabulary import Ownership, ReplicaOwner
-from gateway.ground.logs import make_logger
 from gateway.peers import codec
 from gateway.peers.ownership import REST_NS, OwnershipAsker
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig, LogLevel
+from mesh.control.vocabulary import Ownership, ReplicaOwner
+from mesh.logs import make_logger
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.peer import FakePeer, OwnershipContext, serve_fake_peer
 from tests.support.core import EU, MS

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from gateway.config.targets import PeerConfig
 from gateway.core.vocabulary import Place
-from gateway.ground.values import Address
 from gateway.peers.link import PeerLink
 from gateway.peers.roster import PeerRoster
+from mesh.values import Address
 from tests.support.core import AP, EU, peer_spec
 from tests.support.links import peer_link
 

@@ -9,11 +9,11 @@ import pytest
 
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import ModelName, TenantName
-from gateway.ground.wire import WireError
 from gateway.peers.scrutiny import scrutinise
 from gateway.request.bodies import RESERVED_FIELDS
 from gateway.request.engine_api import CHAT_PATH, POSTED_PATHS, RESPONSES_PATH
 from gateway.request.legs import OutboundRequest
+from mesh.wire import WireError
 from tests.support.core import TENANT, profile
 
 HEADERS = (("content-type", "application/json"), ("x-request-id", "r1"))

@@ -23,12 +23,12 @@ from gateway.core.vocabulary import (
     RequestId,
     ResidencyStamp,
 )
-from gateway.ground.clock import Clock
 from gateway.peers import codec
 from gateway.peers.server import SERVICE_NAME, ForwardSink
 from gateway.request.bodies import read_body
 from gateway.request.cache_salts import CacheSalts
 from gateway.request.legs import LegFailure, LegHead, RanAt, SinkGone
+from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.callee import BODY, CALLER, HEAD, LAST, SIBLING, TOKEN, Callee, serve
 from tests.support.core import AP, EU, SECOND, TENANT, US, rule

@@ -5,10 +5,10 @@ import json
 
 from gateway.core.events import Event, PeersObserved, TargetLost
 from gateway.core.vocabulary import GatewayId, ReplicaId, RequestId, peer_target
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
 from gateway.peers.trust import Trust
 from gateway.request.legs import RanAt
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 from tests.support.core import AP
 
 PEER, OTHER = GatewayId("eu-1"), GatewayId("eu-2")

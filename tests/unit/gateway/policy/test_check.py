@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.ground.faults import Fault
 from gateway.policy.check import Check, Finding, Severity, check_policies
+from mesh.faults import Fault
 from tests.support.policies import Rule, Stated, by_jurisdiction, by_region, stated
 
 

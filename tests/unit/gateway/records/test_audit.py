@@ -26,14 +26,14 @@ from gateway.core.vocabulary import (
     RequestId,
     TenantName,
 )
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
 from gateway.records import audit
 from gateway.records.audit import UNAVAILABLE, Audit, AuditLevels
 from gateway.records.audit_heads import Witness, read_noted
 from gateway.records.audit_verify import gaps_between, verify_file
 from gateway.request.legs import RanAt, RequestSummary
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 from tests.support.core import (
     AP,
     EU,

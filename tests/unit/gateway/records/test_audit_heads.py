@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.faults import ConfigError
 from gateway.records.audit_cli import audit
 from gateway.records.audit_files import ChainedFiles, ChainSettings, chain, hash_of
 from gateway.records.audit_heads import HeadSigner, read_noted, read_public_key
+from mesh.faults import ConfigError
 from tests.support.core import US
 
 OURS, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()

@@ -13,8 +13,6 @@ from gateway.core.config import CoreConfig, OverflowMode, PlacementConfig, Place
 from gateway.core.effects import RecordShadow, RefuseForward
 from gateway.core.events import LegEnded
 from gateway.core.vocabulary import GatewayId, Hops, LegResult, ModelName, ReplicaId, RequestId
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
 from gateway.records.decisions import (
     SHADOWED_PAIRS_MAX,
     DecisionLog,
@@ -27,6 +25,8 @@ from gateway.records.decisions import (
     explain_both,
 )
 from gateway.request.legs import RanAt, RequestSummary
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 from tests.support.core import BOTH, EU, LAYERED, MODEL, MS, US, Desk, desk, occupy, peer_spec
 from tests.support.followed import FAILS, Followed
 

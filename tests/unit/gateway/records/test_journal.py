@@ -31,12 +31,12 @@ from gateway.core.vocabulary import (
     TenantName,
     replica_target,
 )
-from gateway.ground.journal import JournalSettings, JournalUnreadable
-from gateway.ground.pump import Step
-from gateway.ground.story import encode_header, encode_step, write_tail
 from gateway.records.journal import FORMAT, Journal, new_header, read_journal, replay
 from gateway.records.pseudonyms import Pseudonyms
 from gateway.request.driver import GatewayStep
+from mesh.journal import JournalSettings, JournalUnreadable
+from mesh.pump import Step
+from mesh.story import encode_header, encode_step, write_tail
 from tests.support.core import ANYWHERE, EU, SECOND, TENANT, US, of_kind, peer_spec, policy, profile, replica_spec, rule
 from tests.support.orders import forward_from_eu
 from tests.support.plug_ins import put

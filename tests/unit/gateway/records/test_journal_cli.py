@@ -10,11 +10,11 @@ from gateway.core.config import PlacementConfig
 from gateway.core.events import DrainRequested, Event, TimePassed
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.pump import Step
-from gateway.ground.story import encode_header, encode_step
 from gateway.records.journal import new_header
 from gateway.records.journal_cli import replay
 from gateway.request.driver import GatewayStep
+from mesh.pump import Step
+from mesh.story import encode_header, encode_step
 from tests.support.core import US
 
 

@@ -11,11 +11,11 @@ from gateway.core.effects import EndRequest
 from gateway.core.events import AssignmentApplied, DrainRequested, TimePassed
 from gateway.core.residency import LoggingRule, closed_policy
 from gateway.core.vocabulary import GatewayId, ModelName, Outcome, ReplicaId, RequestId
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.gateway_log_events import GATEWAY
-from gateway.ground.logs import make_logger
 from gateway.records.logs import RequestLog
 from gateway.request.legs import RanAt, RequestSummary
+from mesh.config import LogFormat, LoggingConfig
+from mesh.gateway_log_events import GATEWAY
+from mesh.logs import make_logger
 from tests.support.core import EU, MS, SECOND, US, desk, policy, profile
 from tests.support.followed import FAILS, Followed
 from tests.support.log_calls import fields_of, registered_fields

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from gateway.core.effects import Effect, EndRequest, RefuseForward
 from gateway.core.events import DrainRequested, LegEnded, RequestArrived
 from gateway.core.vocabulary import LegResult, ModelName, Outcome, RefusalReason, RequestId, RequestProfile
-from gateway.ground.pump import Step
 from gateway.records.pseudonyms import KEY_BYTES, Pseudonyms
 from gateway.request.driver import GatewayStep
+from mesh.pump import Step
 from tests.support.core import SECOND, profile
 from tests.support.orders import forward_from_eu
 

@@ -8,12 +8,12 @@ from typing import Any
 from gateway.core import events
 from gateway.core.residency import LoggingRule
 from gateway.core.vocabulary import GatewayId, RequestId, TenantName
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.gateway_log_events import GATEWAY
-from gateway.ground.logs import make_logger
 from gateway.records.refusals import REMEMBERED_MAX, Refusal, Refusals
 from gateway.records.wording import headline, sentence
 from gateway.request.callers import KeyId
+from mesh.config import LogFormat, LoggingConfig
+from mesh.gateway_log_events import GATEWAY
+from mesh.logs import make_logger
 from tests.support.clock import StillClock
 from tests.support.core import MS, SECOND, US, desk, policy
 from tests.support.log_calls import fields_of, registered_fields

@@ -8,9 +8,9 @@ import json
 from gateway.core import events
 from gateway.core.events import Event
 from gateway.core.vocabulary import GatewayId, ReplicaId, ReplicaObservation
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
 from gateway.records.replica_log import LINE_EVERY_NS, ReplicaLog
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 from tests.support.core import MS, SECOND, Desk, desk, replica_spec
 from tests.support.steps import tell_step
 

@@ -31,9 +31,9 @@ from gateway.core.vocabulary import (
     ReplicaId,
     replica_target,
 )
-from gateway.ground.clock import Clock
-from gateway.ground.pump import Step
 from gateway.request.driver import Driver, GatewaySubscriptions
+from mesh.clock import Clock
+from mesh.pump import Step
 from tests.support.core import US, policy, profile
 from tests.support.orders import R1, end, forward_from_eu, start
 

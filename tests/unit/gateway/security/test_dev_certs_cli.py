@@ -9,14 +9,14 @@ import yaml
 from click.testing import CliRunner, Result
 from cryptography import x509
 
-from gateway.ground.certificates import date_fault, read_key_pair, read_roots
-from gateway.ground.clock import Clock
-from gateway.ground.config import MeshTlsConfig
-from gateway.ground.identity import certificate_identity
-from gateway.ground.tls import ControllerTls
 from gateway.security.dev_certs_cli import dev_certs
 from gateway.security.development_ca import ORGANIZATION
 from gateway.security.tls import Certificates
+from mesh.certificates import date_fault, read_key_pair, read_roots
+from mesh.clock import Clock
+from mesh.config import MeshTlsConfig
+from mesh.identity import certificate_identity
+from mesh.tls import ControllerTls
 from tests.support.region_files import load_config
 
 DAY_NS = 86_400 * 10**9

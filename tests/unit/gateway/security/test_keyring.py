@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
-from gateway.ground.reloader import ReloadRefused
 from gateway.security.keyring import Keyring
 from gateway.security.keys import mint
+from mesh.clock import Clock
+from mesh.faults import ConfigError
+from mesh.reloader import ReloadRefused
 
 
 class At(Clock):

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from gateway.core.vocabulary import Jurisdiction, ModelName, PlaceRule, RegionName, TenantName
-from gateway.ground.faults import ConfigError
 from gateway.request.callers import ClientKey, KeyId, KeyLimits
 from gateway.security.keys import KEYS_MAX, KeyEntry, KeysFile, KeyTable, mint, parse_time, read_keys_file
+from mesh.faults import ConfigError
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 NOW = round(NOON.timestamp()) * 10**9

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.core.vocabulary import ServiceClass
-from gateway.ground.clock import Clock
 from gateway.security.keyring import Keyring
 from gateway.security.keys import read_keys_file
 from gateway.security.keys_cli import keys
 from gateway.security.keys_editing import _editing
+from mesh.clock import Clock
 
 
 def run(*arguments: str | Path) -> Result:

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
 from gateway.request.callers import NO_BUDGET, Budget
 from gateway.security.keyring import Keyring
 from gateway.security.keys import parse_time, read_keys_file
@@ -17,6 +15,8 @@ from gateway.security.keys_editing import (
     rotate_key,
     set_tenant_budget,
 )
+from mesh.clock import Clock
+from mesh.faults import ConfigError
 
 NOW = 1_800_000_000_000_000_000  # 2027-01-15T08:00:00Z
 DAY = 86_400 * 10**9

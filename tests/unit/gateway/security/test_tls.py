@@ -4,9 +4,9 @@ from pathlib import Path
 
 from gateway.config.sections import GatewayConfig, ListenConfig
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.clock import Clock
-from gateway.ground.values import Address
 from gateway.security.tls import Certificates
+from mesh.clock import Clock
+from mesh.values import Address
 from tests.support.certificates import Files, clients_leaf, new_ca
 from tests.support.core import US
 

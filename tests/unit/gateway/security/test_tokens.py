@@ -9,12 +9,12 @@ import pytest
 from gateway.config.oidc import ChoiceConfig, ClientIssuerConfig, OidcConfig, PlanConfig
 from gateway.config.places import ProcessSection
 from gateway.core.vocabulary import Jurisdiction, ModelName, PlaceRule, ServiceClass, TenantName
-from gateway.ground.clock import Clock
-from gateway.ground.faults import ConfigError
-from gateway.ground.tokens.words import Reason, TokenRefused
 from gateway.http.limits import Meters
 from gateway.request.callers import NO_BUDGET, Budget, KeyId, KeyLimits
 from gateway.security.tokens import ClientGrants, Subjects, chosen
+from mesh.clock import Clock
+from mesh.faults import ConfigError
+from mesh.tokens.words import Reason, TokenRefused
 from tests.support.clock import StillClock
 
 ISSUER = ClientIssuerConfig(

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gateway.core.decode.locality.artifact import digest_of
-from gateway.ground.state_files import StateUnusable
 from gateway.state.eldr_files import eldr_file, read_comparer, read_eldr
+from mesh.state_files import StateUnusable
 from tests.support.locality import artifact_of
 
 GOOD = artifact_of([[1, 0], [0, 1]])

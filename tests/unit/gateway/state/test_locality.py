@@ -9,11 +9,11 @@ from gateway.config.locality import LocalityConfig, PoolLocalityConfig
 from gateway.core.decode.locality.signature import Comparer
 from gateway.core.vocabulary import GatewayId, PoolName
 from gateway.fit.eldr import EldrRules, fit_eldr
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
 from gateway.state.eldr_files import eldr_file
 from gateway.state.locality import LocalityKeeper
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 from tests.support.calibrations import calibration, write_calibration
 from tests.support.locality import artifact_of
 

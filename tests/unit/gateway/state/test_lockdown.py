@@ -9,10 +9,10 @@ import pytest
 
 from gateway.core.events import Event, LockdownChanged
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
 from gateway.state.lockdown import REASON_LENGTH_MAX, Lockdown, lockdown_file
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 from tests.support.threads import threads_taken
 
 GATEWAY = GatewayId("us-1")

@@ -21,11 +21,11 @@ from gateway.core.decode.predictors.arrays import (
 )
 from gateway.core.decode.predictors.history import Ended, History
 from gateway.core.vocabulary import GatewayId, PoolName
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
 from gateway.state.prediction import PredictorKeeper
 from gateway.state.predictor_files import artifact_file, artifact_of, read_history
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
 
 SECOND_NS = 1_000_000_000
 CONFIG = PredictionConfig(kind=PredictorKind.SURVIVAL, requests_min=2)

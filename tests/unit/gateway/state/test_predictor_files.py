@@ -17,7 +17,6 @@ from gateway.core.decode.predictors.arrays import (
 from gateway.core.decode.predictors.exact_match import fit_exact_match
 from gateway.core.decode.predictors.history import Ended, Snapshot
 from gateway.core.decode.predictors.learned import FEATURES
-from gateway.ground.state_files import StateFile, StateUnusable
 from gateway.state.predictor_files import (
     Artifact,
     HistoryColumns,
@@ -28,6 +27,7 @@ from gateway.state.predictor_files import (
     read_history,
     write_history,
 )
+from mesh.state_files import StateFile, StateUnusable
 
 MILLISECOND_NS = 1_000_000
 ENDED = (Ended(7, 10, 5, 0, 3 * MILLISECOND_NS), Ended(0, 20, 6, 1, 4 * MILLISECOND_NS))

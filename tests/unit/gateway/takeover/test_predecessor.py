@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.logs import make_logger
-from gateway.ground.values import Address
 from gateway.takeover.messages import Account, FromSuccessor, Offer, Passed, Ready, Released, Row, Used
 from gateway.takeover.predecessor import Predecessor
 from gateway.takeover.successor import Successor
 from gateway.takeover.wire import OtherGone, TakeOverFault, Wire
+from mesh.config import LogFormat, LoggingConfig
+from mesh.logs import make_logger
+from mesh.values import Address
 from tests.support.gateways import until
 from tests.support.processes import ROOT
 

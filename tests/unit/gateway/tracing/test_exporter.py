@@ -11,10 +11,10 @@ import pytest
 
 from gateway.config.tracing import CollectorTlsConfig, Protocol, TracingConfig
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.faults import ConfigError
 from gateway.request.trace_context import RequestTrace
 from gateway.tracing.exporter import OtlpExporter
 from gateway.tracing.spans import FinishedRequest
+from mesh.faults import ConfigError
 from tests.fakes.collector import FakeCollector
 from tests.support.certificates import clients_leaf, new_ca, roots_of
 from tests.support.core import MS, US

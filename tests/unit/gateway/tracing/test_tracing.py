@@ -12,13 +12,13 @@ from prometheus_client import CollectorRegistry
 
 from gateway.config.sections import GatewayConfig
 from gateway.config.tracing import TailConfig, TracingConfig
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.faults import ConfigError
-from gateway.ground.logs import make_logger
 from gateway.records.trace_metrics import TraceMetrics
 from gateway.request.trace_context import RequestTrace
 from gateway.tracing.tracing import Tracing
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig
+from mesh.faults import ConfigError
+from mesh.logs import make_logger
 from tests.fakes.collector import FakeCollector
 from tests.support.core import MS, US, desk
 from tests.support.followed import Followed

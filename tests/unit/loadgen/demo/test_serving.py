@@ -15,13 +15,13 @@ import click
 import pytest
 
 from gateway.core.vocabulary import GatewayId
-from gateway.ground.clock import Clock
 from loadgen.demo.main import with_killed
 from loadgen.demo.members import Member
 from loadgen.demo.processes import Child, DemoFailure, running_child
 from loadgen.demo.scenario import DemoScenario
 from loadgen.demo.serving import Keeper, how_it_ended
 from loadgen.demo.watch import Homecoming, Sightings
+from mesh.clock import Clock
 
 AP = GatewayId("gw-ap")
 SERVED = {AP: frozenset({"r0"})}

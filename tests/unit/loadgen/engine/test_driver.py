@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.ground.clock import Clock
 from loadgen.engine.driver import EngineDriver, TokenFeed
 from loadgen.engine.iteration_cost import LinearCost
 from loadgen.engine.presets import TINY
 from loadgen.engine.ranks import Ranks
 from loadgen.engine.sequences import EngineRequest
 from loadgen.engine.vocabulary import FinishReason, Rejection
+from mesh.clock import Clock
 from tests.support.background import in_background
 from tests.support.clock import StillClock
 

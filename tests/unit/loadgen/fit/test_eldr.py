@@ -6,9 +6,9 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from gateway.fit.expert_placement import PlacementArtifact
-from gateway.ground.state_files import StateFile
 from gateway.state.eldr_files import read_eldr
 from loadgen.fit.main import fit
+from mesh.state_files import StateFile
 from tests.support.calibrations import calibration, write_calibration
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from gateway.core.decode.predictors.estimator import UNKNOWN_PROMPT
-from gateway.ground.state_files import StateUnusable
 from loadgen.fit.sources import Request, history_from, history_of, history_of_trace, passage_key
 from loadgen.passages import Passage
 from loadgen.traces.files import TraceError, read_trace
+from mesh.state_files import StateUnusable
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:10.0,100,1000

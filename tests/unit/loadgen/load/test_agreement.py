@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from gateway.core.config import CoreConfig
-from gateway.ground.faults import ConfigError
 from loadgen.engine.iteration_cost import LinearCost
 from loadgen.engine.presets import PRESETS
 from loadgen.figures import Figures
@@ -18,6 +17,7 @@ from loadgen.load.agreement_cli import exit_code, show
 from loadgen.load.local_mesh import check_live
 from loadgen.shipped import scenarios
 from loadgen.simulator.scenario import load_scenario
+from mesh.faults import ConfigError
 
 SCENARIO = scenarios()["agreement"]
 LOADED = load_scenario(SCENARIO)

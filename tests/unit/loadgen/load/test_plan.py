@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from gateway.core.vocabulary import ModelName, RegionName
-from gateway.ground.faults import ConfigError
 from loadgen.live_client import Dialect
 from loadgen.live_runner import ClosedLoop, LoadPlan, OpenLoop
 from loadgen.load.plan import Keys, Limits, only_simulated, plan_of, read_keys, urls_by_region
 from loadgen.simulator.scenario import Scenario, parse_scenario
+from mesh.faults import ConfigError
 from tests.support.scenarios import small_document
 
 US, EU = RegionName("us"), RegionName("eu")

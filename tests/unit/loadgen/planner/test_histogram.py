@@ -5,10 +5,10 @@ import random
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.ground.series import Distribution
 from gateway.records.usage_metrics import LENGTHS
 from loadgen.planner.histogram import PROMPTS, TOTALS, HistogramError, lengths_from_pages
 from loadgen.planner.lengths import Shape, recorded
+from mesh.series import Distribution
 
 
 def page_of(shapes: dict[str, list[Shape]]) -> str:

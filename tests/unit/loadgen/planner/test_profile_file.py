@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.ground.faults import FileError
 from loadgen.planner.profile_file import read_profiles
 from loadgen.planner.profiles import Price
+from mesh.faults import FileError
 
 WHOLE = """
 profiles:

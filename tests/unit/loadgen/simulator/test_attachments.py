@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gateway.core.vocabulary import ControlVersion, GatewayId, Jurisdiction, Place, PlaceRule, RegionName, ReplicaId
-from gateway.ground.control.vocabulary import ReplicaGrant, ReplicaOwner, Snapshot
 from loadgen.simulator.attachments import served
+from mesh.control.vocabulary import ReplicaGrant, ReplicaOwner, Snapshot
 
 US, EU = GatewayId("us/gw"), GatewayId("eu/gw")
 OWN = (ReplicaId("us/0"), ReplicaId("us/1"))

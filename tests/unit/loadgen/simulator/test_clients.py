@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway.ground.faults import ConfigError
 from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.simulator.world import Story, World
 from loadgen.vocabulary import RequestEnd
+from mesh.faults import ConfigError
 from tests.support.scenarios import small_document
 
 SECOND = 1_000_000_000

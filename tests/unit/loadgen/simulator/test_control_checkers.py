@@ -32,12 +32,12 @@ from gateway.core.vocabulary import (
     TargetKind,
     TenantName,
 )
-from gateway.ground.control.vocabulary import ReplicaOwner, Snapshot
-from gateway.ground.naming.tree import Area, RecordTree
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.control_checkers import ControlWatch, Disturbed
 from loadgen.simulator.control_sections import ControllerSection
 from loadgen.simulator.observers import GatewaySpec
+from mesh.control.vocabulary import ReplicaOwner, Snapshot
+from mesh.naming.tree import Area, RecordTree
 
 US, EU, AP = (GatewayId(name) for name in ("us", "eu", "ap"))
 SECOND = 1_000_000_000

@@ -6,8 +6,8 @@ from controller.core.effects import Effect, KeepOwners, PublishRecords, TellCond
 from controller.core.events import StateRestored, TimePassed
 from controller.core.vocabulary import Condition
 from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName, ReplicaId
-from gateway.ground.naming.tree import Area, RecordTree
 from loadgen.simulator.failovers import Failovers
+from mesh.naming.tree import Area, RecordTree
 
 US, EU, R = GatewayId("us/gw"), GatewayId("eu/gw"), ReplicaId("eu/0")
 SECOND = 1_000_000_000

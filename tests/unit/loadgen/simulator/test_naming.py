@@ -6,11 +6,11 @@ import random
 from dataclasses import dataclass
 
 from gateway.core.vocabulary import GatewayId, Jurisdiction, RegionName
-from gateway.ground.naming.tree import Area, RecordTree
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.control_sections import NamesSection
 from loadgen.simulator.naming import Answer, Cache, Names, ServedZone, answer_in
 from loadgen.simulator.network import Network, NetworkConfig
+from mesh.naming.tree import Area, RecordTree
 
 US = RegionName("us")
 SECOND = 1_000_000_000

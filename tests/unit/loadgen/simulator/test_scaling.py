@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway.ground.faults import ConfigError
 from loadgen.simulator.results import figures_of
 from loadgen.simulator.scenario import parse_scenario
 from loadgen.simulator.world import Story, World
 from loadgen.vocabulary import RequestEnd
+from mesh.faults import ConfigError
 from tests.support.scenarios import small_document
 
 SECOND = 1_000_000_000

@@ -11,9 +11,9 @@ import pytest
 
 from gateway.core.config import OverflowMode, PlacementPolicy, PushingMode
 from gateway.core.vocabulary import Connector, GatewayId, RegionName, ReplicaRole, TenantName
-from gateway.ground.faults import ConfigError
 from loadgen.engine.model import EngineConfig
 from loadgen.simulator.scenario import SYSTEMS, System, load_scenario, merged, parse_scenario, set_key
+from mesh.faults import ConfigError
 from tests.support.scenarios import small_document
 
 SCENARIOS = sorted((Path(__file__).parents[4] / "loadgen/scenarios").glob("*.yaml"))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.ground.faults import ConfigError
 from loadgen.simulator.ray_cluster import connected
 from loadgen.simulator.sweep import all_done, all_done_on, grid
+from mesh.faults import ConfigError
 
 
 def double(number: int) -> int:

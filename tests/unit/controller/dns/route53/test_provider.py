@@ -16,8 +16,8 @@ from controller.dns.route53.changes import Action, Change
 from controller.dns.route53.provider import Route53Dns
 from controller.dns.route53.record_sets import RecordSet
 from controller.lease import Lease
-from gateway.ground.clock import Clock
-from gateway.ground.naming.tree import RecordTree
+from mesh.clock import Clock
+from mesh.naming.tree import RecordTree
 from tests.support.clock import StillClock
 from tests.support.naming import tree
 

@@ -9,7 +9,7 @@ import pytest
 from gateway.core.prices import EgressPrice
 from gateway.core.vocabulary import PoolName, RegionName
 from gateway.features.prices.file import parse_prices, read_prices, read_prices_file
-from gateway.ground.faults import ConfigError, FileError
+from mesh.faults import ConfigError, FileError
 
 ROOT = Path(__file__).parents[5]
 EXAMPLE = ROOT / "docs/examples/prices.yaml"

@@ -14,10 +14,10 @@ from gateway.core.features.prices.price_list import PriceList
 from gateway.core.vocabulary import GatewayId
 from gateway.features.prices.file import read_prices
 from gateway.features.prices.list_in_force import ListInForce
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.faults import ConfigError
-from gateway.ground.logs import make_logger
-from gateway.ground.reloader import ReloadRefused
+from mesh.config import LogFormat, LoggingConfig
+from mesh.faults import ConfigError
+from mesh.logs import make_logger
+from mesh.reloader import ReloadRefused
 from tests.support.background import in_background
 from tests.support.clock import StillClock
 

@@ -14,10 +14,10 @@ from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
 from gateway.features.part import Part
 from gateway.features.prices.part import PricesPart
-from gateway.ground.clock import Clock
-from gateway.ground.config import LogFormat, LoggingConfig
-from gateway.ground.faults import ConfigError
-from gateway.ground.logs import make_logger
+from mesh.clock import Clock
+from mesh.config import LogFormat, LoggingConfig
+from mesh.faults import ConfigError
+from mesh.logs import make_logger
 from tests.support.core import US
 from tests.support.gateways import region_config
 

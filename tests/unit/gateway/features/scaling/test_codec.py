@@ -7,7 +7,7 @@ import pytest
 from gateway.core.features.scaling.vocabulary import PoolKey, PoolLoad, ScalingReport, Way
 from gateway.core.vocabulary import DEFAULT_POOL, ModelName, RegionName
 from gateway.features.scaling.codec import add_scaling, read_scaling
-from gateway.ground.wire import WireError
+from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 
 LOAD = PoolLoad(

@@ -19,9 +19,9 @@ from gateway.core.features.scaling.vocabulary import PoolKey, Reason, Want
 from gateway.core.vocabulary import DEFAULT_POOL, ModelName, RegionName
 from gateway.features.scaling.config import WebhookConfig
 from gateway.features.scaling.webhook import Result, Webhook, sign
-from gateway.ground.clock import Clock
-from gateway.ground.config import LoggingConfig
-from gateway.ground.logs import make_logger
+from mesh.clock import Clock
+from mesh.config import LoggingConfig
+from mesh.logs import make_logger
 
 MS = 1_000_000
 SECRET = b"a secret of some length"

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.ground.wire import WireError
 from gateway.peers.exchange.batches import (
     BATCH_BYTES_MAX,
     CREDIT_MAX,
@@ -18,6 +17,7 @@ from gateway.peers.exchange.batches import (
     has_unknown_fields,
     read_message,
 )
+from mesh.wire import WireError
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.exchanges import Turns, turning_while
 

@@ -9,11 +9,11 @@ import pytest
 
 from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import LegResult
-from gateway.ground.clock import Clock
 from gateway.peers import codec
 from gateway.peers.exchange.carrier import Carrier
 from gateway.peers.exchange.origin import OriginForward, Unserved
 from gateway.request.legs import LegFailure
+from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.liar import answered_with
 from tests.fakes.peer import FakePeer, ForwardContext, serve_fake_peer

@@ -8,10 +8,10 @@ import httpx2
 import pytest
 
 from gateway.core.vocabulary import RegionName
-from gateway.ground.clock import Clock
 from loadgen.engine.server import serve_engines
 from loadgen.evaluation.failover.clients import Answers, Clients, OneName
 from loadgen.names import NameAnswer, NameResolver
+from mesh.clock import Clock
 from tests.support.core import MODEL
 from tests.support.served import QUICK
 

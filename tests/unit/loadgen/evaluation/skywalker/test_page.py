@@ -15,7 +15,6 @@ import pytest
 
 from gateway.config.sections import ProbeConfig
 from gateway.core.config import CoreConfig, PeerAvailability, PlacementPolicy
-from gateway.ground.yaml_file import read_yaml
 from loadgen.bench.scale.main import Measured, document_of
 from loadgen.bench.scale.measure import Reading
 from loadgen.bench.scale.points import POINTS
@@ -47,6 +46,7 @@ from loadgen.evaluation.skywalker.plan import (
 from loadgen.figures import Figures
 from loadgen.load.agreement import agreement_document
 from loadgen.simulator.scenario import RunSection, load_scenario
+from mesh.yaml_file import read_yaml
 from tests.support.core import under
 
 PLAN = evaluation(Traces(), seeds=(1, 2, 3))

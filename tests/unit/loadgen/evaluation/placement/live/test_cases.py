@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.ground.faults import ConfigError
 from loadgen.evaluation.placement.live.cases import cases
 from loadgen.traces.replay import GroupReplay
 from loadgen.workload import MultiTurnWorkload
+from mesh.faults import ConfigError
 
 
 @pytest.fixture

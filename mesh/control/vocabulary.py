@@ -1,0 +1,208 @@
+"""Messages between a gateway and its controller as plain values. Both programs use these, and only the codec beside
+them knows their form on the wire.
+"""
+
+from __future__ import annotations
+
+from gateway.core.residency import ResidencyPolicy
+from gateway.core.value import value
+from gateway.core.vocabulary import ControlVersion, GatewayId, Place, PlaceRule, ReplicaId
+from mesh.naming.tree import RecordTree
+
+
+@value
+class Announcement:
+    """Facts about a gateway from its own region file, which the controller needs as well."""
+
+    client_addresses: tuple[str, ...] = ()
+    """Addresses that clients may connect to, IPv4 or IPv6."""
+    peer_address: str = ""
+    """HOST:PORT of the gateway's listener for other gateways."""
+    health_url: str = ""
+    latitude: float | None = None
+    longitude: float | None = None
+    replicas: tuple[str, ...] = ()
+    """Replicas of the gateway, each a JSON object with the keys of a replica in a region file. A secret is given by the
+    place where it is read, never by value."""
+
+
+@value
+class Hello:
+    """First message of a gateway."""
+
+    gateway_id: GatewayId
+    place: Place
+    taken: ControlVersion
+    """Version of the snapshot that the gateway serves by, perhaps one from its disk."""
+    announcement: Announcement
+    policy: ResidencyPolicy
+    """Policy of the region, before any narrowing."""
+
+
+@value
+class PeerHeard:
+    """State of a gateway's link to a peer."""
+
+    gateway_id: GatewayId
+    heard_ago_ns: int | None
+    """Nanoseconds since the peer's last heartbeat; None where there was none."""
+    is_broken: bool
+    """The connection broke, or cannot be made."""
+    rtt_ns: int | None = None
+
+
+@value
+class Wanted:
+    """Number of replicas that a pool in a gateway's region should have, as the gateway reports it."""
+
+    model: str
+    pool: str
+    replicas: int
+    ready: int
+    reason: str
+
+
+@value
+class GatewayLoad:
+    """Replicas and load of one gateway, for views of the whole mesh. No decision depends on it."""
+
+    replicas: int = 0
+    available: int = 0
+    down: int = 0
+    running: int = 0
+    """Requests on the gateway's replicas, begun or not."""
+    waiting: int = 0
+    """Requests in the gateway's queues."""
+    is_draining: bool = False
+    is_locked_down: bool = False
+
+
+@value
+class ForwardsTo:
+    """Forwards from the reporting gateway to another one."""
+
+    gateway_id: GatewayId
+    per_minute: int
+    running: int
+
+
+@value
+class Report:
+    peers: tuple[PeerHeard, ...]
+    open_requests: int = 0
+    load: GatewayLoad | None = None
+    """Load of the gateway; None from a gateway that does not report it."""
+    forwards: tuple[ForwardsTo, ...] = ()
+    wanted: tuple[Wanted, ...] = ()
+
+
+@value
+class Taken:
+    """The gateway serves by this snapshot."""
+
+    version: ControlVersion
+
+
+@value
+class Rejected:
+    """The gateway refuses this snapshot, and keeps the one before."""
+
+    version: ControlVersion
+    reason: str
+
+
+@value
+class Answer:
+    """Answer to the question with this number."""
+
+    number: int
+    document: bytes
+    """JSON; empty where the gateway knows nothing of it."""
+
+
+FromGateway = Hello | Announcement | ResidencyPolicy | Report | Taken | Rejected | Answer
+
+
+@value
+class ReplicaGrant:
+    """Replica that a gateway is to serve."""
+
+    document: str
+    """Description as in an announcement, with the replica's region and jurisdiction."""
+    home: GatewayId
+    home_place: Place
+    accepts: PlaceRule | None = None
+    """Places where requests for this replica may have arrived. None for a gateway's own replicas, which its own policy
+    rules; an empty rule, which allows no place, where the home's policy is unknown."""
+
+
+NOBODY = GatewayId("")
+
+
+@value
+class ReplicaOwner:
+    """Replica that another gateway than its home serves."""
+
+    replica_id: ReplicaId
+    home: GatewayId
+    owner: GatewayId
+    """Gateway that serves the replica; empty where an operator has taken it out of service, so that its home does not
+    serve it either."""
+
+
+@value
+class PeerGrant:
+    gateway_id: GatewayId
+    place: Place
+    address: str
+
+
+PRICES_LENGTH_MAX = 256 * 1024
+"""Most characters of a price list."""
+
+
+@value
+class Snapshot:
+    """Complete state that a gateway is to serve by."""
+
+    version: ControlVersion
+    gateway_id: GatewayId
+    replicas: tuple[ReplicaGrant, ...] = ()
+    away: tuple[ReplicaOwner, ...] = ()
+    """Replicas of the whole mesh that are served away from home."""
+    peers: tuple[PeerGrant, ...] = ()
+    narrowing: ResidencyPolicy | None = None
+    """Policy that narrows the region's own; None where there is none."""
+    parameters: str = ""
+    """JSON object with sections of a region file; empty where there are none."""
+    records: RecordTree | None = None
+    prices: str = ""
+    """Price list, as JSON with the keys of a prices file; empty where there is none."""
+    is_drained: bool = False
+    """An operator has drained the gateway: its clients and replicas go to others."""
+
+
+@value
+class Alive:
+    """Sign of life of a controller that has nothing new to send."""
+
+
+@value
+class Question:
+    """Question about a gateway's decisions, for an operator who looks at the whole mesh. A gateway that does not know
+    this message skips it."""
+
+    number: int
+    wanted: str = ""
+    """Id of a request or of a decision; empty for the last decisions."""
+
+
+FromController = Snapshot | Alive | Question
+
+
+@value
+class Ownership:
+    """Replicas that are served away from home, with the version of the snapshot that says so."""
+
+    version: ControlVersion = ControlVersion()
+    away: tuple[ReplicaOwner, ...] = ()

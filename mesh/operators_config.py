@@ -1,0 +1,78 @@
+"""Configuration of operators: which tokens and issuers an admin address accepts, and for which roles. It reads no
+secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from mesh.faults import Fault
+from mesh.settings import Section
+from mesh.tokens.config import ClaimText, IssuerConfig, issuer_faults
+from mesh.values import Id
+
+TOKENS_MAX = 256
+
+
+class Role(StrEnum):
+    """Permissions of an operator; each role includes those listed before it."""
+
+    LOOK = "look"
+    """Permission to see state, metrics, explanations and usage."""
+    DRAIN = "drain"
+    """Permission for commands that a command or a restart easily undoes: drains, the lockdown, a freeze."""
+    CHANGE = "change"
+    """Permission for everything else: keys, assignments, policies."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTokenConfig:
+    """Operator token in a file."""
+
+    name: Id
+    """Name of the token's holder, for logs."""
+    role: Role
+    token_file: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorIssuerConfig(IssuerConfig):
+    """Issuer of operators' tokens."""
+
+    claim: ClaimText
+    """Claim with an operator's groups or roles, such as `groups` or `realm_access.roles`; dots lead into objects."""
+    roles: Mapping[Role, tuple[ClaimText, ...]]
+    """Values of the claim for each role; the highest role of all that match counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorsConfig:
+    """Operators beside the holder of `admin_token_file`."""
+
+    tokens: tuple[Annotated[OperatorTokenConfig, Section()], ...] = ()
+    issuers: tuple[Annotated[OperatorIssuerConfig, Section()], ...] = ()
+
+    @property
+    def are_any(self) -> bool:
+        return bool(self.tokens or self.issuers)
+
+    def secret_files(self) -> Iterator[Path]:
+        return (each.token_file for each in self.tokens)
+
+
+def operator_faults(config: OperatorsConfig, *, insecure: bool = False) -> Iterator[Fault]:
+    """Yield faults between keys that are each well formed."""
+    if len(config.tokens) > TOKENS_MAX:
+        yield Fault("operators.tokens", f"holds more than {TOKENS_MAX}")
+    names = [each.name for each in config.tokens]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield Fault(f"operators.tokens[{index}].name", f"{name!r} is used twice")
+    yield from issuer_faults("operators", config.issuers, insecure=insecure)
+    for index, issuer in enumerate(config.issuers):
+        if not any(issuer.roles.values()):
+            yield Fault(f"operators.issuers[{index}].roles", "is empty, so that no token would have a role")
