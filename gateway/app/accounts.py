@@ -18,7 +18,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.app.budgets import Budgets
 from gateway.app.identities import Identities
 from gateway.config.sections import GatewayConfig, UsageConfig
-from gateway.http.admin_keys import KeysRefused, add_key_routes, add_usage_route
+from gateway.door.admin_keys import KeysRefused, add_key_routes, add_usage_route
 from gateway.records.others_usage import BudgetName
 from gateway.records.usage_book import Line, Rows, UsageBook, Used
 from gateway.records.usage_store import UsageStore, UsageUnusable, days_before, usage_file

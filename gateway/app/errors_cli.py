@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gateway.http.errors_page import markdown
+from gateway.door.errors_page import markdown
 
 
 @click.command()

@@ -38,12 +38,12 @@ from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.events import DrainLifted, DrainRequested
 from gateway.core.vocabulary import PoolKind, TargetKind
+from gateway.door.admin import AdminSources, LockdownOrder, make_admin_app
+from gateway.door.app import Api
+from gateway.door.health import Notes
+from gateway.door.settings import HttpSettings, operators_connections_max
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.features.part import no_rooms
-from gateway.http.admin import AdminSources, LockdownOrder, make_admin_app
-from gateway.http.app import Api
-from gateway.http.health import Notes
-from gateway.http.settings import HttpSettings, operators_connections_max
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.explain import PeerExplainer
 from gateway.peers.roster import PeerRoster

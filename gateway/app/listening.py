@@ -11,10 +11,10 @@ from ssl import SSLContext
 from aiohttp import web
 
 from gateway.app.desk import Desk
-from gateway.http.app import make_runner
-from gateway.http.connections import GuardedRunner
-from gateway.http.settings import HttpSettings
-from gateway.http.site import Site
+from gateway.door.app import make_runner
+from gateway.door.connections import GuardedRunner
+from gateway.door.settings import HttpSettings
+from gateway.door.site import Site
 from gateway.request.driver import Driver
 from mesh.listening import named_by
 from mesh.values import Address

@@ -1,6 +1,6 @@
 """Interface between a request's owner and the edges: legs, which bring answers, and sinks, which deliver them.
 
-`engines/` and `peers/` open legs, `http/` and `peers/` provide sinks; `owner.py` joins them and knows neither.
+`engines/` and `peers/` open legs, `door/` and `peers/` provide sinks; `owner.py` joins them and knows neither.
 
 Three kinds of failure are told apart by the exception raised. LegFailure: a fault of the target or of the way to it,
 or, with result INTERNAL, of this gateway. SinkGone: the receiver of the answer has gone. Any other exception from an

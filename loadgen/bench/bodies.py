@@ -15,12 +15,12 @@ from time import thread_time_ns
 
 from gateway.config.content import ContentConfig
 from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName, RequestId, TenantName
-from gateway.http.encodings import Inflater
-from gateway.http.errors import ClientFault
-from gateway.http.fields import LARGE_BYTES, has_too_many_fields
-from gateway.http.parse import Caller, read_request
-from gateway.http.settings import HttpSettings
-from gateway.http.uploads import PROMPT_BYTES_MAX, PROMPT_STEP_BYTES_MAX
+from gateway.door.encodings import Inflater
+from gateway.door.errors import ClientFault
+from gateway.door.fields import LARGE_BYTES, has_too_many_fields
+from gateway.door.parse import Caller, read_request
+from gateway.door.settings import HttpSettings
+from gateway.door.uploads import PROMPT_BYTES_MAX, PROMPT_STEP_BYTES_MAX
 from gateway.request.content import ContentReader
 from gateway.request.engine_api import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH
 from gateway.request.media import MediaTokens

@@ -22,12 +22,12 @@ from google.protobuf.message import DecodeError, Message
 
 from gateway.config.reading import read_region_file
 from gateway.core.vocabulary import GatewayId, RequestId, TenantName
+from gateway.door.errors import ClientFault
+from gateway.door.parse import Caller, choose_request_id, engine_headers, read_caller, read_request
+from gateway.door.settings import HttpSettings
+from gateway.door.shapes import Shape, refusal_in_shape
 from gateway.engines.answers import read_error
 from gateway.engines.connection import Connection, Origin, _request_head
-from gateway.http.errors import ClientFault
-from gateway.http.parse import Caller, choose_request_id, engine_headers, read_caller, read_request
-from gateway.http.settings import HttpSettings
-from gateway.http.shapes import Shape, refusal_in_shape
 from gateway.peers import codec
 from gateway.request.answers import first_id_of, inspect_answer
 from gateway.request.engine_api import POSTED_PATHS

@@ -39,12 +39,12 @@ from gateway.core.vocabulary import (
     Standing,
     TargetKind,
 )
+from gateway.door.admin import AdminSources, make_admin_app
+from gateway.door.app import Api, make_runner
+from gateway.door.settings import HttpSettings
+from gateway.door.sink import HttpSink
 from gateway.engines.client import ClientSettings, EngineClient
 from gateway.engines.endpoints import ReplicaEndpoint, ReplicaEndpoints
-from gateway.http.admin import AdminSources, make_admin_app
-from gateway.http.app import Api, make_runner
-from gateway.http.settings import HttpSettings
-from gateway.http.sink import HttpSink
 from gateway.request.driver import Driver, GatewayStep, GatewaySubscriptions
 from gateway.request.event_scanner import EventScanner
 from gateway.request.legs import RequestSummary

@@ -25,7 +25,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from gateway.http.errors_page import every_kind
+from gateway.door.errors_page import every_kind
 from gateway.request.bodies import RESERVED_FIELDS
 from gateway.request.engine_api import POSTED_PATHS
 from tests.support.core import MODEL
@@ -103,7 +103,7 @@ async def test_every_operation_answers_as_described(tmp_path: Path, unused_tcp_p
 
 class TestTheDocument:
     def test_it_is_served_as_it_is_written(self) -> None:
-        assert DESCRIPTION.resolve() == ROOT / "gateway/http/openapi.yaml"
+        assert DESCRIPTION.resolve() == ROOT / "gateway/door/openapi.yaml"
 
     async def test_clients_may_read_it(self, tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> None:
         async with served(tmp_path, unused_tcp_port_factory) as up, aiohttp.ClientSession() as session:

@@ -34,7 +34,7 @@ OURS = ("gateway/", "mesh/", "controller/", "protos/")
 PARTS = {
     "core": ("gateway/core/",),
     "request": ("gateway/request/",),
-    "edges": ("gateway/http/", "gateway/http1/", "gateway/door/", "gateway/engines/", "gateway/peers/"),
+    "edges": ("gateway/door/", "gateway/http1/", "gateway/engines/", "gateway/peers/"),
     "recorders": ("gateway/records/", "gateway/tracing/", "gateway/features/"),
 }
 """Parts of a gateway by folder; the rest is `shared`."""

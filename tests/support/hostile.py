@@ -16,7 +16,7 @@ from structlog.typing import EventDict, FilteringBoundLogger
 from gateway.app.gateway import GatewayHandle, serve_gateway
 from gateway.config.sections import GatewayConfig, LimitsConfig, ProbeConfig
 from gateway.core.config import AttemptConfig, CoreConfig
-from gateway.http.room import Room
+from gateway.door.room import Room
 from tests.fakes.engine import GOOD_STREAM, FakeEngine, stream
 from tests.support.core import MS, US, unresumed
 from tests.support.gateways import counted, free_replicas, region_config, until, write_policy

@@ -17,7 +17,7 @@ from collections import Counter
 from types import CoroutineType, FrameType, GeneratorType
 from typing import Any
 
-from gateway.http.room import Room
+from gateway.door.room import Room
 from nightside import main
 
 BUFFER_BYTES = 1024

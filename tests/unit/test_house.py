@@ -224,8 +224,8 @@ def test_the_linter_bans_with_a_reason(line: str) -> None:
 LAYER_BREAKS = [
     ("gateway/core/probe.py", "import time", "Pure"),
     ("gateway/core/probe.py", "import gateway.request.legs", "Gateway"),
-    ("gateway/http/probe.py", "import gateway.peers", "Gateway"),
-    ("gateway/http/probe.py", "import protos.mesh.v1.peer_pb2", "Wire"),
+    ("gateway/door/probe.py", "import gateway.peers", "Gateway"),
+    ("gateway/door/probe.py", "import protos.mesh.v1.peer_pb2", "Wire"),
     ("gateway/engines/probe.py", "import loadgen.wan", "Roots"),
     ("gateway/new_room.py", "", "Gateway"),
     ("controller/probe.py", "import gateway.core.events", "Controller"),

@@ -26,7 +26,7 @@ import pytest
 from gateway.core import effects, events, vocabulary
 from gateway.core.prefix_index import _NODE_BYTES, _Node
 from gateway.core.requests import AttemptState, LegState, RequestRecord, RequestState
-from gateway.http.sink import HttpSink
+from gateway.door.sink import HttpSink
 from gateway.peers.client import PeerLeg
 from gateway.peers.server import ForwardSink
 from gateway.request.event_scanner import EventScanner

@@ -5,7 +5,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from gateway.app.commands import cli
-from gateway.http.errors_page import markdown
+from gateway.door.errors_page import markdown
 
 
 def test_the_command_prints_or_writes_the_page(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from gateway.core.vocabulary import (
     RequestId,
     TenantName,
 )
-from gateway.http.limits import KeyMeter
+from gateway.door.limits import KeyMeter
 from gateway.records.metrics import Metrics
 from gateway.records.tenant_labels import TENANTS_MAX
 from gateway.request.callers import KeyLimits

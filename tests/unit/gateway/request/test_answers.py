@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.vocabulary import RequestId
+from gateway.door.shapes import Shape, refusal_in_shape
 from gateway.engines.answers import read_error
-from gateway.http.shapes import Shape, refusal_in_shape
 from gateway.request.answers import TOKENS_MAX, Answer, TokenUsage, first_id_of, inspect_answer, usage_at_end
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.event_scanner import EventScanner

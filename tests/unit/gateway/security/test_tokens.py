@@ -9,7 +9,7 @@ import pytest
 from gateway.config.oidc import ChoiceConfig, ClientIssuerConfig, OidcConfig, PlanConfig
 from gateway.config.places import ProcessSection
 from gateway.core.vocabulary import Jurisdiction, ModelName, PlaceRule, ServiceClass, TenantName
-from gateway.http.limits import Meters
+from gateway.door.limits import Meters
 from gateway.request.callers import NO_BUDGET, Budget, KeyId, KeyLimits
 from gateway.security.tokens import ClientGrants, Subjects, chosen
 from mesh.clock import Clock

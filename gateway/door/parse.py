@@ -27,7 +27,7 @@ from gateway.core.vocabulary import (
     ServiceClass,
     TenantName,
 )
-from gateway.http.errors import (
+from gateway.door.errors import (
     CLASS_NOT_ALLOWED,
     INVALID_CLASS,
     INVALID_CONTENT,
@@ -41,7 +41,7 @@ from gateway.http.errors import (
     ClientFault,
     ErrorKind,
 )
-from gateway.http.settings import HttpSettings
+from gateway.door.settings import HttpSettings
 from gateway.request.bodies import Body, BodyFault, BodyFaultKind, read_body
 from gateway.request.callers import ClientKey
 from gateway.request.content import NOTHING_READ, ContentReader

@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 
 from gateway.core.vocabulary import GatewayId
-from gateway.http import errors
-from gateway.http.app import make_runner
-from gateway.http.connections import Handler, raw_answer
-from gateway.http.settings import HttpSettings
+from gateway.door import errors
+from gateway.door.app import make_runner
+from gateway.door.connections import Handler, raw_answer
+from gateway.door.settings import HttpSettings
 from gateway.records.refusals import Refusal
 from tests.support.core import US
 from tests.support.gateways import until

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.http.errors import error_headers
-from gateway.http.token_errors import token_fault
+from gateway.door.errors import error_headers
+from gateway.door.token_errors import token_fault
 from mesh.tokens.words import WORDS, Reason, TokenRefused
 
 

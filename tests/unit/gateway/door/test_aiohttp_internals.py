@@ -21,8 +21,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from packaging.requirements import Requirement
 
-from gateway.http import aiohttp_internals as internals
-from gateway.http import connections, site
+from gateway.door import aiohttp_internals as internals
+from gateway.door import connections, site
 from tests.support.gateways import until
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"

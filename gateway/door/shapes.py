@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.core.effects import EndRequest
 from gateway.core.vocabulary import RequestId
-from gateway.http.errors import ErrorKind, kind_of
+from gateway.door.errors import ErrorKind, kind_of
 from gateway.request.engine_api import MESSAGES_PATH, RESPONSES_PATH
 from gateway.request.engine_errors import in_openai_shape
 

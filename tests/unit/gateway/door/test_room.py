@@ -5,11 +5,11 @@ from contextlib import ExitStack
 import pytest
 
 from gateway.core.vocabulary import GatewayId, RequestId, TenantName
-from gateway.http import errors
-from gateway.http.errors import ClientFault, ErrorKind
-from gateway.http.parse import Caller
-from gateway.http.room import Held, Holder, Room, holders_of
-from gateway.http.settings import HttpSettings
+from gateway.door import errors
+from gateway.door.errors import ClientFault, ErrorKind
+from gateway.door.parse import Caller
+from gateway.door.room import Held, Holder, Room, holders_of
+from gateway.door.settings import HttpSettings
 from gateway.request.callers import ClientKey, KeyId
 from tests.support.core import US
 

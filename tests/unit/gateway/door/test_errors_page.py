@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from gateway.http.errors import ENDINGS
-from gateway.http.errors_page import ACTIONS, every_kind, markdown
+from gateway.door.errors import ENDINGS
+from gateway.door.errors_page import ACTIONS, every_kind, markdown
 
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs/reference/errors.md"

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.http.site import Site
+from gateway.door.site import Site
 from mesh.clock import Clock
 from mesh.tls import HttpTls
 from tests.support.certificates import Files, clients_leaf, new_ca, roots_of

@@ -15,13 +15,13 @@ import pytest
 from aiohttp import web
 
 from gateway.core.vocabulary import GatewayId
-from gateway.http import errors, uploads
-from gateway.http.app import make_runner
-from gateway.http.encodings import Inflater
-from gateway.http.errors import ClientFault, ErrorKind
-from gateway.http.room import Held, Room
-from gateway.http.settings import HttpSettings
-from gateway.http.uploads import Uploads, check_announced
+from gateway.door import errors, uploads
+from gateway.door.app import make_runner
+from gateway.door.encodings import Inflater
+from gateway.door.errors import ClientFault, ErrorKind
+from gateway.door.room import Held, Room
+from gateway.door.settings import HttpSettings
+from gateway.door.uploads import Uploads, check_announced
 from tests.support.core import US
 from tests.support.listening import serving_http
 

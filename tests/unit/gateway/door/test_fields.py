@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from gateway.http import fields
-from gateway.http.fields import FIELDS_MAX, has_too_many_fields
+from gateway.door import fields
+from gateway.door.fields import FIELDS_MAX, has_too_many_fields
 
 MANY = FIELDS_MAX + 1
 

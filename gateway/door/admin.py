@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from gateway.http.health import Notes, Readiness, add_health_routes
+from gateway.door.health import Notes, Readiness, add_health_routes
 from mesh.admin_server import OPERATOR, add_whoami, admin_middlewares, as_json, fault, needs
 from mesh.operators import Operator, Operators
 from mesh.operators_config import Role

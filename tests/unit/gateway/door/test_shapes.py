@@ -7,8 +7,8 @@ import pytest
 
 from gateway.core.effects import EndRequest
 from gateway.core.vocabulary import Outcome, RequestId
-from gateway.http.errors import BODY_TOO_LARGE, ENDINGS, INVALID_API_KEY, INVALID_FIELD, kind_of
-from gateway.http.shapes import Shape, error_body, error_event, refusal_in_shape, shape_of
+from gateway.door.errors import BODY_TOO_LARGE, ENDINGS, INVALID_API_KEY, INVALID_FIELD, kind_of
+from gateway.door.shapes import Shape, error_body, error_event, refusal_in_shape, shape_of
 
 R1 = RequestId("r1")
 VLLM = b'{"error":{"message":"too long","type":"BadRequestError","param":"input_tokens","code":400}}'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.core.vocabulary import ModelName
-from gateway.http.shapes import Shape
+from gateway.door.shapes import Shape
 
 _UNKNOWN_TIME = "1970-01-01T00:00:00Z"
 """Creation time of all models: it is not known, and both kinds of client insist on one."""

@@ -13,10 +13,10 @@ from aiohttp.http import HttpVersion11
 
 from gateway.core.effects import EndRequest
 from gateway.core.vocabulary import LegResult, Outcome, RequestId
-from gateway.http.aiohttp_internals import http_date, sent_answer
-from gateway.http.errors import ErrorKind, error_headers, kind_of
-from gateway.http.settings import HttpSettings
-from gateway.http.shapes import Shape, error_body, error_event, refusal_event, refusal_in_shape
+from gateway.door.aiohttp_internals import http_date, sent_answer
+from gateway.door.errors import ErrorKind, error_headers, kind_of
+from gateway.door.settings import HttpSettings
+from gateway.door.shapes import Shape, error_body, error_event, refusal_event, refusal_in_shape
 from gateway.records.decisions import decision_id
 from gateway.request.engine_api import REQUEST_ID_HEADER
 from gateway.request.legs import LegFailure, LegHead, RanAt, RequestSummary, SinkGone

@@ -6,9 +6,9 @@ import zlib
 import pytest
 from multidict import CIMultiDict
 
-from gateway.http import errors
-from gateway.http.encodings import TAKEN, Inflater, encoding_of
-from gateway.http.errors import ClientFault
+from gateway.door import errors
+from gateway.door.encodings import TAKEN, Inflater, encoding_of
+from gateway.door.errors import ClientFault
 
 TEXT = b'{"model": "llama", "messages": "' + b"x" * 5000 + b'"}'
 RAW_DEFLATE = zlib.compressobj(wbits=-zlib.MAX_WBITS)

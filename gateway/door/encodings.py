@@ -9,7 +9,7 @@ import zlib
 
 from multidict import MultiMapping
 
-from gateway.http.errors import INVALID_ENCODING, UNSUPPORTED_ENCODING, ClientFault
+from gateway.door.errors import INVALID_ENCODING, UNSUPPORTED_ENCODING, ClientFault
 
 TAKEN = ("gzip", "deflate")
 _NAMES = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate"}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.http.errors import ClientFault, ErrorKind
+from gateway.door.errors import ClientFault, ErrorKind
 from mesh.tokens.words import Reason, TokenRefused
 
 _BAD_REQUEST = "invalid_request_error"

@@ -10,16 +10,16 @@ from gateway.core.prefix_chain import prefix_chain, prefix_salt
 from gateway.core.sharing_config import BestEffortConfig, ClassesConfig, TenantConfig
 from gateway.core.stored_responses import stored_response_key
 from gateway.core.vocabulary import GatewayId, ModelName, RequestId, RequestProfile, ServiceClass, TenantName
-from gateway.http import errors
-from gateway.http.errors import ClientFault
-from gateway.http.parse import (
+from gateway.door import errors
+from gateway.door.errors import ClientFault
+from gateway.door.parse import (
     choose_request_id,
     control_profile,
     engine_headers,
     read_caller,
     read_request,
 )
-from gateway.http.settings import HttpSettings
+from gateway.door.settings import HttpSettings
 from gateway.request.callers import ClientKey, KeyId
 from gateway.request.engine_api import (
     CHAT_PATH,

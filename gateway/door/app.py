@@ -16,21 +16,21 @@ from aiohttp import web
 from gateway.core.effects import EndRequest
 from gateway.core.events import RequestArrived
 from gateway.core.vocabulary import ModelName, Outcome, PlaceRule, RequestId, TenantName
-from gateway.http import errors
-from gateway.http.connections import SHORTCUTS, GuardedRunner, Handler, OnFault, tell_loop
-from gateway.http.cors import Cors
-from gateway.http.entrance import CALLER, ROOT_PATH, Entrance, Rooms
-from gateway.http.errors import ClientFault, ErrorKind
-from gateway.http.health import Readiness, add_health_routes
-from gateway.http.lost import where_it_went_wrong
-from gateway.http.models import model_entry, models_page
-from gateway.http.parse import Caller, choose_request_id, control_profile, engine_headers, read_request, unread_profile
-from gateway.http.pulse import Pulse
-from gateway.http.room import Room, holders_of
-from gateway.http.settings import HttpSettings
-from gateway.http.shapes import shape_of
-from gateway.http.sink import MODEL_HEADER, SERVER_NAME, HttpSink, error_response, identity_headers
-from gateway.http.uploads import Uploads, check_announced
+from gateway.door import errors
+from gateway.door.connections import SHORTCUTS, GuardedRunner, Handler, OnFault, tell_loop
+from gateway.door.cors import Cors
+from gateway.door.entrance import CALLER, ROOT_PATH, Entrance, Rooms
+from gateway.door.errors import ClientFault, ErrorKind
+from gateway.door.health import Readiness, add_health_routes
+from gateway.door.lost import where_it_went_wrong
+from gateway.door.models import model_entry, models_page
+from gateway.door.parse import Caller, choose_request_id, control_profile, engine_headers, read_request, unread_profile
+from gateway.door.pulse import Pulse
+from gateway.door.room import Room, holders_of
+from gateway.door.settings import HttpSettings
+from gateway.door.shapes import shape_of
+from gateway.door.sink import MODEL_HEADER, SERVER_NAME, HttpSink, error_response, identity_headers
+from gateway.door.uploads import Uploads, check_announced
 from gateway.records.refusals import OnRefused, Refusal
 from gateway.records.usage_book import UsageBook
 from gateway.request.callers import NO_BUDGET, ClientKey, KeyCheck, TenantBudget
@@ -111,7 +111,7 @@ class Api:
         self._readiness = readiness
         self._room = Room(settings.requests_max, settings.bodies_bytes_max, settings.body_bytes_max)
         self._uploads = Uploads(settings)
-        self._description = files("gateway.http").joinpath("openapi.yaml").read_bytes()
+        self._description = files("gateway.door").joinpath("openapi.yaml").read_bytes()
 
     def make_app(self) -> web.Application:
         """Make the app. Run it with `make_runner`: without handler cancellation, a client's leaving would go

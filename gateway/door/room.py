@@ -8,9 +8,9 @@ from ipaddress import ip_address
 from typing import NamedTuple, Self
 
 from gateway.core.vocabulary import TenantName
-from gateway.http.errors import BODIES_SHARE_EXCEEDED, GATEWAY_FULL, ClientFault, ErrorKind
-from gateway.http.parse import Caller
-from gateway.http.settings import HttpSettings
+from gateway.door.errors import BODIES_SHARE_EXCEEDED, GATEWAY_FULL, ClientFault, ErrorKind
+from gateway.door.parse import Caller
+from gateway.door.settings import HttpSettings
 from gateway.request.callers import KeyId
 
 _REMEMBERED_MAX = 4096

@@ -4,8 +4,8 @@ from anthropic.types import ModelInfo
 from openai.types import Model
 
 from gateway.core.vocabulary import ModelName
-from gateway.http.models import model_entry, models_page
-from gateway.http.shapes import Shape
+from gateway.door.models import model_entry, models_page
+from gateway.door.shapes import Shape
 
 A, B = ModelName("a"), ModelName("b")
 

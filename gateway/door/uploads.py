@@ -14,12 +14,12 @@ from functools import partial
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
-from gateway.http import errors
-from gateway.http.encodings import Inflater, encoding_of
-from gateway.http.errors import ClientFault
-from gateway.http.fields import FIELDS_MAX, LARGE_BYTES, has_too_many_fields
-from gateway.http.room import Held
-from gateway.http.settings import HttpSettings
+from gateway.door import errors
+from gateway.door.encodings import Inflater, encoding_of
+from gateway.door.errors import ClientFault
+from gateway.door.fields import FIELDS_MAX, LARGE_BYTES, has_too_many_fields
+from gateway.door.room import Held
+from gateway.door.settings import HttpSettings
 
 STEP_BYTES_MAX = 256 * 1024
 """Bytes that are inflated in one step, by a thread."""

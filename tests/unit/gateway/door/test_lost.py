@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.http.lost import where_it_went_wrong
+from gateway.door.lost import where_it_went_wrong
 
 
 @pytest.mark.parametrize(

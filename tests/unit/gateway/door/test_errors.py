@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.effects import EndRequest
 from gateway.core.vocabulary import Outcome, RequestId
-from gateway.http.errors import ENDINGS, error_headers, kind_of
+from gateway.door.errors import ENDINGS, error_headers, kind_of
 
 ANSWERED = {Outcome.COMPLETED, Outcome.CLIENT_ERROR}
 

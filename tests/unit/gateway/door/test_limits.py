@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.core.limits_config import LimitKind, Room
 from gateway.core.vocabulary import TenantName
-from gateway.http.limits import Bucket, Exceeded, KeyMeter, Limit, Meters, format_reset, rate_headers
+from gateway.door.limits import Bucket, Exceeded, KeyMeter, Limit, Meters, format_reset, rate_headers
 from gateway.request.callers import ClientKey, KeyId, KeyLimits
 
 MS = 1_000_000

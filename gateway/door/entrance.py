@@ -14,7 +14,7 @@ from aiohttp import web
 
 from gateway.core.limits_config import TRY_AGAIN_NS, Room
 from gateway.core.vocabulary import RequestId, RequestProfile, TenantName
-from gateway.http.errors import (
+from gateway.door.errors import (
     BUDGET_EXCEEDED,
     CONCURRENCY_EXCEEDED,
     HEADERS_TOO_LARGE,
@@ -26,10 +26,10 @@ from gateway.http.errors import (
     ErrorKind,
     retried_after,
 )
-from gateway.http.limits import Exceeded, KeyMeter, Limit, Meters, rate_headers
-from gateway.http.parse import Caller, choose_request_id, fresh_request_id, read_caller
-from gateway.http.settings import HttpSettings
-from gateway.http.token_errors import token_fault
+from gateway.door.limits import Exceeded, KeyMeter, Limit, Meters, rate_headers
+from gateway.door.parse import Caller, choose_request_id, fresh_request_id, read_caller
+from gateway.door.settings import HttpSettings
+from gateway.door.token_errors import token_fault
 from gateway.records.usage_book import Spent, UsageBook, Used
 from gateway.request.callers import NO_BUDGET, ClientKey, KeyCheck, KeyId, TenantBudget
 from gateway.request.legs import RequestSummary

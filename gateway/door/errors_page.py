@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gateway.http import errors, token_errors
-from gateway.http.errors import ErrorKind
+from gateway.door import errors, token_errors
+from gateway.door.errors import ErrorKind
 
 _INTRODUCTION = (
     "# Errors",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from gateway.http import aiohttp_internals
+from gateway.door import aiohttp_internals
 from mesh.accepting import hear_of_all_accepted
 
 

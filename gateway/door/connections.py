@@ -14,8 +14,8 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.http import HttpVersion10, HttpVersion11
 
-from gateway.http import errors
-from gateway.http.aiohttp_internals import (
+from gateway.door import errors
+from gateway.door.aiohttp_internals import (
     Connection,
     Runner,
     Server,
@@ -23,11 +23,11 @@ from gateway.http.aiohttp_internals import (
     is_about_size,
     sent_answer,
 )
-from gateway.http.errors import ErrorKind, error_headers
-from gateway.http.parse import fresh_request_id
-from gateway.http.settings import HttpSettings
-from gateway.http.shapes import error_body, shape_of
-from gateway.http.sink import error_response
+from gateway.door.errors import ErrorKind, error_headers
+from gateway.door.parse import fresh_request_id
+from gateway.door.settings import HttpSettings
+from gateway.door.shapes import error_body, shape_of
+from gateway.door.sink import error_response
 from gateway.records.refusals import OnRefused, Refusal
 
 OnFault = Callable[[BaseException], None]
