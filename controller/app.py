@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -44,6 +45,7 @@ from gateway.core.vocabulary import GatewayId, RegionName
 from mesh.admin_listening import listen_for_operators
 from mesh.clock import Clock
 from mesh.journal import JournalSettings
+from mesh.line_writer import lines_written_aside
 from mesh.listening import named_by
 from mesh.logs import libraries_told_of, make_logger
 from mesh.naming.limits import DnsLimits
@@ -221,7 +223,19 @@ async def run_controller(
     standing_by: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Serve until `stop` is set, and return the exit status: 1 when the core failed or the store was lost, else 0."""
-    log = make_logger(file.sections.logging, file.controller, role="controller")
+    with lines_written_aside(sys.stderr) as (lines, _):
+        log = make_logger(file.sections.logging, file.controller, lines, role="controller")
+        return await _run_logging_to(log, file, stop=stop, ready=ready, standing_by=standing_by)
+
+
+async def _run_logging_to(
+    log: FilteringBoundLogger,
+    file: ControllerFile,
+    *,
+    stop: asyncio.Event,
+    ready: Callable[[ControllerHandle], None],
+    standing_by: Callable[[str], None],
+) -> int:
     with libraries_told_of(log):
         serving = serve_controller(file, log=log, stop=stop, standing_by=standing_by)
         try:

@@ -40,6 +40,7 @@ from gateway.state.lockdown import Lockdown
 from mesh.clock import Clock
 from mesh.descriptors import DescriptorWatch
 from mesh.journal import JournalSettings
+from mesh.line_writer import LostLines
 from mesh.story import write_tail
 
 _SECOND_NS = 1_000_000_000
@@ -61,8 +62,16 @@ class Desk:
     is_given_away = False
     """Another process takes over or has taken over: operators' orders are for that process."""
 
-    def __init__(self, config: GatewayConfig, clock: Clock, log: FilteringBoundLogger) -> None:
-        """Raises OSError when the journal cannot be written, and ConfigError when a feature's file cannot be read."""
+    def __init__(
+        self,
+        config: GatewayConfig,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        *,
+        lines_lost: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`lines_lost` is the number of log lines that were dropped so far. Raises OSError when the journal cannot be
+        written, and ConfigError when a feature's file cannot be read."""
         self.clock = clock
         self.log = log
         self.board = LoadBoard()
@@ -83,6 +92,7 @@ class Desk:
         )
         self.audit = _audit(config, clock, log, self.serves)
         self._descriptors = DescriptorWatch(clock, log, self.metrics.descriptors_exhausted)
+        self._lost_lines = LostLines(lines_lost, self.metrics.log_lines_lost, clock, log)
         self._misplaced: Mapping[str, str] = {}
         self._misplaced_found: Mapping[str, str] = {}
         self._idle = asyncio.Event()
@@ -262,6 +272,7 @@ class Desk:
             self.metrics.loop_delayed(self.clock.now_ns() - asked_ns)
             self._readiness.look(self.clock.now_ns())
             self._descriptors.look()
+            self._lost_lines.look()
             self.forward_rates.look(self.clock.now_ns())
 
     def loop_failed(self, name: str, error: Exception) -> None:

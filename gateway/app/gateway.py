@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -63,6 +64,7 @@ from gateway.security.tls import Certificates
 from gateway.state.lockdown import LockdownAnswer
 from gateway.takeover.successor import Successor
 from mesh.clock import Clock
+from mesh.line_writer import lines_written_aside
 from mesh.listening import named_by
 from mesh.logs import libraries_told_of, make_logger
 from mesh.naming.service import NameService
@@ -188,11 +190,13 @@ async def serve_gateway(
     log: FilteringBoundLogger | None = None,
     region: RegionFile | None = None,
     successor: Successor | None = None,
+    lines_lost: Callable[[], int] = lambda: 0,
 ) -> AsyncIterator[GatewayHandle]:
     """Run a gateway until the context is left. Requests that still run then are cut off: drain first.
 
     Several may run in one process. With `region`, the file that the config comes from, it can be reloaded. With
-    `successor` it takes over from another process, and raises TakeOverFault where it cannot. Raises OSError when an
+    `successor` it takes over from another process, and raises TakeOverFault where it cannot. `lines_lost` is the number
+    of log lines that were dropped so far. Raises OSError when an
     address cannot be listened on or the journal not written, ConfigError when the keys file or an engine's certificates
     cannot be used, and CertificateFault.
     """
@@ -201,7 +205,7 @@ async def serve_gateway(
     accounts = Accounts(config, clock, log)
     certificates = Certificates(config, clock)
     async with AsyncExitStack() as stack:
-        desk = Desk(config, clock, log)
+        desk = Desk(config, clock, log, lines_lost=lines_lost)
         loops = Supervisor(clock, desk.loop_failed)
         tenure = Tenure(loops, clock, desk.loop_failed)
         succession = Succession(config, desk, accounts, tenure, successor)
@@ -290,10 +294,13 @@ async def run_gateway(
     """Serve until `stop` is set, drain, and return the exit status: 1 when the core failed, else 0. A gateway that
     another process takes over ends by itself."""
     stop_at_once = stop_at_once or asyncio.Event()
-    log = make_logger(config.logging, config.gateway_id)
-    with libraries_told_of(log):
-        serving = serve_gateway(config, log=log, region=region, successor=successor)
-        return await _run_until(stop, stop_at_once, serving, ready)
+    with lines_written_aside(sys.stderr) as (lines, writer):
+        log = make_logger(config.logging, config.gateway_id, lines)
+        with libraries_told_of(log):
+            serving = serve_gateway(
+                config, log=log, region=region, successor=successor, lines_lost=lambda: writer.lines_lost
+            )
+            return await _run_until(stop, stop_at_once, serving, ready)
 
 
 async def _run_until(

@@ -136,6 +136,10 @@ class Metrics:
         """Count a sample at which the process had no free file descriptor."""
         self._no_descriptor.add()
 
+    def log_lines_lost(self, count: int) -> None:
+        """Count lines of the log that were dropped."""
+        self._lines_lost.add(amount=count)
+
     def follow_sharing(self, figures: Callable[[], SharingFigures]) -> None:
         """Read at each scrape how the fleet is shared between tenants and classes."""
         self.registry.register(SharingLevels(figures, self.tenant_label, self._models.of))
@@ -196,6 +200,9 @@ class Metrics:
         )
         self._no_descriptor = self._counter(
             "descriptors_exhausted", "Looks, ten a second, at which no file descriptor was to be had."
+        )
+        self._lines_lost = self._counter(
+            "log_lines_lost", "Lines of the log that were dropped, since standard error took none for too long."
         )
         self._malformed = self._counter(
             "forwards_malformed", "Forwards turned away because no gateway may send such a one.", "peer"

@@ -19,11 +19,11 @@ from gateway.records.finished import ServesModel, names_served_model
 from gateway.records.trace_metrics import NOT_KEPT, TraceMetrics
 from gateway.request.legs import OutboundRequest, RequestSummary
 from gateway.request.trace_context import RequestTrace
-from gateway.tracing.outbox import Outbox
 from gateway.tracing.sampling import HeadSampler, Kept, TailSampler
 from gateway.tracing.spans import FinishedRequest, ServerOf
 from mesh.clock import Clock
 from mesh.faults import ConfigError
+from mesh.outbox import Outbox
 from mesh.values import SECOND_NS
 
 
@@ -55,6 +55,7 @@ class Tracing:
             queue_max=settings.queue_max,
             batch_max=settings.batch_max,
             interval_s=settings.interval_ns / SECOND_NS,
+            name="nightside-traces",
         )
         self._core = core
         self._metrics = metrics

@@ -40,7 +40,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", {KERNELS
 def without(feature: str, copy: Path) -> list[str]:
     """Copy the gateway and the kernel's tests, and delete a feature's halves and their lines in the lists. Return the
     keys of the region file that went with them."""
-    for part in ("gateway", "protos", "tests/support", "tests/fakes"):
+    for part in ("gateway", "mesh", "protos", "tests/support", "tests/fakes"):
         shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / KERNELS_TESTS).parent.mkdir(parents=True)
     for file in (KERNELS_TESTS, "tests/__init__.py", "pyproject.toml"):

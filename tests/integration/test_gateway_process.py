@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import select
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -37,6 +39,25 @@ async def test_it_serves_says_so_and_logs_a_line_per_request(
         gateway.signal(signal.SIGTERM)
         assert await gateway.process.wait() == 0
     assert "hello" not in json.dumps(gateway.log_lines), "no content in any log line"
+
+
+async def test_a_log_that_nobody_reads_holds_up_neither_requests_nor_the_end(
+    tmp_path: Path, engine: FakeEngine, session: aiohttp.ClientSession
+) -> None:
+    unread = tmp_path / "stderr"
+    os.mkfifo(unread)
+    reader = os.open(unread, os.O_RDWR)
+    into_it = ("sh", "-c", f'exec "$@" 2> {unread}', "sh")
+    try:
+        async with gateway_process(region_file(tmp_path, "us-1", US, engine), started_by=into_it) as gateway:
+            for _ in range(300):  # a pipe holds the lines of a third of them
+                async with ask(session, gateway.http_url) as response:
+                    assert await response.read() == b"".join(GOOD_STREAM)
+            gateway.signal(signal.SIGTERM)
+            assert await gateway.process.wait() == 0
+        assert len(os.read(reader, 1 << 20)) >= select.PIPE_BUF, "the pipe was full"
+    finally:
+        os.close(reader)
 
 
 async def test_a_drain_finishes_what_runs_and_takes_nothing_new(

@@ -28,7 +28,8 @@ def calls_in(folder: str) -> Iterator[LogCall]:
 
 
 def test_gateways_log_registered_events() -> None:
-    assert list(faults_of(calls_in("gateway"), OF_GATEWAYS, GATEWAY)) == []
+    calls = [*calls_in("gateway"), *calls_in("mesh")]
+    assert list(faults_of(calls, OF_GATEWAYS, GATEWAY)) == []
 
 
 def test_controllers_log_registered_events() -> None:
@@ -36,14 +37,14 @@ def test_controllers_log_registered_events() -> None:
 
 
 def test_shared_events_are_logged() -> None:
-    calls = [*calls_in("gateway"), *calls_in("controller")]
+    calls = [*calls_in("gateway"), *calls_in("controller"), *calls_in("mesh")]
     assert len(calls) > 150, "nothing is looked at"
     assert list(faults_of(calls, (*OF_GATEWAYS, *CONTROLLER), SHARED)) == []
 
 
 def test_fields_of_a_call_come_from_the_same_function_except_for_requests_and_refusals() -> None:
     """Tests of those two compare the fields of a line with the registry."""
-    calls = [*calls_in("gateway"), *calls_in("controller")]
+    calls = [*calls_in("gateway"), *calls_in("controller"), *calls_in("mesh")]
     assert {call.event for call in calls if call.is_open} == {"request", "refused"}
 
 

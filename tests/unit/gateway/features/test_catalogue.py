@@ -59,7 +59,8 @@ def test_the_region_file_has_the_sections_keys() -> None:
 @pytest.mark.parametrize("feature", WORDS)
 def test_no_file_outside_its_folders_names_a_feature(feature: str) -> None:
     word = re.compile(WORDS[feature], re.IGNORECASE)
-    files = [path for path in (ROOT / "gateway").rglob("*.py") if "features" not in path.parts]
+    sources = (path for folder in ("gateway", "mesh") for path in (ROOT / folder).rglob("*.py"))
+    files = [path for path in sources if "features" not in path.parts]
     named = {str(path.relative_to(ROOT)) for path in files if any(word.search(name) for name in names_in(path))}
     assert named == STILL_NAMED[feature]
 

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gateway.tracing.outbox import Outbox
+from mesh.outbox import Outbox
 
 LONG_S = 60.0
 
@@ -31,7 +31,7 @@ class Collector:
 
 @contextmanager
 def sending(collector: Collector, *, queue_max: int = 100, batch_max: int = 3) -> Iterator[Outbox[int]]:
-    outbox = Outbox(collector.take, queue_max=queue_max, batch_max=batch_max, interval_s=LONG_S)
+    outbox = Outbox(collector.take, queue_max=queue_max, batch_max=batch_max, interval_s=LONG_S, name="test")
     outbox.start()
     try:
         yield outbox

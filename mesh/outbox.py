@@ -1,7 +1,7 @@
-"""Queue of items to export, and the one thread that exports them: a collector that is slow, dead or stuck delays no
+"""Queue of items to export, and the one thread that exports them: a receiver that is slow, dead or stuck delays no
 request, and the end of the process only for the time given to it.
 
-`put` never waits: an item without room is dropped, and counted. The module knows nothing of spans.
+`put` never waits: an item without room is dropped, and counted. The module does not know what the items are.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class Outbox(Generic[_Item]):
     """Queue and its exporting thread. `put` and `close` are called by one other thread."""
 
     def __init__(
-        self, export: Callable[[list[_Item]], bool], *, queue_max: int, batch_max: int, interval_s: float
+        self, export: Callable[[list[_Item]], bool], *, queue_max: int, batch_max: int, interval_s: float, name: str
     ) -> None:
-        """`export` returns True if the items were accepted. It has a time-out of its own, may be called until `close`
+        """`name` is the thread's. `export` returns True if the items were accepted. It may be called until `close`
         returns, and may still be running then."""
         self.exported = 0
         self.refused = 0
-        """Items that the collector did not accept, or not in time."""
+        """Items that the receiver did not accept, or not in time."""
         self.overflowed = 0
         """Items dropped for want of room."""
         self._taken = 0
@@ -37,7 +37,7 @@ class Outbox(Generic[_Item]):
         self._is_closing = False
         self._is_over = False
         self._thread = threading.Thread(  # noqa: TID251 - exporters block, and a pool's thread would hold up the exit
-            target=self._run, name="nightside-traces", daemon=True
+            target=self._run, name=name, daemon=True
         )
 
     def __len__(self) -> int:
