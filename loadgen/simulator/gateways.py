@@ -20,7 +20,6 @@ from gateway.core import events
 from gateway.core.bits import slots_of
 from gateway.core.effects import Effect
 from gateway.core.events import Event
-from gateway.core.features.limits.feature import limits_of
 from gateway.core.forwarding import leg_end_of
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.prefix_index import Match
@@ -332,6 +331,8 @@ class SimGateway:
         """Number of starts and ends of its process; actions due from an earlier life are dropped."""
         self._policy = spec.policy
         self._owners: dict[RequestId, _Owner] = {}
+        self._leaving: dict[RequestId, _Owner] = {}
+        """Owners whose clients have left, until the core has ended their requests."""
         self._inbox: deque[Event] = deque()
         self._is_pumping = False
         self._wake_ns: int | None = None
@@ -462,6 +463,7 @@ class SimGateway:
         self.heartbeats.forget()
         self.decoding.clear()
         owners, self._owners = list(self._owners.values()), {}
+        self._leaving.clear()
         return owners
 
     def restart(self) -> None:
@@ -552,6 +554,8 @@ class SimGateway:
                 ended = self._owners.pop(effect.request_id, None)
                 if ended is not None:
                     ended.line.to_near(ended.upstream.ended, effect.outcome, effect.detail, effect.resumes_used)
+                ended = ended or self._leaving.pop(effect.request_id, None)
+                if effect.is_charged and ended is not None:
                     self._settle(ended, is_whole=effect.outcome is Outcome.COMPLETED)
             case ordered.PublishLoad():
                 self._publish(effect.report)
@@ -607,17 +611,14 @@ class SimGateway:
         owner = self._owners.get(request_id)
         if owner is None or owner.line is not line:
             return
-        del self._owners[request_id]
+        self._leaving[request_id] = self._owners.pop(request_id)
         for leg in list(owner.legs.values()):
             self._cancel(leg)
         self.tell(events.RequestAbandoned(request_id))
-        self._settle(owner, is_whole=False)
 
     def _settle(self, owner: _Owner, *, is_whole: bool) -> None:
-        """Report the tokens that a request has used, if its tenant is charged for them."""
+        """Report the tokens that a request has used, as the core asked at its end."""
         ask = owner.ask
-        if self.core is None or not limits_of(self.core).is_charged(ask.request_id):
-            return
         output_tokens = ask.output_tokens if is_whole else owner.said
         used = ask.prompt_tokens + output_tokens if is_whole or owner.has_begun else 0
         self.tell(events.TokensSettled(ask.request_id, used))

@@ -193,10 +193,6 @@ class Limits(Feature):
             self._charged[profile.request_id] = meter, charged
         return meter
 
-    def is_charged(self, request_id: RequestId) -> bool:
-        """True if tokens are reserved for the request, so that its use is to be settled."""
-        return request_id in self._charged
-
     def _settle(self, request_id: RequestId, tokens: int, now_ns: int) -> None:
         """Replace the tokens reserved for a request by those it used."""
         charged = self._charged.pop(request_id, None)

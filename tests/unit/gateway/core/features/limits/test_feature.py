@@ -11,7 +11,7 @@ import pytest
 
 from gateway.core import events
 from gateway.core.config import CoreConfig
-from gateway.core.effects import PublishLoad
+from gateway.core.effects import EndRequest, PublishLoad
 from gateway.core.features.limits.feature import limits_of
 from gateway.core.features.limits.tenant_meter import Divided, TenantMeter
 from gateway.core.limits_config import LimitScope, SharesConfig
@@ -166,10 +166,10 @@ class TestWithoutOthers:
         assert end is not None
         assert end.outcome is Outcome.REJECTED_TENANT_TOKEN_RATE
         one.first_token("a")
-        one.finish("a")
+        (ended,) = [each for each in one.finish("a") if isinstance(each, EndRequest)]
+        assert ended.is_charged, "its use is to be told"
         one.tell(events.TokensSettled(RequestId("a"), 100))
         assert asked(one, tokens=600) is None
-        assert not limits_of(one.core).is_charged(RequestId("a"))
 
     def test_a_client_is_told_the_earliest_time_at_which_its_request_could_pass(self) -> None:
         """Tokens reserved for a running request may be refunded; used tokens return only with time."""
