@@ -322,11 +322,13 @@ def _may_serve(name: str, replica: str) -> bool:
 
 @asynccontextmanager
 async def watched(mesh: Controlled, *, resolves: Iterable[str] = ("us-1", "ap-1")) -> AsyncIterator[Onlookers]:
-    """Send requests and queries, and watch the replicas, until the block ends."""
+    """Send requests and queries, and watch the replicas, until the block ends. It begins once each gateway has
+    answered."""
     seen = Onlookers(mesh, {name: Counter() for name in mesh.engines})
     async with asyncio.TaskGroup() as tasks:
         asking = [tasks.create_task(seen.ask(name)) for name in mesh.engines]
         asking += [tasks.create_task(seen.resolve(tuple(resolves))), tasks.create_task(seen.look())]
+        await seen.until_answered(*mesh.gateways)
         yield seen
         for task in asking:
             task.cancel()
