@@ -20,7 +20,7 @@ from gateway.core.events import ConfigApplied, Event, PolicyApplied, TokensSettl
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import GatewayId, ModelName, PlaceRule, RequestId, RequestProfile, TenantName
-from gateway.features.catalogue import parts_of
+from gateway.features.catalogue import extensions_of
 from gateway.peers.board import LoadBoard
 from gateway.peers.trust import Tell, Trust
 from gateway.records.audit import Audit, AuditLevels
@@ -80,7 +80,7 @@ class Desk:
         self.finished = FinishedRequests()
         requests: dict[RequestId, RequestRecord] = {}
         self.metrics = Metrics(lambda: gauges_of(self.core, clock.now_ns()), self.core, requests)
-        self.features = parts_of(config, self)
+        self.features = extensions_of(config, self)
         self.forward_rates = ForwardRates(self.metrics.forwards_so_far, clock.now_ns())
         self._journal_fault = ""
         self._journal = _journal(config, _journal_header(config, clock, seed), self._journal_stopped)

@@ -44,7 +44,7 @@ from gateway.door.app import Api
 from gateway.door.health import Notes
 from gateway.door.settings import HttpSettings, operators_connections_max
 from gateway.engines.client import ClientSettings, EngineClient
-from gateway.features.part import no_rooms
+from gateway.features.extension import no_rooms
 from gateway.peers.client import PeerLegOpener
 from gateway.peers.explain import PeerExplainer
 from gateway.peers.roster import PeerRoster

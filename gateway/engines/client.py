@@ -30,7 +30,7 @@ from gateway.request.body_edits import CACHE_SALT, Setting, set_members
 from gateway.request.engine_api import TOKENIZE_PATH
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.extras import ask_for
-from gateway.request.legs import Headers, Leg, LegFailure, LegHead, OutboundRequest, Part
+from gateway.request.legs import Headers, Leg, LegFailure, LegHead, OutboundRequest, PartInput
 from gateway.request.side_channels import NOWHERE, SideChannel
 from mesh.clock import Clock
 from mesh.shortage import is_our_shortage
@@ -108,7 +108,7 @@ class EngineClient:
         return endpoint, response, extras
 
     def _part(
-        self, endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest, part: Part
+        self, endpoint: ReplicaEndpoint, order: StartLeg, request: OutboundRequest, part: PartInput
     ) -> tuple[list[tuple[str, str]], LegBody]:
         """Headers and body for one of the two engines that share a request."""
         assert order.connector is not None, "a part is handed over by something"

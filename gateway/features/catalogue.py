@@ -6,20 +6,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.config.sections import GatewayConfig
-from gateway.features.lengths.part import LengthsPart
-from gateway.features.limits.part import LimitsPart
-from gateway.features.part import Host, Part
-from gateway.features.prices.part import PricesPart
-from gateway.features.scaling.part import ScalingPart
+from gateway.features.extension import Extension, Host
+from gateway.features.lengths.extension import LengthsExtension
+from gateway.features.limits.extension import LimitsExtension
+from gateway.features.prices.extension import PricesExtension
+from gateway.features.scaling.extension import ScalingExtension
 
-KINDS: Sequence[type[Part]] = [
-    LengthsPart,
-    LimitsPart,
-    PricesPart,
-    ScalingPart,
+KINDS: Sequence[type[Extension]] = [
+    LengthsExtension,
+    LimitsExtension,
+    PricesExtension,
+    ScalingExtension,
 ]
 
 
-def parts_of(config: GatewayConfig, host: Host) -> list[Part]:
-    """Make the parts of a gateway, in the order in which their hooks are called."""
+def extensions_of(config: GatewayConfig, host: Host) -> list[Extension]:
+    """Make the extensions of a gateway, in the order in which their hooks are called."""
     return [kind(config, host) for kind in KINDS]

@@ -39,7 +39,7 @@ class CacheSalt:
 
 
 @value
-class Part:
+class PartInput:
     """Additional input for a leg that runs only a prefill or a decode."""
 
     nonce: bytes
@@ -67,7 +67,7 @@ class OutboundRequest:
     """Client's own name for the model, used in answers; empty where `profile` has the same name."""
     cache_salt: CacheSalt | None = None
     """Salt for engines that take one; peers compute their own. None: the body is sent unchanged."""
-    part: Part | None = None
+    part: PartInput | None = None
     """Set for a prefill or a decode."""
     is_traced: bool = False
     """True if traceparent names a span of a gateway; else it is the client's, if any."""

@@ -24,7 +24,7 @@ from gateway.request.legs import (
     LegFailure,
     LegOpener,
     OutboundRequest,
-    Part,
+    PartInput,
     RequestSummary,
     Sink,
     SinkGone,
@@ -272,8 +272,8 @@ class RequestOwner:
         if not self._nonce:
             self._nonce = urandom(NONCE_BYTES)
         if order.role is not LegRole.DECODE:
-            return replace(outbound, part=Part(self._nonce))
-        part = Part(self._nonce, self._relay.handed_over, assembled=self._relay.will_assemble(order))
+            return replace(outbound, part=PartInput(self._nonce))
+        part = PartInput(self._nonce, self._relay.handed_over, assembled=self._relay.will_assemble(order))
         return replace(outbound, part=part)
 
     def _has_run_out(self, ended: LegEnded) -> bool:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = (Path("gateway/core/features"), Path("gateway/features"))
 """Folders of the features' halves, in the core and outside it."""
 LISTS = ("gateway/core/features/catalogue.py", "gateway/features/catalogue.py", "gateway/features/sections.py")
-NO_FEATURES = {"__init__", "catalogue", "part", "section", "sections"}
+NO_FEATURES = {"__init__", "catalogue", "extension", "section", "sections"}
 KERNELS_TESTS = "tests/unit/gateway/core/test_gateway_core.py"
 HALVES = [path for folder in FOLDERS for path in (ROOT / folder).glob("[!_]*") if path.stem not in NO_FEATURES]
 ALL = sorted({path.stem for path in HALVES})

@@ -13,14 +13,14 @@ from gateway.core.events import TokenBudgetRestored
 from gateway.core.features.lengths.feature import Misroute, pools_by_length
 from gateway.core.features.lengths.threshold import Move
 from gateway.core.gateway_core import GatewayCore
+from gateway.features.extension import Extension, Host
 from gateway.features.lengths.metrics import MISROUTED, MOVES, PoolLevels, ThresholdLevels
 from gateway.features.lengths.token_budget import TokenBudgetKeeper
-from gateway.features.part import Host, Part
 from mesh.series import Label
 from mesh.supervisor import Supervisor, Tenure
 
 
-class LengthsPart(Part):
+class LengthsExtension(Extension):
     """Keeps the learnt estimates over a restart, where the gateway keeps state on disk."""
 
     name = "lengths"

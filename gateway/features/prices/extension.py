@@ -12,7 +12,7 @@ from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
 from gateway.core.features.prices.price_list import PriceList
 from gateway.core.gateway_core import GatewayCore
-from gateway.features.part import Host, Part
+from gateway.features.extension import Extension, Host
 from gateway.features.prices.audit_cli import price
 from gateway.features.prices.file import parse_prices, read_prices
 from gateway.features.prices.list_in_force import ListInForce
@@ -23,7 +23,7 @@ from mesh.series import EVERY_SERIES, Label
 from mesh.supervisor import Supervisor, Tenure
 
 
-class PricesPart(Part):
+class PricesExtension(Extension):
     """Prices of one gateway. Without a list nothing is told to the core."""
 
     name = "prices"

@@ -21,7 +21,7 @@ from gateway.core.features.scaling.vocabulary import WHOLE, Heard, PoolKey, Reas
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.requests import RequestRecord
 from gateway.core.vocabulary import ModelName, PeerSpec, RequestProfile
-from gateway.features.part import Host, Part
+from gateway.features.extension import Extension, Host
 from gateway.features.scaling.codec import add_scaling, read_scaling
 from gateway.features.scaling.metrics import ScalingMetrics
 from gateway.features.scaling.webhook import Result, Webhook
@@ -39,7 +39,7 @@ _MINUTE_NS = 60 * _SECOND_NS
 _MINUTES_A_DAY = 24 * 60
 
 
-class ScalingPart(Part):
+class ScalingExtension(Extension):
     """Scaling of one gateway. Without listed pools it says nothing, and costs nothing."""
 
     name = "scaling"

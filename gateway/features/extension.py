@@ -1,7 +1,7 @@
 """Interface of the optional features outside the core: hooks that the gateway calls, and what a feature may ask of the
 gateway.
 
-A part is made for every gateway. One that the config does not ask for does nothing and costs nothing.
+An extension is made for every gateway. One that the config does not ask for does nothing and costs nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Host(Protocol):
         """Submit an event to the core."""
 
 
-class Part:
+class Extension:
     """One feature of one gateway, outside the core. Every hook does nothing unless a feature overrides it."""
 
     name: ClassVar[str]

@@ -7,11 +7,11 @@ from prometheus_client import CollectorRegistry
 from gateway.config.sections import GatewayConfig
 from gateway.core.features.limits.feature import limits_of
 from gateway.core.gateway_core import GatewayCore
+from gateway.features.extension import Extension, Host
 from gateway.features.limits.metrics import LimitLevels
-from gateway.features.part import Host, Part
 
 
-class LimitsPart(Part):
+class LimitsExtension(Extension):
     """Shows tenants' limits."""
 
     name = "limits"

@@ -12,8 +12,8 @@ import pytest
 from gateway.app.desk import Desk
 from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
-from gateway.features.part import Part
-from gateway.features.prices.part import PricesPart
+from gateway.features.extension import Extension
+from gateway.features.prices.extension import PricesExtension
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
 from mesh.faults import ConfigError
@@ -31,8 +31,8 @@ def desk_of(config: GatewayConfig) -> Desk:
     return Desk(config, Clock(), make_logger(LoggingConfig(format=LogFormat.JSON), config.gateway_id, io.StringIO()))
 
 
-def prices_of(desk: Desk) -> Part:
-    (part,) = (each for each in desk.features if isinstance(each, PricesPart))
+def prices_of(desk: Desk) -> Extension:
+    (part,) = (each for each in desk.features if isinstance(each, PricesExtension))
     return part
 
 
@@ -77,8 +77,8 @@ async def test_without_a_list_there_is_nothing_to_say() -> None:
 def test_a_file_is_checked_where_it_is_another_than_before(tmp_path: Path) -> None:
     without = region_config("us-1", US, [], policy_file=POLICY)
     config = replace(without, prices=written(tmp_path, "nothing"))
-    PricesPart.check_files(without, None)
-    PricesPart.check_files(config, config)
+    PricesExtension.check_files(without, None)
+    PricesExtension.check_files(config, config)
     for before in (None, without):
         with pytest.raises(ConfigError):
-            PricesPart.check_files(config, before)
+            PricesExtension.check_files(config, before)
