@@ -128,8 +128,14 @@ class Pump(ABC, Generic[EventT, EffectT]):
         if self.crash is not None:
             return
         self._inbox.append(event)
-        if not self._pumping:
-            self._pump()
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self._inbox:
+                self._step(self._inbox.popleft())
+        finally:
+            self._pumping = False
 
     def tell_observers(self) -> None:
         """Tell the observers all waiting steps. It happens by itself in the event loop's next turn; call it before
@@ -176,15 +182,8 @@ class Pump(ABC, Generic[EventT, EffectT]):
         self.tell_observers()
         self._stop_timer()
 
-    def _pump(self) -> None:
-        self._pumping = True
-        try:
-            while self._inbox:
-                self._step(self._inbox.popleft())
-        finally:
-            self._pumping = False
-
     def _step(self, event: EventT) -> None:
+        """Handle one event. The observers are told in the loop's next turn, when its effects are under way."""
         now_ns = self._clock.now_ns()
         try:
             effects = self._core.handle(event, now_ns)
@@ -196,15 +195,11 @@ class Pump(ABC, Generic[EventT, EffectT]):
             self.tell_observers()
             self.fail(error, Step(now_ns, event, None))
         else:
-            self._tell_soon(Step(now_ns, event, effects))
-
-    def _tell_soon(self, step: Step[EventT, EffectT]) -> None:
-        """Tell the observers a step in the loop's next turn, when its effects are under way."""
-        if not self._untold:
-            asyncio.get_running_loop().call_soon(self.tell_observers)
-        self._untold.append(step)
-        if len(self._untold) > _UNTOLD_STEPS_MAX:
-            self.tell_observers()
+            if not self._untold:
+                asyncio.get_running_loop().call_soon(self.tell_observers)
+            self._untold.append(Step(now_ns, event, effects))
+            if len(self._untold) > _UNTOLD_STEPS_MAX:
+                self.tell_observers()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -145,7 +145,8 @@ class _Connection(Connection):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if not self.waits_for_request:
-            self._headers_are_over()
+            if self._headers_bytes:
+                self._headers_are_over()
         elif data:
             self._headers_continue(len(data))
         if self.is_too_far_ahead and self.transport is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -56,7 +57,7 @@ _ANSWERED = (Outcome.COMPLETED, Outcome.CLIENT_ERROR)
 _LAST_CHUNK = b"0\r\n\r\n"
 _WAITS = b": the request waits\n\n"
 """Comment line: clients of event streams skip it."""
-_LINE_BREAKS = ("\r", "\n", "\0")
+_line_break_in = re.compile("[\r\n\0]").search
 
 
 class HttpSink:
@@ -116,13 +117,13 @@ class HttpSink:
         """Send a comment on a stream whose answer has not begun, so that proxies in between see that its connection is
         alive. False once no further comment can be sent."""
         transport = self._transport
-        if self._has_begun or transport is None or transport.is_closing():
+        if self._has_begun or self._refusal is not None or transport is None or transport.is_closing():
             return False
         if not self._is_early:
             self._is_early = True
             relayed = [f"content-type: {EVENT_STREAM}; charset=utf-8", "cache-control: no-cache"]
             self._send_head(200, relayed, self._own_headers())
-        self._write(_WAITS)
+        self.put(_WAITS)
         return True
 
     async def start(self, head: LegHead) -> None:
@@ -172,11 +173,6 @@ class HttpSink:
         transport = self._transport
         if transport is None or transport.is_closing():
             raise SinkGone("the client closed its connection")
-        return self._write(data)
-
-    def _write(self, data: bytes) -> bool:
-        transport = self._transport
-        assert transport is not None, "somebody has looked"
         framed = b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked and data else data
         if self._head:
             framed, self._head = self._head + framed, b""
@@ -257,7 +253,7 @@ def _relayed_lines(head: LegHead, own: Mapping[str, str]) -> tuple[list[str], bo
         lower = name.lower()
         if lower in _NOT_RELAYED or lower in own or lower.startswith(_OURS_PREFIXES):
             continue
-        if any(mark in name or mark in value for mark in _LINE_BREAKS):
+        if _line_break_in(name) or _line_break_in(value):
             continue  # would begin a header line that the engine did not send
         has_length = has_length or lower == "content-length"
         lines.append(f"{name}: {value}")

@@ -272,8 +272,11 @@ class Connection(asyncio.Protocol):
 
     def _hand_on(self, take: Callable[[bytes], bool]) -> None:
         """Hand what has arrived to `take`, without waking the waiting task unless the body or the pouring is over."""
+        pieces, self._body_bytes = self._body, 0  # reading is not paused while the body is poured
+        data = pieces.pop() if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
         try:
-            if self._body and not take(self._gathered()):
+            if data and not take(data):
                 self._take = None
         except Exception as error:  # noqa: BLE001 - it is the waiting task's, which raises it
             self._take = None

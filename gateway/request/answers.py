@@ -102,7 +102,7 @@ def is_token(document: dict[str, Any]) -> bool:
     """
     if "choices" not in document:
         return type_of(document) not in _PREPARATIONS
-    return any(_is_token_choice(choice) for choice in _choices(document))
+    return any(map(_is_token_choice, _choices(document)))
 
 
 def has_content(document: Any) -> bool:
@@ -111,7 +111,7 @@ def has_content(document: Any) -> bool:
     if not isinstance(document, dict):
         return True
     if "choices" in document:
-        return any(_has_content(choice) for choice in _choices(document))
+        return any(map(_has_content, _choices(document)))
     kind = type_of(document)
     return not kind or (kind.endswith(("_delta", ".delta")) and kind != "message_delta")
 
@@ -161,10 +161,12 @@ def _has_sound_choices(document: dict[str, Any]) -> bool:
     choices = document.get("choices")
     if choices is None:
         return True
-    return isinstance(choices, list) and all(isinstance(each, dict) and _has_sound_end(each) for each in choices)
+    return isinstance(choices, list) and all(map(_is_sound, choices))
 
 
-def _has_sound_end(choice: dict[str, Any]) -> bool:
+def _is_sound(choice: object) -> bool:
+    if not isinstance(choice, dict):
+        return False
     reason = choice.get("finish_reason")
     return reason is None or isinstance(reason, str)
 
@@ -177,7 +179,10 @@ def _was_aborted(document: dict[str, Any], kind: str) -> bool:
         return response.get("status") in ("cancelled", "failed")
     if kind == "message":
         return stop_reason_of(document) is None
-    return any(choice.get("finish_reason") in _ABORTS for choice in _choices(document))
+    for choice in _choices(document):
+        if choice.get("finish_reason") in _ABORTS:
+            return True
+    return False
 
 
 def type_of(document: dict[str, Any]) -> str:
@@ -204,7 +209,11 @@ def _count(counts: dict[str, Any], key: str) -> int | None:
 
 def _choices(document: dict[str, Any]) -> list[dict[str, Any]]:
     choices = document.get("choices")
-    return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+    if not isinstance(choices, list):
+        return []
+    if len(choices) == 1 and isinstance(choices[0], dict):
+        return choices  # nearly all events have one choice
+    return [choice for choice in choices if isinstance(choice, dict)]
 
 
 def _is_token_choice(choice: dict[str, Any]) -> bool:

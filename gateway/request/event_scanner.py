@@ -229,7 +229,7 @@ class EventScanner:
     def _recent_payloads(self, marker: bytes) -> Iterator[bytes]:
         """Payloads of the last blocks that contain a marker, newest first."""
         for block in reversed(self._recent):
-            for event in reversed(list(events(block))) if marker in block else ():
+            for event in reversed(events(block)) if marker in block else ():
                 payload = fields(event)[1]
                 if payload is not None:
                     yield payload

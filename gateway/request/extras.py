@@ -129,7 +129,7 @@ class Withheld:
         if is_crossing:
             return self._release() + block
         if was_within:
-            rest = next(events(block), b"")
+            rest = events(block)[0] if block else b""
             return rest + self._feed_whole(block[len(rest) :])
         return self._feed_whole(block)
 

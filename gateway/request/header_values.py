@@ -7,6 +7,8 @@ a value (RFC 9110, section 5.5) and refused at the edges.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from operator import methodcaller
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 """Control characters except tab. Bytes above ASCII are not checked: alone they have no meaning."""
@@ -18,12 +20,8 @@ def from_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
-def from_bytes(raw: bytes) -> str:
-    return raw.decode("latin-1")
-
-
-def to_bytes(value: str) -> bytes:
-    return value.encode("latin-1")
+from_bytes: Callable[[bytes], str] = methodcaller("decode", "latin-1")
+to_bytes: Callable[[str], bytes] = methodcaller("encode", "latin-1")
 
 
 def has_control_character(value: str) -> bool:

@@ -722,7 +722,7 @@ def media_type(head: LegHead) -> str:
 def _without_length(head: LegHead) -> LegHead:
     """Remove the length: a stream that fails ends with an error event of this gateway, which the length does not
     include."""
-    kept = tuple(pair for pair in head.headers if pair[0].lower() != "content-length")
+    kept = tuple([pair for pair in head.headers if pair[0].lower() != "content-length"])
     return head if len(kept) == len(head.headers) else replace(head, headers=kept)
 
 
@@ -732,5 +732,5 @@ def with_length(head: LegHead, body: bytes) -> LegHead:
     for name, told in head.headers:
         if name.lower() == "content-length" and told == length:
             return head
-    headers = tuple(pair for pair in head.headers if pair[0].lower() != "content-length")
+    headers = [pair for pair in head.headers if pair[0].lower() != "content-length"]
     return replace(head, headers=(*headers, ("content-length", length)))

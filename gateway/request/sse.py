@@ -7,7 +7,6 @@ event larger than may be held: it passes in parts, and its end is still found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 
 
 class EventFramer:
@@ -58,13 +57,17 @@ class EventFramer:
         return body
 
 
-def events(block: bytes) -> Iterator[bytes]:
+def events(block: bytes) -> list[bytes]:
     """Split a block into events, each with its blank line."""
-    start = 0
-    while start < len(block):
-        end = _first_boundary(block, start)
-        yield block[start:end]
+    found: list[bytes] = []
+    start, size, has_carriages = 0, len(block), b"\r" in block
+    while start < size:
+        end = _first_boundary(block, start) if has_carriages else block.find(b"\n\n", start) + 2
+        if end < 2:
+            end = size  # the last event lacks its blank line
+        found.append(block[start:end])
         start = end
+    return found
 
 
 def fields(event: bytes) -> tuple[bytes, bytes | None]:
