@@ -179,10 +179,11 @@ def _was_aborted(document: dict[str, Any], kind: str) -> bool:
         return response.get("status") in ("cancelled", "failed")
     if kind == "message":
         return stop_reason_of(document) is None
-    for choice in _choices(document):
-        if choice.get("finish_reason") in _ABORTS:
-            return True
-    return False
+    return any(map(_is_aborted, _choices(document)))
+
+
+def _is_aborted(choice: dict[str, Any]) -> bool:
+    return choice.get("finish_reason") in _ABORTS
 
 
 def type_of(document: dict[str, Any]) -> str:

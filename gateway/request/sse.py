@@ -8,7 +8,6 @@ event larger than may be held: it passes in parts, and its end is still found.
 from __future__ import annotations
 
 
-
 class EventFramer:
     """Framer of one stream: gathers pieces until they complete events."""
 
