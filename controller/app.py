@@ -45,7 +45,7 @@ from gateway.core.vocabulary import GatewayId, RegionName
 from mesh.admin_listening import listen_for_operators
 from mesh.clock import Clock
 from mesh.journal import JournalSettings
-from mesh.line_writer import lines_written_aside
+from mesh.line_writer import LostLines, lines_written_aside
 from mesh.listening import named_by
 from mesh.logs import libraries_told_of, make_logger
 from mesh.naming.limits import DnsLimits
@@ -125,9 +125,11 @@ async def serve_controller(
     store: Store | None = None,
     stop: asyncio.Event | None = None,
     standing_by: Callable[[str], None] = lambda _: None,
+    lines_lost: Callable[[], int] = lambda: 0,
 ) -> AsyncIterator[ControllerHandle]:
     """Run a controller until the context is left. The context is entered once the controller leads; `standing_by` is
-    called with the operators' URL if it has to wait for that. Raises StandbyEnded when `stop` is set meanwhile,
+    called with the operators' URL if it has to wait for that. `lines_lost` is the number of log lines that were
+    dropped so far. Raises StandbyEnded when `stop` is set meanwhile,
     StoreError when the store cannot be had, CertificateFault, and OSError when an address cannot be listened on, or the
     journal or the history not be written."""
     clock = clock or Clock()
@@ -136,7 +138,7 @@ async def serve_controller(
     shown = _Shown(file, clock, log)
     async with AsyncExitStack() as stack:
         history = History(_history_path(sections), sections.history.file_max_bytes)
-        metrics = await _with_operators(Metrics(), stack, shown, clock, log)
+        metrics = await _metrics_of_standby(stack, shown, lines_lost, clock=clock, log=log)
         waiting = Waiting(
             file,
             shown.operators_tls,
@@ -197,16 +199,23 @@ async def serve_controller(
         yield handle
 
 
-async def _with_operators(
-    metrics: Metrics, stack: AsyncExitStack, shown: _Shown, clock: Clock, log: FilteringBoundLogger
+async def _metrics_of_standby(
+    stack: AsyncExitStack,
+    shown: _Shown,
+    lines_lost: Callable[[], int],
+    *,
+    clock: Clock,
+    log: FilteringBoundLogger,
 ) -> Metrics:
-    """Follow the issuers of operators' tokens, which are needed also on standby, and add their counters to the
-    metrics."""
+    """Metrics with what a controller counts on standby as well: lost log lines, and what the issuers of operators'
+    tokens answer, which are followed from here on."""
+    metrics = Metrics()
     metrics.add(shown.token_counters.collectors())
     loops = await stack.enter_async_context(Supervisor(clock, partial(_loop_failed, log, metrics)))
     for each in shown.issuers:
         each.restore()
         loops.run(f"issuer_{each.config.name}", each.run)
+    loops.run("log_lines", LostLines(lines_lost, metrics.log_lines_lost, clock, log).watch)
     return metrics
 
 
@@ -223,25 +232,16 @@ async def run_controller(
     standing_by: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Serve until `stop` is set, and return the exit status: 1 when the core failed or the store was lost, else 0."""
-    with lines_written_aside(sys.stderr) as (lines, _):
+    with lines_written_aside(sys.stderr) as (lines, writer):
         log = make_logger(file.sections.logging, file.controller, lines, role="controller")
-        return await _run_logging_to(log, file, stop=stop, ready=ready, standing_by=standing_by)
-
-
-async def _run_logging_to(
-    log: FilteringBoundLogger,
-    file: ControllerFile,
-    *,
-    stop: asyncio.Event,
-    ready: Callable[[ControllerHandle], None],
-    standing_by: Callable[[str], None],
-) -> int:
-    with libraries_told_of(log):
-        serving = serve_controller(file, log=log, stop=stop, standing_by=standing_by)
-        try:
-            return await _run_until(stop, serving, ready)
-        except StandbyEnded:
-            return 0
+        serving = serve_controller(
+            file, log=log, stop=stop, standing_by=standing_by, lines_lost=lambda: writer.lines_lost
+        )
+        with libraries_told_of(log):
+            try:
+                return await _run_until(stop, serving, ready)
+            except StandbyEnded:
+                return 0
 
 
 async def _run_until(

@@ -40,6 +40,9 @@ class Metrics(ServerWatch):
         self._orders = self._tally("orders_total", "Orders of operators.", ("order", "result"))
         self._recoveries = self._tally("recoveries_total", "Recoveries that have ended.", ("result",))
         self._restarts = self._tally("loop_restarts_total", "Background loops that failed and run again.", ("loop",))
+        self._lines_lost = self._tally(
+            "log_lines_lost_total", "Lines of the log that were dropped, since standard error took none for too long."
+        )
         self._reloads = self._tally("reloads_total", "Files that were read anew.", ("part", "result"))
         self._sizes = Distribution(_PREFIX + "snapshot_bytes", "Size of snapshots as sent.", _SIZES, ())
         self.registry.register(self._sizes)
@@ -145,6 +148,9 @@ class Metrics(ServerWatch):
 
     def restarted(self, loop: str) -> None:
         self._restarts.add(loop)
+
+    def log_lines_lost(self, count: int) -> None:
+        self._lines_lost.add(amount=count)
 
     def reloaded(self, part: str, is_in_force: bool) -> None:
         self._reloads.add(part, "applied" if is_in_force else "refused")

@@ -238,13 +238,6 @@ GATEWAY = (
         "Release it with `nightside gateway lockdown --release` once the reason is gone.",
     ),
     LogEvent(
-        "log_lines_lost",
-        ("warning",),
-        ("lines",),
-        "Standard error took no line for so long that lines of this log were dropped; requests were not delayed.",
-        "See what reads the log: a full disk, or a collector that stalls.",
-    ),
-    LogEvent(
         "malformed_forward",
         ("error",),
         ("origin", "caller", "reason", "suppressed"),

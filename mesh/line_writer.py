@@ -6,6 +6,7 @@ Lines beyond its bound are dropped and counted. A process that is killed loses t
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ LINES_MAX = 8192
 """Lines that may wait to be written."""
 _BATCH_MAX = 512
 _INTERVAL_S = 0.1
+_LOOK_S = 1.0
 _LAST_LINES_S = 2.0
 """Seconds that the last lines may take when the process ends."""
 
@@ -94,6 +96,12 @@ class LostLines:
         self._seldom = Seldom(clock)
         self._counted = 0
         self._told = 0
+
+    async def watch(self) -> None:
+        """Look once a second."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self.look()
 
     def look(self) -> None:
         lost = self._lines_lost()

@@ -118,6 +118,13 @@ SHARED = (
         "Read the message; report it as a defect if requests are affected.",
     ),
     LogEvent(
+        "log_lines_lost",
+        ("warning",),
+        ("lines",),
+        "Standard error took no line for so long that lines of this log were dropped; requests were not delayed.",
+        "See what reads the log: a full disk, or a collector that stalls.",
+    ),
+    LogEvent(
         "malformed_call",
         ("error",),
         ("method", "caller", "suppressed"),

@@ -157,3 +157,8 @@ async def test_a_gateway_of_ours_takes_what_a_controller_says_that_has_lost_its_
         async with serve_controller(read_file(tmp_path / "after", listen=listen)) as controller:
             after = await until_taken(controller)
             assert (after.term, list(controller.desk.registry.replicas)) == (before.term + 1, ["us-1-r0"])
+
+
+async def test_it_counts_the_log_lines_that_it_lost(tmp_path: Path) -> None:
+    async with serve_controller(read_file(tmp_path), lines_lost=lambda: 7) as controller:
+        await until(lambda: b"nightside_controller_log_lines_lost_total 7.0" in controller.metrics.render())
