@@ -14,8 +14,8 @@ from typing import Any
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
 from gateway.core.config import PlacementConfig, PlacementPolicy
-from gateway.door.connections import READ_BYTES
 from gateway.door.settings import operators_connections_max
+from gateway.http1.server import READ_BYTES
 from mesh.allocator import describe_allocator
 from mesh.naming.limits import DnsLimits
 from mesh.values import MEBIBYTE
