@@ -251,13 +251,12 @@ class Held:
         self._reception = reception
         self._place = place
         reception.enter()
-        place.__enter__()
 
     def keep(self, more: int) -> bool:
         return self._place.keep(more)
 
     def close(self) -> None:
-        self._place.__exit__()
+        self._place.close()
         self._reception.leave()
 
 
