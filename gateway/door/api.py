@@ -275,7 +275,10 @@ class Api:
 
     def _let_in(self, call: ClientCall, caller: Caller, serve: Serve) -> None:
         call.caller = caller
-        call.meter = self._entrance.enter(caller)
+        meter = call.meter = self._entrance.meter_of(caller)
+        if meter is not None:
+            self._entrance.enter(meter)
+            call.has_entered = True
         serve(call)
 
     # Calls of engines

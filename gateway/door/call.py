@@ -90,6 +90,7 @@ class ClientCall:
         "caller",
         "context",
         "exchange",
+        "has_entered",
         "held",
         "media",
         "meter",
@@ -109,7 +110,9 @@ class ClientCall:
         self.caller: Caller | None = None
         """Identity of the client, once it is known."""
         self.meter: KeyMeter | None = None
-        """Meter of the client's key, once it has entered."""
+        """Meter of the client's key; None where no key was needed."""
+        self.has_entered = False
+        """True while the call counts as running for its key."""
         self.held: Held | None = None
         self.request: ProxiedRequest | None = None
         self.task: asyncio.Task[None] | None = None
@@ -202,9 +205,9 @@ class ClientCall:
         held, self.held = self.held, None
         if held is not None:
             held.close()
-        meter, self.meter = self.meter, None
-        if meter is not None:
-            meter.leave()
+        if self.has_entered and self.meter is not None:
+            self.has_entered = False
+            self.meter.leave()
 
     def keep_alive(self, silence_s: float) -> None:
         """Send a comment after each silence of this length, until the answer begins."""

@@ -107,13 +107,13 @@ class Entrance:
         request_id = fresh_request_id() if self._is_running(wanted) else wanted
         return read_caller(headers, request_id, self._settings, key)
 
-    def enter(self, caller: Caller) -> KeyMeter | None:
-        """Take a place and one request of the caller's key, until its meter is left. Raises ClientFault."""
-        if caller.key is None:
-            return None
-        meter = self._meters.of(caller.key)
+    def meter_of(self, caller: Caller) -> KeyMeter | None:
+        """Meter of the caller's key; None where no key was needed."""
+        return None if caller.key is None else self._meters.of(caller.key)
+
+    def enter(self, meter: KeyMeter) -> None:
+        """Take a place and one request of a key, until its meter is left. Raises ClientFault."""
         _refuse_if(meter.enter(self._clock.now_ns()))
-        return meter
 
     def reservation(self, profile: RequestProfile, *, generates: bool) -> int:
         """Tokens to reserve for a request."""

@@ -314,6 +314,7 @@ class ServerConnection:
         "_since_s",
         "_transport",
         "_unfinished_bytes",
+        "_upgrading",
         "is_full",
         "server",
     )
@@ -324,6 +325,8 @@ class ServerConnection:
         self._parser: httptools.HttpRequestParser | None = None
         self._parsing: Exchange | None = None
         """Request whose message the parser is in."""
+        self._upgrading: Exchange | None = None
+        """Request that asks for another protocol, whose body the parser has not begun."""
         self._is_head_over = True
         """False while the parser is in a head."""
         self._headers_bytes = 0
@@ -411,13 +414,16 @@ class ServerConnection:
     # Callbacks of httptools
 
     def on_message_begin(self) -> None:
+        self._headers_bytes = 0
+        if self._upgrading is not None:
+            self._parsing, self._upgrading = self._upgrading, None
+            return
         self._parsing = Exchange(self)
         self._is_head_over = False
-        self._headers_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         exchange = self._parsing
-        if exchange is not None and self._fault is None:
+        if exchange is not None and self._fault is None and not self._is_head_over:
             exchange.target += url
             if len(exchange.target) > self.server.limits.header_line_bytes_max:
                 self._fault = Fault.HEADERS_TOO_LARGE
@@ -444,8 +450,10 @@ class ServerConnection:
 
     def on_headers_complete(self) -> None:
         parser, exchange = self._parser, self._parsing
+        if self._is_head_over or parser is None or exchange is None:
+            return
         self._is_head_over = True
-        if parser is None or exchange is None or self._fault is not None:
+        if self._fault is not None:
             return
         version, method = parser.get_http_version(), parser.get_method()
         exchange.is_newest = version == "1.1"
@@ -453,6 +461,8 @@ class ServerConnection:
         exchange.head_is_over(keeps_alive=parser.should_keep_alive())
         self._fault = _objection(version, exchange.headers)
         self._queue.append(exchange)
+        if parser.should_upgrade() and method != b"CONNECT":
+            self._upgrading = exchange
 
     def on_body(self, data: bytes) -> None:
         exchange = self._parsing
@@ -464,6 +474,8 @@ class ServerConnection:
 
     def on_message_complete(self) -> None:
         exchange, self._parsing = self._parsing, None
+        if exchange is not None and exchange is self._upgrading:
+            return  # its body is still to come
         self._has_completed = True
         if exchange is not None and self._fault is None:
             exchange.body_is_over()
@@ -549,11 +561,14 @@ class ServerConnection:
             self._fault = self._fault or Fault.HEADERS_TOO_LARGE
 
     def _parse(self, parser: httptools.HttpRequestParser, data: bytes) -> bytes | None:
-        """Feed the parser. Returns the bytes behind a request for another protocol, which is not spoken here."""
+        """Feed the parser. Returns the bytes behind the head of a request for another protocol, which is not spoken
+        here: its body, if it has one, or the next request. The parser leaves both to that protocol."""
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._parser = httptools.HttpRequestParser(self)
+            if self._upgrading is not None:
+                self._parser.feed_data(_framing_of(self._upgrading.headers))
             return data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             self._fault = self._fault or _fault_of(error)
@@ -757,6 +772,14 @@ def _name_of(name: bytes) -> str:
     if len(_NAMES) < _NAMES_MAX:
         _NAMES[name] = key
     return key
+
+
+def _framing_of(headers: Headers) -> bytes:
+    """Head of a request with a body of the same length."""
+    framing = "".join(
+        f"{name}: {headers[name]}\r\n" for name in ("content-length", "transfer-encoding") if name in headers
+    )
+    return f"POST / HTTP/1.1\r\n{framing}\r\n".encode("latin-1")
 
 
 def _objection(version: str, headers: Headers) -> Fault | None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
+from gateway.request.owner import OwnerContext
 
 from gateway.config.sections import EngineCacheConfig, PeeringConfig
 from gateway.config.targets import PeerConfig
@@ -30,7 +31,6 @@ from gateway.records.decisions import ExplainedRequest
 from gateway.request.cache_salts import CacheSalts
 from gateway.request.driver import Driver
 from gateway.request.legs import Leg, LegFailure, LegHead, LegOpener, OutboundRequest, RanAt
-from gateway.request.owner import OwnerContext
 from mesh.clock import Clock
 from mesh.config import LoggingConfig
 from mesh.logs import make_logger

@@ -8,6 +8,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from gateway.request.owner import OwnerContext, RequestOwner
+from gateway.request.relay import RelaySettings
+
 from gateway.core import events
 from gateway.core.config import AttemptConfig, CoreConfig, ObservationConfig
 from gateway.core.description import gauges_of
@@ -29,8 +32,6 @@ from gateway.core.vocabulary import (
 from gateway.request.answers import TokenUsage
 from gateway.request.driver import Driver, GatewayStep, GatewaySubscriptions
 from gateway.request.legs import Leg, LegFailure, LegHead, OutboundRequest, RanAt, RequestSummary
-from gateway.request.owner import OwnerContext, RequestOwner
-from gateway.request.relay import RelaySettings
 from mesh.clock import Clock
 from mesh.pump import Step
 from tests.fakes.engine import (
