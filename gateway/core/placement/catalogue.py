@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core.config import PlacementPolicy
+from gateway.core.features.prices.policy import Price
+from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.placement.affinity_load import AffinityLoad
 from gateway.core.placement.cache_aware import CacheAware
 from gateway.core.placement.consistent_hash import ConsistentHash
@@ -13,7 +14,6 @@ from gateway.core.placement.nearest_region import NearestRegion
 from gateway.core.placement.policy import Policy
 from gateway.core.placement.power_of_two import PowerOfTwo
 from gateway.core.placement.prefix import Prefix
-from gateway.core.placement.price import Price
 from gateway.core.placement.random_choice import RandomChoice
 from gateway.core.placement.round_robin import RoundRobin
 from gateway.core.placement.session_sticky import SessionSticky

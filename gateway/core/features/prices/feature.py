@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.events import Event, PricesChanged
+from gateway.core.kernel.events import Event, PricesChanged
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 

@@ -9,23 +9,23 @@ from typing import get_args
 
 import pytest
 
-from gateway.core import events
-from gateway.core.config import CoreConfig
-from gateway.core.decode.predictors.arrays import SurvivalArrays
 from gateway.core.features.catalogue import features_of
-from gateway.core.features.disaggregated import Disaggregated
+from gateway.core.features.disaggregated.feature import Disaggregated
+from gateway.core.features.disaggregated.predictors.arrays import SurvivalArrays
 from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import Limits
 from gateway.core.features.lockdown import Lockdown
 from gateway.core.features.prices.feature import PricesInForce
+from gateway.core.features.prices.price_table import Prices
 from gateway.core.features.resume import Resume
 from gateway.core.features.shadow import Shadow
 from gateway.core.features.sharing.feature import Sharing
-from gateway.core.features.stored_responses import StoredResponses
+from gateway.core.features.stored_responses.feature import StoredResponses
 from gateway.core.gateway_core import GatewayCore
+from gateway.core.kernel import events
+from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Features, Kernel
-from gateway.core.prices import Prices
 from gateway.core.vocabulary import GatewayId, LegResult, PoolName, RequestId
 from tests.support.core import US, Desk, ended, policy, replica_spec, started
 
@@ -117,7 +117,7 @@ WORDS_OF_FEATURES = {
 """Words by which a feature would be named, for those whose core half is whole."""
 BESIDE = {
     "sharing": [
-        ROOT / "gateway/core" / name
+        ROOT / "gateway/core/kernel" / name
         for name in (
             "admission.py",
             "description.py",
@@ -130,7 +130,13 @@ BESIDE = {
     ]
 }
 """Files beside the kernel that do without a feature's words too."""
-KERNEL = [*sorted((ROOT / "gateway/core/kernel").glob("*.py")), ROOT / "gateway/core/gateway_core.py"]
+KERNEL = [
+    ROOT / "gateway/core/gateway_core.py",
+    *(
+        ROOT / f"gateway/core/kernel/{name}.py"
+        for name in ("deadlines", "feature", "judging", "kernel", "legs", "placing", "retries")
+    ),
+]
 
 
 @pytest.mark.parametrize("feature", WORDS_OF_FEATURES)
