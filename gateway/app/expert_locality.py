@@ -10,6 +10,7 @@ from functools import partial
 from gateway.app.desk import Desk
 from gateway.config.sections import GatewayConfig
 from gateway.core.features.disaggregated.config import LOCAL_POLICIES
+from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.expert_locality.nearness import Nearness, SignatureState
 from gateway.core.features.expert_locality.signature import Comparer
 from gateway.core.kernel.events import ArtifactReady
@@ -73,7 +74,7 @@ class ExpertLocality:
 
     def _groups_of(self, name: PoolName) -> Callable[[], int]:
         def groups() -> int:
-            pool = self._desk.core.decode_pools.get(name)
+            pool = decode_pools_of(self._desk.core).get(name)
             return 0 if pool is None else pool.tier.seats.groups
 
         return groups

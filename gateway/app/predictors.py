@@ -13,6 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.app.desk import Desk
 from gateway.config.sections import GatewayConfig
+from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.disaggregated.predictors.arrays import (
     ExactMatchArrays,
     LearnedArrays,
@@ -97,7 +98,7 @@ class Predictors:
         self._stops[name] = self._loops.run("predictor", partial(self._run, keeper, name))
 
     async def _run(self, keeper: PredictorKeeper, name: PoolName) -> None:
-        await keeper.run(partial(self._desk.core.decode_pools.history_of, name), partial(self._take, name))
+        await keeper.run(partial(decode_pools_of(self._desk.core).history_of, name), partial(self._take, name))
 
     def _take(self, name: PoolName, arrays: PredictorArrays, until_ns: int) -> None:
         """Tell the core of fitted arrays. Raises UnusableArrays, and has told it of none then."""

@@ -453,7 +453,7 @@ class GatewayCore(Kernel):
                 case TimerKind.FEATURE:
                     for feature in self.features:
                         feature.wake(timer.id, now_ns)
-                case TimerKind.PUBLISH | TimerKind.DECODE:
+                case TimerKind.PUBLISH:
                     pass  # looked at after every event
                 case _ as never:
                     assert_never(never)

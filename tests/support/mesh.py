@@ -341,7 +341,7 @@ class Mesh:
         origin = self.cores[self.asks[request_id].ingress].place
         policy = self.policies[name]
         assert not policy.closed_reason, "a closed policy accepted a forward"
-        assert not self.cores[name].locked_down, "a forward was accepted in lockdown"
+        assert self.cores[name].forwarding_stop is None, "a forward was accepted in lockdown"
         assert origin == policy.place or _names(policy.accept, origin), f"{name} does not accept {origin}"
 
     def _oracle_place(self, request_id: RequestId, place: Place) -> None:

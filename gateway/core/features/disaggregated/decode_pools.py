@@ -63,7 +63,7 @@ class DecodePool:
         """Predictor of output lengths. It records ended requests whether or not the policy uses it, and outlives the
         pool."""
         self.tier = DecodeTier(config, spec, rng, self.predictor)
-        self.timer = Timer(TimerKind.DECODE, spec.name)
+        self.timer = Timer(TimerKind.FEATURE, f"decode {spec.name}")
         self.workers = 0
         """Mask of the pool's decode workers."""
         self.heard = 0
