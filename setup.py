@@ -55,7 +55,7 @@ COMPILED = (
     "gateway/core/features/limits/shares.py",
     "gateway/core/features/limits/tenant_meter.py",
     "gateway/core/features/limits/token_bucket.py",
-    "gateway/core/features/lockdown.py",
+    "gateway/core/features/lockdown/feature.py",
     "gateway/core/features/prices/feature.py",
     "gateway/core/features/resume.py",
     "gateway/core/features/scaling/demand.py",

@@ -9,11 +9,11 @@ from functools import partial
 
 from gateway.app.desk import Desk
 from gateway.config.sections import GatewayConfig
-from gateway.core.features.disaggregated.config import LOCAL_POLICIES
 from gateway.core.features.disaggregated.feature import decode_pools_of
-from gateway.core.features.expert_locality.nearness import Nearness, SignatureState
+from gateway.core.features.expert_locality.events import ArtifactReady
 from gateway.core.features.expert_locality.signature import Comparer
-from gateway.core.kernel.events import ArtifactReady
+from gateway.core.kernel.decode_config import LOCAL_POLICIES
+from gateway.core.nearness import Nearness, SignatureState
 from gateway.core.vocabulary import PoolName
 from gateway.request.expert_counts import BadCounts, read_counts
 from gateway.state.locality import LocalityKeeper

@@ -13,6 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.app.desk import Desk
 from gateway.config.sections import GatewayConfig
+from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.disaggregated.predictors.arrays import (
     ExactMatchArrays,
@@ -22,7 +23,6 @@ from gateway.core.features.disaggregated.predictors.arrays import (
     UnusableArrays,
 )
 from gateway.core.features.disaggregated.predictors.catalogue import make_estimator
-from gateway.core.kernel.events import DecodeHistoryRestored, PredictorFitted
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, PoolKind, PoolName, PoolSpec, RequestProfile
 from gateway.state.prediction import PredictorKeeper
 from gateway.state.predictor_files import read_or_make_secret

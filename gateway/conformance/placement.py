@@ -26,22 +26,22 @@ import click
 from gateway.config.placement_plug_ins import find_policy, policy_fault
 from gateway.config.plug_ins import PlugInUnusable
 from gateway.conformance.purity import imports_of, impurities
+from gateway.core.events import Event
+from gateway.core.features.prices.events import PricesChanged
 from gateway.core.features.prices.price_table import EgressPrice, Prices, ReplicaPrice
+from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import CoreConfig, OverflowMode, PlacementConfig
 from gateway.core.kernel.effects import RecordShadow, StartLeg
 from gateway.core.kernel.events import (
     AssignmentApplied,
     ConfigApplied,
-    Event,
     FirstToken,
     LegEnded,
     PeersObserved,
     PolicyApplied,
-    PricesChanged,
     ReplicasObserved,
     RequestArrived,
-    ResponseStored,
 )
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.placement.fleet import Fleet

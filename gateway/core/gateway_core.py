@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, assert_never
 
+from gateway.core.events import Event
 from gateway.core.features.catalogue import features_of
 from gateway.core.kernel.attempts import RetryBudget
 from gateway.core.kernel.deadlines import Deadlines
@@ -24,7 +25,7 @@ from gateway.core.kernel.events import (
     ConfigApplied,
     DrainLifted,
     DrainRequested,
-    Event,
+    FeatureEvent,
     FirstToken,
     ForwardArrived,
     LegAccepted,
@@ -186,7 +187,7 @@ class GatewayCore(Kernel):
             case _:
                 self._take_in_elsewhere(event, now_ns)
 
-    def _take_in_elsewhere(self, event: Event, now_ns: int) -> None:
+    def _take_in_elsewhere(self, event: FeatureEvent, now_ns: int) -> None:
         """Pass an event to the feature whose own it is."""
         for feature in self.features:
             if feature.take_in(event, now_ns):

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
 from gateway.core.kernel.config import OverflowMode
 from gateway.core.kernel.effects import AcceptForward, Effect, EndRequest, StartLeg
 from gateway.core.kernel.events import (
     AssignmentApplied,
-    Event,
     FirstToken,
     ForwardArrived,
     LegEnded,

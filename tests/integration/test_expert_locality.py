@@ -17,7 +17,7 @@ import yaml
 from gateway.app.gateway import GatewayHandle
 from gateway.core.features.disaggregated.feature import decode_pools_of
 from gateway.core.features.expert_locality.artifact import EldrArtifact, Shape
-from gateway.core.features.expert_locality.nearness import SignatureState
+from gateway.core.nearness import SignatureState
 from gateway.core.vocabulary import Connector, PoolName, ReplicaRole
 from gateway.records.journal import replay
 from gateway.state.eldr_files import eldr_file

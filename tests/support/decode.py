@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass, field
 
 from gateway.core.features.disaggregated.admissions import Admission
-from gateway.core.features.disaggregated.config import DecodeConfig, DecodePolicyName
 from gateway.core.features.disaggregated.predictor import Facts, Predictor
 from gateway.core.features.disaggregated.tier import DecodeTier
+from gateway.core.kernel.decode_config import DecodeConfig, DecodePolicyName
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
 
 MS = 1_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import Limits
-from gateway.core.features.lockdown import Lockdown
+from gateway.core.features.lockdown.feature import Lockdown
 from gateway.core.features.prices.feature import PricesInForce
 from gateway.core.features.resume import Resume
 from gateway.core.features.shadow import Shadow

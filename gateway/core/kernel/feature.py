@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import EndRequest, StartLeg
-from gateway.core.kernel.events import Event, ForwardArrived, LegEnded, RequestArrived
+from gateway.core.kernel.events import FeatureEvent, ForwardArrived, LegEnded, RequestArrived
 from gateway.core.kernel.replicas import ReplicaState
 from gateway.core.kernel.requests import (
     AttemptState,
@@ -39,7 +39,7 @@ class Feature(LegPlanner):
 
     # Inputs, whether or not it is on
 
-    def take_in(self, event: Event, now_ns: int, /) -> bool:  # noqa: ARG002
+    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:  # noqa: ARG002
         """Take in an event that is this feature's own. Return false for all others."""
         return False
 

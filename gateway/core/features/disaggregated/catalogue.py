@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gateway.core.features.disaggregated.balance_route import BalanceRoute
-from gateway.core.features.disaggregated.config import DecodePolicyName
 from gateway.core.features.disaggregated.join_shortest_queue import JoinShortestQueue
 from gateway.core.features.disaggregated.least_kv_tokens import LeastKvTokens
 from gateway.core.features.disaggregated.policy import DecodePolicy
@@ -12,6 +11,7 @@ from gateway.core.features.disaggregated.random_choice import RandomChoice
 from gateway.core.features.disaggregated.round_robin import RoundRobin
 from gateway.core.features.expert_locality.balance_local import BalanceLocal
 from gateway.core.features.expert_locality.eldr import Eldr
+from gateway.core.kernel.decode_config import DecodePolicyName
 
 BUILT_IN: dict[str, type[DecodePolicy]] = {
     DecodePolicyName.RANDOM: RandomChoice,

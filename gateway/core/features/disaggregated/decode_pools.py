@@ -13,18 +13,18 @@ from dataclasses import replace
 from typing import Final
 
 from gateway.core.features.disaggregated.admissions import Admission
-from gateway.core.features.disaggregated.config import DecodeConfig
 from gateway.core.features.disaggregated.predictor import Facts
 from gateway.core.features.disaggregated.predictors.arrays import PredictorArrays
 from gateway.core.features.disaggregated.predictors.fitted import FittedPredictor
 from gateway.core.features.disaggregated.predictors.history import History
 from gateway.core.features.disaggregated.tier import DecodeTier
-from gateway.core.features.expert_locality.nearness import Nearness
 from gateway.core.kernel.attempts import BreakerState
 from gateway.core.kernel.bits import slots_of
+from gateway.core.kernel.decode_config import DecodeConfig
 from gateway.core.kernel.events import LegEnded
 from gateway.core.kernel.replicas import Replicas, ReplicaState
 from gateway.core.kernel.timers import Timer, TimerKind, Timers
+from gateway.core.nearness import Nearness
 from gateway.core.vocabulary import (
     Candidate,
     DecodeLoad,

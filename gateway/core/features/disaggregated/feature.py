@@ -9,17 +9,12 @@ from collections.abc import Iterable, Sequence
 
 from gateway.core.features.disaggregated.admissions import Admission, DecodeFigures
 from gateway.core.features.disaggregated.decode_pools import DecodePool, DecodePools
+from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted, ProgressSampled
 from gateway.core.features.disaggregated.predictors.history import History
+from gateway.core.features.expert_locality.events import ArtifactReady
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import SampleProgress
-from gateway.core.kernel.events import (
-    ArtifactReady,
-    DecodeHistoryRestored,
-    Event,
-    LegEnded,
-    PredictorFitted,
-    ProgressSampled,
-)
+from gateway.core.kernel.events import FeatureEvent, LegEnded
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.replicas import ReplicaState
@@ -78,7 +73,7 @@ class Disaggregated(Feature):
 
     # Inputs
 
-    def take_in(self, event: Event, now_ns: int, /) -> bool:
+    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:
         """Take in what teaches the decode tier: history, predictors, artifacts and progress."""
         match event:
             case DecodeHistoryRestored():

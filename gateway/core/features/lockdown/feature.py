@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core.kernel.events import Event, LockdownChanged
+from gateway.core.features.lockdown.events import LockdownChanged
+from gateway.core.kernel.events import FeatureEvent
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 from gateway.core.kernel.requests import Phase, RequestState
@@ -19,7 +20,7 @@ class Lockdown(Feature):
     def __init__(self, core: Kernel) -> None:
         self._core = core
 
-    def take_in(self, event: Event, now_ns: int, /) -> bool:  # noqa: ARG002
+    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:  # noqa: ARG002
         if not isinstance(event, LockdownChanged):
             return False
         self._changed(event)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core.kernel.events import Event, PricesChanged
+from gateway.core.features.prices.events import PricesChanged
+from gateway.core.kernel.events import FeatureEvent
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 
@@ -13,7 +14,7 @@ class PricesInForce(Feature):
     def __init__(self, core: Kernel) -> None:
         self._core = core
 
-    def take_in(self, event: Event, now_ns: int, /) -> bool:  # noqa: ARG002
+    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:  # noqa: ARG002
         if not isinstance(event, PricesChanged):
             return False
         self._core.placer.take_prices(event.prices)

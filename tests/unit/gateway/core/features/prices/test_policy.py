@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.core import events
 from gateway.core.features.prices.price_table import MICROS, EgressPrice, Prices, ReplicaPrice
-from gateway.core.kernel import events
 from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy, PushingConfig
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.sharing_config import BatchConfig, ClassesConfig

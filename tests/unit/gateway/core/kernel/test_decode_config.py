@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.features.disaggregated.catalogue import BUILT_IN
-from gateway.core.features.disaggregated.config import (
+from gateway.core.kernel.decode_config import (
     LATE_POLICIES,
     LOCAL_POLICIES,
     BalanceConfig,
