@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.features.disaggregated.feature import Disaggregated
+from gateway.core.features.expert_locality.feature import ExpertLocality
 from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import Limits
 from gateway.core.features.lockdown.feature import Lockdown
@@ -24,6 +25,7 @@ def features_of(core: Kernel) -> list[Feature]:
         Sharing(core),
         Shadow(core),
         Disaggregated(core),
+        ExpertLocality(core),  # with disaggregated pools only
         StoredResponses(core),
         Lockdown(core),
         PricesInForce(core),

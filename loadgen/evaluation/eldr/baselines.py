@@ -11,7 +11,7 @@ from gateway.core.features.disaggregated.books import Entry, Worker
 from gateway.core.features.disaggregated.join_shortest_queue import JoinShortestQueue
 from gateway.core.features.disaggregated.policy import DecodePolicy, Round
 from gateway.core.features.disaggregated.predictor import Facts, Predictor
-from gateway.core.features.expert_locality.seats import Seats
+from gateway.core.features.disaggregated.seats import Seats
 from gateway.core.kernel.decode_config import DecodeConfig
 from gateway.core.nearness import UNIT
 

@@ -8,10 +8,11 @@ import random
 from collections.abc import Iterable, Sequence
 
 from gateway.core.features.disaggregated.admissions import Admission, DecodeFigures
+from gateway.core.features.disaggregated.catalogue import BUILT_IN
 from gateway.core.features.disaggregated.decode_pools import DecodePool, DecodePools
 from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted, ProgressSampled
+from gateway.core.features.disaggregated.policy import DecodePolicies
 from gateway.core.features.disaggregated.predictors.history import History
-from gateway.core.features.expert_locality.events import ArtifactReady
 from gateway.core.kernel.config import CoreConfig
 from gateway.core.kernel.effects import SampleProgress
 from gateway.core.kernel.events import FeatureEvent, LegEnded
@@ -55,12 +56,20 @@ class Passage(Plan):
             self.prefill.retained -= 1
 
 
+class DecodePolicySource(Feature):
+    """Feature that adds decode policies."""
+
+    def decode_policies(self) -> DecodePolicies:
+        raise NotImplementedError
+
+
 class Disaggregated(Feature):
     """Plans the two legs of requests that are placed at a prefill worker."""
 
     def __init__(self, core: Kernel) -> None:
         self._core = core
-        self._pools = DecodePools(core.config.decode, core.replicas, core.timers, random.Random(core.seed))
+        rng = random.Random(core.seed)
+        self._pools = DecodePools(core.config.decode, core.replicas, core.timers, rng, self._policies)
         self._gone: list[DecodePool] = []
         """Pools that the latest assignment has taken away, until their requests are queued again."""
 
@@ -73,15 +82,13 @@ class Disaggregated(Feature):
 
     # Inputs
 
-    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:
-        """Take in what teaches the decode tier: history, predictors, artifacts and progress."""
+    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:  # noqa: ARG002
+        """Take in what teaches the decode tier: history, predictors and progress."""
         match event:
             case DecodeHistoryRestored():
                 self._pools.restore(event.pool, History(event.ended_max, event.ended, event.added))
             case PredictorFitted():
                 self._pools.take(event.pool, event.arrays, event.until_ns)
-            case ArtifactReady():
-                self._pools.take_artifact(event.pool, event.digest, event.clusters, now_ns)
             case ProgressSampled():
                 self._progressed(event)
             case _:
@@ -120,6 +127,13 @@ class Disaggregated(Feature):
 
     def observe(self, observations: Sequence[ReplicaObservation], now_ns: int, /) -> None:
         self._pools.observe(observations, now_ns)
+
+    def _policies(self) -> DecodePolicies:
+        found = dict(BUILT_IN)
+        for feature in self._core.features:
+            if isinstance(feature, DecodePolicySource):
+                found.update(feature.decode_policies())
+        return found
 
     # Prefill
 

@@ -14,7 +14,7 @@ from gateway.core.features.disaggregated.board import Board
 from gateway.core.features.disaggregated.books import Entry, Worker
 from gateway.core.features.disaggregated.policy import Round
 from gateway.core.features.disaggregated.predictor import Predictor
-from gateway.core.features.expert_locality.seats import Seats
+from gateway.core.features.disaggregated.seats import Seats
 from gateway.core.kernel.decode_config import DecodeConfig
 
 

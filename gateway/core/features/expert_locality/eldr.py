@@ -17,7 +17,7 @@ from gateway.core.features.disaggregated.books import Group, Worker
 from gateway.core.features.disaggregated.join_shortest_queue import JoinShortestQueue
 from gateway.core.features.disaggregated.policy import DecodePolicy
 from gateway.core.features.disaggregated.predictor import Facts, Predictor
-from gateway.core.features.expert_locality.seats import Seats
+from gateway.core.features.disaggregated.seats import Seats
 from gateway.core.kernel.decode_config import DecodeConfig
 
 

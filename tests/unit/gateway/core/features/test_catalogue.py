@@ -13,6 +13,7 @@ from gateway.core import events
 from gateway.core.features.catalogue import features_of
 from gateway.core.features.disaggregated.feature import Disaggregated
 from gateway.core.features.disaggregated.predictors.arrays import SurvivalArrays
+from gateway.core.features.expert_locality.feature import ExpertLocality
 from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import Limits
 from gateway.core.features.lockdown.feature import Lockdown
@@ -37,11 +38,11 @@ OWN: dict[type[Feature], list[events.Event]] = {
     Sharing: [],
     Shadow: [],
     Disaggregated: [
-        events.ArtifactReady(PoolName("pd"), "", 0),
         events.DecodeHistoryRestored(PoolName("pd"), (), 0, 1),
         events.PredictorFitted(PoolName("pd"), 0, SurvivalArrays((5,))),
         events.ProgressSampled(PoolName("pd"), ()),
     ],
+    ExpertLocality: [events.ArtifactReady(PoolName("pd"), "", 0)],
     StoredResponses: [events.ResponseStored(RequestId("a"), 1, 1, "key")],
     Lockdown: [events.LockdownChanged(active=True, cut=False)],
     PricesInForce: [events.PricesChanged(Prices("EUR", "digest", ()))],
