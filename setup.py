@@ -59,6 +59,7 @@ COMPILED = (
     "gateway/core/features/limits/token_bucket.py",
     "gateway/core/features/lockdown/feature.py",
     "gateway/core/features/prices/feature.py",
+    "gateway/core/features/prices/in_force.py",
     "gateway/core/features/resume.py",
     "gateway/core/features/scaling/demand.py",
     "gateway/core/features/scaling/flows.py",

@@ -25,6 +25,7 @@ from gateway.core.kernel.requests import (
 )
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.placement.placer import Placement
+from gateway.core.placement.policy import PolicyFactory
 from gateway.core.vocabulary import PoolChoice, PoolSpec, ReplicaObservation, RequestProfile, Target, TenantUse
 
 
@@ -56,6 +57,11 @@ class Feature(LegPlanner):
 
     def assigned(self, now_ns: int, /) -> None:
         """Take care of requests that an assignment has left without what they waited for; all targets are known."""
+
+    def placement_policy(self, name: str, /) -> PolicyFactory | None:  # noqa: ARG002
+        """Placement policy of this name, if it is this feature's. Called when a config names one that is not built
+        in."""
+        return None
 
     def wake(self, timer: str, now_ns: int, /) -> None:
         """Act on a timer that is due; its name tells whose it is."""

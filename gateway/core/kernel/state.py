@@ -15,7 +15,7 @@ from gateway.core.kernel.requests import RequestClass, RequestState
 from gateway.core.kernel.residency import ResidencyPolicy, closed_policy
 from gateway.core.kernel.timers import Timers
 from gateway.core.placement.placer import Placer
-from gateway.core.placement.policy import PlugIns
+from gateway.core.placement.policy import PlugIns, PolicyFactory
 from gateway.core.vocabulary import ControlVersion, GatewayId, ModelName, Place, RefusalReason, RequestId, Target
 
 
@@ -35,6 +35,8 @@ class GatewayState:
 
     def __init__(self, gateway_id: GatewayId, place: Place, *, seed: int, plug_ins: PlugIns) -> None:
         self.gateway_id = gateway_id
+        self.plug_ins = plug_ins
+        """Finds placement policies that neither the core nor a feature has."""
         self.seed = seed
         """Seed of every source of chance in this core."""
         self.place = place
@@ -62,7 +64,7 @@ class GatewayState:
             self.replicas,
             self.peers,
             random.Random(seed),
-            plug_ins=plug_ins,
+            plug_ins=self.policy_named,
             pool_queue=self.waiting.pool_length,
             homes=self._homes,
         )
@@ -81,6 +83,10 @@ class GatewayState:
         """Longest context of the model, here or at a peer, in tokens; 0 while some pool or peer states none."""
         bounds = [*self.replicas.contexts(model), *self.peers.contexts(model)]
         return max(bounds) if bounds and min(bounds) > 0 else 0
+
+    def policy_named(self, name: str) -> PolicyFactory:
+        """Placement policy that is not built in, by its config name."""
+        raise NotImplementedError
 
     def pinned(self, follows: str) -> Target | None:
         """Only target that can serve what follows from this key; None: it is not known."""

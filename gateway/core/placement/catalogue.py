@@ -1,8 +1,7 @@
-"""Built-in placement policies by their config name. Plug-ins are not listed here."""
+"""Built-in placement policies by their config name. Those of features and plug-ins are not listed here."""
 
 from __future__ import annotations
 
-from gateway.core.features.prices.policy import Price
 from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.placement.affinity_load import AffinityLoad
 from gateway.core.placement.cache_aware import CacheAware
@@ -31,5 +30,4 @@ BUILT_IN: dict[str, type[Policy]] = {
     PlacementPolicy.LMETRIC: LMetric,
     PlacementPolicy.AFFINITY_LOAD: AffinityLoad,
     PlacementPolicy.SESSION_STICKY: SessionSticky,
-    PlacementPolicy.PRICE: Price,
 }

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from gateway.core.features.prices.price_table import Prices
 from gateway.core.kernel.config import PlacementConfig
 from gateway.core.kernel.events import LegEnded
 from gateway.core.kernel.peers import Peers, PeerState
@@ -132,15 +131,12 @@ class Placer:
         else:
             self._policy.configure(config)
 
-    def take_prices(self, prices: Prices | None) -> None:
-        """Take the prices in force from this moment on."""
-        self._fleet.take_prices(prices)
-
-    @property
-    def prices(self) -> Prices | None:
-        """Prices in force."""
-        table = self._fleet.prices
-        return None if table is None else table.prices
+    def tell(self, name: str, fact: object) -> None:
+        """Tell the policy something that a feature knows; None: it does not hold any more."""
+        if fact is None:
+            self._fleet.facts.pop(name, None)
+        else:
+            self._fleet.facts[name] = fact
 
     def replicas_changed(self, joined: list[ReplicaState], left: list[ReplicaState]) -> None:
         self._targets_changed(self._fleet.replica_index, joined, left)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.core import events
+from gateway.core.features.prices.in_force import PRICES
 from gateway.core.features.prices.price_table import MICROS, EgressPrice, Prices, ReplicaPrice
 from gateway.core.kernel.config import CoreConfig, PlacementConfig, PlacementPolicy, PushingConfig
 from gateway.core.kernel.effects import StartLeg
@@ -193,7 +194,7 @@ def test_other_prices_hold_from_the_moment_they_are_told() -> None:
     one.tell(events.PricesChanged(prices(by_use(US, 1), by_use(EU, 9), by_use(AP, 5))))
     ask(one, "b")
     one.tell(events.PricesChanged(None))
-    assert one.core.placer.prices is None
+    assert PRICES not in one.core.placer._fleet.facts
     assert where(one) == ["gw-eu", "r0"]
 
 
