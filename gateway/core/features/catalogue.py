@@ -25,7 +25,7 @@ def features_of(core: Kernel) -> list[Feature]:
         Sharing(core),
         Shadow(core),
         Disaggregated(core),
-        ExpertLocality(core),  # with disaggregated pools only
+        ExpertLocality(core),  # cannot be without disaggregated pools
         StoredResponses(core),
         Lockdown(core),
         PricesInForce(core),

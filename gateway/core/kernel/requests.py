@@ -363,7 +363,7 @@ class AttemptState:
         self.planner: LegPlanner | None = None
         """Planner of the attempt's legs; None: its one leg runs the whole request."""
         self.plan: Plan | None = None
-        """What the planner knows of the attempt."""
+        """State that the planner keeps of the attempt."""
         self.is_between_legs = False
         """The attempt is alive without a leg: its planner will open the next one."""
 

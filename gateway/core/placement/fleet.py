@@ -40,7 +40,7 @@ class Fleet:
         self.region = region
         """Region of this gateway; requests sent to other regions leave it."""
         self.facts: dict[str, object] = {}
-        """What features tell policies, by a name that the feature defines."""
+        """Facts that features tell policies, by a name that the feature defines."""
         self.first_token_slos_ns: dict[ServiceClass, int] = {}
         """First-token objective of each service class that has one."""
         self.fit: PoolFit | None = None
