@@ -9,10 +9,11 @@ from functools import partial
 
 from gateway.app.desk import Desk
 from gateway.config.sections import GatewayConfig
-from gateway.core.decode.config import LOCAL_POLICIES
-from gateway.core.decode.locality.nearness import Nearness, SignatureState
-from gateway.core.decode.locality.signature import Comparer
-from gateway.core.events import ArtifactReady
+from gateway.core.features.disaggregated.feature import decode_pools_of
+from gateway.core.features.expert_locality.events import ArtifactReady
+from gateway.core.features.expert_locality.signature import Comparer
+from gateway.core.kernel.decode_config import LOCAL_POLICIES
+from gateway.core.nearness import Nearness, SignatureState
 from gateway.core.vocabulary import PoolName
 from gateway.request.expert_counts import BadCounts, read_counts
 from gateway.state.locality import LocalityKeeper
@@ -73,7 +74,7 @@ class ExpertLocality:
 
     def _groups_of(self, name: PoolName) -> Callable[[], int]:
         def groups() -> int:
-            pool = self._desk.core.decode_pools.get(name)
+            pool = decode_pools_of(self._desk.core).get(name)
             return 0 if pool is None else pool.tier.seats.groups
 
         return groups

@@ -4,8 +4,8 @@ depends on them.
 
 from __future__ import annotations
 
-from gateway.core.description import ReplicaCondition, condition_of
-from gateway.core.state import GatewayState
+from gateway.core.kernel.description import ReplicaCondition, condition_of
+from gateway.core.kernel.state import GatewayState
 from gateway.records.forward_rates import ForwardRates, Way
 from mesh.control.vocabulary import ForwardsTo, GatewayLoad
 
@@ -21,7 +21,7 @@ def load_of(core: GatewayState) -> GatewayLoad:
         running=sum(each.running + each.waiting for each in core.replicas),
         waiting=len(core.waiting),
         is_draining=core.draining,
-        is_locked_down=core.locked_down,
+        is_locked_down=core.forwarding_stop is not None,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway.config.region_file import RegionFile
 from gateway.config.sections import GatewayConfig
-from gateway.core.config import PlacementConfig, PlacementPolicy
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
 from gateway.door.settings import operators_connections_max
 from gateway.http1.server import READ_BYTES
 from mesh.allocator import describe_allocator

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from gateway.app.decided import latest
 from gateway.app.desk import DRAINED, Desk
 from gateway.config.sections import GatewayConfig
-from gateway.core.description import ReplicaCondition, condition_of
-from gateway.core.peers import PeerState
-from gateway.core.replicas import ReplicaState
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.description import ReplicaCondition, condition_of
+from gateway.core.kernel.peers import PeerState
+from gateway.core.kernel.replicas import ReplicaState
+from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import ModelCapacity, Place, Standing
 from gateway.policy.words import sentences_seen_from
 from gateway.records.forward_rates import Way
@@ -89,7 +89,7 @@ class Overview:
             "notes": list(self._notes()),
             "draining": self._core.draining,
             "drained_by_controller": desk.is_drained,
-            "lockdown": self._core.locked_down,
+            "lockdown": self._core.forwarding_stop is not None,
             "lockdown_reason": lockdown.reason,
             "lockdown_since": lockdown.since,
             "not_ready_reason": desk.readiness(),
@@ -103,7 +103,7 @@ class Overview:
             yield Note("warn", f"{DRAINED.capitalize()}, until it is undrained there.")
         elif reason := desk.readiness():
             yield Note("bad", f"Not ready: {reason}.")
-        if core.locked_down:
+        if core.forwarding_stop is not None:
             yield Note("bad", f"Locked down: nothing is forwarded, in or out. {desk.lockdown.state.reason}".strip())
         if core.policy.closed_reason:
             yield Note("warn", f"Closed: nothing leaves this region. {core.policy.closed_reason}")

@@ -13,15 +13,16 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.app.desk import Desk
 from gateway.config.sections import GatewayConfig
-from gateway.core.decode.predictors.arrays import (
+from gateway.core.features.disaggregated.events import DecodeHistoryRestored, PredictorFitted
+from gateway.core.features.disaggregated.feature import decode_pools_of
+from gateway.core.features.disaggregated.predictors.arrays import (
     ExactMatchArrays,
     LearnedArrays,
     PredictorArrays,
     SurvivalArrays,
     UnusableArrays,
 )
-from gateway.core.decode.predictors.catalogue import make_estimator
-from gateway.core.events import DecodeHistoryRestored, PredictorFitted
+from gateway.core.features.disaggregated.predictors.catalogue import make_estimator
 from gateway.core.vocabulary import PREFIX_HASH_BYTES, PoolKind, PoolName, PoolSpec, RequestProfile
 from gateway.state.prediction import PredictorKeeper
 from gateway.state.predictor_files import read_or_make_secret
@@ -97,7 +98,7 @@ class Predictors:
         self._stops[name] = self._loops.run("predictor", partial(self._run, keeper, name))
 
     async def _run(self, keeper: PredictorKeeper, name: PoolName) -> None:
-        await keeper.run(partial(self._desk.core.decode_pools.history_of, name), partial(self._take, name))
+        await keeper.run(partial(decode_pools_of(self._desk.core).history_of, name), partial(self._take, name))
 
     def _take(self, name: PoolName, arrays: PredictorArrays, until_ns: int) -> None:
         """Tell the core of fitted arrays. Raises UnusableArrays, and has told it of none then."""

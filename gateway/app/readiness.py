@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gateway.core.config import OverflowMode
-from gateway.core.peers import PeerState
-from gateway.core.state import GatewayState
+from gateway.core.kernel.config import OverflowMode
+from gateway.core.kernel.peers import PeerState
+from gateway.core.kernel.state import GatewayState
 from gateway.core.vocabulary import Standing
 
 _AWAY = frozenset({Standing.LOST, Standing.STALE, Standing.NOT_ACCEPTING})
@@ -74,7 +74,7 @@ def peers_with_room(core: GatewayState) -> Iterable[PeerState]:
 def may_be_used(core: GatewayState, peer: PeerState) -> bool:
     """True if requests may be forwarded to the peer, by policy, lockdown and overflow mode, for a model that is free
     there."""
-    if core.locked_down or core.policy.closed_reason or peer.report is None:
+    if core.forwarding_stop is not None or core.policy.closed_reason or peer.report is None:
         return False
     rule, placement = core.policy.process, core.config.placement
     if not rule.allows(peer.spec.place):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from gateway.config.plug_ins import PlugInUnusable, load_plug_in
-from gateway.core.config import PlacementConfig, PlacementPolicy
+from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
 from gateway.core.placement.layered import Layered
 from gateway.core.placement.policy import Policy
 

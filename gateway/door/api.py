@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from gateway.core.events import RequestArrived
+from gateway.core.kernel.events import RequestArrived
 from gateway.core.vocabulary import ModelName, Outcome, PlaceRule, TenantName
 from gateway.door import errors
 from gateway.door.call import MODEL_HEADER, SERVER_NAME, CallContext, ClientCall, raw_answer

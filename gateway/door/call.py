@@ -11,7 +11,7 @@ from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
 
-from gateway.core.effects import EndRequest, RefuseForward
+from gateway.core.kernel.effects import EndRequest, RefuseForward
 from gateway.core.vocabulary import LegResult, Outcome, RequestId
 from gateway.door.cors import Cors
 from gateway.door.entrance import Entrance

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from gateway.core.limits_config import TRY_AGAIN_NS, Room
+from gateway.core.kernel.limits_config import TRY_AGAIN_NS, Room
 from gateway.core.vocabulary import RequestId, RequestProfile, TenantName
 from gateway.door.errors import (
     BUDGET_EXCEEDED,

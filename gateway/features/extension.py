@@ -18,7 +18,7 @@ from gateway.config.orders import Orders
 from gateway.config.sections import GatewayConfig
 from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.limits_config import Room
+from gateway.core.kernel.limits_config import Room
 from gateway.core.vocabulary import PeerSpec, TenantName
 from gateway.peers.heartbeats import ReadHeartbeat
 from gateway.records.finished import FinishedRequests

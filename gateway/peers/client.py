@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gateway.core.effects import StartLeg
-from gateway.core.forwarding import leg_end_of
+from gateway.core.kernel.effects import StartLeg
+from gateway.core.kernel.forwarding import leg_end_of
 from gateway.core.vocabulary import GatewayId, LegResult, RefusalReason
 from gateway.peers import codec
 from gateway.peers.exchange.origin import OriginForward

@@ -12,10 +12,10 @@ from msgspec import UNSET, UnsetType
 from structlog.typing import FilteringBoundLogger
 
 from gateway.config.sections import DecisionsConfig
-from gateway.core.effects import EndRequest, RecordShadow, RefuseForward
+from gateway.core.features.prices.price_table import MICROS
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.prices import MICROS
-from gateway.core.requests import LegState, RequestRecord
+from gateway.core.kernel.effects import EndRequest, RecordShadow, RefuseForward
+from gateway.core.kernel.requests import LegState, RequestRecord
 from gateway.core.vocabulary import (
     Candidate,
     Costs,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from gateway.core.events import LegEnded
+from gateway.core.kernel.events import LegEnded
 from gateway.core.vocabulary import Extra, LegResult, LegRole, TargetKind
 from gateway.request.answers import (
     USAGE_WITHIN_BYTES,

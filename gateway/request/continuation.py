@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.core.effects import StartLeg
+from gateway.core.kernel.effects import StartLeg
 from gateway.request.legs import LegHead, OutboundRequest
 from gateway.request.resuming import Rest, rest_of
 from gateway.request.rewriting import Rewriter, rewriter_for

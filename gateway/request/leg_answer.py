@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 
-from gateway.core.effects import StartLeg
-from gateway.core.events import LegAccepted, LegEnded
+from gateway.core.kernel.effects import StartLeg
+from gateway.core.kernel.events import LegAccepted, LegEnded
 from gateway.core.vocabulary import LegResult, RefusalReason
 from gateway.request.answer import Answer
 from gateway.request.answers import TokenUsage

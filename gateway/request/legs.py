@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.core.effects import EndRequest, RefuseForward, StartLeg
+from gateway.core.kernel.effects import EndRequest, RefuseForward, StartLeg
 from gateway.core.value import value
 from gateway.core.vocabulary import Extra, LegResult, Place, RefusalReason, ReplicaId, RequestProfile, Resumes
 from gateway.request.answers import TokenUsage

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from gateway.core.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg
-from gateway.core.events import ForwardArrived, LegEnded, RequestAbandoned, RequestArrived
-from gateway.core.requests import RequestRecord
+from gateway.core.kernel.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg
+from gateway.core.kernel.events import ForwardArrived, LegEnded, RequestAbandoned, RequestArrived
+from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import LegResult, LegRole, Outcome, RefusalReason, RequestProfile, TargetKind
 from gateway.request.answer import Answer, AnswerSettings
 from gateway.request.answer_bodies import body_of

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from gateway.request.owner import OwnerContext, RequestOwner
 from gateway.request.relay import RelaySettings
 
-from gateway.core import events
-from gateway.core.config import AttemptConfig, CoreConfig, ObservationConfig
-from gateway.core.description import gauges_of
-from gateway.core.effects import EndRequest, RefuseForward, StartLeg
-from gateway.core.events import Event
 from gateway.core.gateway_core import GatewayCore
-from gateway.core.requests import RequestRecord
+from gateway.core.kernel import events
+from gateway.core.kernel.config import AttemptConfig, CoreConfig, ObservationConfig
+from gateway.core.kernel.description import gauges_of
+from gateway.core.kernel.effects import EndRequest, RefuseForward, StartLeg
+from gateway.core.kernel.events import Event
+from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import (
     Extra,
     GatewayId,

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gateway.core.bits import slots_of
-from gateway.core.config import PlacementConfig
+from gateway.core.features.prices.in_force import peer_prices, replica_price
+from gateway.core.features.prices.price_table import ReplicaPrice, Work, work_milligrams
+from gateway.core.kernel.bits import slots_of
+from gateway.core.kernel.config import PlacementConfig
+from gateway.core.kernel.requests import Hold
 from gateway.core.placement.fleet import Fleet
 from gateway.core.placement.policy import Choice, Offer, Policy
-from gateway.core.prices import ReplicaPrice, Work, work_milligrams
-from gateway.core.requests import Hold
 from gateway.core.vocabulary import Costs, PlacementReason, RequestProfile
 
 _LOAD_MAX = 16
@@ -75,13 +76,13 @@ class LeastCarbon(Policy):
 
 
 def _milligrams_here(fleet: Fleet, slot: int) -> float:
-    price = fleet.replica_price(slot)
+    price = replica_price(fleet, slot)
     return _UNKNOWN_MILLIGRAMS if price is None else work_milligrams(price, _WORK)
 
 
 def _milligrams_there(fleet: Fleet, profile: RequestProfile, slot: int) -> float:
     """CO2 at a gateway in milligrams: that of its dirtiest replicas, since it chooses among them itself."""
-    prices: list[ReplicaPrice] = fleet.peer_prices(slot, profile.model)
+    prices: list[ReplicaPrice] = peer_prices(fleet, slot, profile.model)
     return max((work_milligrams(each, _WORK) for each in prices), default=_UNKNOWN_MILLIGRAMS)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from gateway.core.features.disaggregated import Disaggregated
+from gateway.core.features.disaggregated.feature import Disaggregated
+from gateway.core.features.expert_locality.feature import ExpertLocality
 from gateway.core.features.lengths.feature import PoolsByLength
 from gateway.core.features.limits.feature import Limits
-from gateway.core.features.lockdown import Lockdown
+from gateway.core.features.lockdown.feature import Lockdown
 from gateway.core.features.prices.feature import PricesInForce
 from gateway.core.features.resume import Resume
 from gateway.core.features.shadow import Shadow
 from gateway.core.features.sharing.feature import Sharing
-from gateway.core.features.stored_responses import StoredResponses
+from gateway.core.features.stored_responses.feature import StoredResponses
 from gateway.core.kernel.feature import Feature
 from gateway.core.kernel.kernel import Kernel
 
@@ -24,6 +25,7 @@ def features_of(core: Kernel) -> list[Feature]:
         Sharing(core),
         Shadow(core),
         Disaggregated(core),
+        ExpertLocality(core),  # cannot be without disaggregated pools
         StoredResponses(core),
         Lockdown(core),
         PricesInForce(core),

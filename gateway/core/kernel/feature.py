@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gateway.core.config import CoreConfig
-from gateway.core.effects import EndRequest, StartLeg
-from gateway.core.events import Event, ForwardArrived, LegEnded, RequestArrived
-from gateway.core.placement.placer import Placement
-from gateway.core.replicas import ReplicaState
-from gateway.core.requests import (
+from gateway.core.kernel.config import CoreConfig
+from gateway.core.kernel.effects import EndRequest, StartLeg
+from gateway.core.kernel.events import FeatureEvent, ForwardArrived, LegEnded, RequestArrived
+from gateway.core.kernel.replicas import ReplicaState
+from gateway.core.kernel.requests import (
     AttemptState,
     LegEnd,
     LegPlanner,
@@ -24,7 +23,9 @@ from gateway.core.requests import (
     RequestState,
     Size,
 )
-from gateway.core.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy
+from gateway.core.placement.placer import Placement
+from gateway.core.placement.policy import PolicyFactory
 from gateway.core.vocabulary import PoolChoice, PoolSpec, ReplicaObservation, RequestProfile, Target, TenantUse
 
 
@@ -39,7 +40,7 @@ class Feature(LegPlanner):
 
     # Inputs, whether or not it is on
 
-    def take_in(self, event: Event, now_ns: int, /) -> bool:  # noqa: ARG002
+    def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:  # noqa: ARG002
         """Take in an event that is this feature's own. Return false for all others."""
         return False
 
@@ -56,6 +57,11 @@ class Feature(LegPlanner):
 
     def assigned(self, now_ns: int, /) -> None:
         """Take care of requests that an assignment has left without what they waited for; all targets are known."""
+
+    def placement_policy(self, name: str, /) -> PolicyFactory | None:  # noqa: ARG002
+        """Placement policy of this name, if it is this feature's. Called when a config names one that is not built
+        in."""
+        return None
 
     def wake(self, timer: str, now_ns: int, /) -> None:
         """Act on a timer that is due; its name tells whose it is."""

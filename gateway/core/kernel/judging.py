@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.core.kernel.kernel import Kernel
+from gateway.core.kernel.prospects import why_never_again
+from gateway.core.kernel.requests import Phase, RequestState
+from gateway.core.kernel.residency import refusal_of
 from gateway.core.kernel.retries import class_with_failures
-from gateway.core.prospects import why_never_again
-from gateway.core.requests import Phase, RequestState
-from gateway.core.residency import refusal_of
 from gateway.core.vocabulary import Outcome, ResidencyStamp, ServiceClass
 
 
@@ -64,15 +64,15 @@ class Judging:
     def _judge_forwarded(self, request: RequestState) -> None:
         """Judge a request that was forwarded to this gateway: it fails if its stamp is not accepted or forwarding is
         stopped, else it gets a new class."""
-        refusal = refusal_of(self._core.policy, request.stamp)
-        if refusal is not None or self._core.locked_down:
-            why = refusal[1] if refusal else "an operator has stopped all forwarding"
+        refusal, stop = refusal_of(self._core.policy, request.stamp), self._core.forwarding_stop
+        if refusal is not None or stop is not None:
+            why = stop.words if refusal is None and stop is not None else refusal[1] if refusal is not None else ""
             self._core.end(request, Outcome.FAILED_BEFORE_FIRST_BYTE, f"no longer accepted here: {why}")
             return
         self._classify_again(request)
 
     def _classify_again(self, request: RequestState) -> None:
-        """Give the request the class that the present policy, fleet and lockdown make of it, keeping its failed
+        """Give the request the class that the present rules and fleet make of it, keeping its failed
         targets, its pinned target and a promotion."""
         old = request.request_class
         if request.size is None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.core.attempts import RetryBudget
-from gateway.core.effects import Effect, StartLeg, StopLeg
-from gateway.core.intake import Intake
+from gateway.core.kernel.attempts import RetryBudget
+from gateway.core.kernel.effects import Effect, StartLeg, StopLeg
 from gateway.core.kernel.feature import Feature, Hooks
+from gateway.core.kernel.intake import Intake
+from gateway.core.kernel.requests import AttemptState, Hold, LegState, RequestClass, RequestState, Size
+from gateway.core.kernel.state import GatewayState
 from gateway.core.placement.placer import Placement
-from gateway.core.placement.policy import PlugIns
-from gateway.core.requests import AttemptState, Hold, LegState, RequestClass, RequestState, Size
-from gateway.core.state import GatewayState
+from gateway.core.placement.policy import PlugIns, PolicyFactory
 from gateway.core.vocabulary import (
     Decision,
     GatewayId,
@@ -47,6 +47,13 @@ class Kernel(GatewayState):
             if size is not None:
                 return size
         return None
+
+    def policy_named(self, name: str) -> PolicyFactory:
+        for feature in self.features:
+            factory = feature.placement_policy(name)
+            if factory is not None:
+                return factory
+        return self.plug_ins(name)
 
     def pinned(self, follows: str) -> Target | None:
         for feature in self.hooks.pinned:

@@ -1,8 +1,8 @@
-"""Built-in placement policies by their config name. Plug-ins are not listed here."""
+"""Built-in placement policies by their config name. Those of features and plug-ins are not listed here."""
 
 from __future__ import annotations
 
-from gateway.core.config import PlacementPolicy
+from gateway.core.kernel.config import PlacementPolicy
 from gateway.core.placement.affinity_load import AffinityLoad
 from gateway.core.placement.cache_aware import CacheAware
 from gateway.core.placement.consistent_hash import ConsistentHash
@@ -13,7 +13,6 @@ from gateway.core.placement.nearest_region import NearestRegion
 from gateway.core.placement.policy import Policy
 from gateway.core.placement.power_of_two import PowerOfTwo
 from gateway.core.placement.prefix import Prefix
-from gateway.core.placement.price import Price
 from gateway.core.placement.random_choice import RandomChoice
 from gateway.core.placement.round_robin import RoundRobin
 from gateway.core.placement.session_sticky import SessionSticky
@@ -31,5 +30,4 @@ BUILT_IN: dict[str, type[Policy]] = {
     PlacementPolicy.LMETRIC: LMetric,
     PlacementPolicy.AFFINITY_LOAD: AffinityLoad,
     PlacementPolicy.SESSION_STICKY: SessionSticky,
-    PlacementPolicy.PRICE: Price,
 }

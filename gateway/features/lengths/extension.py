@@ -9,7 +9,7 @@ from typing import ClassVar
 from prometheus_client import CollectorRegistry
 
 from gateway.config.sections import GatewayConfig
-from gateway.core.events import TokenBudgetRestored
+from gateway.core.features.lengths.events import TokenBudgetRestored
 from gateway.core.features.lengths.feature import Misroute, pools_by_length
 from gateway.core.features.lengths.threshold import Move
 from gateway.core.gateway_core import GatewayCore

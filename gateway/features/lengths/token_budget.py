@@ -12,7 +12,7 @@ from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.core.events import TokenBudgetSnapshot
+from gateway.core.features.lengths.events import TokenBudgetSnapshot
 from gateway.core.features.lengths.token_budget import TokenBudget
 from gateway.core.vocabulary import GatewayId
 from mesh.state_files import StateFile, StateUnusable

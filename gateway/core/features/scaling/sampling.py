@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from gateway.core.features.scaling.vocabulary import PoolKey, Sample, Way
-from gateway.core.replicas import ReplicaState
-from gateway.core.requests import RequestState
-from gateway.core.residency import may_accept
-from gateway.core.state import GatewayState
+from gateway.core.kernel.replicas import ReplicaState
+from gateway.core.kernel.requests import RequestState
+from gateway.core.kernel.residency import may_accept
+from gateway.core.kernel.state import GatewayState
 from gateway.core.vocabulary import ModelName, Place, PlaceRule, RegionName, ReplicaRole, ServiceClass, Standing
 
 
@@ -55,7 +55,7 @@ def key_by_model(core: GatewayState, pools: Iterable[PoolKey]) -> dict[ModelName
 def ways_of(core: GatewayState) -> tuple[Way, ...]:
     """Regions that this gateway's policy lets its requests go to and that have an available peer, with the round
     trip."""
-    if core.draining or core.locked_down or core.policy.closed_reason:
+    if core.draining or core.forwarding_stop is not None or core.policy.closed_reason:
         return ()
     near: dict[RegionName, int] = {}
     for peer in core.peers:
@@ -69,7 +69,7 @@ def ways_of(core: GatewayState) -> tuple[Way, ...]:
 
 def accepts_of(core: GatewayState) -> tuple[RegionName, ...]:
     """Regions of peers whose requests are accepted here."""
-    if core.draining or core.locked_down:
+    if core.draining or core.forwarding_stop is not None:
         return ()
     places = {peer.spec.place: None for peer in core.peers if peer.spec.place.region != core.place.region}
     return tuple(dict.fromkeys(place.region for place in places if may_accept(core.policy, place).allowed))

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from gateway.conformance import placement
 from gateway.conformance.placement import conformance_faults, main
-from gateway.core.effects import RecordShadow, StartLeg
+from gateway.core.features.prices.policy import Price
+from gateway.core.kernel.effects import RecordShadow, StartLeg
 from gateway.core.placement.catalogue import BUILT_IN
 from gateway.core.placement.policy import Policy
 from gateway.core.vocabulary import PlacementReason
@@ -30,9 +31,9 @@ def policy_in(site: Path, package: str, source: str = SOURCE) -> type[Policy]:
     return policy
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_ours_may_decide(name: str) -> None:
-    assert conformance_faults(BUILT_IN[name]) == []
+@pytest.mark.parametrize("ours", [*BUILT_IN.values(), Price])
+def test_ours_may_decide(ours: type[Policy]) -> None:
+    assert conformance_faults(ours) == []
 
 
 def test_the_smallest_may_decide(site: Path) -> None:
@@ -96,7 +97,7 @@ def choosing(how: str, before: str = "") -> str:
             choosing(
                 "slots = sorted(slots_of(mask), key=lambda slot: self.fleet.replica_load(slot) * 0 + KEYS[slot])\n"
                 "        return Choice(slots[0])",
-                "from gateway.core.bits import slots_of\n"
+                "from gateway.core.kernel.bits import slots_of\n"
                 "KEYS = {slot: at for at, slot in enumerate(int(each) for each in {str(i) for i in range(99)})}\n",
             ),
             "in another process",

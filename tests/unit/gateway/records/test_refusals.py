@@ -5,8 +5,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from gateway.core import events
-from gateway.core.residency import LoggingRule
+from gateway.core.kernel import events
+from gateway.core.kernel.residency import LoggingRule
 from gateway.core.vocabulary import GatewayId, RequestId, TenantName
 from gateway.records.refusals import REMEMBERED_MAX, Refusal, Refusals
 from gateway.records.wording import headline, sentence

@@ -8,19 +8,26 @@ from typing import Any
 
 import pytest
 
-from gateway.core.effects import AcceptForward, Effect, EndRequest, PublishLoad, RefuseForward, SampleProgress, StartLeg
-from gateway.core.events import (
-    DecodeProgress,
+from gateway.core.events import Event
+from gateway.core.features.disaggregated.events import DecodeProgress, ProgressSampled
+from gateway.core.kernel.effects import (
+    AcceptForward,
+    Effect,
+    EndRequest,
+    PublishLoad,
+    RefuseForward,
+    SampleProgress,
+    StartLeg,
+)
+from gateway.core.kernel.events import (
     DrainRequested,
-    Event,
     FirstToken,
     LegEnded,
-    ProgressSampled,
     RequestAbandoned,
     RequestArrived,
     TimePassed,
 )
-from gateway.core.requests import RequestRecord
+from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import (
     GatewayId,
     LegResult,

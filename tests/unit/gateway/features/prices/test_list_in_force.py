@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.events import PricesChanged
+from gateway.core.features.prices.events import PricesChanged
 from gateway.core.features.prices.price_list import PriceList
 from gateway.core.vocabulary import GatewayId
 from gateway.features.prices.file import read_prices

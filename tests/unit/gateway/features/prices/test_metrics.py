@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
-from gateway.core.events import RequestArrived
-from gateway.core.prices import Prices, ReplicaPrice
-from gateway.core.requests import LegState, RequestRecord
+from gateway.core.features.prices.price_table import Prices, ReplicaPrice
+from gateway.core.kernel.events import RequestArrived
+from gateway.core.kernel.requests import LegState, RequestRecord
 from gateway.core.vocabulary import (
     Candidate,
     Costs,
