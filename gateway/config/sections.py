@@ -210,7 +210,8 @@ class PeeringConfig:
     connection_grace_ns: int = 3600 * SECOND_NS
     """Time that running calls may continue on a connection that takes no new ones."""
     forward_window_bytes: int = MEBIBYTE // 4
-    """Window of each answer on the stream that forwards to a peer share: bytes in flight to this gateway or buffered here unread."""
+    """Window of each answer on the stream that forwards to a peer share: bytes in flight to this gateway or buffered
+    here unread."""
     batch_gap_ns: int = 1 * MILLISECOND_NS
     """Pause between two messages on such a stream, once for each frame of the earlier one and three times at most, so
     that frames of several forwards go out together. A frame after a silence, or data beyond one message, does not wait.

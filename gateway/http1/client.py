@@ -439,8 +439,8 @@ class ConnectionPool:
     async def fetch(
         self, method: str, origin: Origin, path: str, headers: Iterable[tuple[str, str]], body: bytes, *, bytes_max: int
     ) -> Fetched:
-        """Send a request and wait for its whole answer. Raises OSError, and EngineGone, which is one, for a body of more
-        than `bytes_max` bytes."""
+        """Send a request and wait for its whole answer. Raises OSError; one of them is EngineGone, for a body of more
+        than `bytes_max` bytes, too."""
         fetching = _Fetching(bytes_max)
         exchange = self.request(method, origin, path, headers, body, taker=fetching)
         try:

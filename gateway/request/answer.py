@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gateway.core.features.stored_responses.events import ResponseStored
 from gateway.core.features.stored_responses.key import stored_response_key
 from gateway.core.kernel.effects import StartLeg
-from gateway.core.kernel.events import FirstToken, ResponseStored
+from gateway.core.kernel.events import FirstToken
 from gateway.core.vocabulary import LegResult
 from gateway.request.answers import TokenUsage
 from gateway.request.continuation import Continuation

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from os import urandom
 
-from gateway.core.features.expert_locality.nearness import Nearness
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import FirstToken, LegEnded
+from gateway.core.nearness import Nearness
 from gateway.core.vocabulary import LegResult, LegRole, PoolName, Target
 from gateway.request.answer import Answer
 from gateway.request.answer_bodies import (

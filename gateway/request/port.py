@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from gateway.core.events import Event
 from gateway.core.kernel.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg
-from gateway.core.kernel.events import Event, ForwardArrived, RequestArrived
+from gateway.core.kernel.events import ForwardArrived, RequestArrived
 from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import RequestId
 from gateway.request.progress import ProgressBoard
