@@ -15,7 +15,7 @@ from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import FirstToken
 from gateway.core.vocabulary import LegResult
 from gateway.request.answers import TokenUsage
-from gateway.request.continuation import Continuation
+from gateway.request.continuation import BeginContinuation, Continuation, Continues
 from gateway.request.legs import LegFailure, LegHead, OutboundRequest, RequestSummary, Sink
 from gateway.request.model_names import Renamer
 from gateway.request.port import Port
@@ -29,8 +29,8 @@ class AnswerSettings:
     event_bytes_max: int = 1 << 20
     trailer_grace_s: float = 1.0
     """Time after `[DONE]` in which the engine may end its response, so that the connection can be used again."""
-    engine_stall_s: float = 120.0
-    """Time without data after which a stream that has begun is taken to have failed."""
+    engine_stall_s: float | None = 120.0
+    """Time without data after which a stream that has begun is taken to have failed; None: it may take any time."""
     prefix_blocks_max: int = 4096
     """Largest number of prefix hashes over prompt and answer, for the target that resumes a broken answer."""
 
@@ -40,6 +40,7 @@ class Answer:
 
     __slots__ = (
         "_arrived_ns",
+        "_begin_continuation",
         "_hold",
         "_renamed",
         "_speaker",
@@ -62,8 +63,10 @@ class Answer:
         summary: RequestSummary,
         arrived_ns: int,
         hold: Hold | None,
+        begin_continuation: BeginContinuation = Continuation,
     ) -> None:
         """Set up the answer. `hold`: budget in which a transcript is counted. None: no transcript is kept."""
+        self._begin_continuation = begin_continuation
         self.port = port
         self.settings = settings
         self.sink = sink
@@ -71,7 +74,7 @@ class Answer:
         self.summary = summary
         self._arrived_ns = arrived_ns
         self._hold = hold
-        self.continuation: Continuation | None = None
+        self.continuation: Continues | None = None
         """Transcript of an answer that another target may have to resume."""
         self._speaker: StartLeg | None = None
         """Leg whose answer the client is receiving or has received."""
@@ -108,10 +111,10 @@ class Answer:
         if self.summary.started:
             raise LegFailure(LegResult.FAILED, f"{what}, after the answer had begun")
 
-    def continuation_for(self, order: StartLeg) -> Continuation | None:
+    def continuation_for(self, order: StartLeg) -> Continues | None:
         """Transcript that this leg's events are kept in; None if the answer cannot be resumed."""
         if self.continuation is None and order.may_break and self._hold is not None and self.outbound.path in PATHS:
-            self.continuation = Continuation(
+            self.continuation = self._begin_continuation(
                 self.outbound, self._hold, self.put, prefix_blocks_max=self.settings.prefix_blocks_max
             )
         return self.continuation

@@ -21,12 +21,12 @@ from gateway.request.answers import (
     usage_at_end,
     with_opening,
 )
+from gateway.request.continuation import Rewrites
 from gateway.request.engine_errors import in_openai_shape
 from gateway.request.event_scanner import EventScanner
 from gateway.request.extras import Withheld
 from gateway.request.leg_answer import AnswerBody, LegAnswer, leg_ended
 from gateway.request.legs import LegFailure, LegHead
-from gateway.request.rewriting import Rewriter
 from gateway.request.too_long import too_long_in
 
 EVENT_STREAM = "text/event-stream"
@@ -236,7 +236,7 @@ class EventBody(AnswerBody):
         """True once the usage is known, as far as it will be reported."""
         self._usage: TokenUsage | None = None
         self._put = answer.put
-        self._rewriter: Rewriter | None = None
+        self._rewriter: Rewrites | None = None
         """Set if the leg resumes another leg's answer."""
         self._keep: Callable[[bytes], None] | None = None
         """Receives all that the engine sends, where it sends more than the client gets."""
@@ -432,7 +432,7 @@ class EventBody(AnswerBody):
         raise LegFailure(LegResult.FAILED if self._leg.is_theirs else result, fault.detail)
 
 
-def _rewritten(feed: Callable[[bytes], bytes], rewriter: Rewriter, data: bytes) -> bytes:
+def _rewritten(feed: Callable[[bytes], bytes], rewriter: Rewrites, data: bytes) -> bytes:
     return rewriter.rewrite(feed(data))
 
 

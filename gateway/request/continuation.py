@@ -5,12 +5,54 @@ and the rewriting of that rest. It opens no connection.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from gateway.core.kernel.effects import StartLeg
+from gateway.request.answers import TokenUsage
 from gateway.request.legs import LegHead, OutboundRequest
 from gateway.request.resuming import Rest, rest_of
 from gateway.request.rewriting import Rewriter, rewriter_for
 from gateway.request.transcript import Hold, Transcript, Unsound
+
+
+class Rewrites(Protocol):
+    """Rewriter of a leg that resumes another leg's answer (see `Rewriter`)."""
+
+    def rewrite(self, block: bytes) -> bytes: ...
+
+    def close(self) -> bytes: ...
+
+    def usage_of_all(self, usage: TokenUsage | None) -> TokenUsage | None: ...
+
+
+class Continues(Protocol):
+    """Transcript of one request's answer, and its rest once it has broken. The simulator has its own, since its answers
+    have no text."""
+
+    @property
+    def voice(self) -> Callable[[bytes], bool]: ...
+
+    @property
+    def keep(self) -> Callable[[bytes], None]: ...
+
+    def break_off(self) -> OutboundRequest: ...
+
+    @property
+    def is_dropped(self) -> bool: ...
+
+    @property
+    def said_tokens(self) -> int: ...
+
+    @property
+    def outbound(self) -> OutboundRequest: ...
+
+    def rewriter(self, order: StartLeg, head: LegHead) -> Rewrites: ...
+
+
+class BeginContinuation(Protocol):
+    def __call__(
+        self, outbound: OutboundRequest, hold: Hold, put: Callable[[bytes], bool], *, prefix_blocks_max: int
+    ) -> Continues: ...
 
 
 class Continuation:

@@ -214,8 +214,10 @@ class LegAnswer:
 
     def watch(self) -> None:
         """Take the leg to have failed once no data has come for a while; it may take up to twice as long."""
-        self._pieces_seen = self._pieces
-        self._set_timer(self.answer.settings.engine_stall_s, self._look)
+        stall_s = self.answer.settings.engine_stall_s
+        if stall_s is not None:
+            self._pieces_seen = self._pieces
+            self._set_timer(stall_s, self._look)
 
     def completed(self, usage: TokenUsage | None) -> LegEnded:
         """Result of a leg that has answered."""

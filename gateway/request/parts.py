@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from os import urandom
 
 from gateway.core.kernel.effects import StartLeg
 from gateway.core.kernel.events import FirstToken, LegEnded
@@ -46,11 +45,14 @@ class Parts:
 
     __slots__ = ("_answer", "_assembler", "_assembles", "_compare", "_handed_over", "_nonce", "_on_stray")
 
-    def __init__(self, answer: Answer, compare: Compare | None, on_stray: OnStray) -> None:
+    def __init__(
+        self, answer: Answer, draw: Callable[[int], bytes], compare: Compare | None, on_stray: OnStray
+    ) -> None:
+        """Set up the state. `draw` draws random bytes."""
         self._answer = answer
         self._compare = compare
         self._on_stray = on_stray
-        self._nonce = urandom(NONCE_BYTES)
+        self._nonce = draw(NONCE_BYTES)
         """Random bytes from which both engines' id of the request is derived."""
         self._handed_over = b""
         """Hand-off of the last prefill to its decode, opaque to the gateway."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from os import urandom
 from typing import assert_never
 
 from gateway.core.kernel.effects import AcceptForward, EndRequest, RefuseForward, StartLeg, StopLeg
@@ -17,6 +18,7 @@ from gateway.core.kernel.requests import RequestRecord
 from gateway.core.vocabulary import LegResult, LegRole, Outcome, RefusalReason, RequestProfile, TargetKind
 from gateway.request.answer import Answer, AnswerSettings
 from gateway.request.answer_bodies import body_of
+from gateway.request.continuation import BeginContinuation, Continuation
 from gateway.request.engine_api import UNGENERATING_PATHS
 from gateway.request.leg_answer import LegAnswer
 from gateway.request.legs import LegOpener, OutboundRequest, RequestSummary, Sink
@@ -48,6 +50,10 @@ class RequestContext:
     """Called for each error of this gateway that a request meets."""
     begin_trace: Callable[[OutboundRequest], RequestTrace] | None = None
     """Begins the trace of a request. None: tracing is off, and traceparents pass through unchanged."""
+    begin_continuation: BeginContinuation = Continuation
+    """Begins the transcript of an answer that another target may have to resume."""
+    draw: Callable[[int], bytes] = urandom
+    """Draws random bytes."""
 
 
 class ProxiedRequest:
@@ -100,6 +106,7 @@ class ProxiedRequest:
             summary=self.summary,
             arrived_ns=self._arrived_ns,
             hold=hold,
+            begin_continuation=context.begin_continuation,
         )
         self._legs: dict[tuple[int, int], LegAnswer] = {}
         """Legs that are not over, by attempt and leg."""
@@ -174,7 +181,8 @@ class ProxiedRequest:
     def _start_leg(self, order: StartLeg) -> None:
         whole = order.role is LegRole.WHOLE
         if not whole and self._parts is None:
-            self._parts = Parts(self._answer, self._context.compare, self._context.on_stray)
+            context = self._context
+            self._parts = Parts(self._answer, context.draw, context.compare, context.on_stray)
         leg = LegAnswer(
             self._answer,
             order,
