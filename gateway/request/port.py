@@ -36,7 +36,8 @@ class OpenRequest(Protocol):
 class Port(Protocol):
     """Driver, as one of its requests sees it."""
 
-    progress: ProgressBoard
+    @property
+    def progress(self) -> ProgressBoard: ...
 
     def post(self, event: Event, /) -> None:
         """Submit an event. It is handled after the current input: no effect arrives before the caller returns."""

@@ -65,12 +65,12 @@ class ProxiedRequest:
         "_arrived_ns",
         "_context",
         "_end",
-        "_has_left",
         "_is_over",
         "_legs",
         "_parts",
         "_record",
         "_sink",
+        "has_left",
         "summary",
     )
 
@@ -115,7 +115,8 @@ class ProxiedRequest:
         self._record: RequestRecord | None = None
         self._end: EndRequest | None = None
         """The core's final order; the sink is ended once all legs are over."""
-        self._has_left = False
+        self.has_left = False
+        """True once the client has left."""
         self._is_over = False
 
     @property
@@ -167,9 +168,9 @@ class ProxiedRequest:
 
     def client_left(self) -> None:
         """Close all legs, and abandon the request unless the client has its answer."""
-        if self._has_left or self._is_over:
+        if self.has_left or self._is_over:
             return
-        self._has_left = True
+        self.has_left = True
         for leg in list(self._legs.values()):
             leg.leave()
         if self._end is None:
@@ -191,7 +192,7 @@ class ProxiedRequest:
             report_fault=self._context.on_fault,
         )
         self._legs[order.attempt, order.leg] = leg
-        if self._has_left:
+        if self.has_left:
             leg.leave()
             return
         self.summary.prompt_taken = True
@@ -213,7 +214,7 @@ class ProxiedRequest:
 
     def _leg_over(self, leg: LegAnswer, ended: LegEnded) -> None:
         order, summary = leg.order, self.summary
-        if ended.result is not LegResult.COMPLETED and not self._has_left and not self._has_run_out(ended):
+        if ended.result is not LegResult.COMPLETED and not self.has_left and not self._has_run_out(ended):
             summary.prompt_taken = False  # failed or refused: not charged
         summary.attempts.append(f"{order.target}: {ended.result}")
         leg.tell(ended)
